@@ -57,7 +57,7 @@ class Installation:
         return f"{self._pip_install()} {self._target(names)}"
 
     def _target(self, extras: str) -> str:
-        """Batuta itself, as pip names it."""
+        """Return Batuta itself, as pip names it."""
         if self.clone is None:
             return f"'{DISTRIBUTION}[{extras}]'"
         place = "." if self._has_own_environment() else str(self.clone)

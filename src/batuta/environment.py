@@ -53,12 +53,12 @@ def models_cache(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def host_memory() -> int:
-    """Bytes of memory that this machine has beside its GPUs' own."""
+    """Return the bytes of memory that this machine has beside its GPUs' own."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def available_memory() -> int:
-    """Bytes of memory that are free on this machine, caches counted as free."""
+    """Return the bytes of memory that are free on this machine, caches counted as free."""
     try:
         lines = Path("/proc/meminfo").read_text("utf-8").splitlines()
     except OSError:

@@ -289,7 +289,7 @@ AGENTS: Mapping[str, Agent] = {
 
 
 def question_body(route: str, model: str) -> Json:
-    """One small question in the dialect of that path, without reasoning."""
+    """Return one small question in the dialect of that path, without reasoning."""
     asked = [{"role": "user", "content": "Say OK."}]
     if route == "/v1/messages":
         return {

@@ -11,7 +11,7 @@ from batuta.rendering.terminal import write_json
 
 
 def print_json(data: Any) -> None:
-    """One JSON document on stdout."""
+    """Print one JSON document on stdout."""
     text = orjson.dumps(data, option=orjson.OPT_INDENT_2, default=str)
     write_json(text.decode())
 
@@ -95,7 +95,7 @@ def step_json(step: StepRun) -> dict[str, Any]:
 
 
 def usage_json(usage: Usage) -> dict[str, int]:
-    """Tokens."""
+    """Return the tokens as JSON."""
     return {
         "calls": usage.calls,
         "input": usage.input,
@@ -108,13 +108,13 @@ def usage_json(usage: Usage) -> dict[str, int]:
 
 
 def cost_json(cost: Cost) -> dict[str, Any]:
-    """Dollars; None if nothing has a known price."""
+    """Return the dollars; None if nothing has a known price."""
     known = cost.usd or not cost.unpriced_calls
     return {"usd": float(cost.usd) if known else None, "unpriced_calls": cost.unpriced_calls}
 
 
 def _price_json(price: Price) -> dict[str, float]:
-    """Dollars per million tokens; of a tool also those of a call."""
+    """Return dollars per million tokens; of a tool also those of a call."""
     values = {"input": float(price.input), "output": float(price.output)}
     return values | {"call": float(price.call)} if price.call else values
 

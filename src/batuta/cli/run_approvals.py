@@ -51,7 +51,7 @@ def add_approval_commands(app: typer.Typer) -> None:
 
 
 def list_waiting(as_json: Json = False) -> None:
-    """Plans that wait for approval, oldest first."""
+    """List plans that wait for approval, oldest first."""
     found = anyio.run(_list_plans)
     if as_json:
         print_json([plan_json(plan) for plan in found])

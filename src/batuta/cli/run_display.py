@@ -104,7 +104,7 @@ def print_run(console: Console, run: Run, title: str) -> None:
 
 
 def run_summary(run: Run) -> Text:
-    """One line: steps, tokens, cost, time, outcome."""
+    """Return one line: steps, tokens, cost, time, outcome."""
     usage = run.usage
     parts = [
         f"{len(run.steps)} step{'s' if len(run.steps) != 1 else ''}",

@@ -241,7 +241,7 @@ def list_sessions(
     store: StoreOption = None,
     json: Json = False,
 ) -> None:
-    """Sessions, and what conducting them saved beside the best single worker, by estimate."""
+    """List sessions, and what conducting them saved beside the best single worker, by estimate."""
     ranges, words = RunRanges(since=since), RunWords(tenant=tenant)
     finding = RunFilterOptions(words=words, ranges=ranges, figures=RunFigures(), order=RunOrder())
     wanted = finding.read()
@@ -422,7 +422,7 @@ async def _replay_run(run_id: str, recorded: bool, pool: str | None) -> Run:
 
 
 def _id_length(summaries: list[RunSummary]) -> int:
-    """Characters of an id that tell these runs apart."""
+    """Return how many characters of an id tell these runs apart."""
     for length in range(_ID_SHOWN, max(len(each.id) for each in summaries)):
         if len({each.id[:length] for each in summaries}) == len(summaries):
             return length
@@ -492,7 +492,7 @@ def _summary_json(summary: RunSummary) -> dict[str, object]:
 
 
 def _show_step(console: Console, run: Run, number: int) -> None:
-    """Every time that step was run: what it was sent, what it sent back."""
+    """Show every time that step was run: what it was sent, what it sent back."""
     step_runs = [step for step in run.steps if step.index == number - 1]
     if not step_runs:
         raise ConfigError(f"run {run.id} has no step {number}")

@@ -506,6 +506,6 @@ class LearnedAdaptations:
     current: Adaptations = Adaptations()
 
     def keep(self, helped: Adaptations) -> None:
-        """Remembers what a call was answered with."""
+        """Remember what a call was answered with."""
         if helped is not self.current:
             self.current = self.current.merged(helped)

@@ -234,5 +234,5 @@ def write_reply(reply: Reply) -> bytes:
 
 @cache
 def _reply_adapter() -> TypeAdapter[Reply]:
-    """Built on first use: it takes a fortieth of the whole start."""
+    """Return the adapter of replies, built on first use: it takes a fortieth of the whole start."""
     return TypeAdapter(Reply)

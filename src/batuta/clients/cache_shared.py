@@ -168,7 +168,7 @@ class SharedJournal:
     """Finished calls in PostgreSQL, and who makes the others; made by `open_shared_journal`."""
 
     def __init__(self, pool: Any, driver: Any, scope: str) -> None:
-        """Asks nothing yet.
+        """Take what the statements need.
 
         Args:
             pool: asyncpg's.

@@ -135,7 +135,7 @@ class ProviderClient:
     """A worker behind a provider's API; each dialect's client says where that is."""
 
     def __init__(self, name: str, endpoint: ProviderEndpoint) -> None:
-        """`name` is the dialect's, for people."""
+        """Take the dialect; `name` is for people."""
         self.worker = endpoint.worker
         self._name = name
         self._endpoint = endpoint

@@ -108,7 +108,7 @@ def list_price(provider: str, model: str) -> Price | None:
 
 
 def abilities_of(model: str) -> tuple[str, ...]:
-    """Tags that the model's family is known to deserve; empty: it is not known to us."""
+    """Return tags that the model's family is known to deserve; empty: it is not known to us."""
     name = plain_name(model)
     return next((tags for pattern, tags in _ABLE if re.match(pattern, name)), ())
 
@@ -138,7 +138,7 @@ def _model_info(provider: str, model: str, base_url: str) -> ModelInfo | None:
 
 
 def _dearest_price(info: ModelInfo, now: datetime) -> Price | None:
-    """Today's price in the dearest hour, so that a budget holds all day."""
+    """Return today's price in the dearest hour, so that a budget holds all day."""
     hours = (now.replace(hour=0, minute=45) + timedelta(hours=hour) for hour in range(24))
     embeds = "embed" in info.id  # such a model has no output
     prices = [price for hour in hours if (price := _price_of(info.get_prices(hour), embeds))]
@@ -344,7 +344,7 @@ def _by_name() -> dict[str, tuple[Skill, ...]]:
 
 
 def parameters_in(text: str) -> float | None:
-    """Billions of parameters as a name or a size tells them: `qwen3:8b`, `135M`."""
+    """Return billions of parameters as a name or a size tells them: `qwen3:8b`, `135M`."""
     found = _BILLIONS.findall(text.replace("_", "-"))
     if not found:
         return None

@@ -58,7 +58,7 @@ class AwsSigner:
     """AWS's signature, version 4, by botocore."""
 
     def __init__(self, session: Any, region: str) -> None:
-        """Signs for that region; credentials are looked for when the first request is made.
+        """Sign for that region; credentials are looked for when the first request is made.
 
         Args:
             session: botocore's; its credentials renew themselves.

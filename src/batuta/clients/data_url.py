@@ -35,7 +35,7 @@ _WRONG = "a picture must be an https: URL or a base64 data: URL of an image type
 
 
 def split_data_url(url: str) -> tuple[str, str] | None:
-    """Media type and base64 text of a `data:` URL; None for any other URL.
+    """Return media type and base64 text of a `data:` URL; None for any other URL.
 
     Raises:
         BadRequestError: a `data:` URL that is no base64 image, or a URL that is not `https:`.

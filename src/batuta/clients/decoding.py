@@ -73,7 +73,7 @@ class SseParser:
         return self.feed(b"\n\n")
 
     def _unify(self, chunk: bytes) -> bytes:
-        """`chunk` with every line end as one LF."""
+        """Return `chunk` with every line end as one LF."""
         if self._cr and chunk:
             self._cr = False
             chunk = chunk.removeprefix(b"\n")
@@ -210,29 +210,29 @@ MOST_TOKENS = 100_000_000
 
 
 def as_object(value: Any) -> dict[str, Any]:
-    """`value` if it is an object, else an empty one."""
+    """Return `value` if it is an object, else an empty one."""
     return value if isinstance(value, dict) else {}  # pyright: ignore[reportUnknownVariableType] - of JSON
 
 
 def as_array(value: Any) -> list[Any]:
-    """`value` if it is an array, else an empty one."""
+    """Return `value` if it is an array, else an empty one."""
     return value if isinstance(value, list) else []  # pyright: ignore[reportUnknownVariableType] - of JSON
 
 
 def as_string(value: Any) -> str:
-    """`value` if it is a string, else an empty one."""
+    """Return `value` if it is a string, else an empty one."""
     return value if isinstance(value, str) else ""
 
 
 def as_count(value: Any) -> int:
-    """`value` if it is a number of at least 0 that tokens could have, else 0."""
+    """Return `value` if it is a number of at least 0 that tokens could have, else 0."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return 0
     return max(int(value), 0) if value == value and abs(value) <= MOST_TOKENS else 0  # noqa: PLR0124 - NaN
 
 
 def need_string(value: Any) -> str:
-    """`value`, which must be a string.
+    """Return `value`, which must be a string.
 
     Raises:
         TypeError: it is none.
@@ -473,7 +473,7 @@ class ToolCallAccumulator:
         )
 
     def add_arguments(self, index: int, arguments: str) -> Delta:
-        """More of a call's arguments.
+        """Add more of a call's arguments.
 
         Raises:
             TypeError: what a provider sent in place of a string is none.
@@ -501,7 +501,7 @@ def check_choices(count: int) -> None:
 
 
 def resolve_finish(finish: Finish, calls: Sequence[ToolCall]) -> Finish:
-    """`finish`, or TOOL_CALLS where a provider says `stop` although it calls tools."""
+    """Return `finish`, or TOOL_CALLS where a provider says `stop` although it calls tools."""
     return Finish.TOOL_CALLS if calls and finish is Finish.STOP else finish
 
 

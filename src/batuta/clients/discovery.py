@@ -105,7 +105,7 @@ def _family_of(model: str) -> tuple[_Family, _Version]:
 
 
 def _newness_in(provider: str) -> Callable[[ListedModel], tuple[bool, _Version, int]]:
-    """Sorts by: whether the price is known, the version, and names without a date last."""
+    """Return the key to sort by: is the price known, the version, names without a date last."""
 
     def key(model: ListedModel) -> tuple[bool, _Version, int]:
         facts = find_model_facts(provider, model.name)

@@ -193,7 +193,7 @@ def parse_retry_after(headers: Mapping[str, str]) -> float | None:
 
 
 def decode_body(body: bytes) -> Any:
-    """`body` as JSON if it is JSON, else as text."""
+    """Return `body` as JSON if it is JSON, else as text."""
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError:
@@ -274,7 +274,7 @@ def _seconds_until(date: str) -> float | None:
 
 
 def _retry_delay(payload: Any) -> float | None:
-    """Gemini's `retryDelay: "34s"` in the details of its error."""
+    """Return Gemini's `retryDelay: "34s"` in the details of its error."""
     top = as_object(as_array(payload)[0] if as_array(payload) else payload)
     for detail in as_array(as_object(top.get("error")).get("details")):
         delay = as_string(as_object(detail).get("retryDelay"))

@@ -336,7 +336,7 @@ class WorkerCheck:
 
 
 async def check_worker(client: Client, worker: Worker) -> WorkerCheck:
-    """Asks for one word; costs a few tokens, or a call of a tool.
+    """Ask the worker for one word; it costs a few tokens, or a call of a tool.
 
     A worker that reads pages is given no address, so that none is fetched: it only says so.
     """

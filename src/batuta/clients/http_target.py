@@ -166,7 +166,7 @@ NO_KEY = Secret("")
 
 
 def redact_secrets(text: str, key: Secret = NO_KEY) -> str:
-    """`text` without `key`, without anything that looks like a key, and without URL paths."""
+    """Return `text` without `key`, anything that looks like a key, and URL paths."""
     if key:
         text = text.replace(key.reveal(), HIDDEN_KEY)
     return hide_keys(text)
@@ -189,7 +189,7 @@ class HttpTarget:
 
 
 def url_host(url: str) -> str:
-    """Host and port of an `http(s)` URL, without user, path and query.
+    """Return host and port of an `http(s)` URL, without user, path and query.
 
     Raises:
         ConfigError: not such a URL.

@@ -112,7 +112,7 @@ class CallLimiter:
         self.throttle = Throttle(clock=clock)
 
     async def run(self, inner: Client, request: Request, listener: CallListener) -> Reply:
-        """`inner`'s reply, begun when the limits allow it.
+        """Return `inner`'s reply, begun when the limits allow it.
 
         Raises:
             RateLimitError: the provider asked to be skipped for longer than a call waits here,
@@ -133,7 +133,7 @@ class CallLimiter:
     async def _call_within_windows(
         self, inner: Client, request: Request, listener: CallListener, *, reported: bool
     ) -> Reply:
-        """`inner`'s reply, begun when this process's own limits a minute allow it."""
+        """Return `inner`'s reply, begun when this process's own limits a minute allow it."""
         if self._calls is None and self._tokens is None:
             return await self._call(inner, request, listener, reported=reported)
         grants = await self._wait_for_grants(request)
@@ -145,7 +145,7 @@ class CallLimiter:
     async def _call(
         self, inner: Client, request: Request, listener: CallListener, *, reported: bool
     ) -> Reply:
-        """`inner`'s reply, as soon as the provider is not to be skipped any more."""
+        """Return `inner`'s reply, as soon as the provider is not to be skipped any more."""
         if not reported:
             await self._report_pause(listener)
         await self._sleep_until_turn()
@@ -159,7 +159,7 @@ class CallLimiter:
         return reply
 
     async def _report_pause(self, listener: CallListener) -> bool:
-        """Tells the listener, as a failed attempt, if the provider's pause is long.
+        """Tell the listener, as a failed attempt, if the provider's pause is long.
 
         Raises:
             RateLimitError: it is too long.
@@ -225,7 +225,7 @@ class RateLimitedClient:
         return f"Limit({self.inner!r})"
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """`inner`'s reply; the wait for a turn comes first."""
+        """Return `inner`'s reply; the wait for a turn comes first."""
         return await self.limiter.run(self.inner, request, listener)
 
     def with_files(self, files: NamedFiles) -> RateLimitedClient:

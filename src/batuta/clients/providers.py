@@ -280,7 +280,7 @@ def has_url_override(provider: Provider, environ: Mapping[str, str]) -> bool:
 
 
 def _ollama_url(host: str) -> str:
-    """OLLAMA_HOST is a host, a port, both, or a URL; and may be the address to listen on."""
+    """Return the URL that OLLAMA_HOST means: a host, a port, both, or a URL to listen on."""
     scheme, _, rest = host.strip("\"' ").rpartition("://")
     place, slash, path = rest.partition("/")
     user, at, place = place.rpartition("@")

@@ -226,7 +226,7 @@ class RedisTurns:
     """Turns of one account in Redis; in this process in the order asked for."""
 
     def __init__(self, connections: RedisConnections, account: str, caps: ProviderCaps) -> None:
-        """Asks nothing yet.
+        """Take what the scripts need.
 
         Args:
             connections: where the counts are.

@@ -153,7 +153,7 @@ class CircuitBreakerClient:
         return f"Breaker({self.inner!r}, {self.health.state})"
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """`inner`'s reply.
+        """Return `inner`'s reply.
 
         Raises:
             CircuitOpenError: the provider has failed too often; nothing was sent.

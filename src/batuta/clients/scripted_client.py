@@ -30,7 +30,7 @@ class ScriptedClient:
         chunk: int = 8,
         price: Price | None = None,
     ) -> None:
-        """Learns the script.
+        """Take the script.
 
         Args:
             replies: a sequence, used up in order; a mapping, whose first key that occurs in the
@@ -78,7 +78,7 @@ class ScriptedClient:
 
 
 def _script_function(script: Script) -> Callable[[Request], ScriptLine]:
-    """Any form of script as a function of the request."""
+    """Return any form of script as a function of the request."""
     if callable(script):
         return script
     if isinstance(script, Mapping):
@@ -105,7 +105,7 @@ def _replies_in_order(replies: Sequence[ScriptLine]) -> Callable[[Request], Scri
 
 
 def split_reply(reply: Reply, chunk: int) -> list[Delta]:
-    """`reply` as a stream would bring it: reasoning, text, then each tool call.
+    """Yield `reply` as a stream would bring it: reasoning, text, then each tool call.
 
     Args:
         reply: the whole.

@@ -99,7 +99,7 @@ class ThinkTagClient:
         return repr(self.inner)
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """`inner`'s reply, parted."""
+        """Return `inner`'s reply, parted."""
         parted = _PartedListener(listener, self._tags)
         reply = await self.inner.complete(request, parted)
         await parted.flush()

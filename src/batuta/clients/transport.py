@@ -172,7 +172,7 @@ class Closable(Protocol):
     """Holds connections."""
 
     async def close(self) -> None:
-        """Lets them go."""
+        """Close the connections."""
         ...
 
 

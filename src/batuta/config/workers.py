@@ -184,7 +184,7 @@ def check_sampling(spec: WorkerSpec, wanted: Sampling, name: str) -> None:
 def _deployment_spec(
     spec: WorkerSpec, setting: DeploymentSetting, environ: Mapping[str, str]
 ) -> DeploymentSpec:
-    """Another place of that worker."""
+    """Return another place of that worker."""
     other = setting.provider not in {None, spec.provider}
     # A key goes to the provider that gave it, and to no other.
     key = provider_key(find_provider(setting.provider or ""), environ) if other else spec.key

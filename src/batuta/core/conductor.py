@@ -62,10 +62,10 @@ class NullListener:
         return request
 
     async def on_delta(self, delta: Delta) -> None:
-        """Ignored."""
+        """Do nothing."""
 
     async def on_failure(self, failure: Failure) -> None:
-        """Ignored."""
+        """Do nothing."""
 
 
 NULL_LISTENER: CallListener = NullListener()

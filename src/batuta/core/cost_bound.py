@@ -162,7 +162,7 @@ def max_prompt_tokens(request: Request, worker: Worker, size: PromptSize | None 
 
 
 def desired_output_tokens(request: Request, worker: Worker) -> int:
-    """Output tokens that the call may have if money does not matter, reasoning included."""
+    """Return the output tokens, reasoning included, that the call may have without a budget."""
     if request.max_output is not None:
         return request.max_output
     sampling = request.sampling.with_defaults(worker.sampling)
@@ -206,7 +206,7 @@ class CallCostBound:
         return self.usd(self.min_output)
 
     def affordable_output(self, room: Decimal) -> int:
-        """Output tokens for which those dollars suffice, at most the wanted; -1: not for any."""
+        """Return the output tokens for which it suffices, at most the wanted; -1: for none."""
         left = room - self.input_usd
         if left < 0:
             return -1

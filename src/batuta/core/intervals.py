@@ -9,7 +9,7 @@ Z99 = 2.5758293035489004
 
 
 def wilson_interval(right: float, n: int, z: float = Z95) -> tuple[float, float]:
-    """Wilson's interval of a share (Wilson 1927, without continuity correction).
+    """Return Wilson's interval of a share (Wilson 1927, without continuity correction).
 
     Args:
         right: how many were right; a sum of scores in [0, 1] may stand for it.

@@ -31,7 +31,7 @@ class StepRow:
 
 
 def render_run_html(rounds: Sequence[Sequence[StepRow]], summary: str, answer: str | None) -> str:
-    """HTML without scripts or styles from elsewhere; every text of a model is escaped.
+    """Return HTML without scripts or styles from elsewhere; every text of a model is escaped.
 
     Args:
         rounds: the steps of each round's workflow.
@@ -59,7 +59,7 @@ def _render_row(index: int, row: StepRow) -> str:
 
 
 def _render_graph(rows: Sequence[StepRow]) -> str:
-    """Circles from left to right by level, with a line from each step to those that read it."""
+    """Draw circles from left to right by level, with lines from each step to its readers."""
     places = _place_steps(rows)
     width = _COLUMN * (1 + max(row.level for row in rows))
     height = _ROW * (1 + max(y for _, y in places))
@@ -79,7 +79,7 @@ def _render_graph(rows: Sequence[StepRow]) -> str:
 
 
 def _place_steps(rows: Sequence[StepRow]) -> list[tuple[int, int]]:
-    """Column and row of each step."""
+    """Return column and row of each step."""
     taken: dict[int, int] = {}
     places: list[tuple[int, int]] = []
     for row in rows:

@@ -22,7 +22,7 @@ _WEIGHT_PER_TOKEN = 12
 
 
 def token_weight(text: str) -> int:
-    """Twelfths of a token: one token for 4 ASCII characters, or for 3 bytes of other scripts.
+    """Return twelfths of a token: one token is 4 ASCII characters, or 3 bytes of other scripts.
 
     So a Chinese character is a token, and a Cyrillic one two thirds.
     """
@@ -39,12 +39,12 @@ def tokens_from_weight(weight: int) -> int:
 
 
 def estimate_tokens(text: str) -> int:
-    """About how many tokens `text` has, rounded up."""
+    """Return about how many tokens `text` has, rounded up."""
     return tokens_from_weight(token_weight(text))
 
 
 def estimate_request_tokens(request: Request) -> int:
-    """About how many tokens the prompt of `request` has."""
+    """Return about how many tokens the prompt of `request` has."""
     total = sum(_estimate_message_tokens(message) for message in request.messages)
     for tool in request.tools:
         total += estimate_tokens(tool.name + tool.description + str(tool.parameters))

@@ -217,7 +217,7 @@ class Pool:
         raise KeyError(worker_id)
 
     def subset(self, worker_ids: Iterable[str]) -> Pool:
-        """Only those workers, in this pool's order; ValueError if none is left."""
+        """Return a pool of only those workers, in this pool's order; ValueError if none is left."""
         wanted = set(worker_ids)
         return Pool(tuple(worker for worker in self.workers if worker.id in wanted))
 
@@ -226,7 +226,7 @@ class Pool:
         return Pool(tuple(rng.sample(self.workers, len(self.workers))))
 
     def ranked(self) -> tuple[Worker, ...]:
-        """Best first: by strength, measured skills, price of output, size, number.
+        """Return the workers, best first: by strength, measured skills, price of output, size.
 
         Of equal strengths the cheaper is the better, one of unknown price the last; where no
         strength is known the dearer is taken for the better. Skills count where all workers without

@@ -21,7 +21,7 @@ _SETTING_LOCK = Lock()
 
 @contextmanager
 def single_blas_thread() -> Generator[None]:
-    """Matrix products use the calling thread alone; the setting from before returns at the end."""
+    """Let matrix products use the calling thread alone within the block."""
     with _SETTING_LOCK, _blas_controller().limit(limits=1):
         yield
 

@@ -67,7 +67,7 @@ class SplitPattern:
 
 
 def _compile_pattern(pattern: str, last: int) -> re.Pattern[str]:
-    """`pattern` for texts that have no letter or number above code point `last`."""
+    """Compile `pattern` for texts that have no letter or number above code point `last`."""
     try:
         return re.compile("".join(_translate_pattern(pattern, last)))
     except re.error as error:
@@ -89,7 +89,7 @@ def _translate_pattern(pattern: str, last: int) -> Iterator[str]:
 
 
 def _class_text(token: re.Match[str], last: int, *, inside: bool) -> str:
-    r"""`\s` or `\p{...}` as a class, or as a part of the class around it."""
+    r"""Return `\s` or `\p{...}` as a class, or as a part of the class around it."""
     members = _SPACE if token["space"] else _category_ranges(token["category"], last)
     negative = token[0][1].isupper()
     if not inside:
@@ -231,7 +231,7 @@ class Tokenizer:
 
 
 def merge_tokens(tokens: Sequence[int], merges: MergeTable) -> list[int]:
-    """`tokens` after all merges: the lowest rank first, and of equal ones the leftmost."""
+    """Return `tokens` after all merges: the lowest rank first, and of equal ones the leftmost."""
     line = [*tokens, _MERGED_AWAY]
     before = list(range(-1, len(tokens)))
     after = list(range(1, len(line) + 1))
@@ -257,7 +257,7 @@ def merge_tokens(tokens: Sequence[int], merges: MergeTable) -> list[int]:
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """GPT-2's alphabet: each byte as a printable character."""
+    """Return GPT-2's alphabet: each byte as a printable character."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     rest = [byte for byte in range(256) if byte not in printable]
     shown = dict(zip(map(chr, printable), printable, strict=True))
@@ -286,7 +286,7 @@ def _build_merges(pairs: Iterable[tuple[str, str]], vocabulary: Mapping[str, int
 
 
 def _check_supported(data: Mapping[str, Any]) -> None:
-    """Refuses what changes the tokens and is not read here."""
+    """Refuse what changes the tokens and is not read here."""
     model = data["model"]
     if data["normalizer"] is not None:
         raise _unsupported_error(f"the normalizer {data['normalizer']['type']}")

@@ -39,7 +39,7 @@ _GREEDY_TEMPERATURE = 1e-5
 
 
 def create_generator(seed: int | None) -> np.random.Generator:
-    """PCG64, the same numbers for the same seed everywhere; without one, unpredictable."""
+    """Return PCG64, the same numbers for the same seed everywhere; without one, unpredictable."""
     return np.random.Generator(np.random.PCG64(None if seed is None else seed % 2**64))
 
 
@@ -57,13 +57,13 @@ def sample_token(logits: Floats, sampling: Sampling, rng: np.random.Generator) -
 
 
 def softmax(logits: Floats, temperature: float) -> NDArray[np.float64]:
-    """Probabilities of the tokens, as float64."""
+    """Return probabilities of the tokens, as float64."""
     weights = np.exp((logits.astype(np.float64) - logits.max()) / temperature)
     return weights / weights.sum()
 
 
 def keep_top_p(weights: NDArray[np.float64], top_p: float) -> NDArray[np.float64]:
-    """`weights` of the fewest likeliest tokens that together reach `top_p`; 0 for the others.
+    """Return `weights` of the fewest likeliest tokens that together reach `top_p`, else 0.
 
     Holtzman et al. 2019 (arXiv:1904.09751).
     """
@@ -103,7 +103,7 @@ class IncrementalDetokenizer:
         return text[:complete]
 
     def _held_back_length(self, text: str) -> int:
-        """Characters at the end of `text` that may be the start of a stop string."""
+        """Return how many characters at the end of `text` may be the start of a stop string."""
         starts = (
             size
             for stop in self._stop
@@ -160,7 +160,7 @@ class Generation:
         """None: not finished."""
 
     def advance(self, seconds: float) -> str:
-        """Works for about `seconds`, or to the end; what may now be said of the reply."""
+        """Work for about `seconds`, or to the end; return what may now be said of the reply."""
         until = perf_counter() + seconds
         pieces: list[str] = []
         with single_blas_thread():

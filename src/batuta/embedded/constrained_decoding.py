@@ -50,7 +50,7 @@ class NameConstraint:
     """
 
     def __init__(self, names: Sequence[str], spelling: NameTokens) -> None:
-        """Knows who is listed; nobody at all bars nothing."""
+        """Take the listed workers; nobody at all bars nothing."""
         self._names = [json.dumps(name, ensure_ascii=False)[1:].encode() for name in names]
         self._spelling = spelling
         self._written = b""

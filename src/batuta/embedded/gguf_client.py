@@ -64,7 +64,7 @@ def draft_grammar(names: Sequence[str], max_steps: int = MAX_STEPS) -> str:
 
 
 def _list_readings(step: int) -> str:
-    """Any of the earlier steps, in their order, or none."""
+    """Return any of the earlier steps, in their order, or none."""
     sets = [
         [str(earlier) for earlier in range(step) if mask >> earlier & 1] for mask in range(2**step)
     ]

@@ -129,7 +129,7 @@ class KVCache:
     """The keys and values of one sequence."""
 
     def __init__(self, shape: Qwen2Config, room: int) -> None:
-        """Room for `room` tokens."""
+        """Make room for `room` tokens."""
         size = (shape.layers, shape.key_heads, room, shape.head)
         self.keys: Floats = np.empty(size, np.float32)
         self.values: Floats = np.empty(size, np.float32)
@@ -173,7 +173,7 @@ class Qwen2:
         return self._rms_norm(hidden[-1:])[0] @ self._head
 
     def _rms_norm(self, hidden: Floats) -> Floats:
-        """RMSNorm without its weight."""
+        """Return RMSNorm without its weight."""
         mean_square = np.vecdot(hidden, hidden) / self.shape.hidden
         return hidden / np.sqrt(mean_square + self.shape.epsilon)[:, None]
 
@@ -207,13 +207,13 @@ class Qwen2:
 
 
 def _mask_future(scores: Floats) -> None:
-    """Bars each of the new tokens, the last ones of the axis c, from those after it."""
+    """Bar each of the new tokens, the last ones of the axis c, from those after it."""
     t, c = scores.shape[-2:]
     scores[..., np.triu(np.ones((t, c), np.bool_), c - t + 1)] = -np.inf
 
 
 def _gated_activation(gate_up: Floats) -> Floats:
-    """SwiGLU: silu(gate) times up, where silu(x) = x (1 + tanh(x / 2)) / 2 cannot overflow."""
+    """Return SwiGLU: silu(gate) times up; silu(x) = x (1 + tanh(x / 2)) / 2 cannot overflow."""
     inner = gate_up.shape[1] // 2
     half = gate_up[:, :inner] * _HALF
     gated = np.tanh(half)
@@ -224,7 +224,7 @@ def _gated_activation(gate_up: Floats) -> Floats:
 
 
 def _fold_norm(norm: Floats, matrix: Floats) -> Floats:
-    """`matrix` (out, d) as (d, out), with the weight of the norm before it worked in."""
+    """Return `matrix` (out, d) as (d, out), with the weight of the norm before it worked in."""
     return np.ascontiguousarray((matrix * norm).T)
 
 

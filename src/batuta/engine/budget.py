@@ -186,7 +186,7 @@ class Budget:
             raise LimitReachedError("usd", format_usd(self.usd), format_usd(self._usd))
 
     async def _wait_for_release(self) -> None:
-        """Until a call in flight has ended."""
+        """Wait until a call in flight has ended."""
         self._waiting = self._waiting or anyio.Event()
         await self._waiting.wait()
 

@@ -130,7 +130,7 @@ class OfferedTools:
     """The tool calls of a reply as its client sees them, by fragments and as a whole."""
 
     def __init__(self, request: Request, make_id: Callable[[int], str] | None) -> None:
-        """No tool is called yet.
+        """Take the tools of the request.
 
         Args:
             request: which tools are offered.
@@ -145,7 +145,7 @@ class OfferedTools:
         """How many of those there are, by the reply's number."""
 
     def forget_calls(self) -> None:
-        """Another attempt begins."""
+        """Forget the calls, as another attempt begins."""
         self._indices.clear()
         self._offered_calls.clear()
 
@@ -186,7 +186,7 @@ class OfferedTools:
         )
 
     def _is_offered(self, name: str) -> bool:
-        """Only tools that the client declared reach the client."""
+        """Tell whether the client declared the tool; no other reaches it."""
         if self._request.tool_choice == "none":
             return False
         return any(tool.name == name for tool in self._request.tools)

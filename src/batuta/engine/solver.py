@@ -103,7 +103,7 @@ async def run_conductor(
     *,
     asks_anew: bool = False,
 ) -> Run:
-    """`question` conducted.
+    """Return the run of `question` conducted.
 
     Args:
         question: what is asked.

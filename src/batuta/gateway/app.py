@@ -251,7 +251,7 @@ class ServerRoutes:
         self._stored = False
 
     def routes(self) -> list[Route]:
-        """Their addresses."""
+        """Return the routes of these methods."""
         return [
             Route("/v1/models", self.list_models),
             Route("/v1/models/{id:path}", self.get_model),

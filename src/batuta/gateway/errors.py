@@ -105,7 +105,7 @@ def unsupported_parameter(param: str, reason: str = "it cannot be honoured here.
 
 
 def model_not_found(name: str, why: str | None = None) -> APIError:
-    """No model is served under that name; `why` says what to do if there could be one."""
+    """Say that no model is served under that name; `why` says what to do if there could be one."""
     message = f"The model '{name}' does not exist; GET /v1/models lists those that do."
     if why:
         message = f"The model '{name}' is not served: {why}."
@@ -135,7 +135,7 @@ def server_closing() -> APIError:
 
 
 def internal_error() -> APIError:
-    """Our own fault; the reader is told nothing of it."""
+    """Return the error for our own fault; the reader is told nothing of it."""
     return APIError(500, "server_error", "The server failed to handle the request.")
 
 

@@ -175,7 +175,7 @@ def url_of(listener: socket.socket) -> str:
 
 @contextmanager
 def _absorb_signals() -> Generator[None]:
-    """Lets the caller's blocks close after a signal has stopped the server.
+    """Let the caller's blocks close after a signal has stopped the server.
 
     uvicorn raises again, at its end, every signal it caught; without this the process would die
     there, before the store has written what is queued.
@@ -194,7 +194,7 @@ def _absorb_signals() -> Generator[None]:
 
 @contextmanager
 def reduce_collections() -> Generator[None]:
-    """Lets the garbage collector look at what requests make, and seldom.
+    """Let the garbage collector look at what requests make, and seldom.
 
     What is there before the first request - the code, mostly - stays, so looking through it
     again and again finds nothing; and requests free nearly all that they make without it.
@@ -220,7 +220,7 @@ def _cancel_exit_timer() -> Generator[None]:
 
 
 def _ignore_signal(_number: int, _frame: FrameType | None) -> None:
-    """Uvicorn has seen it already."""
+    """Do nothing, as uvicorn has seen the signal already."""
 
 
 def _is_loopback(address: str) -> bool:
@@ -238,7 +238,7 @@ async def _watch_shutdown(
     *,
     grace_seconds: float,
 ) -> None:
-    """Tells when the server is ready, and stops it once it is asked to.
+    """Tell when the server is ready, and stop it once it is asked to.
 
     What has begun is served to its end, as long as that takes no longer than `grace`; whoever
     comes meanwhile is told that the server stops, and so is who looks whether it is ready.

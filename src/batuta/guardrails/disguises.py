@@ -38,7 +38,7 @@ def find_matches(pattern: Any, text: str) -> Iterator[Any]:
 
 
 def see_through_disguises(detect: Detector) -> Detector:
-    """`detect`, which is shown the text as it is and, where that is another one, without disguises.
+    """Return `detect` shown the text as it is and, where that is another one, without disguises.
 
     The spans are those of the text as it is.
     """

@@ -345,7 +345,7 @@ class Guardrails:
     async def _check_choices(
         self, reply: Reply, place: GuardrailStage, step: int
     ) -> tuple[Reply, tuple[GuardrailTriggered, ...], str]:
-        """Several replies to one prompt, each as `check_reply` lets it pass."""
+        """Return several replies to one prompt, each as `check_reply` lets it pass."""
         first, *others = [
             await self.check_reply(replace(choice, alternatives=()), place, step)
             for choice in reply.choices

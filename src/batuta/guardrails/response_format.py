@@ -13,7 +13,7 @@ class ResponseFormatChecker:
     """The form that an answer must have."""
 
     def __init__(self, wanted: ResponseFormat) -> None:
-        """Measures it; `check` says whether its schema is one.
+        """Measure the schema; `check` says whether it is one.
 
         Raises:
             ValueError: its schema is too large in some way; the sentence says which.

@@ -46,7 +46,7 @@ _CALL_PLACE: ContextVar[str] = ContextVar("batuta_job_place", default="call")
 
 
 async def _ignore_event(_: Event) -> None:
-    """Hears nothing."""
+    """Do nothing."""
 
 
 @dataclass(slots=True)
@@ -250,7 +250,7 @@ class CachedConductor:
 
 @cache
 def _reply_adapter() -> TypeAdapter[Reply]:
-    """Built on first use, for that takes a part of the start."""
+    """Return the adapter of replies, built on first use: it takes a part of the start."""
     return TypeAdapter(Reply)
 
 

@@ -338,7 +338,7 @@ class DurableJobs:
                 await self._table.erase(job_id)
 
     async def _keep_claims(self) -> None:
-        """Among several processes: renew what runs here, and let wait again what nobody renews."""
+        """Renew what runs here, and let wait again what no process renews."""
         failed, importing = False, True
         while True:
             try:

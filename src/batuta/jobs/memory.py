@@ -217,4 +217,4 @@ class _MemoryCheckpoint:
 
 
 async def _ignore_event(_: Event) -> None:
-    """Hears nothing."""
+    """Do nothing."""

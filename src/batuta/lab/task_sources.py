@@ -23,7 +23,7 @@ class TaskSource(Protocol):
     def draw_test(
         self, parts: Sequence[str], limit: int, calibration: int, seed: int
     ) -> tuple[tuple[Task, ...], tuple[Task, ...]]:
-        """Questions to measure on and others to calibrate on, none of them drawn for training.
+        """Return questions to measure on and others to calibrate on, none drawn for training.
 
         Raises:
             ConfigError: there are no such questions; `parts` are what follows its name.
@@ -31,7 +31,7 @@ class TaskSource(Protocol):
         ...
 
     def draw_training(self, parts: Sequence[str], count: int, seed: int) -> list[Task]:
-        """Questions to train on.
+        """Return questions to train on.
 
         Raises:
             ConfigError: there are no such questions.

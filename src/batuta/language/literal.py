@@ -91,7 +91,7 @@ def read_list(text: str, start: int) -> tuple[list[LiteralValue], int]:
 
 
 def _append_value(into: list[LiteralValue], value: str | int, *, after_comma: bool) -> None:
-    """Append; two strings with no comma between them are one, as in Python."""
+    """Append the value; two strings with no comma between them are one, as in Python."""
     if after_comma or not into:
         into.append(value)
     elif isinstance(into[-1], str) and isinstance(value, str):
@@ -101,7 +101,7 @@ def _append_value(into: list[LiteralValue], value: str | int, *, after_comma: bo
 
 
 def _skip_blanks(text: str, position: int) -> int:
-    """Behind white space, back-ticks and `#` comments."""
+    """Return the place behind white space, back-ticks and `#` comments."""
     while True:
         found = _SPACE.match(text, position)
         position = found.end() if found else position

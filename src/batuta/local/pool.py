@@ -48,7 +48,7 @@ def local_spec(name: str) -> WorkerSpec:
 def pulled_specs(
     names: Sequence[str] = (), environ: Mapping[str, str] = os.environ
 ) -> tuple[WorkerSpec, ...]:
-    """Workers of those models; without names of all that were pulled.
+    """Return workers of those models; without names of all that were pulled.
 
     Raises:
         ConfigError: one is not known or was not pulled, or none was.

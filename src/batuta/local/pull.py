@@ -135,7 +135,7 @@ class PartNotes:
         self.path = target.with_name(f"{target.name}.json")
 
     def read(self) -> tuple[int, int]:
-        """Parts and bytes; none, if there are no notes or the file has less than they say."""
+        """Return parts and bytes; none without notes, or if the file has less than they say."""
         try:
             stored = json.loads(self.path.read_text(encoding="utf-8"))
             parts, size = int(stored["parts"]), int(stored["size"])

@@ -34,7 +34,7 @@ async def render_answer(text: str) -> Markup:
 
 
 def render_markdown_html(text: str) -> str:
-    """`render_markdown` with a result that is JSON."""
+    """Return what `render_markdown` does as JSON."""
     from batuta.rendering.markdown import render_markdown  # noqa: PLC0415 - for pages only
 
     return str(render_markdown(text))

@@ -25,7 +25,7 @@ DiffPiece = tuple[Literal["same", "gone", "new"], str]
 
 
 async def compare_texts(one: str, other: str) -> list[DiffPiece]:
-    """`difference`; where it takes too long, the one text as gone and the other as new."""
+    """Return `difference`; where it takes too long, the one text as gone and the other as new."""
     if len(one) + len(other) <= MAX_INLINE_CHARACTERS:
         return diff_words(one, other)
     try:

@@ -237,7 +237,7 @@ async def open_sandbox_process(
 
 
 def _kill_processes(processes: list[int]) -> None:
-    """Not by `Process.kill`, which would reap them behind asyncio's back."""
+    """Kill them, not by `Process.kill`, which would reap them behind asyncio's back."""
     for process in processes:
         with suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)

@@ -114,7 +114,7 @@ class Condition:
     equal: bool = True
 
     def code(self, number: int) -> bytes:
-        """Five instructions that decide this call, and none other."""
+        """Return five instructions that decide this call, and none other."""
         yes, no = (1, 0) if self.equal else (0, 1)
         return (
             _bpf_jump(EQUAL, number, 0, 5)

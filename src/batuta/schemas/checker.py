@@ -70,7 +70,7 @@ def find_text_fault(
 
 
 def find_text_fault_json(schema: dict[str, Any] | None, text: str, is_object: int) -> str | None:
-    """`find_text_fault` with arguments that are JSON."""
+    """Return what `find_text_fault` does, with arguments that are JSON."""
     return find_text_fault(schema, text, is_object=bool(is_object))
 
 

@@ -40,7 +40,7 @@ class _SlowSchemas:
         self._known: OrderedDict[bytes, None] = OrderedDict()
 
     def add(self, digest: bytes) -> None:
-        """Remembers it, and forgets the oldest."""
+        """Remember it, and forget the oldest."""
         self._known[digest] = None
         if len(self._known) > _MAX_SLOW_SCHEMAS:
             self._known.popitem(last=False)
@@ -60,7 +60,7 @@ class JsonValidator:
     """Checks whether texts are JSON that fits a schema, or any JSON."""
 
     def __init__(self, schema: Mapping[str, Any] | None, *, is_object: bool = False) -> None:
-        """Measures the schema, in time linear in its size; `check` says whether it is one.
+        """Measure the schema, in time linear in its size; `check` says whether it is one.
 
         Args:
             schema: what texts must fit; None or empty: any JSON.
@@ -154,7 +154,7 @@ class JsonValidator:
 
     @contextmanager
     def _refusing_slow(self) -> Generator[None]:
-        """Lets a schema use up its time once."""
+        """Let a schema use up its time once."""
         if self._digest is None:
             self._digest = hashlib.sha256(json.dumps(self._schema).encode()).digest()
         if self._digest in _SLOW_SCHEMAS:

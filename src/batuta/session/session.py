@@ -121,7 +121,7 @@ class Session:
         return self._opened.simulated
 
     async def ask(self, question: QuestionLike, **options: Unpack[AskOptions]) -> Run:
-        """Answers one question.
+        """Answer one question.
 
         Args:
             question: text, a `Question`, or a conversation: `Message`s, or mappings of `role`
@@ -165,7 +165,7 @@ class Session:
         progress: bool | BatchProgressCallback = False,
         **options: Unpack[AskOptions],
     ) -> list[Run]:
-        """Answers many questions, some at the same time.
+        """Answer many questions, some at the same time.
 
         Args:
             questions: each as `ask` takes it.
@@ -289,7 +289,7 @@ async def ask(
     clients: Mapping[WorkerId, Client] | None = None,
     **options: Unpack[AskOptions],
 ) -> Run:
-    """Answers one question over a pool that is opened for it alone.
+    """Answer one question over a pool that is opened for it alone.
 
     Raises:
         ConfigError: no such pool, worker or conductor, or a key is missing.

@@ -177,7 +177,7 @@ class AuditTrail:
     async def list(
         self, limit: int, *, before: int | None = None, action: str = ""
     ) -> list[AuditRecord]:
-        """At most `limit` records, newest first.
+        """Return at most `limit` records, newest first.
 
         Args:
             limit: how many.

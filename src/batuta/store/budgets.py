@@ -376,7 +376,7 @@ class Budgets:
         return [await self._bucket_status(bucket) for bucket in buckets]
 
     async def work(self) -> None:
-        """Renews this process's reservations and ends those of dead ones, until `close`."""
+        """Renew this process's reservations and end those of dead ones, until `close`."""
         due = float("-inf")
         try:
             while not self._closing.is_set():
@@ -479,7 +479,7 @@ class Budgets:
         return await self._database.read(lambda one: one.execute(query).first() is not None)
 
     async def _grant(self, asks: list[ReserveRequest]) -> list[_ReserveResult]:
-        """All in one transaction; if a bucket is too full for all, one by one."""
+        """Grant all in one transaction; if a bucket is too full for all, one by one."""
         answer = await self._try_all(asks)
         if len(asks) == 1 or answer is None:
             return [answer or ask.wanted for ask in asks]
@@ -488,7 +488,7 @@ class Budgets:
         return [await self._try_all([ask]) or ask.wanted for ask in asks]
 
     async def _try_all(self, asks: list[ReserveRequest]) -> BudgetStatus | StoreError | None:
-        """Reserves for all of them or for none; None if it did, else why not."""
+        """Reserve for all of them or for none; return None if it did, else why not."""
         try:
             await self._transact(asks)
         except BudgetFullError as refused:

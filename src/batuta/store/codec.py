@@ -140,7 +140,7 @@ def _encode_slowly(run: Run) -> bytes:
 
 
 def _to_tree(value: Any) -> Any:
-    """Dicts, lists and scalars that the standard library writes as valid UTF-8."""
+    """Return dicts, lists and scalars that the standard library writes as valid UTF-8."""
     if isinstance(value, Enum):
         return _to_tree(value.value)
     if value is None or isinstance(value, (bool, int, float, str)):

@@ -97,7 +97,7 @@ def make_private_file(path: Path) -> None:
 
 
 def use_wal(connection: sqlite3.Connection) -> None:
-    """Switches the file to WAL, for good.
+    """Switch the file to WAL, for good.
 
     SQLite does not wait for others here, busy_timeout or not: of two processes that open a new
     file at the same time one would be told that it is locked.
@@ -234,7 +234,7 @@ class Database:
             raise explain_error(error, self.url) from error
 
     async def execute(self, first: Executable, *then: Executable) -> int:
-        """Statements that change something, in one transaction; how many rows the first changed."""
+        """Do statements in one transaction; return how many rows the first changed."""
 
         def run(connection: Connection) -> int:
             result: CursorResult[Any] = connection.execute(first)
@@ -329,7 +329,7 @@ class Database:
             raise
 
     async def close(self) -> None:
-        """Disconnects."""
+        """Disconnect."""
         if isinstance(self._engine, Engine):
             if self._writer is not None:
                 self._writer.close()
@@ -622,7 +622,7 @@ class ProcessLock:
             raise explain_error(error, parse_url(path)) from None
 
     def release(self) -> None:
-        """Lets others in."""
+        """Let others in."""
         self._file.close()
 
 

@@ -118,7 +118,7 @@ def card_interval(worker: Worker) -> Interval | None:
 
 
 def begin_drift(kind: DriftKind, interval: Interval | None = None) -> DriftState:
-    """Nothing seen yet."""
+    """Return a watch that has seen nothing yet."""
     side = DriftSide.LEARNING if interval is None else DriftSide.WITHIN
     return DriftState(kind=kind, interval=interval, side=side)
 
@@ -217,7 +217,7 @@ class DriftValue(NamedTuple):
 
 
 def drift_key(worker: Worker, kind: DriftKind) -> DriftKey:
-    """Under what the worker is watched in that respect."""
+    """Return the key under which the worker is watched in that respect."""
     interval = card_interval(worker) if kind is DriftKind.RIGHT else None
     reference = "" if interval is None else f"{interval.low:.6f} {interval.high:.6f}"
     return DriftKey(sql_text(worker.id), sql_text(worker.model), kind.value, reference)

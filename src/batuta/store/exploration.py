@@ -50,7 +50,7 @@ class ExplorationTable:
         self._database = database
 
     async def read(self, system: str) -> dict[tuple[str, str], tuple[float, float]]:
-        """By cell and arm: the sum of scores, and how many were judged."""
+        """Return the sum of scores by cell and arm, and how many were judged."""
         query = select(EXPLORED_ARMS).where(EXPLORED_ARMS.c.system == sql_text(system))
         rows = await self._database.fetch_rows(query)
         return {(row["cell"], row["arm"]): (row["score"], row["judged"]) for row in rows}

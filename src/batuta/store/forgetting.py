@@ -55,7 +55,7 @@ class Forgetting:
         return await self._database.run_read(find)
 
     async def forget_runs(self, ids: Sequence[str], tenant: str) -> list[str]:
-        """Erases the runs and those that continued from them, with answers kept for repetition.
+        """Erase the runs and those that continued from them, with answers kept for repetition.
 
         Args:
             ids: the runs; some may not be stored yet, and will not be.
@@ -83,7 +83,7 @@ class Forgetting:
         return await self._database.run_write(erase)
 
     async def forget_responses(self, ids: Sequence[str], tenant: str) -> None:
-        """Erases the responses and their events."""
+        """Erase the responses and their events."""
 
         def erase(connection: Connection) -> None:
             named = [sql_text(one) for one in ids]
@@ -95,7 +95,7 @@ class Forgetting:
         await self._database.run_write(erase)
 
     async def forget_tenant(self, tenant: str) -> bool:
-        """Erases the tenant, its keys and everything it said; whether there was anything.
+        """Erase the tenant, its keys and everything it said; return whether there was anything.
 
         The ledger keeps its lines: its name, its keys' ids, models and money.
         """
@@ -112,7 +112,7 @@ class Forgetting:
         return await self._database.run_write(erase) > 0
 
     async def scrub_files(self) -> None:
-        """Lets nothing that was erased lie about in a file of SQLite.
+        """Let nothing that was erased lie about in a file of SQLite.
 
         PostgreSQL clears what was deleted when it vacuums.
         """

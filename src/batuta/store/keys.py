@@ -99,7 +99,7 @@ class ApiKey:
         return f"Key(id={self.id!r}, tenant={self.tenant.name!r}, name={self.name!r})"
 
     def state(self, now: float) -> str:
-        """`active`, `revoked` or `expired`."""
+        """Return `active`, `revoked` or `expired`."""
         if self.revoked is not None:
             return "revoked"
         if self.user is not None and (self.owner is None or self.owner.state(now) != "active"):

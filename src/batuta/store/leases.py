@@ -352,7 +352,7 @@ class Leases:
         return tuple(busy.values())
 
     def _trusted_from_now(self) -> tuple[float, float]:
-        """Until when leases can be used whose rows are written from now on."""
+        """Return until when leases can be used whose rows are written from now on."""
         patience = self._seconds * _TRUSTED_PART
         return self._clock() + patience, self._wall() + patience
 

@@ -157,7 +157,7 @@ def usd_cap_to_nano(usd: Decimal) -> int:
 
 
 def nano_to_usd(nano: int) -> Decimal:
-    """Billionths as dollars."""
+    """Return billionths as dollars."""
     return Decimal(nano) / NANO
 
 

@@ -35,11 +35,11 @@ class Money(TypeDecorator[Decimal]):
     cache_ok = True
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        """Text in SQLite, whose NUMERIC is a float."""
+        """Return text in SQLite, whose NUMERIC is a float."""
         return dialect.type_descriptor(Text() if dialect.name == "sqlite" else Numeric())
 
     def process_bind_param(self, value: Decimal | None, dialect: Dialect) -> Any:
-        """Towards the database."""
+        """Convert a value on its way to the database."""
         return str(value) if dialect.name == "sqlite" and value is not None else value
 
     def process_result_value(self, value: Any, dialect: Dialect) -> Decimal | None:

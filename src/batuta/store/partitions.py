@@ -129,7 +129,7 @@ def _existing_names(connection: Connection, names: Sequence[str]) -> set[str]:
 
 
 def _kept_days(connection: Connection) -> list[int]:
-    """Days since the epoch that have a partition, the oldest first."""
+    """Return the days since the epoch that have a partition, the oldest first."""
     query = text(
         "SELECT c.relname FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid"
         " WHERE i.inhparent = to_regclass(:parent)"

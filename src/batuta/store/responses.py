@@ -142,14 +142,14 @@ class ResponseTable:
         return int(row["size"] or 0)
 
     async def delete(self, response_id: str, tenant: str) -> bool:
-        """Forgets the response; whether there was one."""
+        """Forget the response; return whether there was one."""
         return (
             await self._database.execute(delete(RESPONSES).where(*_row_filter(response_id, tenant)))
             > 0
         )
 
     async def _keep(self, rows: list[dict[str, Any]]) -> list[StoreError | None]:
-        """All in one transaction; if that fails, each in its own."""
+        """Keep all in one transaction; if that fails, each in its own."""
         try:
             await self._database.run_write(lambda connection: _put_rows(connection, rows))
         except StoreError as error:

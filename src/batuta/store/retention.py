@@ -40,7 +40,7 @@ class RetentionSweeper:
         clock: Callable[[], float] = STEADY_CLOCK,
         batch: int = BATCH_ROWS,
     ) -> None:
-        """Forgets nothing yet.
+        """Take what is kept, and for how long.
 
         Args:
             database: where it is; it belongs to whoever gives it.
@@ -67,7 +67,7 @@ class RetentionSweeper:
             await anyio.sleep(SWEEP_SECONDS)
 
     async def sweep(self) -> tuple[int, int]:
-        """Forgets what is too old now; how many runs and responses that were.
+        """Forget what is too old now; return how many runs and responses that were.
 
         A response that a job still works on is kept until the next time. In PostgreSQL a day of
         runs (UTC) is forgotten as a whole, when its last second is too old.
@@ -78,7 +78,7 @@ class RetentionSweeper:
         return runs, await self._delete_in_batches(_delete_old_responses, limit)
 
     async def _drop_days(self, limit: float) -> int:
-        """Each in a transaction of its own, so that nobody waits for more than one."""
+        """Drop each day in a transaction of its own, so that nobody waits for more than one."""
         total = refused = 0
         while True:
             try:
@@ -105,7 +105,7 @@ class RetentionSweeper:
 
 
 def _delete_old_runs(connection: Connection, limit: float, most: int) -> int:
-    """Their contents go with them."""
+    """Delete runs that are too old; their contents go with them."""
     runs, contents = prunable_tables(connection)
     old = select(runs.c.id).where(runs.c.created < limit).order_by(runs.c.created).limit(most)
     ids = [row[0] for row in connection.execute(old)]

@@ -78,7 +78,7 @@ def check_revision(revision: str | None, url: URL) -> None:
 
 
 def upgrade_database(target: str | Path | URL) -> None:
-    """Brings the database to `HEAD`, creating it if need be. Runs an event loop of its own.
+    """Bring the database to `HEAD`, creating it if need be. It runs an event loop of its own.
 
     Several processes may do so at the same time: one migrates and the others wait.
 

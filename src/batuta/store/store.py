@@ -203,7 +203,7 @@ class Store:
         alone_usd: Decimal | None = None,
         acted: ActingNote = NO_ACTING_NOTE,
     ) -> None:
-        """Queues the run to be written; waits only while the queue is full.
+        """Queue the run to be written; wait only while the queue is full.
 
         Args:
             run: the run; one whose id is stored already is ignored.
@@ -343,7 +343,7 @@ class Store:
     async def score(
         self, run_id: str, value: float | None, comment: str = "", tenant: str | None = None
     ) -> bool:
-        """Judges a run, in place of any earlier judgement; whether there is such a run.
+        """Judge a run, in place of any earlier judgement; return whether there is such a run.
 
         A run's first judgement is also counted for its worker; see `drift`.
 
@@ -358,7 +358,7 @@ class Store:
         return await self.database.run_write(lambda one: judge_run(one, judgement, *own))
 
     async def score_runs(self, judgements: Mapping[RunId, Judgement]) -> None:
-        """Judges many runs at once, each in place of any earlier judgement."""
+        """Judge many runs at once, each in place of any earlier judgement."""
         await self._open_writer.flush()
 
         def write(connection: Connection) -> None:
@@ -369,7 +369,7 @@ class Store:
         await self.database.run_write(write)
 
     async def delete(self, run_id: str, tenant: str | None = None) -> bool:
-        """Forgets a run with its numbers; whether there was such a run."""
+        """Forget a run with its numbers; return whether there was such a run."""
         await self._open_writer.flush()
         own = run_filter(run_id, tenant)
         return await self.database.run_write(lambda one: delete_runs(one, *own)) > 0

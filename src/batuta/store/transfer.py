@@ -69,7 +69,7 @@ async def transfer_store(
     target: str | Path,
     on_progress: Callable[[str, int], None] = lambda _, __: None,
 ) -> tuple[TableTransfer, ...]:
-    """One pass over every table.
+    """Make one pass over every table.
 
     Args:
         source: a path or a URL.

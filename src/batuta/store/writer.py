@@ -92,7 +92,7 @@ class RunWriter:
         return len(self._pending)
 
     async def append(self, entry: RunEntry) -> None:
-        """Queues the entry; waits only while the queue is full.
+        """Queue the entry; wait only while the queue is full.
 
         Raises:
             StoreError: the writer has ended, or the queue is full and cannot be written.
@@ -165,7 +165,7 @@ class RunWriter:
             raise StoreError(f"{len(self._pending)} runs wait to be written: {self.failure}")
 
     async def _wait_until_due(self) -> None:
-        """Until there is something to write and it has waited for company."""
+        """Wait until there is something to write and it has waited for company."""
         while not (self._pending or self._closing):
             await self._work.wait()
         with anyio.move_on_after(LINGER_SECONDS):
@@ -173,7 +173,7 @@ class RunWriter:
                 await self._work.wait()
 
     async def _pause(self) -> None:
-        """After a failure: a moment in any case, longer unless somebody waits."""
+        """Pause after a failure: a moment in any case, longer unless somebody waits."""
         await anyio.sleep(_RETRY_PAUSES[0])
         with anyio.move_on_after(_RETRY_PAUSES[min(self._streak, len(_RETRY_PAUSES)) - 1]):
             while not (self._hurry or self._closing):

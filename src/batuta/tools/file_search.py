@@ -46,7 +46,7 @@ class TenantIndexes:
     """
 
     def __init__(self, most: int = MAX_INDEXED, encoder: SentenceEncoder | None = None) -> None:
-        """Indexes nothing yet.
+        """Take the limits of the index.
 
         Args:
             most: characters of all of them, with the bytes of their vectors; beyond, the index

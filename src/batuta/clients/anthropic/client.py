@@ -265,7 +265,7 @@ def _with_thought(most: int, budget: int, request: Request) -> int:
 
 
 def _cap_output(body: dict[str, Any], most: int) -> None:
-    """Lowers what may be said and thought to so many tokens.
+    """Lower what may be said and thought to so many tokens.
 
     At most half of them, or all but the usual limit, are thought.
     """

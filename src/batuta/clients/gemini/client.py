@@ -156,7 +156,7 @@ class GeminiAdapter:
 
 @cache
 def _gemini_version(model: str) -> tuple[int, int]:
-    """Such as (3, 8) of `gemini-3.8-flash`; (0, 0) of a model that is named otherwise."""
+    """Return (3, 8) for `gemini-3.8-flash`, and (0, 0) for a model that is named otherwise."""
     named = _VERSION.match(model)
     return (int(named[1]), int(named[2] or 0)) if named else (0, 0)
 

@@ -94,7 +94,7 @@ def _image_part(url: str) -> dict[str, Any]:
 
 
 def _parse_object(text: str, name: str) -> dict[str, Any]:
-    """`text` as a JSON object; anything else is wrapped in one under `name`."""
+    """Return `text` as a JSON object; anything else is wrapped in one under `name`."""
     try:
         value = orjson.loads(text or "{}")
     except orjson.JSONDecodeError:

@@ -235,7 +235,7 @@ class OpenAIChatAdapter:
         return OpenAIStreamAccumulator(self._model, self._note_field)
 
     def _note_field(self, name: str) -> None:
-        """Reasoning goes back in the field in which the server tells it."""
+        """Note in which field the server tells reasoning, as it goes back in the same."""
         self._reasoning_field = name or self._reasoning_field
 
     def _add_sampling(self, body: dict[str, Any], request: Request) -> None:

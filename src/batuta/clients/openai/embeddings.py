@@ -91,7 +91,7 @@ class EmbeddingAdapter:
         return ProviderReply(reply=reply, usage=parse_usage(data.get("usage")))
 
     def new_accumulator(self) -> StreamAccumulator:
-        """Never filled: vectors are not streamed."""
+        """Return one that is never filled: vectors are not streamed."""
         return OpenAIStreamAccumulator()
 
 

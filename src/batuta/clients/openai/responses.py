@@ -183,7 +183,7 @@ def _result_item(result: ToolResult) -> dict[str, Any]:
 
 
 def _thought_item(thought: Thought) -> dict[str, Any]:
-    """Reasoning as it came: its id and what only OpenAI can read stand in one text."""
+    """Return reasoning as it came: its id and what only OpenAI can read stand in one text."""
     mark = "." if "." in thought.redacted else ":"  # the separator of earlier versions
     item_id, _, encrypted = thought.redacted.partition(mark)
     return {"type": "reasoning", "id": item_id, "summary": [], "encrypted_content": encrypted}

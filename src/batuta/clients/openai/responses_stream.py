@@ -407,7 +407,7 @@ def parse_usage(usage: Any) -> Usage | None:
 
 
 def _thought_of(item: dict[str, Any], model: str) -> Thought | None:
-    """Reasoning that only OpenAI can read; None: the item holds none."""
+    """Return reasoning that only OpenAI can read; None: the item holds none."""
     item_id, encrypted = as_string(item.get("id")), as_string(item.get("encrypted_content"))
     if item.get("type") != "reasoning" or not encrypted:
         return None

@@ -323,7 +323,7 @@ def parse_usage(usage: Any) -> Usage | None:
 
 
 def reported_usd(usage: Any) -> Decimal | None:
-    """OpenRouter's own statement of the call's dollars, which beats any price table."""
+    """Return OpenRouter's own statement of the call's dollars, which beats any price table."""
     cost = as_object(usage).get("cost")
     if isinstance(cost, bool) or not isinstance(cost, (int, float)) or not 0 <= cost <= _MOST_USD:
         return None

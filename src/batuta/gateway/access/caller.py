@@ -137,7 +137,7 @@ class Authenticator:
         cache_seconds: float = CACHE_SECONDS,
         has_sign_in: bool = False,
     ) -> None:
-        """Asks nothing yet.
+        """Take what tells who calls.
 
         Args:
             store: where keys are kept; it belongs to whoever gives it.
@@ -362,7 +362,7 @@ class Authenticator:
         return self._sign_session(f"{name}.{until}.{secrets.token_hex(8)}", proof)
 
     def _sign_session(self, unsigned: str, proof: bytes) -> str:
-        """`proof` changes with the key, so a session ends with the key's text."""
+        """Sign a session; `proof` changes with the key, so a session ends with the key's text."""
         if self._key_hasher is None:
             raise APIError(403, "permission_denied", "This server has no sessions.")
         signature = self._key_hasher.sign(_SESSION_PURPOSE, f"{unsigned}.{proof.hex()}")
@@ -370,12 +370,12 @@ class Authenticator:
 
 
 def _session_name(text: str) -> str:
-    """Under which it is remembered that a session was ended; the session cannot be read from it."""
+    """Return the name under which an ended session is remembered; it does not tell the session."""
     return "session:" + hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
 
 
 def invalid_key(message: str) -> APIError:
-    """Nobody we know."""
+    """Return the error for a key that nobody here has."""
     return APIError(401, "invalid_api_key", message, headers={"www-authenticate": "Bearer"})
 
 

@@ -49,11 +49,11 @@ class ConcurrencyCounter(Protocol):
         ...
 
     async def renew(self) -> None:
-        """Tells the other replicas that this one lives, until cancelled."""
+        """Tell the other replicas that this one lives, until cancelled."""
         ...
 
     async def close(self) -> None:
-        """Lets connections go."""
+        """Close the connections."""
         ...
 
 
@@ -78,7 +78,7 @@ class LocalConcurrency:
             del self._inside[key]
 
     async def renew(self) -> None:
-        """Nobody else counts."""
+        """Do nothing, as nobody else counts."""
 
     async def close(self) -> None:
         """Close nothing: nothing is open."""
@@ -115,7 +115,7 @@ class RedisConcurrency:
         await self._remove(key, (token,))
 
     async def renew(self) -> None:
-        """Renews what goes on here, until cancelled."""
+        """Renew what goes on here, until cancelled."""
         while True:
             await anyio.sleep(min(_RENEWED, self._lease / 3))
             for key, held in tuple(self._held.items()):

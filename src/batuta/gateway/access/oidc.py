@@ -99,7 +99,7 @@ class OidcClient:
     """One identity provider."""
 
     def __init__(self, options: OidcOptions, http: HttpTransport, hasher: KeyHasher) -> None:
-        """Asks nothing yet.
+        """Take the settings of the identity provider.
 
         Raises:
             ConfigError: the extra is not installed, or the issuer is not reached by TLS.

@@ -168,7 +168,7 @@ class RateLimiter(Protocol):
         ...
 
     async def close(self) -> None:
-        """Lets connections go."""
+        """Close the connections."""
         ...
 
 

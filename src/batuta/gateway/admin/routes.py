@@ -169,7 +169,7 @@ class AdminRoutes:
         return json_response(tenant_entry(tenant))
 
     async def delete_tenant(self, request: Request) -> Response:
-        """Forgets a tenant with its keys, runs, responses and jobs; the ledger stays."""
+        """Forget a tenant with its keys, runs, responses and jobs; the ledger stays."""
         name: str = request.path_params["name"]
         if not await self._deletions.delete_tenant(self._store, name, by=actor_of(request)):
             raise not_found(f"The tenant '{name}'")

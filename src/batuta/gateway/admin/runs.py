@@ -34,7 +34,7 @@ class RunRoutes:
         self._deletions = deletions
 
     def routes(self) -> list[Route]:
-        """Their addresses."""
+        """Return the routes of these methods."""
         return [
             Route("/v1/runs", self.list_runs),
             Route("/v1/runs/totals", self.sum_runs, methods=["GET"]),
@@ -69,7 +69,7 @@ class RunRoutes:
         return json_response(totals_entry(totals))
 
     async def list_sessions(self, request: Request) -> Response:
-        """Sessions beside the best single worker, the newest first, and all of them together."""
+        """List sessions beside the best single worker, newest first, and all of them together."""
         wanted = _read_filter(request, "limit", names=("since", "session", "tenant"))
         limit = parse_limit(request.query_params, _DEFAULT_PAGE)
         database, tenant, since = self._store.database, wanted.tenant, wanted.since
@@ -95,7 +95,7 @@ class RunRoutes:
         return json_response({**run_entry(summary), "trace": trace})
 
     async def delete(self, request: Request) -> Response:
-        """Forgets a run, with all it says and the runs that continued from it."""
+        """Forget a run, with all it says and the runs that continued from it."""
         run_id, sees = request.path_params["id"], caller_of(request.scope).visible_tenant
         summary = await self._store.summary(run_id, sees)
         if summary is None:
@@ -105,7 +105,7 @@ class RunRoutes:
         return json_response({"id": run_id, "object": "run", "deleted": True, "runs": gone})
 
     async def feedback(self, request: Request) -> Response:
-        """Judges a run: `score` in [0, 1] or null to take it back, and a `comment`."""
+        """Judge a run: `score` in [0, 1] or null to take it back, and a `comment`."""
         run_id, sees = request.path_params["id"], caller_of(request.scope).visible_tenant
         body = await read_fields(request.scope, request.receive)
         if "score" not in body.names:

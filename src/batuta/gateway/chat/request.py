@@ -195,7 +195,7 @@ def _parse_stops(body: Fields) -> tuple[str, ...]:
 
 
 def _check_unsupported(body: Fields) -> None:
-    """Refuses what is known and cannot be honoured."""
+    """Refuse what is known and cannot be honoured."""
     check_unsupported(body, REFUSED_FIELDS)
     if any(form not in {"text", "image"} for form in body.texts("modalities", 8) or ()):
         raise unsupported_parameter("modalities", "answers are text and pictures.")

@@ -49,7 +49,7 @@ class FileRoutes:
         self._files = files
 
     def routes(self) -> list[Route]:
-        """Their addresses."""
+        """Return the routes of these methods."""
         return [
             Route(FILES_PATH, self.list_files, methods=["GET"]),
             Route(FILES_PATH, self.upload, methods=["POST"]),

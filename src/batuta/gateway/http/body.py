@@ -382,7 +382,7 @@ async def send_json(
 
 
 def raw_headers(headers: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
-    """Headers as ASGI wants them."""
+    """Return the headers as ASGI wants them."""
     return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
 
 

@@ -211,7 +211,7 @@ async def _send_earlier_answer(earlier: EarlierRequest, send: Send) -> None:
 
 
 def _replay_body(body: bytes, receive: Receive) -> Receive:
-    """`receive`, with the body that was read already."""
+    """Return `receive`, with the body that was read already."""
     replayed = False
 
     async def repeated() -> Message:

@@ -154,7 +154,7 @@ class RequestMiddleware:
         store: Store | None = None,
         explain: ExplainError = lambda _scope, _error: None,
     ) -> None:
-        """Wires what a request passes through.
+        """Wire what a request passes through.
 
         Args:
             app: the routes.
@@ -243,7 +243,7 @@ class RequestMiddleware:
         return self._cross_origin.allows(scope["path"], headers[b"origin"], needs_key=needs_key)
 
     async def _place(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve; what asks for an answer, when there is a place."""
+        """Serve the request; one that asks for an answer waits for a place."""
         if scope["path"] in LIMITED_PATHS and scope["method"] == "POST":
             async with self._limiter.slot(caller_of(scope).tenant):
                 await self._app(scope, receive, send)

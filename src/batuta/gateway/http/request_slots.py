@@ -214,7 +214,7 @@ class ConcurrencyLimiter:
         self._empty = anyio.Event()
 
     def close(self) -> None:
-        """Lets nobody new in."""
+        """Let nobody new in."""
         self.is_closing = True
         if not self.running:
             self._empty.set()

@@ -219,7 +219,7 @@ def _check_accepted(body: Fields) -> None:
 
 
 def _ignored_fields(body: Fields) -> tuple[str, ...]:
-    """Unknown fields, and the tools that we do not have."""
+    """Return unknown fields, and the tools that we do not have."""
     fields = body.unused(_KNOWN_FIELDS, _ACCEPTED_FIELDS)
     kinds = [entry.text("type") for entry in body.objects("tools", MAX_ENTRIES) or ()]
     foreign = dict.fromkeys(f"tools.{kind}" for kind in kinds if kind not in {None, "custom"})

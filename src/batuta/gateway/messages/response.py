@@ -187,7 +187,7 @@ class MessageEventWriter(AnswerEvents):
     """
 
     def __init__(self, run_id: RunId, model: str, estimate: int) -> None:
-        """Begins with nothing said.
+        """Take what the first event tells.
 
         Args:
             run_id: the run that is about to begin.
@@ -221,12 +221,12 @@ class MessageEventWriter(AnswerEvents):
         return [{"type": "message_start", "message": self._base}, {"type": "ping"}]
 
     def thinking(self, text: str, signature: str) -> Events:
-        """More of the thinking."""
+        """Send more of the thinking."""
         events = self._open_block(signature, {"type": "thinking", "thinking": "", "signature": ""})
         return [*events, self._block_delta(self._count - 1, "thinking_delta", thinking=text)]
 
     def own_reasoning(self, text: str, *, new: bool = False) -> Events:
-        """More of the worker's own thinking; a signature ends each piece of it."""
+        """Send more of the worker's own thinking; a signature ends each piece of it."""
         return self.thinking(text, REASONING_SIGNATURE)
 
     def sign(self, thought: Thought) -> Events:
@@ -256,7 +256,7 @@ class MessageEventWriter(AnswerEvents):
         return events
 
     def text(self, text: str, logprobs: Sequence[TokenLogprob] = ()) -> Events:
-        """More of the answer; this dialect tells no probabilities."""
+        """Send more of the answer; this dialect tells no probabilities."""
         events = self._open_block("text", {"type": "text", "text": ""})
         self._texts.append(text)
         if self._server_calls:
@@ -283,7 +283,7 @@ class MessageEventWriter(AnswerEvents):
         return [*events, _block_stop_event(self._count - 1)]
 
     def call(self, index: int, call: ToolCall) -> Events:
-        """More of the tool call of that number; `call` holds what is new of its arguments."""
+        """Send more of the tool call of that number; `call` holds what is new of its arguments."""
         events: Events = []
         if index not in self._tools:
             events += self._close_block()

@@ -89,7 +89,7 @@ class FieldRecorder(Fields):
         return FieldRecorder(notes, self._recording, path)
 
     def mentions(self, names: Collection[str]) -> bool:
-        """Yes: all of them are to be noted."""
+        """Return True: all of them are to be noted."""
         return True
 
     def get(self, name: str) -> Any:
@@ -100,7 +100,7 @@ class FieldRecorder(Fields):
         return _TEXT if there is None and name in self._needed else there
 
     def need(self, name: str) -> Any:
-        """Something; the field is needed."""
+        """Return something; the field is needed."""
         self._needed.add(name)
         return _TEXT
 

@@ -224,7 +224,7 @@ class StoredResponseRoutes:
         self._background = background
 
     def routes(self) -> list[Route]:
-        """Their addresses."""
+        """Return the routes of these methods."""
         return [
             Route("/v1/responses/{id}/cancel", self.cancel, methods=["POST"]),
             Route("/v1/responses/{id}/input_items", self.input_items),

@@ -71,7 +71,7 @@ class ResponseEventWriter(AnswerEvents):
     """Writes events; at most one text or reasoning item is open at a time."""
 
     def __init__(self, base: Json, *, compacts: bool = False) -> None:
-        """Begins with nothing said.
+        """Take what every event tells.
 
         Args:
             base: the response as it is before there is an answer.
@@ -107,7 +107,7 @@ class ResponseEventWriter(AnswerEvents):
         return self._event("response.in_progress", response=self.base)
 
     def reasoning(self, text: str, *, new: bool) -> Events:
-        """More of the reasoning summary; a `new` part of it, or the last one's next words."""
+        """Send more of the reasoning summary; a `new` part of it, or the last one's next words."""
         events: Events = []
         if self._open is None or self._open["type"] != "reasoning":
             events += self._close_item()
@@ -156,7 +156,7 @@ class ResponseEventWriter(AnswerEvents):
         return events
 
     def text(self, text: str, logprobs: Sequence[TokenLogprob] = ()) -> Events:
-        """More of the answer."""
+        """Send more of the answer."""
         return self._add_text(text, [token_object(token) for token in logprobs])
 
     def _add_text(self, text: str, logprobs: Sequence[Json]) -> Events:
@@ -208,7 +208,7 @@ class ResponseEventWriter(AnswerEvents):
         return [*events, self._item_done(len(self.output) - 1, item)]
 
     def call(self, index: int, call: ToolCall) -> Events:
-        """More of the function call of that number; `call` holds what is new of its arguments."""
+        """Send more of the function call of that number: what is new of its arguments."""
         events: Events = []
         tool = self._tools.get(index)
         if tool is None:

@@ -268,7 +268,7 @@ def _parse_logprobs(body: Fields) -> int | None:
 
 
 def _check_unsupported(body: Fields) -> None:
-    """Refuses what is known and cannot be honoured."""
+    """Refuse what is known and cannot be honoured."""
     check_unsupported(body, REFUSED_FIELDS)
     if body.choice("truncation", ("auto", "disabled")) == "auto":
         raise unsupported_parameter(

@@ -38,7 +38,7 @@ class EventSink(Protocol):
         ...
 
     async def open(self, headers: dict[str, str]) -> None:
-        """Before the first event."""
+        """Prepare what comes before the first event."""
         ...
 
     async def send(self, event: Json, *, last: bool = False) -> None:

@@ -291,7 +291,7 @@ class AdmissionController:
             await self._rate_limiter.give_back(taken, taken.amount if unused is None else unused)
 
     async def release(self, caller: Caller, admission: Admission) -> None:
-        """Lets the call out; what was reserved and counts for no call is given back."""
+        """Let the call out; what was reserved and counts for no call is given back."""
         if caller.key is not None:
             await self._leave_place(caller.key, admission)
         held = admission.charge.reservation

@@ -67,7 +67,7 @@ class RepeatableCall:
     guardrails: tuple[str, ...] = ()
 
     def digest(self, asked: Question | None = None) -> bytes:
-        """Equal for calls that have the same answer; a whole SHA-256.
+        """Return a whole SHA-256, equal for calls that have the same answer.
 
         Args:
             asked: what stands for the question; None: itself.
@@ -102,7 +102,7 @@ class AnswerIndex(Protocol):
         ...
 
     async def close(self) -> None:
-        """Lets connections go."""
+        """Close the connections."""
         ...
 
 
@@ -170,7 +170,7 @@ class RepeatedAnswers:
         options: AnswerCacheOptions | None = None,
         similar: SimilarQuestions | None = None,
     ) -> None:
-        """Asks nothing yet.
+        """Take where answers are found.
 
         Args:
             store: where the runs are.
@@ -246,7 +246,7 @@ class RepeatedAnswers:
         return comparable_question(call.question)
 
     async def close(self) -> None:
-        """Lets connections go."""
+        """Close the connections."""
         await self._index.close()
 
 

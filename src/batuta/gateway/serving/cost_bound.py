@@ -37,7 +37,7 @@ class FirstCallsCost:
 
 
 def estimate_prompt_tokens(question: Question) -> int:
-    """About how many tokens a worker's prompt of the whole question would have."""
+    """Return about how many tokens a worker's prompt of the whole question would have."""
     return estimate_request_tokens(Request(messages=question.messages, tools=question.tools))
 
 

@@ -28,7 +28,7 @@ class Deletions:
         self._pending_tool_runs = pending_tool_runs
 
     async def delete_run(self, store: Store, run_id: str, tenant: str, *, by: str) -> list[str]:
-        """Forgets the run; the ids of it and of the runs that had gone on from it.
+        """Forget the run; return the ids of it and of the runs that had gone on from it.
 
         It is recorded before it is done: what cannot be recorded is not deleted.
         """
@@ -44,7 +44,7 @@ class Deletions:
     async def delete_response(
         self, store: Store, row: StoredResponse, *, by: str, conversation: bool = False
     ) -> list[str]:
-        """Forgets the response with its run and its job; the ids of the responses that are gone.
+        """Forget the response, its run and its job; return the ids of the responses that are gone.
 
         Args:
             store: where it is.
@@ -69,7 +69,7 @@ class Deletions:
         return gone
 
     async def delete_tenant(self, store: Store, tenant: str, *, by: str) -> bool:
-        """Forgets the tenant, its keys, runs, responses and jobs; whether there was anything."""
+        """Forget the tenant, its keys, runs, responses and jobs; return whether there was any."""
         await store.audit.append(
             AuditEntry(actor=by, action="tenant.deleted", subject=tenant, tenant=tenant)
         )

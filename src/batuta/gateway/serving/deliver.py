@@ -264,7 +264,7 @@ async def _watch_connection(
 
 
 async def _wait_for_disconnect(receive: Receive) -> None:
-    """Until the connection is closed; the body has been read, so nothing else comes."""
+    """Wait until the connection is closed; the body has been read, so nothing else comes."""
     while (await receive())["type"] != "http.disconnect":
         pass
 

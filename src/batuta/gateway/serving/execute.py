@@ -106,7 +106,7 @@ class RunService:
         sessions: SessionMemory | None = None,
         files: UploadedFiles = NO_FILES_KEPT,
     ) -> None:
-        """Learns who runs, and where it is recorded.
+        """Take what runs are executed and recorded with.
 
         Args:
             catalogue: the workers and the models.
@@ -352,7 +352,7 @@ class RunService:
         return replace(prepared_call, served_model=served, guarded=acts)
 
     async def execute(self, prepared: PreparedCall, emit: EventHandler | None = None) -> Run:
-        """Conducts and keeps the run, also if this is cancelled."""
+        """Conduct and keep the run, also if this is cancelled."""
         if prepared.earlier is not None:
             return await self._repeat_answer(prepared, prepared.earlier, emit)
         recorder = Recorder()
@@ -537,7 +537,7 @@ class RunService:
         )
 
     def _count_run(self, prepared: PreparedCall, run: Run) -> None:
-        """Tells whoever counts runs or remembers them."""
+        """Tell whoever counts runs or remembers them."""
         tenant = prepared.caller.tenant
         if prepared.chosen is not None:
             note_spent(prepared.chosen, run)

@@ -154,7 +154,7 @@ class Explorer:
 
 
 def note_spent(chosen: ChosenArm, run: Run) -> None:
-    """Remembers what the run cost."""
+    """Remember what the run cost."""
     chosen.spent = run_nano(run)
 
 
@@ -196,6 +196,6 @@ def list_arms(
 def summarise_arms(
     known: Mapping[tuple[str, str], tuple[float, float]],
 ) -> Sequence[tuple[str, str, ArmStats]]:
-    """Cell, arm and what is known of it, the most judged of each cell first."""
+    """Return cell, arm and what is known of it, the most judged of each cell first."""
     rows = [(cell, arm, ArmStats(*stats)) for (cell, arm), stats in known.items()]
     return sorted(rows, key=lambda row: (row[0], -row[2].judged))

@@ -137,7 +137,7 @@ def served_models(
     ultra: Limits = ULTRA_LIMITS,
     max_rounds: int | None = None,
 ) -> tuple[ServedModel, ...]:
-    """`batuta-mini`, `batuta-ultra` if there is a conductor, and every worker as `worker/<id>`.
+    """Return `batuta-mini`, with a conductor `batuta-ultra`, and each worker as `worker/<id>`.
 
     Args:
         pool: the workers.

@@ -152,7 +152,7 @@ class CallPreparer:
     def __init__(
         self, catalogue: Catalogue, conversations: ConversationWorkers, files: UploadedFiles
     ) -> None:
-        """Learns what there is.
+        """Take what requests are prepared with.
 
         Args:
             catalogue: the workers and the models.

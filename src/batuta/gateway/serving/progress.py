@@ -164,7 +164,7 @@ class _StepTexts:
         return []
 
     def _forget_steps(self) -> None:
-        """Another workflow begins: a method may run several."""
+        """Forget the steps, as another workflow begins: a method may run several."""
         self._workers.clear()
         self._unsaid.clear()
         self._ended.clear()

@@ -70,7 +70,7 @@ class ReservedBudget:
     """The reservation for a run of a key with a budget."""
 
     def __init__(self, budgets: Budgets, reservation: Reservation) -> None:
-        """Begins with what was reserved before the run."""
+        """Begin with what was reserved before the run."""
         self._budgets = budgets
         self._reservation = reservation
         self._refused: tuple[BudgetStatus, int] | None = None
@@ -95,7 +95,7 @@ class ReservedBudget:
         self.counted = usd
 
     async def raise_to(self, usd: Decimal, least: Decimal) -> Decimal:
-        """Reserves more, and says how much there is then: between `least` and `usd`.
+        """Reserve more, and return how much there is then: between `least` and `usd`.
 
         Raises:
             LimitReachedError: a budget has not even that, or it cannot be checked now.

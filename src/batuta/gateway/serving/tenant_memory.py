@@ -176,7 +176,7 @@ class ReasoningMemory:
         )
 
     def note_run(self, run: Run, tenant: str, pool: Pool) -> None:
-        """Remembers what was thought before each call that the client was told of."""
+        """Remember what was thought before each call that the client was told of."""
         for step in run.steps:
             reply = step.result
             if not isinstance(reply, Reply) or not reply.tool_calls or step.worker not in pool:
@@ -273,7 +273,7 @@ class ConversationWorkers:
         return self._workers.get(tenant, _conversation_beginning(question, model))
 
     def note_worker(self, run: Run, tenant: str, planned: WorkerId | None) -> None:
-        """Remembers who answered; where it was the one who would be asked anyway, nobody."""
+        """Remember who answered; where it was the one who would be asked anyway, nobody."""
         if run.outcome not in {Outcome.ANSWERED, Outcome.DEGRADED, Outcome.WAITING}:
             return
         key = _conversation_beginning(run.header.question, run.header.model)

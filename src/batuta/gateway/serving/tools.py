@@ -123,7 +123,7 @@ def tool_name(function: Fields) -> str:
 
 
 def tool_choice_mode(body: Fields, tools: tuple[Tool, ...]) -> str | None:
-    """`tool_choice` where it is one word.
+    """Return `tool_choice` where it is one word.
 
     Raises:
         APIError: it is another word, or asks for a tool where there is none.

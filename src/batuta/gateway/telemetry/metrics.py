@@ -123,7 +123,7 @@ class Metrics:
                 self._count_step(step, tenant)
 
     def time_first_token(self, model: str, emit: EventHandler | None) -> EventHandler | None:
-        """`emit`, noting when the answer's first word comes; None if nobody listens."""
+        """Return `emit`, noting when the answer's first word comes; None if nobody listens."""
         return None if emit is None else _FirstTokenTimer(self._first, model, emit).on_event
 
     def _count_round(self, round_: Round, model: str, tenant: str) -> None:

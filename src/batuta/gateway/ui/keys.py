@@ -123,7 +123,7 @@ class KeyPages:
         return redirect_with_key(request, KEYS_SCREEN[0], issued, self._key_hasher)
 
     async def change(self, request: Request, session: WebSession) -> Response:
-        """Revokes or rotates a key, or gives it other limits."""
+        """Revoke or rotate a key, or give it other limits."""
         form = await self._form(request, session)
         key_id: str = request.path_params["id"]
         match request.path_params["what"]:

@@ -34,7 +34,7 @@ _COOKIE_PATTERN = re.compile(r"([0-9]{1,12})\.([A-Za-z0-9_-]{1,200})\.([0-9a-f]{
 def redirect_with_key(
     request: Request, screen: str, issued: IssuedKey, hasher: KeyHasher
 ) -> Response:
-    """Leads to the screen, which shows the key's text once."""
+    """Lead to the screen, which shows the key's text once."""
     until = int(time()) + _SECONDS
     value = f"{until}.{issued.text}.{_sign_text(request, until, issued.text, hasher)}"
     response = RedirectResponse(screen, _SEE_OTHER, PAGE_HEADERS)

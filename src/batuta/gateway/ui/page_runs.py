@@ -121,7 +121,7 @@ class PageRun:
             await self._ended.wait()
 
     def close(self) -> None:
-        """Lets the readers go: nothing more will be told."""
+        """Let the readers go: nothing more will be told."""
         if self.is_stopped and not self.has_ended:
             self._add(Stopped())
         self._ended.set()
@@ -146,7 +146,7 @@ class PageRun:
         self._add(Drafted(text))
 
     async def open(self, headers: dict[str, str]) -> None:
-        """Tells nothing: readers know the run's address before it begins."""
+        """Tell nothing: readers know the run's address before it begins."""
 
     async def on_event(self, event: Event) -> None:
         """Keep an event of the run, and forget the fragments that it completes."""

@@ -70,7 +70,7 @@ def _template_environment() -> Environment:
 
 
 def compile_templates() -> None:
-    """Compiles every template, so that no visitor waits until that is done."""
+    """Compile every template, so that no visitor waits until that is done."""
     importlib.import_module("batuta.rendering.markdown")
     environment = _template_environment()
     for name in environment.list_templates():

@@ -244,7 +244,7 @@ def sum_rounds(rounds: Sequence[Round]) -> tuple[Usage, Cost]:
 
 
 def time_bars(run: Run) -> list[Bar]:
-    """Planning and steps over time, in the order in which they began."""
+    """Return planning and steps over time, in the order in which they began."""
     whole = max([run.seconds, *(step.span.end for step in run.steps)]) or 1.0
     return sorted(_draw_bars(run, whole), key=lambda bar: (bar.round, bar.start, bar.step or -1))
 

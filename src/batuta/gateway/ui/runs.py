@@ -305,7 +305,7 @@ class RunPages:
         return HTMLResponse(await render_answer(step.result.text), headers=PAGE_HEADERS)
 
     async def feedback(self, request: Request, session: WebSession) -> Response:
-        """Judges a run; an empty score takes the judgement back."""
+        """Judge a run; an empty score takes the judgement back."""
         form = await read_form(request, session)
         given = form.get("score", "")
         summary = await self._summary(request, session)

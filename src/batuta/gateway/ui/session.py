@@ -92,7 +92,7 @@ class SessionManager:
     """Knows visitors by their sessions, and their forms by a token that only their pages have."""
 
     def __init__(self, hasher: KeyHasher | None = None) -> None:
-        """Signs with the server's secret, so that a form may be answered by another replica.
+        """Sign with the server's secret, so that a form may be answered by another replica.
 
         Args:
             hasher: has that secret; None: there is none, and one is drawn for this process.

@@ -41,7 +41,7 @@ class SignInPages:
         self._identity_provider = oidc
 
     async def page(self, request: Request, session: WebSession) -> Response:
-        """Asks for a key; whoever needs none, or has shown one, goes on."""
+        """Ask for a key; whoever needs none, or has shown one, goes on."""
         then = _safe_target(request.query_params.get("then"))
         if session.caller.role is not CallerRole.NOBODY:
             return RedirectResponse(then, _SEE_OTHER, PAGE_HEADERS)

@@ -58,7 +58,7 @@ def has_scores(found: Sequence[dict[str, Any]]) -> bool:
 
 
 def print_message(sentence: str) -> None:
-    """On stderr."""
+    """Print the message on stderr."""
     write_error(f"batuta: {sentence}\n")
 
 

@@ -133,7 +133,7 @@ def show_tasks(
 
 
 def _load_tasks(name: str, files: Sequence[Path], *, seed: int, limit: int) -> tuple[Task, ...]:
-    """Tasks of a source, or those of the rehearsal that `batuta eval` would ask.
+    """Return tasks of a source, or those of the rehearsal that `batuta eval` would ask.
 
     Raises:
         ConfigError: there is no such family.

@@ -40,7 +40,7 @@ def train_by_itself(
     changes: Sequence[str],
     simulated_questions: bool = False,
 ) -> None:
-    """Chooses the settings, says what the training may take, trains, says what came of it.
+    """Choose the settings, say what the training may take, train, say what came of it.
 
     Args:
         pool: whom to conduct.

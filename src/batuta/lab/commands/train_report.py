@@ -23,7 +23,7 @@ GIB, MIB = 2**30, 2**20
 
 
 def print_preflight(settings: TrainSettings, *, as_json: bool, calls: int = 0) -> None:
-    """Says what the training takes, after so many real calls; exits with 2 if something is missing.
+    """Say what the training takes, after so many real calls; exit with 2 if something is missing.
 
     Of several processes only the first one makes calls.
     """

@@ -133,7 +133,7 @@ def override_settings(
 
 
 def _parse_override(change: str) -> dict[str, Any]:
-    """`a.b=value` as a tree; a value that is no TOML is text."""
+    """Return `a.b=value` as a tree; a value that is no TOML is text."""
     key, equals, value = change.partition("=")
     if not equals or not key.strip():
         raise ConfigError(f"--set {change}: write KEY=VALUE, such as optimiser.steps=50")

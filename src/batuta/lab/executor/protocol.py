@@ -14,7 +14,7 @@ Answer = Callable[[Any], Awaitable[Any]]
 
 
 async def refuse_question(question: Any) -> Any:
-    """Nobody is there to answer.
+    """Refuse, as nobody is there to answer.
 
     Raises:
         ExecutorError: always.

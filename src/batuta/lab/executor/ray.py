@@ -51,7 +51,7 @@ _EXTRA = f"the Ray executor needs an extra: {install_hint('ray')}"
 async def open_ray(
     address: str | None = None, workers: int | None = None
 ) -> AsyncGenerator[RayExecutor]:
-    """Actors in a cluster; they end with the block, and so does a cluster that was started for it.
+    """Open actors in a cluster; they end with the block, and so does a cluster started for it.
 
     Args:
         address: `local`: a new cluster here; `HOST:PORT`: that one; None: the one that
@@ -108,7 +108,7 @@ def _connect_cluster(ray: Any, address: str | None) -> None:
 
 
 def _start_actors(ray: Any, workers: int | None) -> RayExecutor:
-    """Actors spread over the cluster."""
+    """Start actors spread over the cluster."""
     free = int(ray.available_resources().get("CPU", 0))
     number = workers or max(1, free)
     cores = min(CORES_EACH, max(free, 1) / number)
@@ -210,13 +210,13 @@ class _Work:
         return bool(self._waiting)
 
     def take(self, number: int) -> list[tuple[int, Any]]:
-        """Up to so many items to run, with their places."""
+        """Return up to so many items to run, with their places."""
         most = min(number, BATCH, len(self._waiting))
         places = [self._waiting.popleft() for _ in range(most)]
         return [(place, self._items[place]) for place in places]
 
     def settle(self, place: int, result: Any, error: Exception | None) -> None:
-        """Delivers a result, or raises the error in its place."""
+        """Deliver a result, or raise the error in its place."""
         if error is not None:
             raise error
         if place in self._left:
@@ -242,7 +242,7 @@ class _Work:
         self._notify()
 
     async def wait(self) -> None:
-        """Until something is waiting again, or all is done."""
+        """Wait until something is waiting again, or all is done."""
         await self._changed.wait()
 
     def _notify(self) -> None:

@@ -19,7 +19,7 @@ _ONSETS, _VOWELS = "bdfgklmnprstvz", "aeiou"
 
 
 def parse_drawn_source(source: str) -> tuple[int, int] | None:
-    """Seed and number of workers, where not said 1 and 7; None: it says something else."""
+    """Return seed and number of workers, where not said 1 and 7; None: it says something else."""
     _, *parts = source.split(":")
     if len(parts) > 2 or not all(part.isdecimal() and part.isascii() for part in parts):  # noqa: PLR2004
         return None

@@ -31,7 +31,7 @@ class DrawTasks(Protocol):
         held_out: bool = False,
         difficulty: int | None = None,
     ) -> Sequence[Task]:
-        """Questions of a family; None: of those for training in turn."""
+        """Yield questions of a family; None: of those for training in turn."""
         ...
 
 
@@ -55,7 +55,7 @@ class DrawnTasks:
     def draw_test(
         self, parts: Sequence[str], limit: int, calibration: int, seed: int
     ) -> tuple[tuple[Task, ...], tuple[Task, ...]]:
-        """Questions that training never draws, and others, none of them twice.
+        """Return questions that training never draws, and others, none of them twice.
 
         Args:
             parts: a family, and `held-out` for the wordings kept from training; either may lack.
@@ -84,7 +84,7 @@ class DrawnTasks:
         return tuple(asked.values()), tuple(others.values())
 
     def draw_training(self, parts: Sequence[str], count: int, seed: int) -> list[Task]:
-        """Fresh questions of one family or all that are for training, of some difficulties or all.
+        """Return fresh questions of one family or of all for training, of some difficulties or all.
 
         Raises:
             ConfigError: there is no such family or difficulty.

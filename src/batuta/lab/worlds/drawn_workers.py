@@ -53,7 +53,7 @@ _Trait = TypeVar("_Trait")
 
 @lru_cache(maxsize=16)
 def drawn_pool(seed: int = DEFAULT_SEED, count: int = DEFAULT_COUNT) -> Pool:
-    """`count` workers drawn by `seed`, with their measured cards."""
+    """Return `count` workers drawn by `seed`, with their measured cards."""
     return Pool(tuple(_measure_worker(profile) for profile in draw_profiles(seed, count)))
 
 
@@ -75,7 +75,7 @@ def drawn_clients(
 
 @lru_cache(maxsize=64)
 def draw_profiles(seed: int, count: int) -> tuple[WorkerProfile, ...]:
-    """`count` workers; the first ones are the same whatever the count."""
+    """Return `count` workers; the first ones are the same whatever the count."""
     rng = seeded_generator("world 1 workers", seed)
 
     def draw(trait: Callable[[WorkerProfile], _Trait]) -> _Trait:
@@ -187,7 +187,7 @@ def _check_facts(profile: WorkerProfile, task: Task) -> list[bool]:
 
 
 def _mends_rightly(profile: WorkerProfile, task: Task) -> bool:
-    """Shown a right or a wrong working by a coin: whether the right answer comes out."""
+    """Tell whether the right answer comes out, shown a right or a wrong working by a coin."""
     coin, at, pick, *_ = uniform_numbers("world 1 card", task.question)
     right = coin < 0.5  # noqa: PLR2004 - a coin
     working = work_out(_read_task(task)) if right else work_out_wrongly(_read_task(task), at, pick)

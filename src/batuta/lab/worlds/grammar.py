@@ -216,7 +216,7 @@ def _split_clauses(text: str, layout: StepLayout) -> list[str]:
 
 
 def draw_steps(rng: Random, names: Sequence[str], length: int) -> tuple[ProblemStep, ...]:
-    """Random steps of the named kinds, no two neighbours of one kind."""
+    """Return random steps of the named kinds, no two neighbours of one kind."""
     ops: list[ProblemStep] = []
     while len(ops) < length:
         op = step_kinds()[rng.choice(names)].draw(rng)

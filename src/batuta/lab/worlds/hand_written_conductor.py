@@ -174,7 +174,7 @@ _EASY, _MEDIUM = 2, 4
 
 
 def _steps_without_facts(prompt: ConductorPrompt, problem: Problem) -> tuple[DraftedStep, ...]:
-    """Easy: one solves. Medium: a check by another. Hard: a plan before, a judge behind."""
+    """Return one solver if easy, a check by another if medium, a plan and a judge too if hard."""
     skill = question_families()[problem.family].skill
     best = _rank_for_problem(prompt, problem)
     first, second = best[0], best[min(1, len(best) - 1)]
@@ -258,7 +258,7 @@ class HandWrittenClient:
     """The hand-written conductor's model."""
 
     def __init__(self, time_scale: float = 1.0) -> None:
-        """Learns how fast time goes; 0: no time passes."""
+        """Learn how fast time goes; 0: no time passes."""
         self._time_scale = time_scale
 
     def __repr__(self) -> str:

@@ -14,12 +14,12 @@ _SCALE = 1 / 2**32
 
 
 def hash_parts(*parts: object) -> bytes:
-    """Sixty-four bytes that depend on every part and on nothing else."""
+    """Return sixty-four bytes that depend on every part and on nothing else."""
     return blake2b("\x1f".join(map(str, parts)).encode("utf-8", "replace")).digest()
 
 
 def uniform_numbers(*parts: object) -> tuple[float, ...]:
-    """Sixteen uniform numbers in [0, 1)."""
+    """Return sixteen uniform numbers in [0, 1)."""
     return tuple(word * _SCALE for word in _DIGEST_WORDS.unpack(hash_parts(*parts)))
 
 

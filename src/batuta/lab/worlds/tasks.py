@@ -33,7 +33,7 @@ def draw_tasks(
     held_out: bool = False,
     difficulty: int | None = None,
 ) -> tuple[Task, ...]:
-    """Fresh questions, the same on every machine.
+    """Return fresh questions, the same on every machine.
 
     Args:
         family: its name; None: the five families for training in turn.

@@ -151,7 +151,7 @@ class WorkerModel:
         return tuple(ops)
 
     def look_up(self) -> tuple[tuple[str, str, str], ...]:
-        """(relation, subject, object) that may help: what it believes, along the chain."""
+        """Return (relation, subject, object) that may help: what it believes, along the chain."""
         found: list[tuple[str, str, str]] = []
         places: list[str] = [str(self.problem.start)]
         for op in self.problem.ops:

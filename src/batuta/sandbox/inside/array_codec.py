@@ -32,7 +32,7 @@ def shared_nan() -> float:
 
 
 def base64_text(data: Any) -> str:
-    """Bytes as text."""
+    """Return the bytes as text."""
     return b2a_base64(data, newline=False).decode()
 
 

@@ -103,7 +103,7 @@ class Encoder:
         return [kind, *map(self.refer, values)]
 
     def pairs(self, values: Any) -> list[Any]:
-        """Keys and values in turn."""
+        """Yield keys and values in turn."""
         return [self.refer(one) for pair in dict.items(values) for one in pair]
 
 

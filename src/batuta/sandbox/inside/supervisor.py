@@ -267,7 +267,7 @@ class Supervisor:
         return threads <= self.limits["processes"] + (self.program_pid > 0)
 
     def exceeded_output(self, test: RunningTest) -> str:
-        """`output`, if there is too much of it."""
+        """Return `output`, if there is too much of it."""
         most = max(len(data) for data in test.received.values())
         return "output" if most > self.limits["output"] else ""
 

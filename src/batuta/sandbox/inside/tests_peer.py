@@ -86,7 +86,7 @@ class TestsPeer(Peer):
         return ProgramProxy(self, int(node[1]), [str(name) for name in node[2]])
 
     def named(self, value: Any) -> Any:
-        """Functions and classes of libraries: the program takes its own."""
+        """Return nothing for functions and classes of libraries: the program takes its own."""
         module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
         if not callable(value) or not isinstance(module, str) or module == MODULE:
             return None
@@ -96,7 +96,7 @@ class TestsPeer(Peer):
         return ["Y", module, name] if found is value else None
 
     def by_name(self, module: str, name: str) -> NoReturn:
-        """Never: the program names nothing here."""
+        """Refuse, as the program names nothing here."""
         raise ValueError(f"{module}.{name} is not for the program to name")
 
     def exception_class(self, names: list[str]) -> type[BaseException]:

@@ -38,7 +38,7 @@ def descendant_processes(parent: int) -> list[int]:
 
 
 def threads_and_memory(processes: list[int]) -> tuple[int, int]:
-    """Threads and resident bytes of these processes."""
+    """Return threads and resident bytes of these processes."""
     threads = pages = 0
     for process in processes:
         found = thread_folders(process)
@@ -49,7 +49,7 @@ def threads_and_memory(processes: list[int]) -> tuple[int, int]:
 
 
 def resident_pages(task: str) -> int:
-    """Pages in memory that a task sees; 0 if it has just ended."""
+    """Return the pages in memory that a task sees; 0 if it has just ended."""
     try:
         with open(f"{task}/statm", encoding="ascii") as statm:
             return int(statm.read().split()[1])
@@ -58,7 +58,7 @@ def resident_pages(task: str) -> int:
 
 
 def stored_bytes(folder: str) -> int:
-    """Bytes that a folder takes up: `MIN_ENTRY_BYTES` at least for each entry; endless if it hides.
+    """Return the bytes of a folder, `MIN_ENTRY_BYTES` at least an entry; endless if it hides.
 
     It hides behind a path too long to be opened, or a folder that may be entered but not read.
     """
@@ -76,7 +76,7 @@ def stored_bytes(folder: str) -> int:
 
 
 def deleted_open_bytes(processes: Iterable[int], folder: str) -> int:
-    """Bytes of files removed from a folder that these processes keep, no end of them if one hides.
+    """Return bytes of removed files that these processes keep open; endless if one hides.
 
     It hides behind an executable that may not be read, or by mapping a removed file.
     """
@@ -89,7 +89,7 @@ def deleted_open_bytes(processes: Iterable[int], folder: str) -> int:
 
 
 def deleted_open_files(task: str, folder: str) -> dict[tuple[int, int], int]:
-    """Bytes of the files that a task keeps and that are no more in the folder, by inode."""
+    """Return bytes of the files that a task keeps and that are no more in the folder, by inode."""
     sizes: dict[tuple[int, int], int] = {}
     try:
         for descriptor in os.listdir(f"{task}/fd"):

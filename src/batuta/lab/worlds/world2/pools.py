@@ -28,7 +28,7 @@ from batuta.lab.worlds.world2.worker import World2Client, World2Worker
 
 @lru_cache(maxsize=16)
 def world2_pool(seed: int = DEFAULT_SEED, count: int = DEFAULT_COUNT) -> Pool:
-    """`count` workers drawn by `seed`, with their measured cards."""
+    """Return `count` workers drawn by `seed`, with their measured cards."""
     return Pool(tuple(_measure_worker(traits) for traits in draw_traits(seed, count)))
 
 
@@ -109,7 +109,7 @@ def _plans_rightly(traits: WorkerTraits, question: World2Question) -> bool:
 
 
 def _settles_rightly(traits: WorkerTraits, question: World2Question) -> bool:
-    """Shown a right or a wrong answer by a coin: whether the right one comes out."""
+    """Tell whether the right answer comes out, shown a right or a wrong one by a coin."""
     wrong = make_wrong_answer(question, uniform_number("world 2 card", question.text))
     shown = uniform_number("world 2 shown", question.text) < 0.5  # noqa: PLR2004 - a coin
     claim = question.answer if shown else wrong

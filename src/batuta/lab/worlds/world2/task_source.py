@@ -25,11 +25,11 @@ class World2Tasks(DrawnTasks):
     """Each task names its grader."""
 
     def solve_question(self, text: str, task_id: TaskId) -> Task | None:
-        """None: its questions come from their seeds, not from their words."""
+        """Return None: its questions come from their seeds, not from their words."""
         return None
 
     def hand_written_conductor(self) -> Conductor:
-        """There is none.
+        """Return None, as there is none.
 
         Raises:
             ConfigError: always.

@@ -21,7 +21,7 @@ def draw_world2_tasks(
     held_out: bool = False,
     difficulty: int | None = None,
 ) -> tuple[Task, ...]:
-    """Fresh tasks, the same on every machine.
+    """Return fresh tasks, the same on every machine.
 
     Args:
         family: its name; None: the families for training in turn.

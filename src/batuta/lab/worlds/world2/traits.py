@@ -49,7 +49,7 @@ class WorkerTraits:
     """Dollars per million tokens out."""
 
     def skill(self, family: str) -> float:
-        """Ability in that family, in probits, at the middle level."""
+        """Return the ability in that family, in probits, at the middle level."""
         return self.ability + dict(self.tastes)[family] + KINDS[family].base
 
 
@@ -60,7 +60,7 @@ def normal_number(*parts: object) -> float:
 
 @lru_cache(maxsize=64)
 def draw_traits(seed: int, count: int) -> tuple[WorkerTraits, ...]:
-    """`count` workers; the first ones are the same whatever the count."""
+    """Return `count` workers; the first ones are the same whatever the count."""
     rng = seeded_generator("world 2 workers", seed)
     found: list[WorkerTraits] = []
     names: set[str] = set()

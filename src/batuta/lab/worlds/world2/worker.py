@@ -201,7 +201,7 @@ class World2Worker:
         return f"Verdict: wrong. I find this: {working}.\nAnswer: {settled}"
 
     def settle_on(self, claim: str) -> str:
-        """Another's answer against its own: which one it ends with."""
+        """Return which it ends with, another's answer or its own."""
         if self._trusts(claim):
             return claim
         own = self.find_answer()
