@@ -13,7 +13,7 @@ heads = 2
 kv_heads = 2
 inner = 16
 [warmup]
-steps = 40
+steps = 20
 batch = 2
 revisions = 0.0
 """
@@ -27,5 +27,5 @@ def test_a_log_has_a_line_at_every_tenth_of_the_way(tmp_path):
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     told = [line for line in done.stderr.splitlines() if line.startswith("SFT warm-up  ")]
-    assert [line.split()[2] for line in told] == [f"{4 * n}/40" for n in range(1, 11)]
+    assert [line.split()[2] for line in told] == [f"{2 * n}/20" for n in range(1, 11)]
     assert all("nats a token" in line for line in told)

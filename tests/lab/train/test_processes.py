@@ -109,6 +109,7 @@ def trained_in_one(told_):
     return trainer, halves
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sampler", ["own"])
 def test_two_processes_learn_what_one_learns_from_both_halves(tmp_path, warm, sampler):
     one = told(tmp_path / "one", warm, sampler)

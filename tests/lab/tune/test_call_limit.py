@@ -1,6 +1,7 @@
 """The system that is nominated keeps the limit of mean calls that it was given."""
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -107,6 +108,7 @@ async def count_mean_calls(system, tasks):
     return np.mean([runner.find_result(task, assignment[task.id]).calls for task in tasks])
 
 
+@pytest.mark.long
 async def test_a_tuning_with_a_limit_keeps_it_and_weighs_calls_for_no_more_than_that():
     free, _, parts, _ = await tune(VOTES, 2500, call_weight=0.0)
     kept, *_ = await tune(VOTES, 2500, call_weight=0.0, mean_calls=1.6)

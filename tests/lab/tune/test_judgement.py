@@ -28,9 +28,11 @@ from batuta.lab.tune.search import spread_evenly
 from batuta.lab.tune.spending import Allowance
 from batuta.usage import ASSUMED_PRICE
 from lab.tune.test_call_limit import GROUPING
-from lab.tune.test_tuning import tune
+from lab.tune.test_tuning import tune, tune_once
 from lab.tune.worlds import _TASK, CHECKS, PRICE, VOTES, grade, roll, truth
 
+CALLS = 2000
+"""Of the tunings that several tests look at."""
 JUDGEMENTS = 4000
 ALPHA = 0.05
 
@@ -169,7 +171,7 @@ def test_single_workers_answer_as_ultra_where_they_are_worth_more_than_workflows
 
 async def test_what_is_deployed_in_a_group_was_run_on_enough_of_its_questions():
     for world in (CHECKS, VOTES):
-        result, *_ = await tune(world, 1500)
+        result, *_ = await tune_once(world, CALLS)
         table, system = result.table, result.nominees["ultra"]
         assert result.systems
         for one in (*result.systems, system):
@@ -181,7 +183,7 @@ async def test_what_is_deployed_in_a_group_was_run_on_enough_of_its_questions():
 
 
 async def test_a_workflow_that_was_never_run_in_a_group_does_not_win_there_whatever_is_expected_of_it():
-    result, *_ = await tune(CHECKS, 1500)
+    result, *_ = await tune_once(CHECKS, CALLS)
     table = result.table
     worth, runs = table.worth_gwl.copy(), table.runs_gw.copy()
     unknown = [
@@ -193,8 +195,8 @@ async def test_a_workflow_that_was_never_run_in_a_group_does_not_win_there_whate
 
 
 async def test_the_best_single_worker_is_measured_again_on_questions_kept_for_that():
-    result, meter, parts, _ = await tune(VOTES, 2500)
-    assert meter.calls <= 2500
+    result, meter, parts, _ = await tune_once(VOTES, CALLS)
+    assert meter.calls <= CALLS
     best = result.pool.ranked()[0]
     calibrated = {card.worker: card.overall.questions for card in result.cards}
     kept = len(parts.selection) + len(parts.finalists)
@@ -207,7 +209,7 @@ async def test_the_best_single_worker_is_measured_again_on_questions_kept_for_th
 
 
 async def test_samples_of_a_worker_whose_errors_repeat_are_no_opponent():
-    result, *_ = await tune(CHECKS, 2000)
+    result, *_ = await tune_once(CHECKS, CALLS)
     opponents = {one.opponent for one in result.comparisons if one.nominee == "ultra"}
     assert opponents <= {"best single", "mini"}
     assert not any(one.name.startswith("self-consistency") for one in result.judged)

@@ -17,7 +17,7 @@ from batuta.lab.tune.patterns import open_patterns
 from batuta.lab.tune.recommend import write_settings
 from batuta.lab.tune.report import describe_tuning, render_markdown
 from batuta.lab.tune.stages import TuneStage
-from lab.tune.test_tuning import EQUAL, tune
+from lab.tune.test_tuning import EQUAL, tune, tune_once
 from lab.tune.worlds import _ANSWER, _SAID, _TASK, World, truth
 
 pytestmark = pytest.mark.anyio
@@ -85,7 +85,7 @@ def test_no_pattern_is_longer_than_is_allowed_and_one_model_has_none():
 
 
 async def test_where_a_pattern_is_worth_most_it_is_recommended_with_its_workers():
-    result, meter, parts, settings = await tune(COMPARING, 3000, patterns=True)
+    result, meter, parts, settings = await tune_once(COMPARING, 3000, patterns=True)
     advice = recommend_systems(result)
     assert advice["ultra"] == "pattern/fusion" and meter.calls <= 3000
     reason = advice["why"][0]
@@ -107,12 +107,12 @@ async def test_where_no_pattern_pays_none_is_nominated():
 
 
 async def test_a_limit_on_mean_calls_holds_for_patterns_too():
-    result, *_ = await tune(COMPARING, 3000, patterns=True, mean_calls=2.5, last=TuneStage.SELECT)
+    result, *_ = await tune(COMPARING, 1500, patterns=True, mean_calls=2.5, last=TuneStage.SELECT)
     assert result.pattern is None
 
 
 async def test_the_settings_name_the_pattern_and_the_strengths_that_it_was_measured_with():
-    result, *_ = await tune(COMPARING, 3000, patterns=True, last=TuneStage.SELECT)
+    result, *_ = await tune_once(COMPARING, 3000, patterns=True)
     assert result.pattern is not None
     text = "".join(f'[[workers]]\nid = "{one.id}"\nstrength = 0.1\n\n' for one in result.pool)
     advice = {"why": [], "best": "ada", "ultra": result.pattern.name, "mini": None}

@@ -48,6 +48,17 @@ async def tune(world, calls, *, clients=None, pool=None, tasks=None, **options):
     return result, meter, parts, settings
 
 
+_TUNED = {}
+
+
+async def tune_once(world, calls, **options):
+    """As `tune`, of which those who only look at it share one."""
+    key = world.name, calls, *sorted(options.items())
+    if key not in _TUNED:
+        _TUNED[key] = await tune(world, calls, **options)
+    return _TUNED[key]
+
+
 async def test_experts_are_found_and_the_judgement_says_so():
     result, meter, parts, settings = await tune(EXPERTS, 2000)
     assert meter.calls <= 2000
