@@ -2,17 +2,25 @@
 
 from dataclasses import replace
 
+import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.store.strategies import make_run
 
 from batuta.core import RunId
+from batuta.errors import StoreError
 from batuta.store import Store
 from batuta.store.audit import AuditEntry
 from batuta.store.models import AUDIT
 from batuta.store.retention import RetentionSweeper
-from batuta.store.steady_clock import SETTING_SECONDS, SteadyClock, unvouched_seconds
+from batuta.store.steady_clock import (
+    SETTING_SECONDS,
+    STEADY_CLOCK,
+    SteadyClock,
+    sweep_hourly,
+    unvouched_seconds,
+)
 
 pytestmark = pytest.mark.anyio
 DAY, YEAR = 86_400.0, 365 * 86_400.0
@@ -84,3 +92,28 @@ async def test_a_start_that_nothing_vouches_for_waits_until_the_clock_may_be_set
         await store.audit.append(AuditEntry(actor="server", action="x"), at=NOW + YEAR)
         wrong = await unvouched_seconds(store.database, AUDIT.c.at, NOW + YEAR)
         assert wrong == SETTING_SECONDS  # what the wrong clock has written itself does not vouch
+
+
+@pytest.mark.parametrize(("days", "sweeps"), [(1, 1), (8, 0)])
+async def test_nothing_is_swept_after_such_a_start_and_an_error_ends_no_sweeping(
+    tmp_path, caplog, days, sweeps
+):
+    swept = anyio.Event()
+    times = []
+
+    async def sweep():
+        times.append(1)
+        swept.set()
+        raise StoreError("it is locked")
+
+    async with Store.open(tmp_path / "runs.db") as store:
+        at = STEADY_CLOCK.started - days * DAY
+        await store.audit.append(AuditEntry(actor="admin", action="x"), at=at)
+        with anyio.move_on_after(20 if sweeps else 0.5):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(sweep_hourly, store.database, AUDIT.c.at, sweep, "not swept now")
+                await swept.wait()
+                await anyio.sleep(0.1)
+                tasks.cancel_scope.cancel()
+    assert len(times) == sweeps
+    assert [record.getMessage() for record in caplog.records] == ["not swept now: it is locked"] * sweeps  # fmt: skip

@@ -37,7 +37,7 @@ from batuta.jobs.protocol import (
     Json,
 )
 from batuta.jobs.records import JobRecords, create_tables
-from batuta.jobs.table import JobTable
+from batuta.jobs.table import JOBS_TABLE, JobTable
 from batuta.store.database import (
     Database,
     ProcessLock,
@@ -45,7 +45,7 @@ from batuta.store.database import (
     open_database,
     parse_url,
 )
-from batuta.store.steady_clock import STEADY_CLOCK
+from batuta.store.steady_clock import STEADY_CLOCK, sweep_hourly
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +57,6 @@ _POLL_SECONDS = 0.25
 """Seconds between looks at a job that another process may be running."""
 _RENEWAL_SECONDS = 0.5
 """Seconds between renewals of claims on a shared database."""
-_SWEEP_SECONDS = 3600.0
 _RETRY_SECONDS = 0.5
 """Seconds before a job is taken up again that the database stopped; each time twice as long."""
 _MAX_RETRY_SECONDS = 30.0
@@ -323,13 +322,9 @@ class DurableJobs:
         raise StoreError("the database failed too often")
 
     async def _sweep(self) -> None:
-        """Forget from time to time what ended long ago."""
-        while True:
-            try:
-                await self._forget_old()
-            except StoreError as error:
-                logger.warning("old jobs are not forgotten now: %s", error)
-            await anyio.sleep(_SWEEP_SECONDS)
+        """Forget every hour what ended long ago."""
+        complaint = "old jobs are not forgotten now"
+        await sweep_hourly(self._database, JOBS_TABLE.c.created, self._forget_old, complaint)
 
     async def _forget_old(self) -> None:
         limit = STEADY_CLOCK() - self._kept_days * 86_400

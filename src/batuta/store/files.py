@@ -5,23 +5,18 @@ A file is one row, written in one transaction: it is whole, or it is not there.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from time import time
 from typing import final
 
-import anyio
 from sqlalchemy import ColumnElement, Connection, delete, func, insert, or_, select
 
-from batuta.errors import StoreError
 from batuta.store.codec import sql_text, sql_values
 from batuta.store.database import Database
 from batuta.store.models import FILES
-from batuta.store.steady_clock import STEADY_CLOCK, unvouched_seconds
+from batuta.store.steady_clock import STEADY_CLOCK, sweep_hourly
 
-SWEEP_SECONDS = 3600.0
-_LOG = logging.getLogger(__name__)
 _HEAD = tuple(
     FILES.c[name]
     for name in ("id", "tenant", "name", "media_type", "purpose", "created", "expires", "size")
@@ -188,17 +183,11 @@ class FileTable:
 
     async def work(self) -> None:
         """Erase what expired, at once if the clock can be believed, and then every hour."""
-        wait = None
-        while True:
-            try:
-                if wait is None:
-                    wait = await unvouched_seconds(self._database, FILES.c.created)
-                    await anyio.sleep(wait)
-                expired = delete(FILES).where(FILES.c.expires < STEADY_CLOCK())
-                await self._database.run_write(lambda one, what=expired: one.execute(what).rowcount)
-            except StoreError as error:
-                _LOG.warning("files that expired are not erased now: %s", error)
-            await anyio.sleep(SWEEP_SECONDS)
+        complaint = "files that expired are not erased now"
+        await sweep_hourly(self._database, FILES.c.created, self._erase_expired, complaint)
+
+    async def _erase_expired(self) -> None:
+        await self._database.execute(delete(FILES).where(FILES.c.expires < STEADY_CLOCK()))
 
 
 def _is_live(tenant: str) -> tuple[ColumnElement[bool], ...]:

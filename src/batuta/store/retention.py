@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import final
 
 import anyio
 from sqlalchemy import Connection, delete, select, tuple_
 
-from batuta.errors import StoreError
 from batuta.store.database import DATABASE_ERRORS, Database, explain_error, is_transient
 from batuta.store.models import RUNS
 from batuta.store.partitions import drop_old_days, prunable_tables
 from batuta.store.responses import RESPONSES
-from batuta.store.steady_clock import STEADY_CLOCK, unvouched_seconds
+from batuta.store.steady_clock import STEADY_CLOCK, sweep_hourly
 
 BATCH_ROWS = 500
 """Rows of one transaction at most: others must get their turn."""
-SWEEP_SECONDS = 3600.0
-"""Seconds between two looks."""
 _DROP_ATTEMPTS = 20
 """Times that dropping days may find the tables in use."""
 _DROP_PAUSE_SECONDS = 0.5
 _DAY_SECONDS = 86_400.0
 _UNFINISHED_STATES = ("queued", "in_progress")
-_LOG = logging.getLogger(__name__)
 
 
 @final
@@ -55,16 +50,8 @@ class RetentionSweeper:
 
     async def work(self) -> None:
         """Look, at once if the clock can be believed, and then every hour, until cancelled."""
-        wait = None
-        while True:
-            try:
-                if wait is None:
-                    wait = await unvouched_seconds(self._database, RUNS.c.created)
-                    await anyio.sleep(wait)
-                await self.sweep()
-            except StoreError as error:
-                _LOG.warning("what is old is not forgotten now: %s", error)
-            await anyio.sleep(SWEEP_SECONDS)
+        complaint = "what is old is not forgotten now"
+        await sweep_hourly(self._database, RUNS.c.created, self.sweep, complaint)
 
     async def sweep(self) -> tuple[int, int]:
         """Forget what is too old now; return how many runs and responses that were.

@@ -6,13 +6,20 @@ at once. This one follows it back at once, and ahead no faster than time passes.
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable
-from typing import Any, final
+from collections.abc import Awaitable, Callable
+from typing import Any, Never, final
 
+import anyio
 from sqlalchemy import Column, func, select
 
+from batuta.errors import StoreError
 from batuta.store.database import Database
+
+_LOG = logging.getLogger(__name__)
+SWEEP_SECONDS = 3600.0
+"""Seconds between two looks at what is too old."""
 
 VOUCHED_SECONDS = 7 * 86_400.0
 """Seconds by which a server's start may come after all that was stored before, and be believed."""
@@ -71,3 +78,29 @@ async def unvouched_seconds(
     [row] = await database.fetch_rows(query)
     newest = row["newest"]
     return 0.0 if newest is None or began - newest <= VOUCHED_SECONDS else SETTING_SECONDS
+
+
+async def sweep_hourly(
+    database: Database,
+    written: Column[Any],
+    sweep: Callable[[], Awaitable[object]],
+    complaint: str,
+) -> Never:
+    """Remove what is old, at once if the clock can be believed, and then every hour.
+
+    Args:
+        database: where it is.
+        written: when it was written, in seconds since the epoch.
+        sweep: removes it; may raise StoreError, and is called again in an hour.
+        complaint: what the log says then, before the error.
+    """
+    waited = False
+    while True:
+        try:
+            if not waited:
+                await anyio.sleep(await unvouched_seconds(database, written))
+                waited = True
+            await sweep()
+        except StoreError as error:
+            _LOG.warning("%s: %s", complaint, error)
+        await anyio.sleep(SWEEP_SECONDS)
