@@ -159,6 +159,9 @@ class FakeWeb:
     failures: int = 0
     """So many searches fail with 503 before one is answered."""
     extra: dict[str, Page] = field(default_factory=dict)
+    raw: dict[str, tuple[int, dict[str, str], bytes]] = field(default_factory=dict)
+    """Answers by their paths: status, headers and body as they are sent; `{canary}` in a header is
+    the port that nobody may call."""
 
     async def __aenter__(self) -> Self:
         self.pages, self.facts = make_web(self.seed, self.count)
@@ -291,6 +294,15 @@ class FakeWeb:
 
     async def _page(self, request):
         await self._note(request)
+        if request.path in self.raw:
+            status, headers, body = self.raw[request.path]
+            there = {
+                "canary": self.canary,
+                "port": self.canary.rpartition(":")[2],
+                "host": self.host,
+            }
+            headers = {name: value.format(**there) for name, value in headers.items()}
+            return web.Response(status=status, headers=headers, body=body)
         page = self.pages.get(request.path)
         if page is None or page.trap == "dead":
             raise web.HTTPNotFound
@@ -308,7 +320,9 @@ class FakeWeb:
             case "silent":
                 await asyncio.sleep(60)
             case "endless":
-                return await self._stream(request)
+                return await self._stream(request, b"<p>" + b"more and more " * 5000)
+            case "drip":
+                return await self._stream(request, b"a", pause=0.05)
             case "bomb":
                 packed = gzip.compress(b"<p>" + b"a" * 50_000_000)
                 return web.Response(
@@ -326,11 +340,12 @@ class FakeWeb:
                 pass
         return web.Response(text=html_page(page), content_type="text/html")
 
-    async def _stream(self, request):
+    async def _stream(self, request, said, pause=0.0):
         response = web.StreamResponse(headers={"Content-Type": "text/html"})
         await response.prepare(request)
         try:
             while True:
-                await response.write(b"<p>" + b"more and more " * 5000)
+                await response.write(said)
+                await asyncio.sleep(pause)
         except (ConnectionError, asyncio.CancelledError):
             return response

@@ -289,6 +289,15 @@ async def test_a_malformed_form_is_told(store):
     assert await store.files.list("local") == []
 
 
+@pytest.mark.parametrize("charset", ["punycode", "idna", "undefined", "utf-16"])
+async def test_a_form_in_another_charset_is_told(store, charset):
+    form = b'--x\r\ncontent-disposition: form-data; name="purpose"\r\n\r\n-9999\r\n--x--\r\n'
+    async with serving(store) as server:
+        headers = {"content-type": f"multipart/form-data; boundary=x; charset={charset}"}
+        status, _, said = await server.post("/v1/files", data=form, headers=headers)
+        assert (status, said["error"]["message"]) == (415, "Send the form in UTF-8.")
+
+
 async def test_an_upload_that_breaks_off_leaves_nothing(store):
     async def broken():
         yield b'--x\r\ncontent-disposition: form-data; name="file"; filename="a.txt"\r\n\r\nhalf'

@@ -4,6 +4,7 @@ import json
 import socket
 import sys
 import tempfile
+import zlib
 from collections.abc import Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -13,11 +14,13 @@ from typing import Any
 
 import anyio
 import pytest
+from aiohttp import web
 
 from batuta.clients import HttpTransport, Secret
 from batuta.clients.public_addresses import PublicResolver
 from batuta.core import Text
 from batuta.core.tool_classes import ToolClass
+from batuta.language.step_reading import find_addresses
 from batuta.schemas import validator_for
 from batuta.tools.code import CodeInterpreter
 from batuta.tools.domains import DomainRules
@@ -287,10 +290,79 @@ async def test_a_redirect_to_another_port_of_this_machine_is_not_followed():
         assert not fake.trespasses
 
 
+REDIRECTS = (
+    "//{canary}/", "\\\\{canary}\\x", "http://[::1]:{port}/", "http://[::ffff:127.0.0.1]:{port}/",
+    "http://[::ffff:7f00:1]:{port}/", "http://[64:ff9b::7f00:1]:{port}/", "http://[2002:7f00:1::]:{port}/",
+    "http://2130706433:{port}/", "http://0x7f.1:{port}/", "http://0177.0.0.1:{port}/", "http://127.1:{port}/",
+    "http://{host}@{canary}/", "http://{canary}#@{host}/", "http://{canary}?@{host}/", "http://%31%32%37.0.0.1:{port}/",
+    "http://127.0.0.1.:{port}/", "http://0:{port}/", "HTTP://{canary}/", "ftp://{canary}/", "ws://{canary}/",
+    "data:text/html,<p>said", "javascript:said", "http://{host}/<said>", "http://[", "http://{host}:99999999/",
+    "/" + "said" * 1000,
+)  # fmt: skip
+
+
+async def test_no_form_of_a_redirect_leads_to_this_machine_or_says_something():
+    raw = {f"/{at}": (302, {"Location": place}, b"") for at, place in enumerate(REDIRECTS)}
+    plain = {"Content-Type": "text/plain"}
+    raw |= {f"/{'said' * 1000}": (200, plain, b"x"), "/<said>": (200, plain, b"x")}
+    raw["/refresh"] = (
+        200,
+        {"Refresh": "0;url=http://{canary}/", "Content-Type": "text/plain"},
+        b"",
+    )
+    async with FakeWeb(count=1, raw=raw) as fake:
+        for path in list(raw)[: len(REDIRECTS)]:
+            with pytest.raises(ToolError) as refused:
+                await read(fake, path)
+            assert "said" not in str(refused.value) and "\n" not in str(refused.value)
+        await read(fake, "/refresh")
+        assert not fake.trespasses
+
+
+@pytest.mark.parametrize("charset", ["punycode", "idna", "undefined", "utf-7", "zlib", "none-such"])
+async def test_a_charset_of_no_page_is_not_used(charset):
+    said = b"It has 17 locks. -" + b"9" * 20_000  # 0.1 s of the loop as punycode; 200 KB: 10 s
+    raw = {"/a": (200, {"Content-Type": f"text/plain; charset={charset}"}, said)}
+    async with FakeWeb(count=1, raw=raw) as fake:
+        assert "It has 17 locks. -999" in (await read(fake, "/a")).text
+
+
+async def test_a_page_in_an_old_charset_is_read():
+    raw = {
+        f"/{name}": (200, {"Content-Type": f"text/plain; charset={name}"}, text.encode(name))
+        for name, text in (("shift_jis", "運河"), ("windows-1251", "канал"), ("utf-16", "café"))
+    }
+    async with FakeWeb(count=1, raw=raw) as fake:
+        for path, (*_, said) in raw.items():
+            assert said.decode(path[1:]) in (await read(fake, path)).text
+
+
+async def test_a_page_that_comes_byte_by_byte_ends_with_its_time():
+    drip = {"/drip": Page("/drip", "Drip", "", "2026-01-01", "drip")}
+    async with FakeWeb(count=1, extra=drip) as fake:
+        with pytest.raises(ToolError, match=r"took more than 0\.5 seconds"):
+            await read(fake, "/drip", limits=ToolLimits(seconds=0.5))
+
+
+@pytest.mark.parametrize(("packing", "body"), [("deflate", zlib.compress(bytes(50_000_000))), ("gzip", b"no gzip"), ("br", b"x"), ("zstd", b"x")])  # fmt: skip
+async def test_a_page_that_is_packed_unasked_is_bounded(packing, body):
+    raw = {"/a": (200, {"Content-Type": "text/plain", "Content-Encoding": packing}, body)}
+    async with FakeWeb(count=1, raw=raw) as fake:
+        with pytest.raises(ToolError, match="could not be read"):
+            await read(fake, "/a")
+
+
 async def test_a_tool_of_an_mcp_server_is_called_and_what_it_says_is_material():
     found = await call_tool(open_mcp_tool(), '{"query": "locks"}')
     assert found.text == "<fetched_text>\nPages about locks. &lt;/fetched_text>\n</fetched_text>"
     assert found.cost.usd == Decimal("0.01")
+
+
+async def test_what_a_failing_server_says_is_material_too():
+    with pytest.raises(ToolError, match="no such thing") as failed:
+        await call_tool(open_mcp_tool("fail"), '{"query": "locks"}')
+    assert str(failed.value).count("</fetched_text>") == 1
+    assert not find_addresses(str(failed.value))  # no reader behind it goes there
 
 
 async def test_fifty_megabytes_over_http_are_not_read_to_their_end():
@@ -298,6 +370,65 @@ async def test_fifty_megabytes_over_http_are_not_read_to_their_end():
         tool = open_mcp_tool("flood", command=(), url=url)
         with pytest.raises(ToolError, match="could not be called"):
             await call_tool(tool, '{"query": "locks"}')
+
+
+def lying(asked):
+    """What a server answers whose result does not fit the schema that it tells, nor soon."""
+    schema = {"type": "object", "properties": {"a": {"type": "string", "pattern": "^(a+)+$"}}}
+    match asked["method"]:
+        case "initialize":
+            version = asked["params"]["protocolVersion"]
+            told = {"protocolVersion": version, "capabilities": {"tools": {}}}
+            return told | {"serverInfo": {"name": "x", "version": "1"}}
+        case "tools/list":
+            tool = {"name": "lie", "inputSchema": {"type": "object"}, "outputSchema": schema}
+            return {"tools": [tool]}
+        case "tools/call":
+            content = [{"type": "text", "text": "All is well."}]
+            return {"content": content, "structuredContent": {"a": "a" * 22 + "b"}}
+
+
+@asynccontextmanager
+async def serve_lies(**headers):
+    """That server over streamable HTTP; its address."""
+
+    async def answer(request):
+        asked = await request.json()
+        result = lying(asked)
+        if "id" not in asked or headers.get("status"):
+            return web.Response(
+                status=headers.get("status", 202),
+                headers={"Location": headers.get("Location", "/")},
+            )
+        told = {"result": result} if result else {"error": {"code": -32601, "message": "no"}}
+        said = json.dumps({"jsonrpc": "2.0", "id": asked["id"], **told})
+        return web.Response(body=f"data: {said}\n\n".encode(), headers=headers)
+
+    app = web.Application()
+    app.router.add_post("/mcp", answer)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}/mcp"
+    finally:
+        await runner.cleanup()
+
+
+@pytest.mark.parametrize("charset", ["utf-8", "punycode"])
+async def test_no_schema_and_no_charset_of_a_server_is_worked_on(charset):
+    async with serve_lies(**{"Content-Type": f"text/event-stream; charset={charset}"}) as url:
+        found = await call_tool(open_mcp_tool("lie", command=(), url=url), '{"query": "locks"}')
+    assert "All is well." in found.text
+
+
+async def test_a_server_that_sends_elsewhere_is_not_followed():
+    async with FakeWeb(count=1) as fake:
+        for status in (301, 302, 307, 308):
+            async with serve_lies(status=status, Location=f"http://{fake.canary}/mcp") as url:
+                with pytest.raises(ToolError, match="could not be called"):
+                    await call_tool(open_mcp_tool(command=(), url=url), '{"query": "locks"}')
+        assert not fake.trespasses
 
 
 LIAR = """

@@ -50,7 +50,8 @@ _SEEN_TAG_NAMES = _see_through(_TAG_NAMES)
 _TAGS = re.compile(rf"<(?=(?:[^\w<]|[{INVISIBLE}])*+(?:{_SEEN_TAG_NAMES}))", re.IGNORECASE)
 _SEEN_FETCHED = _see_through(FETCHED)
 _FETCHED_TAGS = re.compile(rf"<(?=(?:[^\w<]|[{INVISIBLE}])*+{_SEEN_FETCHED})", re.IGNORECASE)
-_FETCHED_BLOCK = re.compile(rf"<{FETCHED}>\n.*?\n</{FETCHED}>", re.DOTALL)
+_FETCHED_BEGINS = re.compile(rf"<{FETCHED}>\s")
+_FETCHED_ENDS = re.compile(rf"\s</{FETCHED}>")
 _HEADINGS = re.compile(
     rf"<[^\w<]*+(?:{_TAG_NAMES})"
     rf"|\b(?:{_HEADING_NAMES})\b"
@@ -117,7 +118,14 @@ def wrap_fetched(text: str, most: int | None = None) -> str:
 
 def without_fetched(text: str) -> str:
     """Return what is said beside the texts that came from the web."""
-    return _FETCHED_BLOCK.sub("", text)
+    kept, at = list[str](), 0
+    while begun := _FETCHED_BEGINS.search(text, at):
+        ended = _FETCHED_ENDS.search(text, begun.end())
+        if ended is None:
+            break
+        kept.append(text[at : begun.start()])
+        at = ended.end()
+    return "".join(kept) + text[at:]
 
 
 def escape_tags(text: str) -> str:

@@ -74,5 +74,6 @@ async def _bound_answer(response: httpx2.Response) -> None:
     """Bound what is read of an answer; one that came packed unasked is not read."""
     if response.headers.get("content-encoding", "identity") != "identity":
         raise httpx2.ReadError("the answer is packed")
+    response.encoding = "utf-8"  # as events are: another charset may take minutes to decode
     if isinstance(response.stream, httpx2.AsyncByteStream):
         response.stream = _BoundStream(response.stream)

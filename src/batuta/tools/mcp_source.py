@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from decimal import Decimal
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, final
+
+from anyio.to_thread import run_sync
 
 from batuta.core import Text, Tool
 from batuta.core.tool_classes import classify_tool
@@ -70,22 +73,34 @@ class McpTool:
         """
         if find_spec("mcp") is None:
             raise ToolError(f"the package mcp is not installed: {install_hint('mcp')}")
+        await run_sync(import_module, "mcp.client")  # it takes a second, in which others go on
         from mcp.client import Client  # noqa: PLC0415 - of an extra
-        from mcp.types import TextContent  # noqa: PLC0415 - same
+        from mcp.types import (  # noqa: PLC0415 - same
+            CallToolRequest,
+            CallToolRequestParams,
+            CallToolResult,
+            TextContent,
+        )
 
         from batuta.tools.mcp_bounds import bound_command, bound_url  # noqa: PLC0415 - same
 
+        # Not `client.call_tool`: it holds the result to a schema that the server wrote, in this
+        # process, and a pattern in it may take hours.
+        asked = CallToolRequest(
+            params=CallToolRequestParams(name=self._tool, arguments=dict(arguments))
+        )
         try:
             async with bound_url(self._url) if self._url else bound_command(self._command) as place:
                 async with Client(place) as client:
-                    result = await client.call_tool(self._tool, dict(arguments))
+                    result = await client.session.send_request(asked, CallToolResult)
         except Exception as error:  # noqa: BLE001 - whatever a server of others does
             kind = type(_first_error(error)).__name__
             failure = f"the server of the tool {self._tool} could not be called ({kind})"
             raise ToolError(failure, cost=call_cost(self)) from None
         text = "\n".join(part.text for part in result.content if isinstance(part, TextContent))
         if result.is_error:
-            failure = f"the tool {self._tool} failed: {' '.join(text.split())[:300]}"
+            said = " ".join(wrap_fetched(text, 300).split())
+            failure = f"the tool {self._tool} failed: {said}"
             raise ToolError(failure, cost=call_cost(self))
         room = max(self.limits.characters - 100, 0)  # the tags
         return ToolOutput(parts=(Text(wrap_fetched(text, room)),))

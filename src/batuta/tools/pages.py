@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Collection, Mapping
 from decimal import Decimal
@@ -31,6 +32,13 @@ MAX_BYTES = 5 << 20
 _ACCEPTED = "text/html,application/xhtml+xml,application/pdf;q=0.9,text/*;q=0.8,*/*;q=0.1"
 _HTML = {"text/html", "application/xhtml+xml"}
 _PLAIN = re.compile(r"text/.*|application/(?:json|xml|.*\+(?:json|xml)|yaml|x-yaml)")
+_CHARSETS = re.compile(
+    r"ascii|utf-8(?:-sig)?|utf-16(?:-[bl]e)?|iso8859-\d+|cp\d+|koi8-\w|mac-\w+|hz|johab|tis-620"
+    r"|(?:gb|big5|euc_|iso2022_|shift_jis)\w*"
+)
+"""Charsets of pages. Python knows others that raise, or that take a time that grows with the square
+of the length (punycode)."""
+_NO_ADDRESS = re.compile(r"[<>\"]")
 _LIMITS = ToolLimits()
 UNTOLD = "only an address that the conversation, a search or a page has named is read"
 PAGE_SCHEMA: Mapping[str, Any] = {
@@ -140,6 +148,8 @@ class WebFetch:
             url, self._private_hosts
         ):
             raise ToolError("only pages with a public http:// or https:// address are read")
+        if len(url) > MAX_URL or _NO_ADDRESS.search(url):  # a redirect's may be a text for models
+            raise ToolError("the address is too long, or holds signs that no address holds")
         try:
             is_same = URL(url).host == (urlsplit(url).hostname or "").lower()
         except ValueError:
@@ -161,7 +171,7 @@ class WebFetch:
         if kind in _HTML or (not kind and body.body.lstrip()[:1] == b"<"):
             return await parse_apart(html_text, "trafilatura", body.body, most, url=url)
         if not kind or _PLAIN.fullmatch(kind):
-            return {"title": "", "date": "", "text": _decode_body(body)}
+            return {"title": "", "date": "", "text": _decode_body(body, most)}
         raise ToolError(f"the page is of the type {kind[:60]}, which is not read")
 
 
@@ -171,11 +181,14 @@ def _is_told(url: str, line: str) -> bool:
     return bool(bare) and bare.lower() in line.lower()
 
 
-def _decode_body(body: FetchedBody) -> str:
+def _decode_body(body: FetchedBody, most: int) -> str:
+    """Return so many characters of a plain text, or more."""
     try:
-        return body.body.decode(body.charset or "utf-8", "replace")
+        charset = codecs.lookup(body.charset).name
     except LookupError:
-        return body.body.decode("utf-8", "replace")
+        charset = ""
+    charset = charset if _CHARSETS.fullmatch(charset) else "utf-8"
+    return body.body[: 4 * most].decode(charset, "replace")
 
 
 def _of_a_site(error: ClientError) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any, cast, final
 
-from batuta.clients.native_search import find_native
+from batuta.clients.native_search import UNAVAILABLE, USED_UP, find_native
 from batuta.core import (
     CallListener,
     Client,
@@ -39,8 +39,6 @@ from batuta.tools.domains import ANY_DOMAIN, DomainRules
 from batuta.tools.source import ToolContext, ToolError, ToolOutput, ToolSource, call_tool
 from batuta.usage import ZERO_COST, ZERO_USAGE
 
-USED_UP = "max_uses_exceeded"
-UNAVAILABLE = "unavailable"
 NO_MORE = "No more calls of {name} are allowed: answer with what you have."
 SEPARATOR = "\n\n"
 """It stands between what a model says before a call and after it."""

@@ -175,13 +175,24 @@ def _owner_of(request: Request) -> str:
 
 
 async def _read_form(request: Request) -> FormData:
-    """Return the form that was sent."""
-    if not request.headers.get("content-type", "").startswith("multipart/form-data"):
+    """Return the form that was sent.
+
+    Raises:
+        APIError: it is no form, is not in UTF-8, or cannot be read here.
+    """
+    kind = request.headers.get("content-type", "")
+    if not kind.startswith("multipart/form-data"):
         message = "Send the file as 'multipart/form-data'."
         raise APIError(415, "unsupported_media_type", message)
     if find_spec("python_multipart") is None:
         message = f"This server cannot read forms: {install_hint('tools')}."
         raise APIError(501, "not_implemented", message)
+    from python_multipart.multipart import parse_options_header  # noqa: PLC0415 - of an extra
+
+    charset = parse_options_header(kind)[1].get(b"charset", b"utf-8")
+    if charset.lower() not in {b"utf-8", b"utf8"}:  # Python decodes some in time of the square
+        message = "Send the form in UTF-8."
+        raise APIError(415, "unsupported_media_type", message)
     body = await read_body(request.receive)
 
     async def receive() -> Message:

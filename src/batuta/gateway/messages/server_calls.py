@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from batuta.clients.data_url import split_data_url
+from batuta.clients.native_search import USED_UP
 from batuta.core import Citation, Image, ServerCall
 from batuta.core.server_tools import CODE_INTERPRETER, FILE_SEARCH, WEB_FETCH, WEB_SEARCH
 from batuta.gateway.messages.request import own_tool_name
@@ -45,7 +46,7 @@ def result_block(call: ServerCall) -> Json:
 
 def _error_code(call: ServerCall) -> str:
     """Return the error as the dialect names it; of programs it knows no number of uses."""
-    if call.name == CODE_INTERPRETER and call.error == "max_uses_exceeded":
+    if call.name == CODE_INTERPRETER and call.error == USED_UP:
         return "too_many_requests"
     return call.error
 
