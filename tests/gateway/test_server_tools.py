@@ -279,6 +279,16 @@ async def test_the_ledger_has_a_line_for_each_tool(store):
             body = message_body(f"Read {fake.url}/imola-observatory.", *kinds)
             status, headers, _ = await server.post("/v1/messages", json=body)
             assert status == 200
+            async with server.http.get(f"/ui/runs/{headers['x-batuta-run-id']}") as response:
+                told = re.findall(
+                    r"<li><b>(\w+)</b> <code>(.*?)</code> (.*?)</li>", await response.text()
+                )
+    query = "Imola observatory"
+    assert [each[:2] for each in told[:2]] == [("web_search", query)] * 2
+    assert re.fullmatch(r"\d found, \$0\.005\d*", told[0][2])
+    assert [(name, said) for name, _, said in told[2:]] == [
+        ("web_fetch", "1 found, $0"), ("code_interpreter", "done, $0")
+    ]  # fmt: skip
     run = await store.get(headers["x-batuta-run-id"])
     lines = {(line.kind, line.name): line for line in ledger_lines(run)}
     assert {name: line.usage.calls for (kind, name), line in lines.items() if kind == "tool"} == {

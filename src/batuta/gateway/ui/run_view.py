@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
+from batuta.clients.native_search import USED_UP
 from batuta.core import (
     AcceptedAnswer,
     Cost,
@@ -23,6 +24,7 @@ from batuta.core import (
     Reply,
     Round,
     Run,
+    ServerCall,
     Step,
     StepRun,
     ToolCall,
@@ -304,6 +306,15 @@ def message_parts(message: Message) -> list[tuple[str, str]]:
 def reply_text(step: StepRun) -> str:
     """Return the step's text; empty if it failed."""
     return step.result.text if isinstance(step.result, Reply) else ""
+
+
+def describe_call(call: ServerCall) -> str:
+    """Say what came out of a tool's call, in a few words."""
+    if call.error:
+        return "not called, its calls are used up" if call.error == USED_UP else "gave nothing"
+    if call.failure:
+        return "failed"
+    return f"{len(call.citations)} found" if call.citations else "done"
 
 
 def step_pictures(step: StepRun) -> tuple[str, ...]:
