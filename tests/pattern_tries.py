@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 import importlib
 import json
 import pkgutil
@@ -58,6 +59,8 @@ BOUNDED: dict[str, tuple[int, str]] = {
 }
 """Patterns that see at most this many characters, with the reason; so many are tried."""
 _METHODS = ("finditer", "match", "fullmatch")
+_LATE = type(functools.cache(len))
+"""Functions that compile a pattern when it is first needed."""
 _SKIPPED = ("batuta.lab.train", "batuta.store.migrations", "batuta.sandbox.inside")
 """Modules that are not loaded here: torch, Alembic, and a sandbox's own program."""
 
@@ -94,6 +97,9 @@ def _patterns_in(value: Any, seen: set[int], depth: int = 0) -> Iterator[Any]:
     """Every compiled pattern in a value: in its items, its attributes, its arguments."""
     if isinstance(value, re.Pattern | regex.Pattern):
         yield value
+        return
+    if isinstance(value, _LATE) and value.__annotations__ == {"return": "re.Pattern[str]"}:
+        yield value()
         return
     if id(value) in seen or depth > 4:
         return

@@ -46,10 +46,23 @@ def _see_through(names: str) -> str:
     return re.sub(r"(?<=\w)(?=\w)", rf"[{INVISIBLE}]*+", names)
 
 
-_SEEN_TAG_NAMES = _see_through(_TAG_NAMES)
-_TAGS = re.compile(rf"<(?=(?:[^\w<]|[{INVISIBLE}])*+(?:{_SEEN_TAG_NAMES}))", re.IGNORECASE)
-_SEEN_FETCHED = _see_through(FETCHED)
-_FETCHED_TAGS = re.compile(rf"<(?=(?:[^\w<]|[{INVISIBLE}])*+{_SEEN_FETCHED})", re.IGNORECASE)
+def _compile_signs(names: str, end: str = "") -> re.Pattern[str]:
+    """Compile what matches the sign before each of the tags, as a reader sees them."""
+    seen = _see_through(names)
+    return re.compile(rf"<(?=(?:[^\w<]|[{INVISIBLE}])*+(?:{seen}){end})", re.IGNORECASE)
+
+
+# Compiled when a text first has the sign of a tag: it takes a twentieth of the start of a command.
+@cache
+def _tag_signs() -> re.Pattern[str]:
+    return _compile_signs(_TAG_NAMES)
+
+
+@cache
+def _fetched_signs() -> re.Pattern[str]:
+    return _compile_signs(FETCHED)
+
+
 _FETCHED_BEGINS = re.compile(rf"<{FETCHED}>\s")
 _FETCHED_ENDS = re.compile(rf"\s</{FETCHED}>")
 _HEADINGS = re.compile(
@@ -100,9 +113,7 @@ def wrap_together(texts: Mapping[str, str]) -> str:
 
 @cache
 def _match_tags(tags: tuple[str, ...]) -> re.Pattern[str]:
-    """Compile what matches the sign before each of the tags, as a reader sees them."""
-    names = _see_through("|".join(map(re.escape, tags)))
-    return re.compile(rf"<(?=(?:[^\w<]|[{INVISIBLE}])*+(?:{names})\b)", re.IGNORECASE)
+    return _compile_signs("|".join(map(re.escape, tags)), r"\b")
 
 
 def wrap_fetched(text: str, most: int | None = None) -> str:
@@ -112,7 +123,9 @@ def wrap_fetched(text: str, most: int | None = None) -> str:
         text: anything.
         most: characters of it that are kept; None: all.
     """
-    escaped = _FETCHED_TAGS.sub("&lt;", escape_tags(text))
+    escaped = escape_tags(text)
+    if "<" in escaped:
+        escaped = _fetched_signs().sub("&lt;", escaped)
     return f"<{FETCHED}>\n{escaped[:most]}\n</{FETCHED}>"
 
 
@@ -130,7 +143,7 @@ def without_fetched(text: str) -> str:
 
 def escape_tags(text: str) -> str:
     """Return the text in which none of our tags can open or close."""
-    return _TAGS.sub("&lt;", text)
+    return _tag_signs().sub("&lt;", text) if "<" in text else text
 
 
 def is_one_line(text: str) -> bool:
