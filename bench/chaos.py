@@ -34,7 +34,7 @@ from fakes.serving import Server  # pyright: ignore[reportMissingImports]
 
 EVERY = 20.0
 EXPIRED = 170.0
-"""Seconds after which what a dead process reserved is given back, and its runs are lines `lost`."""
+"""Seconds after which what a dead process reserved counts as spent, and its runs are lines `lost`."""
 UNWRITTEN = 2.0
 """Seconds before it is killed of which a server may have written nothing, on a busy machine."""
 ADMIN, SECRET = "the-admins-own-token", "s" * 32

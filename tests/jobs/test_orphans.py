@@ -1,4 +1,4 @@
-"""What a job holds of a budget is settled before the job has ended, or given back after it."""
+"""What a job holds of a budget is settled before the job has ended, or counts as spent after it."""
 
 from decimal import Decimal
 from time import monotonic, time
@@ -21,13 +21,14 @@ from batuta.jobs import JobState, JobStatus, MemoryJobs
 from batuta.store import Store
 from batuta.store.key_hasher import KeyHasher
 from batuta.store.key_permissions import KeyPermissions
-from batuta.store.ledger import Bucket
+from batuta.store.ledger import Bucket, utc_day
 from batuta.store.responses import response_id
 from batuta.store.spend_report import report_spending
 from gateway.keyed_server import ADMIN, HELLO
 from gateway.live_server import Serving, scripted_state
 
 pytestmark = pytest.mark.anyio
+NOW = 1e9
 
 
 class Kept:
@@ -124,8 +125,8 @@ async def test_a_job_that_is_refused_holds_nothing(store):
     assert await store.budgets.job_reservations() == []
 
 
-async def test_what_is_held_for_jobs_that_are_over_is_given_back(store):
-    bucket = Bucket("key:k", "2026-11-22", 100)
+async def test_what_is_held_for_jobs_that_are_over_counts_as_spent(store):
+    bucket = Bucket("key:k", utc_day(NOW), 100)
     states = {
         "over": JobState.CANCELLED,
         "gone": None,
@@ -136,14 +137,14 @@ async def test_what_is_held_for_jobs_that_are_over_is_given_back(store):
     for name, state in states.items():
         run = RunId(f"run_{name}")
         jobs.states[response_id(run)] = state
-        await store.budgets.reserve(run, 10, (bucket,), for_job=True)
+        await store.budgets.reserve(run, 10, (bucket,), key="k", for_job=True, at=NOW)
     _, responses = parts(store, jobs)
     orphans = await responses.find_orphans(store.budgets)
     held = {one.id: one.run_id for one in await store.budgets.job_reservations()}
     assert {held[one] for one in orphans} == {"run_over", "run_gone"}
     assert await store.budgets.end_job_reservations(orphans) == 2
     [full] = await store.budgets.budget_status([bucket])
-    assert full.reserved == 20
+    assert (full.spent, full.reserved) == (20, 20), "they may have called somebody"
     [lost] = await report_spending(store.database, ("kind",))
     assert (lost.group[0], lost.cost.unpriced_calls) == ("lost", 2)
     assert await store.budgets.reap(monotonic(), time() + 100) == 0, (

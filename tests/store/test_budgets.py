@@ -173,10 +173,15 @@ async def test_a_run_that_is_not_kept_is_in_the_ledger(target):
         assert found.cost.usd == Decimal("0.25")
 
 
-async def test_what_a_dead_process_held_is_given_back_and_written_down_as_lost(target):
+async def test_what_a_dead_process_held_counts_as_spent_and_is_written_down_as_lost(target):
     async with Store(target) as living, Store(target) as dying:
-        lost = await dying.budgets.reserve(RunId("run_9"), 800, (bucket(1000),), tenant="acme")
-        mine = await living.budgets.reserve(RunId("run_1"), 100, (bucket(1000),), tenant="acme")
+
+        async def hold(store, number, nano):
+            return await store.budgets.reserve(
+                RunId(f"run_{number:06}"), nano, (bucket(1000),), tenant="acme", key="k", at=NOW
+            )
+
+        lost, mine = await hold(dying, 9, 800), await hold(living, 1, 100)
         assert isinstance(lost, Reservation)
         await dying.budgets.close()  # it renews nothing any more
         now = time.monotonic()
@@ -185,16 +190,39 @@ async def test_what_a_dead_process_held_is_given_back_and_written_down_as_lost(t
         assert await living.budgets.reap(now + 100) == 1
         assert await living.budgets.reap(now + 200) == 0
         [full] = await living.budgets.budget_status([bucket(1000)])
-        assert full.reserved == 100
+        assert (full.spent, full.reserved) == (800, 100)
         [found] = await report_spending(living.database, ("kind",))
         assert found.group == ("lost",)
         assert found.cost == Cost(Decimal(0), 1)  # unknown, and not zero
-        # It was not dead but slow: what it spent counts, what it held is not given back twice.
+        assert found.assumed_usd == Decimal("0.0000008")
+        # It was not dead but slow: what it spent counts, and nothing counts twice.
         await dying.append(costing(9, "0.000000007"), "acme", charge=charge(lost))
         await dying.flush()
-        await living.budgets.release(mine)  # pyright: ignore[reportArgumentType]
+        await living.budgets.release(mine)
         [full] = await living.budgets.budget_status([bucket(1000)])
         assert (full.spent, full.reserved) == (7, 0)
+        [found] = await report_spending(living.database, ("day",))
+        assert (found.calls, found.assumed_usd) == (2, 0)
+
+
+async def test_a_job_that_was_given_up_and_is_run_again_counts_once(target):
+    async with Store(target) as store:
+        buckets = (bucket(1000), bucket(10**6, period=DAY[:7]))
+
+        async def hold():
+            return await store.budgets.reserve(
+                RunId("run_000009"), 300, buckets, tenant="acme", key="k", at=NOW, for_job=True
+            )
+
+        await hold()
+        [held] = await store.budgets.job_reservations()
+        assert await store.budgets.end_job_reservations([held.id]) == 1
+        for full in await store.budgets.budget_status(buckets):
+            assert (full.spent, full.reserved) == (300, 0)
+        await store.append(costing(9, "0.000000007"), "acme", charge=charge(await hold()))
+        await store.flush()
+        for full in await store.budgets.budget_status(buckets):
+            assert (full.spent, full.reserved) == (7, 0)
 
 
 async def test_a_reservation_that_nobody_waits_for_is_given_back(target):

@@ -1,4 +1,4 @@
-"""A server that is killed while it pays from leases loses no budget, and what it served is known or lost."""
+"""A server that is killed while it pays from leases loses no money: what its provider was asked counts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ model = "m"
 price = {{ input = 1, output = 2 }}
 """
 CAP = Decimal(5)
-UNWRITTEN_SECONDS = 2.0
+CALL_NANO = 20 * 1_000 + 10 * 2_000
+"""Billionths of a dollar that the provider bills for each call."""
+UNWRITTEN_SECONDS = 5.0
 """Seconds before a server dies of which it may have written nothing, on a busy machine."""
 
 
@@ -121,24 +123,29 @@ async def test_a_server_is_killed_and_another_goes_on(tmp_path, target):
             load.is_over = True
         assert any(number == 2 and at > killed for number, at in load.answered.values())
         await two.end(signal.SIGTERM)
-        await check_books(store, load, killed)
+        await check_books(store, load, killed, len(provider.requests))
 
 
-async def check_books(store, load, killed):
+async def check_books(store, load, killed, asked):
     name = load.headers["authorization"].split("_")[1]
     day = Bucket(f"key:{name}", utc_day(time.time()), usd_to_nano(CAP))
     assert any(name.startswith(LEASE_PREFIX) for name in await held(store))
     [status] = await store.budgets.budget_status([day])
-    assert status.reserved > 0, "what the dead one had counts as spent for now"
+    assert status.reserved > 0, "what the dead one had is held for now"
+    before = status.spent + status.reserved
     now = time.monotonic()
     await store.budgets.reap(now)
     await store.budgets.reap(now + LEASE_SECONDS)
     assert await held(store) == []
     [status] = await store.budgets.budget_status([day])
     kinds = {one.group[0]: one for one in await report_spending(store.database, ("kind",))}
-    assert status.reserved == 0
-    assert status.spent == usd_to_nano(kinds["worker"].cost.usd) <= CAP * 10**9
-    assert kinds["lost"].cost.unpriced_calls >= 1
+    assert (status.spent, status.reserved) == (before, 0)
+    assert asked * CALL_NANO <= status.spent <= CAP * 10**9
+    lost = kinds["lost"]
+    assert lost.cost.unpriced_calls >= 1
+    told = usd_to_nano(kinds["worker"].cost.usd + lost.assumed_usd)
+    assert status.spent == told, "the ledger tells why"
+    assert lost.assumed_usd < CAP / 20, "what nobody used for a second was given back"
     lines = await store.database.fetch_rows(text("SELECT run_id FROM ledger"))
     for run in set(load.answered) - {row["run_id"] for row in lines}:
         number, at = load.answered[run]

@@ -5,8 +5,9 @@ tasks and processes do at the same time. Requests that come while another one's 
 its way share the next one, and those that follow upon each other get their money from a lease
 (`leases`), without the database. A reservation belongs to a process, which renews it; when others
 have seen no renewal for a while they end it, and the run is written down as lost: what it cost is
-not known. They measure that while by their own clocks, and so no step of a clock ends what is
-used. Only the reservation of a job which another process takes up waits for it.
+not known, so it counts as what was reserved (`lost_runs`). They measure that while by their own
+clocks, and so no step of a clock ends what is used. Only the reservation of a job which another
+process takes up waits for it.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import orjson
 from sqlalchemy import select, tuple_
 
 from batuta.core import RunId
+from batuta.core.formatting import format_usd
 from batuta.errors import StoreError
 from batuta.store.database import DATABASE_ERRORS, Database, explain_error
 from batuta.store.leases import IDLE_SECONDS, Leases
@@ -36,13 +38,13 @@ from batuta.store.ledger import (
     PeriodCaps,
     Reservation,
     ReserveRequest,
-    end_reservations,
     grow_reservation,
     read_budget_status,
     reserve_in_buckets,
     restored_bucket,
     settle_reservations,
 )
+from batuta.store.lost_runs import end_reservations
 from batuta.store.models import LEDGER, RESERVATIONS
 from batuta.store.writer import RunWriter
 
@@ -338,12 +340,10 @@ class Budgets:
         return [JobReservation(row["id"], RunId(row["run_id"]), row["tenant"]) for row in rows]
 
     async def end_job_reservations(self, ids: Iterable[str]) -> int:
-        """Give back what jobs hold that no longer run; return how many runs were lost."""
+        """Count what jobs hold that no longer run as spent; return how many runs were lost."""
         chosen = RESERVATIONS.c.id.in_(tuple(ids))
-        rows = await self._database.run_write(lambda one: end_reservations(one, chosen))
-        for row in rows:
-            _LOG.warning("run %s was lost with its job; its cost is not known", row["run_id"])
-        return len(rows)
+        lines = await self._database.run_write(lambda one: end_reservations(one, chosen))
+        return _warn_of_lost(lines, "job")
 
     async def is_settled(self, run_id: RunId) -> bool:
         """Return True if the run is in the ledger, with what it cost."""
@@ -440,7 +440,7 @@ class Budgets:
             await self._leases.renew(now + self._lease)
 
     async def reap(self, now: float, today: float | None = None) -> int:
-        """Give back what dead processes hold; return how many runs were lost.
+        """Count what dead processes hold as spent; return how many lines of the ledger tell so.
 
         Dead is a process whose reservations this one has seen unchanged for a lease. Its own clock
         alone measures that: no clock that is wrong or is set ends the reservation of a living one.
@@ -469,10 +469,8 @@ class Budgets:
             return await self._end_lost(unchanged) if dead else 0
 
     async def _end_lost(self, dead: Any) -> int:
-        rows = await self._database.write(lambda connection: end_reservations(connection, dead))
-        for row in rows:
-            _LOG.warning("run %s was lost with its process; its cost is not known", row["run_id"])
-        return len(rows)
+        lines = await self._database.write(lambda connection: end_reservations(connection, dead))
+        return _warn_of_lost(lines, "process")
 
     async def _has_reservation(self, chosen: Any) -> bool:
         query = select(RESERVATIONS.c.id).where(chosen).limit(1)
@@ -531,3 +529,15 @@ class Budgets:
             lambda connection: read_budget_status(connection, bucket)
         )
         return replace(found, reserved=found.reserved - self._leases.free_of(bucket))
+
+
+def _warn_of_lost(lines: list[dict[str, Any]], what: str) -> int:
+    """Name the runs that were lost in the log, and return how many lines there are."""
+    for line in lines:
+        _LOG.warning(
+            "run %s was lost with its %s; its cost is not known and counts as %s",
+            line["run_id"],
+            what,
+            format_usd(line["assumed_usd"]),
+        )
+    return len(lines)

@@ -2,223 +2,33 @@
 
 A lease is a row of `reservations` that belongs to a process and to no run. What it holds counts as
 reserved, by the same statement, so all processes together hand out no more than the cap. It is
-taken only while requests follow upon one another and only as a small part of what is left; what is
-not used is given back. A lease whose process died ends like the reservations of its runs.
+taken only while requests follow upon one another, only as a small part of what is left, and about
+as much as they use in a second; what was not needed for a second is given back. Whom a process gave
+its money to from memory nobody knows when it is dead: all that is in its leases then counts as
+spent, as what its runs had reserved does.
 
 The database has the truth: a lease is thought to hold at most what the database said last, and
 transactions that change a lease come one after another (`turn`).
-
-Functions that take a connection work inside its caller's transaction.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from time import monotonic, time
 from typing import final
 
 import anyio
-from sqlalchemy import Connection, Executable, bindparam, delete, insert, select, update
+from sqlalchemy import Connection, Executable, delete, insert, update
 
 from batuta.errors import StoreError
 from batuta.store.database import DATABASE_ERRORS, Database, insert_statement
-from batuta.store.ledger import (
-    LEASE_PREFIX,
-    Bucket,
-    ReserveRequest,
-    encode_places,
-    grow_reservation,
-    reserve_in_bucket,
-    reserve_in_buckets,
-    settle_reservations,
-)
+from batuta.store.lease_changes import Lease, LeaseChanges, LeasedRun, TopUp
+from batuta.store.ledger import Bucket, ReserveRequest, grow_reservation, settle_reservations
 from batuta.store.models import RESERVATIONS
-
-_PARTS = 16
-"""A lease is at most one of so many parts of what is left of its budget,"""
-_LEAST_CALLS = 4
-"""and there is none where that is less than so many times what was asked for."""
-
-
-@dataclass(slots=True, eq=False, kw_only=True)
-class Lease:
-    """A part of a budget that this process has taken."""
-
-    id: str
-    bucket: Bucket
-    nano: int
-    """Billionths of a dollar that it holds in the database, or more are held there."""
-    used: float
-    """Moment at which a run last took money from it."""
-    trusted: tuple[float, float]
-    """Moments before which nobody can have ended it, by the monotonic and by the wall clock."""
-    held: int = 0
-    """The part of `nano` that belongs to runs whose cost is not written yet."""
-    runs: int = 0
-    """The number of those runs."""
-
-    @property
-    def free(self) -> int:
-        """Billionths that can be handed out."""
-        return self.nano - self.held
-
-
-@dataclass(slots=True, eq=False, kw_only=True)
-class LeasedRun:
-    """A run whose money is in leases."""
-
-    asked: ReserveRequest
-    nano: int
-    leases: tuple[Lease, ...]
-    since: float
-    has_row: bool = False
-    """True if a row of its own tells other processes that it is running."""
-    may_have_moved: bool = False
-    """True if a transaction failed that may have moved its money to a row of its own."""
-
-
-@dataclass(slots=True, kw_only=True)
-class LeaseChanges:
-    """Money that a transaction takes out of leases, and what they hold after it."""
-
-    taken: dict[str, int] = field(default_factory=dict[str, int])
-    """Billionths by the lease's id."""
-    left: dict[str, int] = field(default_factory=dict[str, int])
-    """Billionths that are left, by the id of a lease that has not ended."""
-
-    def take(self, run: LeasedRun, nano: int) -> None:
-        """Note that so much of what the run has is spent, or held elsewhere."""
-        for lease in run.leases:
-            self.taken[lease.id] = self.taken.get(lease.id, 0) + min(nano, run.nano)
-
-    def write(self, connection: Connection) -> None:
-        """Take it out of the rows; those come before the totals in every transaction."""
-        for lease_id, nano in sorted(self.taken.items()):
-            found = connection.execute(_CHANGE, {"its_id": lease_id, "more": -nano}).first()
-            if found is not None:
-                self.left[lease_id] = found[0]
-
-    def settle(
-        self, connection: Connection, costs: Sequence[tuple[LeasedRun, int]]
-    ) -> dict[tuple[str, str], int]:
-        """Take what runs have cost out of their leases; return what is reserved no longer."""
-        unsure = [run.asked.wanted.id for run, _ in costs if run.may_have_moved]
-        moved = set[str]()
-        if unsure:
-            rows = select(RESERVATIONS.c.id).where(RESERVATIONS.c.id.in_(unsure))
-            moved.update(connection.execute(rows.where(RESERVATIONS.c.nano > 0)).scalars())
-        for run, nano in costs:
-            self.take(run, 0 if run.asked.wanted.id in moved else nano)
-        self.write(connection)
-        return self.returned(lease for run, _ in costs for lease in run.leases)
-
-    def returned(self, leases: Iterable[Lease]) -> dict[tuple[str, str], int]:
-        """Return what is reserved no longer, by account and period."""
-        return {
-            (lease.bucket.account, lease.bucket.period): self.taken[lease.id]
-            for lease in leases
-            if lease.id in self.left
-        }
-
-
-_CHANGE = (
-    update(RESERVATIONS)
-    .where(RESERVATIONS.c.id == bindparam("its_id"))
-    .values(nano=RESERVATIONS.c.nano + bindparam("more"))
-    .returning(RESERVATIONS.c.nano)
-)
-
-
-class TopUp:
-    """A transaction that reserves for runs and takes leases."""
-
-    def __init__(
-        self,
-        busy: tuple[ReserveRequest, ...],
-        known: Mapping[Bucket, tuple[str, int]],
-        owner: str,
-        expires: float,
-    ) -> None:
-        self._busy = busy
-        self._known = known
-        self._owner = owner
-        self._expires = expires
-        self._free = {bucket: free for bucket, (_, free) in known.items()}
-        self._fresh = {
-            bucket: LEASE_PREFIX + secrets.token_hex(8)
-            for ask in busy
-            for bucket in ask.wanted.buckets
-            if bucket not in known
-        }
-        self.alive: set[str] = set()
-        """Ids of the known leases that have not ended."""
-        self.nano: dict[Bucket, int] = {}
-        """Billionths held by leases that were made or have grown."""
-        self.new: dict[Bucket, str] = {}
-        """The ids of those that were made."""
-
-    @property
-    def new_ids(self) -> tuple[str, ...]:
-        """The ids of those that may be made."""
-        return tuple(self._fresh.values())
-
-    def run(
-        self, connection: Connection, sums: Mapping[Bucket, int], rows: list[dict[str, object]]
-    ) -> None:
-        """Do it all, in the caller's transaction.
-
-        Raises:
-            BudgetFullError: a budget has no room for the reservations.
-        """
-        known = [lease_id for lease_id, _ in self._known.values()]
-        if known:  # before the totals, as everywhere: no two transactions wait in a ring
-            chosen = select(RESERVATIONS.c.id).where(RESERVATIONS.c.id.in_(known))
-            self.alive = set(connection.execute(chosen.with_for_update()).scalars())
-        room = reserve_in_buckets(connection, sums, rows)
-        for ask in self._busy:
-            self._extend(connection, ask, room)
-
-    def _extend(self, connection: Connection, ask: ReserveRequest, room: dict[Bucket, int]) -> None:
-        """Take leases for one set of budgets: of each as much, since each pays for every run."""
-        buckets = ask.wanted.buckets
-        known = [self._known[bucket][0] for bucket in buckets if bucket in self._known]
-        part = min(room[bucket] for bucket in buckets) // _PARTS
-        if part < _LEAST_CALLS * ask.wanted.nano or not self.alive.issuperset(known):
-            return
-        for bucket in sorted(buckets, key=lambda one: (one.account, one.period)):
-            more = part - self._free.get(bucket, 0)
-            if more <= 0:
-                continue
-            self._add(connection, ask, bucket, more)
-            reserve_in_bucket(connection, bucket, more)
-            room[bucket] -= more
-            self._free[bucket] = part
-
-    def _add(self, connection: Connection, ask: ReserveRequest, bucket: Bucket, more: int) -> None:
-        old = self._known[bucket][0] if bucket in self._known else self.new.get(bucket)
-        if old is not None:
-            self.nano[bucket] = connection.execute(
-                _CHANGE, {"its_id": old, "more": more}
-            ).scalar_one()
-            return
-        self.new[bucket] = self._fresh[bucket]
-        row = ask.row(self._owner, more, self._expires)
-        row |= {
-            "id": self._fresh[bucket],
-            # Should the process die, what its last runs cost is unknown: one line of each tenant.
-            "run_id": f"{LEASE_PREFIX}{self._owner}-{ask.tenant}",
-            "model": "",
-            "key": ask.key if bucket.account.startswith("key:") else None,
-            "buckets": encode_places((bucket,)),
-        }
-        connection.execute(insert(RESERVATIONS), [row])
-        self.nano[bucket] = more
-
 
 IDLE_SECONDS = 1.0
 """Seconds after which a lease that nobody used is given back; requests further apart get none."""
@@ -309,10 +119,10 @@ class Leases:
         return tuple(found)
 
     def _hold(self, run: LeasedRun, nano: int) -> None:
-        now = self._clock()
         for lease in run.leases:
             lease.held += nano
-            lease.used = now
+            lease.given += nano
+            lease.unused = min(lease.unused, lease.free)
 
     def find(self, reservation_id: str) -> LeasedRun | None:
         """Return the run whose money is in leases; None if its reservation has its own row."""
@@ -343,7 +153,8 @@ class Leases:
             places = ask.wanted.buckets
             if ask.lasting or not places:
                 continue
-            if now - self._asked.get(places, float("-inf")) < IDLE_SECONDS:
+            is_repeated = now - self._asked.get(places, float("-inf")) < IDLE_SECONDS
+            if is_repeated or all(bucket in self._leases for bucket in places):
                 known = busy.get(places, ask)
                 busy[places] = max(known, ask, key=lambda one: one.wanted.nano)
             self._asked[places] = now
@@ -373,8 +184,7 @@ class Leases:
             buckets = {bucket for ask in busy for bucket in ask.wanted.buckets}
             known = {b: lease for b in buckets if (lease := self._leases.get(b))}
             top_up = TopUp(
-                busy, {b: (le.id, le.free) for b, le in known.items()}, self.owner,
-                self._wall() + self._seconds,
+                busy, known, self.owner, now=now, expires=self._wall() + self._seconds
             )  # fmt: skip
             with self._doubting(top_up.new_ids):
                 await self._database.write(lambda one: top_up.run(one, sums, rows))
@@ -382,11 +192,14 @@ class Leases:
                 if lease.id not in top_up.alive:
                     self._end(lease)
                 elif bucket in top_up.nano:
-                    lease.nano, lease.trusted, lease.used = top_up.nano[bucket], trusted, now
+                    lease.nano, lease.trusted = top_up.nano[bucket], trusted
+                    lease.filled, lease.size, lease.given = now, lease.free, 0
             for bucket, lease_id in top_up.new.items():
+                nano = top_up.nano[bucket]
                 self._leases[bucket] = Lease(
-                    id=lease_id, bucket=bucket, nano=top_up.nano[bucket], used=now, trusted=trusted
-                )
+                    id=lease_id, bucket=bucket, nano=nano, trusted=trusted,
+                    since=now, unused=nano, filled=now, size=nano,
+                )  # fmt: skip
             if self._leases:
                 self.began.set()
 
@@ -498,9 +311,10 @@ class Leases:
         """
         now = self._clock()
         await self._forget_doubtful()
-        await self.give_back(
-            lease for lease in list(self._leases.values()) if now - lease.used >= IDLE_SECONDS
-        )
+        old = [lease for lease in self._leases.values() if now - lease.since >= IDLE_SECONDS]
+        await self._give_back_parts({lease: lease.unused for lease in old})
+        for lease in old:
+            lease.since, lease.unused = now, lease.free
         async with self.turn:
             new = [
                 run
@@ -531,18 +345,25 @@ class Leases:
             OSError: it cannot be reached.
         """
         chosen = list(self._leases.values()) if leases is None else list(leases)
-        for start in range(0, len(chosen), _BATCH):
-            await self._give_back(chosen[start : start + _BATCH])
+        await self._give_back_parts({lease: lease.nano for lease in chosen})
         if leases is None:
             await self._forget_doubtful()
 
-    async def _give_back(self, chosen: list[Lease]) -> None:
+    async def _give_back_parts(self, parts: Mapping[Lease, int]) -> None:
+        """Give back so much of these leases, or what is free by then if that is less."""
+        chosen = list(parts)
+        for start in range(0, len(chosen), _BATCH):
+            await self._give_back({one: parts[one] for one in chosen[start : start + _BATCH]})
+
+    async def _give_back(self, parts: Mapping[Lease, int]) -> None:
         async with self.turn:
-            unused = [lease for lease in chosen if not lease.runs]
-            used = [lease for lease in chosen if lease.runs and lease.free > 0]
+            left = {lease for lease, nano in parts.items() if lease.runs or nano < lease.nano}
+            unused = [lease for lease in parts if lease not in left]
+            free = {lease: min(nano, lease.free) for lease, nano in parts.items() if lease in left}
+            used = [lease for lease, nano in free.items() if nano > 0]
             if not (unused or used):
                 return
-            changes = LeaseChanges(taken={lease.id: lease.free for lease in used})
+            changes = LeaseChanges(taken={lease.id: free[lease] for lease in used})
             for lease in used:  # nobody is to take it meanwhile
                 lease.nano -= changes.taken[lease.id]
             for lease in unused:

@@ -33,7 +33,7 @@ from batuta.core import Cost, Reply, Run, RunId, ServerCall, Usage
 from batuta.errors import StoreError
 from batuta.store.codec import sql_text
 from batuta.store.database import insert_statement
-from batuta.store.models import LEDGER, RESERVATIONS, SPENDING
+from batuta.store.models import RESERVATIONS, SPENDING
 from batuta.usage import ZERO_COST, ZERO_USAGE, usage_cost
 
 NANO = Decimal(1_000_000_000)
@@ -47,11 +47,12 @@ WORKER_KIND = "worker"
 TOOL_KIND = "tool"
 """A tool that the server ran in a model's loop: its calls and dollars, without the model's."""
 LOST_KIND = "lost"
-"""A run whose process died: what it cost is not known, and is counted as one unpriced call."""
+"""A run whose process died: one unpriced call, which counts as all that was reserved for it."""
 CUT_KIND = "cut"
 """The amount reserved for calls that were cut off, beyond their estimated cost."""
-LOST_LINE_NUMBER = -1
-"""The line number of a lost run; if it is executed again after all it keeps its own lines."""
+
+Place = tuple[str, str]
+"""An account and a period of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +191,13 @@ def charged_accounts(tenant: str, key: str | None) -> tuple[str, ...]:
     return (f"tenant:{tenant}",) if key is None else (f"tenant:{tenant}", f"key:{key}")
 
 
+def charged_places(line: Mapping[str, Any]) -> list[Place]:
+    """Return the accounts and periods in which a line of the ledger counts."""
+    periods = (line["day"], utc_month(line["day"]))
+    accounts = charged_accounts(line["tenant"], line["key"])
+    return [(account, period) for account in accounts for period in periods]
+
+
 def ledger_rows(
     run: Run, lines: Iterable[LedgerLine], charge: RunCharge, at: float
 ) -> list[dict[str, Any]]:
@@ -215,28 +223,6 @@ def ledger_rows(
         }
         for number, line in enumerate(lines)
     ]
-
-
-def lost_row(reservation: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the line of a run that never came to its end, from its reservation's row."""
-    return {
-        "run_id": reservation["run_id"],
-        "line": LOST_LINE_NUMBER,
-        "tenant": reservation["tenant"],
-        "key": reservation["key"],
-        "at": reservation["created"],
-        "day": utc_day(reservation["created"]),
-        "model": reservation["model"],
-        "kind": LOST_KIND,
-        "name": "",
-        "calls": 1,
-        "input_tokens": 0,
-        "output_tokens": 0,
-        "estimated_calls": 0,
-        "usd": Decimal(0),
-        "unpriced_calls": 1,
-        "assumed_usd": Decimal(0),
-    }
 
 
 def _iterate_calls(run: Run) -> Iterator[tuple[str, str, Usage, Cost]]:
@@ -374,24 +360,6 @@ def reserve_in_bucket(connection: Connection, bucket: Bucket, nano: int) -> int:
     raise BudgetFullError(read_budget_status(connection, bucket))
 
 
-def end_reservations(connection: Connection, dead: Any) -> list[dict[str, Any]]:
-    """Give back what the dead hold, and write down that their runs were lost.
-
-    Returns:
-        The rows of those runs; a run that is billed already is none.
-    """
-    query = delete(RESERVATIONS).where(dead).returning(RESERVATIONS)
-    rows = [dict(row) for row in connection.execute(query).mappings()]
-    add_totals(connection, released_amounts(rows))
-    its = LEDGER.c.run_id.in_([row["run_id"] for row in rows])
-    billed = set(connection.execute(select(LEDGER.c.run_id).where(its)).scalars()) if rows else ()
-    lost = list({row["run_id"]: row for row in rows if row["run_id"] not in billed}.values())
-    if lost:
-        statement = insert_statement(connection.dialect.name, LEDGER).on_conflict_do_nothing()
-        connection.execute(statement, [lost_row(row) for row in lost])
-    return lost
-
-
 @cache
 def _reserve_statement(dialect: str) -> Executable:
     """Add to what is reserved if that fits; built once, for building costs more than running."""
@@ -414,8 +382,8 @@ _INSERT_RESERVATION = insert(RESERVATIONS)
 def settle_reservations(
     connection: Connection,
     reservations: tuple[str, ...],
-    spent: dict[tuple[str, str], int],
-    returned: Mapping[tuple[str, str], int] | None = None,
+    spent: Mapping[Place, int],
+    returned: Mapping[Place, int] | None = None,
 ) -> None:
     """End reservations and add what was spent, in the caller's transaction.
 
@@ -427,11 +395,25 @@ def settle_reservations(
         spent: billionths by account and period.
         returned: what was taken out of leases, and is reserved no longer.
     """
-    rows: list[dict[str, Any]] = []
-    if reservations:
-        chosen = RESERVATIONS.c.id.in_(_pad_ids(reservations))
-        query = delete(RESERVATIONS).where(chosen).returning(RESERVATIONS)
-        rows = [dict(row) for row in connection.execute(query).mappings()]
+    settle_rows(connection, take_rows(connection, reservations), spent, returned)
+
+
+def take_rows(connection: Connection, reservations: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Take out the rows of those ids that are still there, and return them."""
+    if not reservations:
+        return []
+    chosen = RESERVATIONS.c.id.in_(_pad_ids(reservations))
+    query = delete(RESERVATIONS).where(chosen).returning(RESERVATIONS)
+    return [dict(row) for row in connection.execute(query).mappings()]
+
+
+def settle_rows(
+    connection: Connection,
+    rows: list[dict[str, Any]],
+    spent: Mapping[Place, int],
+    returned: Mapping[Place, int] | None = None,
+) -> None:
+    """Give back what rows held that were taken out, and add what was spent."""
     changes = released_amounts(rows)
     for place, nano in (returned or {}).items():
         changes[place] = (0, changes.get(place, (0, 0))[1] - nano)
@@ -449,7 +431,7 @@ def _pad_ids(ids: tuple[str, ...]) -> tuple[str, ...]:
     return ids + ids[-1:] * (size - len(ids))
 
 
-def add_totals(connection: Connection, changes: dict[tuple[str, str], tuple[int, int]]) -> None:
+def add_totals(connection: Connection, changes: dict[Place, tuple[int, int]]) -> None:
     """Add (spent, reserved) to accounts' periods; in one order, so that no two wait in a ring."""
     if not changes:
         return
@@ -494,9 +476,9 @@ def _count_holders(connection: Connection, bucket: Bucket) -> int:
     return sum(place in orjson.loads(text) for text in rows)
 
 
-def released_amounts(rows: list[dict[str, Any]]) -> dict[tuple[str, str], tuple[int, int]]:
+def released_amounts(rows: list[dict[str, Any]]) -> dict[Place, tuple[int, int]]:
     """Return what the rows of reservations held, as changes."""
-    changes: dict[tuple[str, str], tuple[int, int]] = {}
+    changes: dict[Place, tuple[int, int]] = {}
     for row in rows:
         for account, period in orjson.loads(row["buckets"]):
             changes[account, period] = (0, changes.get((account, period), (0, 0))[1] - row["nano"])

@@ -179,7 +179,7 @@ LEDGER = Table(
     Column("estimated_calls", BigInteger, nullable=False),
     Column("usd", Money, nullable=False),
     Column("unpriced_calls", BigInteger, nullable=False),
-    # What budgets count the unpriced calls as; never part of `usd`.
+    # What budgets count beside `usd`: for calls without a price, cut off, or lost.
     Column("assumed_usd", Money, nullable=False),
     Index(None, "day", "tenant"),
     Index(None, "tenant", "day"),

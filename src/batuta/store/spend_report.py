@@ -47,7 +47,7 @@ class SpendGroup:
     cost: Cost
     """Calls without a price, and runs that were lost, are counted apart."""
     assumed_usd: Decimal
-    """Dollars that budgets counted for the unpriced calls."""
+    """Dollars that budgets count beside the cost: for calls without a price, cut off, or lost."""
 
 
 async def report_spending(

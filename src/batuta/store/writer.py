@@ -33,8 +33,10 @@ from batuta.store.database import (
 )
 from batuta.store.deleted import forgotten_among
 from batuta.store.drift import count_values
-from batuta.store.leases import LeaseChanges, LeasedRun, Leases
-from batuta.store.ledger import charged_accounts, settle_reservations, utc_month
+from batuta.store.lease_changes import LeaseChanges, LeasedRun
+from batuta.store.leases import Leases
+from batuta.store.ledger import JOBS_OWNER, Place, charged_places, settle_rows, take_rows
+from batuta.store.lost_runs import take_back_lost
 from batuta.store.models import CONTENTS, LEDGER, RUNS
 from batuta.store.partitions import create_partitions
 from batuta.store.rows import PackedRun, RunEntry, pack_run
@@ -333,14 +335,13 @@ def _write_charges(
     new = _new_ledger_lines(connection.dialect.name)
     lines = [line for one in packed for line in one.lines]
     found = {row[0] for row in connection.execute(new, lines)} if lines else set[str]()
-    spent: dict[tuple[str, str], int] = {}
+    spent: dict[Place, int] = {}
     for one in packed:
         first = one.lines[0]
         if first["run_id"] not in found:
             continue
-        for account in charged_accounts(first["tenant"], first["key"]):
-            for period in (first["day"], utc_month(first["day"])):
-                spent[account, period] = spent.get((account, period), 0) + one.nano
+        for place in charged_places(first):
+            spent[place] = spent.get(place, 0) + one.nano
     costs = [
         (leased[one.reservation], one.nano if one.lines[0]["run_id"] in found else 0)
         for one in packed
@@ -354,7 +355,12 @@ def _write_charges(
         if one.reservation is not None
         and (one.reservation not in leased or leased[one.reservation].has_row)
     )
-    settle_reservations(connection, held, spent, returned)
+    ended = take_rows(connection, held)
+    # Somebody thought the process dead, or gave up a job that was run again.
+    if found and (len(ended) < len(held) or any(row["owner"] == JOBS_OWNER for row in ended)):
+        for place, nano in take_back_lost(connection, found).items():
+            spent[place] = spent.get(place, 0) - nano
+    settle_rows(connection, ended, spent, returned)
     return found
 
 

@@ -70,7 +70,7 @@ class BackgroundResponses:
         self._gate = gate
 
     async def work(self) -> None:
-        """Execute jobs until cancelled, and give back what those hold that no longer run."""
+        """Execute jobs until cancelled, and settle what those hold that no longer run."""
         async with anyio.create_task_group() as tasks:
             if self._jobs.durable and self._responses.budgets is not None:
                 tasks.start_soon(self._release_orphans, self._responses.budgets)

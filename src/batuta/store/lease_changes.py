@@ -1,0 +1,221 @@
+"""Leases as rows: what a process has taken of budgets, and the transactions that change it.
+
+Functions that take a connection work inside its caller's transaction.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sqlalchemy import Connection, bindparam, insert, select, update
+
+from batuta.store.ledger import (
+    LEASE_PREFIX,
+    Bucket,
+    ReserveRequest,
+    encode_places,
+    reserve_in_bucket,
+    reserve_in_buckets,
+)
+from batuta.store.models import RESERVATIONS
+
+_PARTS = 16
+"""A lease is at most one of so many parts of what is left of its budget,"""
+_LEAST_CALLS = 4
+"""and there is none where that is less than so many times what was asked for."""
+_LEAST_SPAN = 0.01
+"""Seconds from which on it can be said what is used in a second."""
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Lease:
+    """A part of a budget that this process has taken."""
+
+    id: str
+    bucket: Bucket
+    nano: int
+    """Billionths of a dollar that it holds in the database, or more are held there."""
+    since: float
+    """Moment at which it was last looked at."""
+    unused: int
+    """The least that was free since then."""
+    filled: float
+    """Moment at which it was last made larger."""
+    size: int
+    """Billionths that were free then."""
+    given: int = 0
+    """Billionths that runs took since then."""
+    trusted: tuple[float, float]
+    """Moments before which nobody can have ended it, by the monotonic and by the wall clock."""
+    held: int = 0
+    """The part of `nano` that belongs to runs whose cost is not written yet."""
+    runs: int = 0
+    """The number of those runs."""
+
+    @property
+    def free(self) -> int:
+        """Billionths that can be handed out."""
+        return self.nano - self.held
+
+    def next_size(self, now: float) -> int:
+        """Return what runs take of it in a second, or twice as much as it had if that is less."""
+        in_a_second = int(self.given / max(now - self.filled, _LEAST_SPAN))
+        return min(2 * self.size, in_a_second)
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class LeasedRun:
+    """A run whose money is in leases."""
+
+    asked: ReserveRequest
+    nano: int
+    leases: tuple[Lease, ...]
+    since: float
+    has_row: bool = False
+    """True if a row of its own tells other processes that it is running."""
+    may_have_moved: bool = False
+    """True if a transaction failed that may have moved its money to a row of its own."""
+
+
+@dataclass(slots=True, kw_only=True)
+class LeaseChanges:
+    """Money that a transaction takes out of leases, and what they hold after it."""
+
+    taken: dict[str, int] = field(default_factory=dict[str, int])
+    """Billionths by the lease's id."""
+    left: dict[str, int] = field(default_factory=dict[str, int])
+    """Billionths that are left, by the id of a lease that has not ended."""
+
+    def take(self, run: LeasedRun, nano: int) -> None:
+        """Note that so much of what the run has is spent, or held elsewhere."""
+        for lease in run.leases:
+            self.taken[lease.id] = self.taken.get(lease.id, 0) + min(nano, run.nano)
+
+    def write(self, connection: Connection) -> None:
+        """Take it out of the rows; those come before the totals in every transaction."""
+        for lease_id, nano in sorted(self.taken.items()):
+            found = connection.execute(_CHANGE, {"its_id": lease_id, "more": -nano}).first()
+            if found is not None:
+                self.left[lease_id] = found[0]
+
+    def settle(
+        self, connection: Connection, costs: Sequence[tuple[LeasedRun, int]]
+    ) -> dict[tuple[str, str], int]:
+        """Take what runs have cost out of their leases; return what is reserved no longer."""
+        unsure = [run.asked.wanted.id for run, _ in costs if run.may_have_moved]
+        moved = set[str]()
+        if unsure:
+            rows = select(RESERVATIONS.c.id).where(RESERVATIONS.c.id.in_(unsure))
+            moved.update(connection.execute(rows.where(RESERVATIONS.c.nano > 0)).scalars())
+        for run, nano in costs:
+            self.take(run, 0 if run.asked.wanted.id in moved else nano)
+        self.write(connection)
+        return self.returned(lease for run, _ in costs for lease in run.leases)
+
+    def returned(self, leases: Iterable[Lease]) -> dict[tuple[str, str], int]:
+        """Return what is reserved no longer, by account and period."""
+        return {
+            (lease.bucket.account, lease.bucket.period): self.taken[lease.id]
+            for lease in leases
+            if lease.id in self.left
+        }
+
+
+_CHANGE = (
+    update(RESERVATIONS)
+    .where(RESERVATIONS.c.id == bindparam("its_id"))
+    .values(nano=RESERVATIONS.c.nano + bindparam("more"))
+    .returning(RESERVATIONS.c.nano)
+)
+
+
+class TopUp:
+    """A transaction that reserves for runs and takes leases."""
+
+    def __init__(
+        self,
+        busy: tuple[ReserveRequest, ...],
+        known: Mapping[Bucket, Lease],
+        owner: str,
+        *,
+        now: float,
+        expires: float,
+    ) -> None:
+        self._busy = busy
+        self._sizes = {bucket: lease.next_size(now) for bucket, lease in known.items()}
+        self._known = {bucket: lease.id for bucket, lease in known.items()}
+        self._owner = owner
+        self._expires = expires
+        self._free = {bucket: lease.free for bucket, lease in known.items()}
+        self._fresh = {
+            bucket: LEASE_PREFIX + secrets.token_hex(8)
+            for ask in busy
+            for bucket in ask.wanted.buckets
+            if bucket not in known
+        }
+        self.alive: set[str] = set()
+        """Ids of the known leases that have not ended."""
+        self.nano: dict[Bucket, int] = {}
+        """Billionths held by leases that were made or have grown."""
+        self.new: dict[Bucket, str] = {}
+        """The ids of those that were made."""
+
+    @property
+    def new_ids(self) -> tuple[str, ...]:
+        """The ids of those that may be made."""
+        return tuple(self._fresh.values())
+
+    def run(
+        self, connection: Connection, sums: Mapping[Bucket, int], rows: list[dict[str, object]]
+    ) -> None:
+        """Do it all, in the caller's transaction.
+
+        Raises:
+            BudgetFullError: a budget has no room for the reservations.
+        """
+        known = list(self._known.values())
+        if known:  # before the totals, as everywhere: no two transactions wait in a ring
+            chosen = select(RESERVATIONS.c.id).where(RESERVATIONS.c.id.in_(known))
+            self.alive = set(connection.execute(chosen.with_for_update()).scalars())
+        room = reserve_in_buckets(connection, sums, rows)
+        for ask in self._busy:
+            self._extend(connection, ask, room)
+
+    def _extend(self, connection: Connection, ask: ReserveRequest, room: dict[Bucket, int]) -> None:
+        """Take leases for one set of budgets: of each as much, since each pays for every run."""
+        buckets = ask.wanted.buckets
+        known = [self._known[bucket] for bucket in buckets if bucket in self._known]
+        part = min(room[bucket] for bucket in buckets) // _PARTS
+        least = _LEAST_CALLS * ask.wanted.nano
+        if part < least or not self.alive.issuperset(known):
+            return
+        for bucket in sorted(buckets, key=lambda one: (one.account, one.period)):
+            size = min(part, max(least, self._sizes.get(bucket, 0)))
+            more = size - self._free.get(bucket, 0)
+            if more <= 0:
+                continue
+            self._add(connection, ask, bucket, more)
+            reserve_in_bucket(connection, bucket, more)
+            room[bucket] -= more
+            self._free[bucket] = size
+
+    def _add(self, connection: Connection, ask: ReserveRequest, bucket: Bucket, more: int) -> None:
+        old = self._known[bucket] if bucket in self._known else self.new.get(bucket)
+        if old is not None:
+            self.nano[bucket] = connection.execute(
+                _CHANGE, {"its_id": old, "more": more}
+            ).scalar_one()
+            return
+        self.new[bucket] = self._fresh[bucket]
+        row = ask.row(self._owner, more, self._expires)
+        row |= {
+            "id": self._fresh[bucket],
+            "run_id": f"{LEASE_PREFIX}{self._owner}-{ask.tenant}",
+            "model": "",
+            "key": ask.key if bucket.account.startswith("key:") else None,
+            "buckets": encode_places((bucket,)),
+        }
+        connection.execute(insert(RESERVATIONS), [row])
+        self.nano[bucket] = more

@@ -1,0 +1,155 @@
+"""Runs whose process died: what was reserved for them counts as spent, since it may be billed.
+
+A run's own row is a line of the ledger. Money that was in a lease when its process died may have
+been handed out or not, and nobody knows to which runs: it counts as spent too, and is one line for
+each key. A run that ends after all, as its process only slept or its job was taken up again, takes
+its line back.
+
+Functions here work inside their caller's transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+import orjson
+from sqlalchemy import Connection, delete, insert, select
+
+from batuta.store.database import insert_statement
+from batuta.store.ledger import (
+    LEASE_PREFIX,
+    LOST_KIND,
+    Place,
+    add_totals,
+    charged_places,
+    nano_to_usd,
+    released_amounts,
+    usd_to_nano,
+    utc_day,
+)
+from batuta.store.models import LEDGER, RESERVATIONS
+
+LOST_LINE_NUMBER = -1
+"""The line number of a lost run."""
+FOUND_LINE_NUMBER = -2
+"""The number of the line that takes a lost run's back."""
+
+
+def end_reservations(connection: Connection, dead: Any) -> list[dict[str, Any]]:
+    """Count what the dead hold as spent, and write down that their runs were lost.
+
+    Returns:
+        The new lines of the ledger. A run that is billed already has none and counts no more.
+    """
+    query = delete(RESERVATIONS).where(dead).returning(RESERVATIONS)
+    rows = [dict(row) for row in connection.execute(query).mappings()]
+    leases = [row for row in rows if _is_lease(row)]
+    runs = _drop_billed(connection, [row for row in rows if not _is_lease(row)])
+    spent = [(place, row["nano"]) for row in runs for place in charged_places(_lost_line(row, 0))]
+    spent += [(place, row["nano"]) for row in leases for place in _read_places(row)]
+    changes = released_amounts(rows)
+    for place, nano in spent:
+        before = changes.get(place, (0, 0))
+        changes[place] = (before[0] + nano, before[1])
+    add_totals(connection, changes)
+    lines = [*_run_lines(runs), *_lease_lines(leases)]
+    if lines:
+        statement = insert_statement(connection.dialect.name, LEDGER).on_conflict_do_nothing()
+        connection.execute(statement, lines)
+    return lines
+
+
+def take_back_lost(connection: Connection, runs: Collection[str]) -> dict[Place, int]:
+    """Take back the lines of runs that were thought lost.
+
+    Returns:
+        Billionths that count for them as spent, and are to be taken off.
+    """
+    was_lost = (LEDGER.c.run_id.in_(tuple(runs)), LEDGER.c.line == LOST_LINE_NUMBER)
+    rows = connection.execute(select(LEDGER).where(*was_lost)).mappings()
+    lines = [dict(row) for row in rows]
+    signs = ("calls", "unpriced_calls", "assumed_usd")
+    back = [
+        {**line, "line": FOUND_LINE_NUMBER, **{name: -line[name] for name in signs}}
+        for line in lines
+    ]
+    if back:
+        connection.execute(insert(LEDGER), back)
+    counted = dict[Place, int]()
+    for line in lines:
+        for place in charged_places(line):
+            counted[place] = counted.get(place, 0) + usd_to_nano(line["assumed_usd"])
+    return counted
+
+
+def _is_lease(row: Mapping[str, Any]) -> bool:
+    return row["id"].startswith(LEASE_PREFIX)
+
+
+def _read_places(row: Mapping[str, Any]) -> list[Place]:
+    return [(account, period) for account, period in orjson.loads(row["buckets"])]
+
+
+def _drop_billed(connection: Connection, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows of runs that are not in the ledger."""
+    if not rows:
+        return []
+    its = LEDGER.c.run_id.in_([row["run_id"] for row in rows])
+    billed = set(connection.execute(select(LEDGER.c.run_id).where(its)).scalars())
+    return [row for row in rows if row["run_id"] not in billed]
+
+
+def _run_lines(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return a line for each run, also where a failure left it two rows."""
+    sums = dict[str, int]()
+    for row in rows:
+        sums[row["run_id"]] = sums.get(row["run_id"], 0) + row["nano"]
+    first = {row["run_id"]: row for row in rows}
+    return [_lost_line(row, sums[run]) for run, row in first.items()]
+
+
+def _lease_lines(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return a line for each process's leases of a key, and for what its tenant's have beyond.
+
+    A run takes as much from each of its budgets, so the largest of them tells of all.
+    """
+    largest = dict[tuple[str, str, str | None], Mapping[str, Any]]()
+    for row in rows:
+        group = (row["owner"], row["tenant"], row["key"])
+        if group not in largest or largest[group]["nano"] < row["nano"]:
+            largest[group] = row
+    lines = list[dict[str, Any]]()
+    for (owner, tenant, key), row in largest.items():
+        nano = row["nano"]
+        if key is None:
+            nano -= sum(
+                other["nano"]
+                for (its_owner, its_tenant, its_key), other in largest.items()
+                if (its_owner, its_tenant) == (owner, tenant) and its_key is not None
+            )
+        if nano > 0:
+            lines.append(_lost_line({**row, "run_id": row["id"]}, nano))
+    return lines
+
+
+def _lost_line(reservation: Mapping[str, Any], nano: int) -> dict[str, Any]:
+    """Return the line of a run that never came to its end, from its reservation's row."""
+    return {
+        "run_id": reservation["run_id"],
+        "line": LOST_LINE_NUMBER,
+        "tenant": reservation["tenant"],
+        "key": reservation["key"],
+        "at": reservation["created"],
+        "day": utc_day(reservation["created"]),
+        "model": reservation["model"],
+        "kind": LOST_KIND,
+        "name": "",
+        "calls": 1,
+        "input_tokens": 0,
+        "output_tokens": 0,
+        "estimated_calls": 0,
+        "usd": nano_to_usd(0),
+        "unpriced_calls": 1,
+        "assumed_usd": nano_to_usd(nano),
+    }
