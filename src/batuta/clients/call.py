@@ -448,12 +448,14 @@ async def _read_rest(
 
     Raises:
         StreamInterruptedError: the reply has not ended.
-        ClientError: the event is an error object.
+        ClientError: the event is an error object, or is whole and contradicts those before it.
     """
     for event, data in events.rest():
         try:
             deltas = _parse_event(endpoint, accumulator, event, data)
         except InvalidReplyError:
+            if isinstance(decode_body(data), dict):
+                raise  # it is whole, and cannot be what it says
             continue  # cut off
         for delta in deltas:
             await sender.add(delta)
