@@ -7,9 +7,12 @@ import anyio
 import orjson
 import pytest
 
+from batuta.clients import ScriptedClient
 from batuta.errors import StoreError
+from batuta.gateway.assemble import reload_on_hangup
 from batuta.store.database import lock_server_store
 from fakes.serving import Server
+from gateway.live_server import scripted_state
 
 POOL = """
 [[workers]]
@@ -35,6 +38,90 @@ async def test_the_settings_are_read_again_on_hangup_and_wrong_ones_change_nothi
         server.process.send_signal(signal.SIGHUP)
         await server.until("batuta: the settings stay as they were: ")
         assert {"worker/ada", "worker/bob"} <= await server.models()
+
+
+BROKEN = {
+    "a syntax error": "[[workers]\nid = ",
+    "a wrong value": "[[workers]]\nid = 7\n",
+    "no key": POOL.format(id="ada") + 'key_env = "NOBODY_SET_THIS"\n',
+    "a key of another name": POOL.format(id="ada") + "prise = 3\n",
+    "a price below nothing": POOL.format(id="ada") + "price = { input = -1, output = 0 }\n",
+    "a price that is no number": POOL.format(id="ada") + "price = { input = nan, output = 0 }\n",
+    "the same worker twice": POOL.format(id="ada") * 2,
+    "no worker": "workers = []\n",
+    "a conductor that is nobody": '[conductor]\nmodel = "nobody"\n' + POOL.format(id="ada"),
+    "a card that is not there": POOL.format(id="ada") + 'card = "nowhere.json"\n',
+    "a card that is a folder": POOL.format(id="ada") + 'card = "."\n',
+    "a policy that is none": POOL.format(id="ada") + '[[guardrails]]\nkind = "nothing"\n',
+    "a pattern that is none": POOL.format(id="ada")
+    + '[[guardrails]]\nname = "x"\nkind = "pattern"\npattern = "("\n',
+    "nesting without end": "a = " + "[" * 100_000,
+    "no text": b"\xff\xfe\x00",
+    "nothing at all": b"",
+    "no file": None,
+}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGHUP")
+async def test_whatever_is_wrong_with_the_settings_is_said_and_nobody_who_asks_notices(tmp_path):
+    file = tmp_path / "batuta.toml"
+    file.write_text(POOL.format(id="ada"))
+    async with Server(tmp_path, "--pool", str(file)) as server:
+        served, asked, is_over = await server.models(), 0, False
+
+        async def ask():
+            nonlocal asked
+            while not is_over:
+                assert await server.models() == served
+                asked += 1
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask)
+            for what, text in BROKEN.items():
+                file.unlink(missing_ok=True)
+                if text is not None:
+                    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+                server.said = ""
+                for _ in range(3):  # several at once are as good as one
+                    server.process.send_signal(signal.SIGHUP)
+                await server.until("\n")
+                said = server.said.splitlines()[0]
+                assert said.startswith("batuta: the settings stay as they were: "), (what, said)
+                assert "Traceback" not in server.said and len(said) < 700, (what, server.said)
+            is_over = True
+        assert asked > 0
+        file.write_text(POOL.format(id="bob"))
+        server.process.send_signal(signal.SIGHUP)
+        await server.until("the settings were read again: 1 worker\n")
+        assert "worker/bob" in await server.models()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGHUP")
+async def test_a_fault_of_this_program_while_settings_are_read_ends_no_server(capfd):
+    answers = [RuntimeError("a fault"), scripted_state({"bob": ScriptedClient("Hi.")}).catalogue]
+    read = anyio.Event()
+
+    async def reload():
+        answer = answers.pop(0)
+        read.set()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    catalogue = scripted_state({"ada": ScriptedClient("Hi.")}).catalogue
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(reload_on_hangup, catalogue, reload)
+        await anyio.wait_all_tasks_blocked()
+        signal.raise_signal(signal.SIGHUP)
+        with anyio.fail_after(60):
+            await read.wait()
+            await anyio.wait_all_tasks_blocked()
+            signal.raise_signal(signal.SIGHUP)
+            while answers or "bob" not in catalogue.pool:
+                await anyio.sleep(0.01)
+        tasks.cancel_scope.cancel()
+    said = capfd.readouterr().err
+    assert "the settings stay as they were, by a fault of this program\n" in said
 
 
 async def test_the_page_is_opened_in_the_browser_where_that_is_wanted(tmp_path):

@@ -23,7 +23,7 @@ from batuta.config.load import jobs_target, load_config, redis_target, store_tar
 from batuta.config.loaded import LoadedConfig
 from batuta.config.pool_file import PoolFile
 from batuta.config.settings import AnswerCacheSetting, ExploreSetting, OidcSetting, ServerSetting
-from batuta.core import Limits
+from batuta.core import Limits, Pool
 from batuta.distribution import install_hint, package_version
 from batuta.encoder import open_encoder
 from batuta.environment import data_folder, read_variable
@@ -33,6 +33,7 @@ from batuta.gateway.access.failed_sign_ins import AuditKeeper
 from batuta.gateway.access.oidc import OidcClient, OidcOptions
 from batuta.gateway.access.rate_limit import LocalRateLimiter, RedisRateLimiter
 from batuta.gateway.app import ServerState
+from batuta.gateway.errors import log_exception
 from batuta.gateway.http.request_slots import ConcurrencyLimiter
 from batuta.gateway.http.server_limits import ConcurrencyLimits, ConnectionLimits
 from batuta.gateway.mcp.endpoint import MCP_PATH, McpOffer
@@ -387,13 +388,18 @@ async def _open_page(url: str) -> None:
     await run_sync(webbrowser.open, f"{url}/", abandon_on_cancel=True)
 
 
+def _count_workers(pool: Pool) -> str:
+    """Return how many there are, in words."""
+    return f"{len(pool)} worker{'' if len(pool) == 1 else 's'}"
+
+
 def startup_message(config: LoadedConfig, catalogue: Catalogue, url: str) -> str:
     """Return the server's words when it is ready."""
     names = [model.name for model in catalogue.models]
     served = ", ".join(name for name in names if "/" not in name)
     methods = sum(name.startswith("baseline/") for name in names)
     banner = SIMULATED if config.simulated else ""
-    workers = f"{len(config.pool)} worker{'' if len(config.pool) == 1 else 's'}"
+    workers = _count_workers(config.pool)
     notes = "".join(f"{note}\n" for note in config.notes)
     return (
         f"{banner}{notes}{config.source} · conductor {config.conductor.name}\n"
@@ -414,8 +420,12 @@ async def reload_on_hangup(
                 catalogue.replace_by(await reload())
             except BatutaError as error:
                 write_error(f"batuta: the settings stay as they were: {error}\n")
+            except Exception as error:  # noqa: BLE001 - a server that runs does not end for it
+                log_exception(error)
+                write_error("batuta: the settings stay as they were, by a fault of this program\n")
             else:
-                write_error(f"the settings were read again: {len(catalogue.pool)} workers\n")
+                workers = _count_workers(catalogue.pool)
+                write_error(f"the settings were read again: {workers}\n")
 
 
 def _mini_seconds(limits: Limits) -> float:
