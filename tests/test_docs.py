@@ -53,6 +53,26 @@ def test_every_test_that_the_page_on_governance_names_is_there():
             assert not test or f"def {test}(" in text, f"{file}::{test}"
 
 
+def test_every_test_that_a_document_names_is_there():
+    """A promise holds as long as its test does."""
+    documents = (*(ROOT / "docs").glob("*.md"), *(ROOT / "design").glob("*.md"))
+    for document in (ROOT / "SECURITY.md", *documents):
+        written, file = document.read_text(encoding="utf-8"), ""
+        for place, test in re.findall(r"`(tests/[\w/.]+|…)(?:::([\w:]+))?", written):
+            file = file if place == "…" else place
+            assert (ROOT / file).exists(), (document.name, file)
+            text = (ROOT / file).read_text(encoding="utf-8") if test else ""
+            for name in filter(None, test.split("::")):
+                assert re.search(rf"(def|class) {name}\b", text), (document.name, file, name)
+
+
+def test_every_promise_on_security_names_its_test():
+    written = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+    rows = [row for row in written.splitlines() if row.startswith("| ")]
+    assert len(rows) > 60
+    assert [row for row in rows[1:] if "`tests/" not in row.rpartition(" | ")[2]] == []
+
+
 def test_the_page_about_storage_names_the_data_folder():
     told = (ROOT / "docs" / "storage.md").read_text(encoding="utf-8")
     for folder in (data_folder({}), data_folder({"XDG_DATA_HOME": "$XDG_DATA_HOME"})):
