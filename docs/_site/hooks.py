@@ -43,7 +43,8 @@ _ELSEWHERE = re.compile(r"^[a-z][a-z0-9+.-]*:|^#")
 def find_documents() -> dict[str, str]:
     """Return the site's address of each document, by its path in the repository."""
     paths = [*_DOCUMENTS, *(str(p.relative_to(ROOT)) for p in sorted(ROOT.glob("design/*.md")))]
-    paths += [str(p.relative_to(ROOT)) for p in sorted(ROOT.glob("recipes/*/R*.md"))]
+    for pattern in ("*.md", "*.png", "*.svg"):
+        paths += [str(p.relative_to(ROOT)) for p in sorted(ROOT.glob(f"recipes/*/{pattern}"))]
     pages = {f"docs/{p.name}": p.name for p in sorted((ROOT / "docs").glob("*.md"))}
     pages |= {f"docs/images/{p.name}": f"images/{p.name}" for p in ROOT.glob("docs/images/*")}
     return {"README.md": HOME, **pages, **{path: path for path in paths}}
@@ -330,8 +331,10 @@ def on_files(files: Files, config: Any) -> Files:
         "reference/openapi.json": json.dumps(document, indent=1),
     }
     for path, place in find_documents().items():
-        if not path.startswith("docs/"):
+        if path.endswith(".md") and not path.startswith("docs/"):
             generated[place] = (ROOT / path).read_text(encoding="utf-8")
+        elif not path.startswith("docs/"):
+            files.append(File.generated(config, place, abs_src_path=str(ROOT / path)))
     for place, content in generated.items():
         files.append(File.generated(config, place, content=content))
     return files
