@@ -34,20 +34,22 @@ async def test_a_session_is_read_in_its_order_and_by_its_tenant_alone(target):
         await store.append(request(5), "other", session="ses_a")
         await store.flush()
         found = await read_session(store.database, "ses_a", "acme")
-        assert [(one.acting, one.took_over_from, one.reason) for one in found] == [
-            ("small", None, ""),
+        assert [
+            (one.acted.acting, one.acted.took_over_from, one.acted.reason) for one in found
+        ] == [
+            ("small", None, None),
             ("big", "small", REASON),
-            ("big", None, ""),
+            ("big", None, None),
         ]
         assert {one.cost for one in found} == {make_run().cost}
-        assert {one.turn for one in found} == {"t1"}
+        assert {one.acted.turn for one in found} == {"t1"}
         assert len(await read_session(store.database, "ses_a")) == 4
         assert await read_session(store.database, "ses_none") == []
         rows = await read_requests(store.database, found[1:])
         assert [row.id for row in rows] == ["run_000002", "run_000003"]
-        assert rows[0].reason == REASON
+        assert rows[0].acted.reason == REASON
         (bare,) = await read_session(store.database, "ses_b")
-        assert (bare.acting, bare.took_over_from, bare.turn) == (None, None, None)
+        assert bare.acted == ActingNote()
 
 
 async def test_who_acted_is_kept_without_the_content_and_why_is_not(target):
@@ -56,6 +58,4 @@ async def test_who_acted_is_kept_without_the_content_and_why_is_not(target):
         await store.append(request(1), session="ses_a", acted=acted, content=False)
         await store.flush()
         row = await store.summary("run_000001")
-        assert (row.acting, row.took_over_from, row.turn, row.reason) == (
-            "big", "small", None, None
-        )  # fmt: skip
+        assert row.acted == ActingNote(acting="big", took_over_from="small")

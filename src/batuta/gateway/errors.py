@@ -134,6 +134,12 @@ def server_closing() -> APIError:
     return APIError(503, "overloaded", message, headers={"retry-after": "1"})
 
 
+def request_stopped() -> APIError:
+    """Return the error of a request that somebody stopped on the page."""
+    message = "This request was stopped on the server's page."
+    return APIError(409, "request_stopped", message, headers={"x-should-retry": "false"})
+
+
 def internal_error() -> APIError:
     """Return the error for our own fault; the reader is told nothing of it."""
     return APIError(500, "server_error", "The server failed to handle the request.")

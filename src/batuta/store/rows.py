@@ -7,7 +7,7 @@ text. A run keeps at most `LABEL_BYTES` of them, as lists are read from indexes 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from decimal import Decimal
 from math import isfinite
 from typing import Any
@@ -43,13 +43,13 @@ class ActingNote:
     """Who acted at a request of a session, and why."""
 
     acting: str | None = None
-    """The worker whose reply reached the client; None: nobody's did."""
+    """The worker whose reply reached the client; None: nobody's did, or it is not known."""
     took_over_from: str | None = None
     """The worker that had acted before; None: nobody had, or the same one."""
-    turn: str = ""
-    """A digest that all requests of a turn have in common; empty: it belongs to no turn."""
-    reason: str = ""
-    """Why that worker, as clauses; empty: nobody chose."""
+    turn: str | None = None
+    """A digest that all requests of a turn have in common; None: of no turn, or not kept."""
+    reason: str | None = None
+    """Why that worker, as clauses; None: nobody chose, or it is not kept."""
 
 
 NO_ACTING_NOTE = ActingNote()
@@ -150,14 +150,8 @@ class RunSummary:
     """How it did beside the best single worker, as a judge said; None: nobody was asked."""
     shadow_usd: Decimal | None = None
     """The dollars of asking that worker and the judge."""
-    acting: str | None = None
-    """The worker whose reply reached the client; None: nobody's did, or it is not known."""
-    took_over_from: str | None = None
-    """The worker that had acted in the session before; None: nobody had, or the same one."""
-    turn: str | None = None
-    """A digest that all requests of a turn of the session have in common; None: it is not kept."""
-    reason: str | None = None
-    """Why that worker acted; None: nobody chose, or it is not kept."""
+    acted: ActingNote = NO_ACTING_NOTE
+    """Who acted in its session, and why."""
 
     @property
     def workers(self) -> tuple[str, ...]:
@@ -247,7 +241,13 @@ def summary_from_row(row: Mapping[str, Any]) -> RunSummary:
     values: dict[str, Any] = dict(row)
     values["cost"] = Cost(values.pop("usd"), values.pop("unpriced_calls"))
     values["outcome"] = Outcome(values["outcome"])
-    return RunSummary(**values)
+    acted = take_acting_note(values)
+    return RunSummary(**values, acted=acted)
+
+
+def take_acting_note(values: dict[str, Any]) -> ActingNote:
+    """Take the columns that say who acted out of a row's values, and return them as a note."""
+    return ActingNote(**{each.name: values.pop(each.name) for each in fields(ActingNote)})
 
 
 def _encode_body(run: Run) -> bytes | None:
@@ -290,8 +290,8 @@ def _run_row(entry: RunEntry) -> dict[str, Any]:
         "labels": run_labels(run, entry.labels if entry.content else None),
         "acting": _optional_text(acted.acting),
         "took_over_from": _optional_text(acted.took_over_from),
-        "turn": (entry.content and sql_text(acted.turn)) or None,
-        "reason": (entry.content and sql_text(acted.reason)) or None,
+        "turn": _optional_text(acted.turn) if entry.content else None,
+        "reason": _optional_text(acted.reason) if entry.content else None,
     }
 
 

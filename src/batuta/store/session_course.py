@@ -12,7 +12,7 @@ from batuta.core import Cost, RunId
 from batuta.store.codec import sql_text
 from batuta.store.database import Database
 from batuta.store.models import RUNS
-from batuta.store.rows import RunSummary
+from batuta.store.rows import ActingNote, RunSummary, take_acting_note
 from batuta.store.run_list import read_summaries
 
 MOST_REQUESTS = 10_000
@@ -26,14 +26,8 @@ class SessionRequest:
     id: RunId
     created: float
     """Seconds since the epoch."""
-    acting: str | None
-    """The worker whose reply reached the client; None: nobody's did, or it is not known."""
-    took_over_from: str | None
-    """The worker that had acted before; None: nobody had, or the same one."""
-    turn: str | None
-    """A digest that all requests of a turn have in common; None: it is not kept."""
-    reason: str
-    """Why the worker took over; empty: none did, or it is not kept."""
+    acted: ActingNote
+    """Who acted; why, where another worker took over."""
     input_tokens: int
     cached_tokens: int
     cost: Cost
@@ -74,5 +68,5 @@ async def read_requests(database: Database, requests: Sequence[SessionRequest]) 
 
 
 def _read_request(row: dict[str, Any]) -> SessionRequest:
-    cost, reason = Cost(row.pop("usd"), row.pop("unpriced_calls")), row.pop("reason") or ""
-    return SessionRequest(**row, cost=cost, reason=reason)
+    cost, acted = Cost(row.pop("usd"), row.pop("unpriced_calls")), take_acting_note(row)
+    return SessionRequest(**row, cost=cost, acted=acted)

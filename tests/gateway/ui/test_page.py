@@ -22,6 +22,7 @@ from batuta.core.conductor import NULL_LISTENER
 from batuta.core.formatting import format_cost
 from batuta.gateway import create_app
 from batuta.gateway.access.caller import Authenticator
+from batuta.gateway.serving.deliver import RequestScopes
 from batuta.gateway.serving.drift import DriftMonitor
 from batuta.gateway.ui.keys import PAGE_SIZE
 from batuta.gateway.ui.page_runs import PageRuns
@@ -252,7 +253,7 @@ async def test_runs_of_the_page_take_the_servers_places(tmp_path):
 
 def test_runs_that_have_ended_hold_little_memory():
     """Sixteen questions of 20 MB would be held for good, and counted nowhere."""
-    runs, session = PageRuns(), cast("Any", SimpleNamespace(tenant=None))
+    runs, session = PageRuns(RequestScopes()), cast("Any", SimpleNamespace(tenant=None))
 
     def end_run(number, parts):
         question = Question(messages=(Message(role=Role.USER, parts=parts),))

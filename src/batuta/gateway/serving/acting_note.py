@@ -20,12 +20,12 @@ def note_acting(call: SessionCall | None, run: Run) -> ActingNote:
     return ActingNote(
         acting=acting,
         took_over_from=str(before) if has_switched else None,
-        turn=call.before.turn if call is not None and call.thread else "",
+        turn=(call.before.turn or None) if call is not None and call.thread else None,
         reason=_join_reasons(run),
     )
 
 
-def _join_reasons(run: Run) -> str:
+def _join_reasons(run: Run) -> str | None:
     """Return the reasons of all rounds' decisions, each once."""
     found = dict.fromkeys(round_.decision.reason for round_ in run.rounds)
-    return "; ".join(filter(None, found))[:_LONGEST_REASON]
+    return "; ".join(filter(None, found))[:_LONGEST_REASON] or None

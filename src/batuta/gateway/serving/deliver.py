@@ -6,10 +6,10 @@ A request in flight ends when its reader goes away, reads too slowly, or the ser
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
-from time import monotonic
+from time import monotonic, time
 from typing import Any, Protocol, final
 
 import anyio
@@ -17,7 +17,13 @@ import orjson
 from starlette.types import Receive, Send
 
 from batuta.core import Cropping, Event, EventHandler, MalformedPlan, Outcome, Reply, Run
-from batuta.gateway.errors import APIError, internal_error, log_exception, server_closing
+from batuta.gateway.errors import (
+    APIError,
+    internal_error,
+    log_exception,
+    request_stopped,
+    server_closing,
+)
 from batuta.gateway.http.body import encode_json, raw_headers, send_json
 from batuta.gateway.serving.admission import PreparedCall
 from batuta.gateway.serving.execute import RunService
@@ -168,6 +174,14 @@ class DisconnectReason(Enum):
     CLIENT_GONE = "the reader closed the connection"
     CLIENT_SLOW = "the reader did not read"
     SERVER_CLOSING = "the server is shutting down"
+    STOPPED = "somebody stopped it on the page"
+
+
+def _end_error(ended: DisconnectReason | None) -> APIError | None:
+    """Return what a reader who is still there is told of an early end."""
+    if ended is DisconnectReason.SERVER_CLOSING:
+        return server_closing()
+    return request_stopped() if ended is DisconnectReason.STOPPED else None
 
 
 class KeepAlive(Protocol):
@@ -186,11 +200,17 @@ class KeepAlive(Protocol):
 class RequestScope:
     """One request's work, and what can end it."""
 
-    __slots__ = ("reason", "scope")
+    __slots__ = ("_ended", "_is_done", "prepared", "reason", "scope", "started")
 
-    def __init__(self, scope: anyio.CancelScope) -> None:
+    def __init__(self, scope: anyio.CancelScope, prepared: PreparedCall | None) -> None:
         self.scope = scope
         """Around the work."""
+        self.prepared = prepared
+        """The call that it runs; None: it tells of a run that goes on without it."""
+        self.started = time()
+        """Seconds since the epoch."""
+        self._is_done = False
+        self._ended: anyio.Event | None = None
         self.reason: DisconnectReason | None = None
         """Why it was ended early; None if it was not."""
 
@@ -198,6 +218,18 @@ class RequestScope:
         """Cancel the work; the first reason counts."""
         self.reason = self.reason or reason
         self.scope.cancel()
+
+    def close(self) -> None:
+        """Let those go who wait for the end."""
+        self._is_done = True
+        if self._ended is not None:
+            self._ended.set()
+
+    async def wait_for_end(self) -> None:
+        """Wait until the work is done or has been cancelled, and what it spent is stored."""
+        if not self._is_done:
+            self._ended = self._ended or anyio.Event()
+            await self._ended.wait()
 
 
 @final
@@ -211,6 +243,9 @@ class RequestScopes:
     def __len__(self) -> int:
         return len(self._scopes)
 
+    def __iter__(self) -> Iterator[RequestScope]:
+        return iter(tuple(self._scopes))
+
     def close(self) -> None:
         """End every request, and each that begins later at once."""
         self._closing = True
@@ -222,13 +257,20 @@ class RequestScopes:
         receive: Receive,
         work: Callable[[], Awaitable[None]],
         keep_alive: KeepAlive | None = None,
+        prepared: PreparedCall | None = None,
     ) -> DisconnectReason | None:
         """Do `work` while somebody waits for it.
+
+        Args:
+            receive: of the request.
+            work: what is done.
+            keep_alive: what is done beside it from time to time.
+            prepared: the call that the work runs; None: it runs none.
 
         Returns:
             None if the work was done; else why it was cancelled.
         """
-        request = RequestScope(anyio.CancelScope())
+        request = RequestScope(anyio.CancelScope(), prepared)
         self._scopes.add(request)
         done = False
         try:
@@ -243,6 +285,7 @@ class RequestScopes:
                     watch.cancel()
         finally:
             self._scopes.discard(request)
+            request.close()
         return None if done else request.reason
 
 
@@ -404,17 +447,17 @@ class AnswerDelivery:
         """Run the call and send the body; nothing if the reader went away.
 
         Raises:
-            APIError: the run has no answer, or the server stops.
+            APIError: the run has no answer, or it or the server was stopped.
         """
         runs: list[Run] = []
 
         async def work() -> None:
             runs.append(await self.service.execute(prepared))
 
-        ended = await self.scopes.run(receive, work)
+        ended = await self.scopes.run(receive, work, None, prepared)
         if not runs:
-            if ended is DisconnectReason.SERVER_CLOSING:
-                raise server_closing()
+            if (error := _end_error(ended)) is not None:
+                raise error
             return
         run = runs[0]
         headers = {**prepared.headers, **response_headers(run)}
@@ -440,13 +483,13 @@ class AnswerDelivery:
                 errors.append(error)
 
         try:
-            ended = await self.scopes.run(receive, work, keep_alive)
+            ended = await self.scopes.run(receive, work, keep_alive, prepared)
         except Exception as error:  # noqa: BLE001 - the 200 is out: say it in the stream
             log_exception(error)
             ended = None
             errors.append(internal_error())
-        if ended is DisconnectReason.SERVER_CLOSING:
-            errors.append(server_closing())
+        if (end := _end_error(ended)) is not None:
+            errors.append(end)
         for error in errors:
             await renderer.fail(error)
 

@@ -15,6 +15,7 @@ from batuta.core.small_number import read_small_number
 from batuta.gateway.errors import invalid_value, not_found, require_part
 from batuta.gateway.serving.models import Catalogue
 from batuta.gateway.ui.curves import Chart, draw_chart
+from batuta.gateway.ui.page_runs import PageRuns
 from batuta.gateway.ui.rendering import render_page
 from batuta.gateway.ui.run_view import worker_colour
 from batuta.gateway.ui.session import WebSession
@@ -82,9 +83,9 @@ class SessionCourse:
         self.parts: dict[str, WorkerPart] = {}
         """What each worker did, in the order in which they began to act."""
         for request in requests:
-            if request.turn is not None:
-                self.turns.setdefault(request.turn, len(self.turns) + 1)
-            part = self.parts.setdefault(request.acting or "", WorkerPart())
+            if request.acted.turn is not None:
+                self.turns.setdefault(request.acted.turn, len(self.turns) + 1)
+            part = self.parts.setdefault(request.acted.acting or "", WorkerPart())
             part.requests += 1
             part.cost += request.cost
 
@@ -104,13 +105,13 @@ class SessionCourse:
     def switches(self) -> list[tuple[int, SessionRequest]]:
         """The requests at which another worker took over, with their numbers."""
         numbered = enumerate(self.requests, 1)
-        return [(number, each) for number, each in numbered if each.took_over_from is not None]
+        return [(number, each) for number, each in numbered if each.acted.took_over_from]
 
     @property
     def stretches(self) -> Iterator[Stretch]:
         """Who acted along the session."""
         begun, whole = 0, len(self.requests)
-        for worker, members in groupby(self.requests, lambda each: each.acting or ""):
+        for worker, members in groupby(self.requests, lambda each: each.acted.acting or ""):
             count = sum(1 for _ in members)
             yield Stretch(worker, 100 * begun / whole, 100 * count / whole)
             begun += count
@@ -133,7 +134,7 @@ class SessionCourse:
         """Return these requests by the turns to which they belong."""
         return [
             ShownTurn(number=self.turns.get(turn or ""), requests=list(members))
-            for turn, members in groupby(shown, lambda each: each.request.turn)
+            for turn, members in groupby(shown, lambda each: each.request.acted.turn)
         ]
 
 
@@ -141,12 +142,15 @@ class SessionCourse:
 class ConductedSessionPage:
     """The screen; a tenant sees its own sessions and nobody else's."""
 
-    def __init__(self, catalogue: Catalogue, store: Store | None) -> None:
+    def __init__(self, catalogue: Catalogue, store: Store | None, page_runs: PageRuns) -> None:
         self._catalogue = catalogue
+        self._page_runs = page_runs
         self._kept = store
 
     async def page(self, request: Request, session: WebSession) -> Response:
         """Show a session's figures, its switches, and a page of its requests, oldest first.
+
+        Those that still run stand above them.
 
         Raises:
             APIError: there is no such session for this visitor, or no such request in it.
@@ -154,20 +158,26 @@ class ConductedSessionPage:
         store = require_part(self._kept, "This server keeps no runs.")
         name: str = request.path_params["session"]
         course = SessionCourse(await read_session(store.database, name, session.tenant))
-        if not course.requests:
+        going_on = [run for run in self._page_runs.unfinished(session) if run.session == name]
+        if not course.requests and not going_on:
             raise not_found(f"The session '{name[:80]}'")
-        first = _read_first(request, len(course.requests))
+        first = _read_first(request, max(len(course.requests), 1))
         shown = await _read_page(store, course, first)
         saved = await list_savings(store.database, 1, tenant=session.tenant, session=name)
         beginning = shown[:1] if first == 1 else await _read_page(store, course, 1, 1)
+        question = beginning[0].run.question_preview if beginning else ""
+        tenant = beginning[0].run.tenant if beginning else ""
+        if not course.requests:
+            question, tenant = going_on[-1].question, going_on[-1].tenant
         pool = self._catalogue.pool
         return render_page(
             request,
             "conducted_session.html.jinja",
             session=session,
             name=name,
-            question=beginning[0].run.question_preview if beginning else "",
-            tenant=beginning[0].run.tenant if beginning else "",
+            question=question,
+            tenant=tenant,
+            going_on=going_on,
             course=course,
             colours={worker: worker_colour(pool, worker) for worker in course.parts},
             turns=course.group(shown),

@@ -1,4 +1,8 @@
-"""The runs that the page has asked for; each continues unless a user stops it, watched or not."""
+"""The runs that go on and can be stopped on the page.
+
+Those that the page has asked for continue unless a user stops them, watched or not; those that a
+client of the API waits for are watched by that client.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +33,7 @@ from batuta.core import (
 )
 from batuta.gateway.errors import APIError
 from batuta.gateway.serving.admission import PreparedCall
+from batuta.gateway.serving.deliver import DisconnectReason, RequestScope, RequestScopes
 from batuta.gateway.ui.session import WebSession
 
 _SECONDS_TO_END = 5.0
@@ -75,6 +80,9 @@ class PageRun:
     It is the renderer of its own execution: it keeps the run's events, and each reader's page is
     made from them.
     """
+
+    has_screen = True
+    """Whether it can be watched at an address of its own."""
 
     def __init__(self, prepared: PreparedCall, *, tenant: str | None) -> None:
         self.id = str(prepared.run_id)
@@ -178,10 +186,48 @@ class PageRun:
 
 
 @final
+class ClientRun:
+    """A run that a client of the API waits for: it can be stopped here, and is watched there."""
+
+    has_screen = False
+
+    def __init__(self, request: RequestScope, prepared: PreparedCall) -> None:
+        self._request = request
+        self.id = str(prepared.run_id)
+        self.tenant = prepared.caller.tenant
+        """The tenant that owns the run."""
+        self.session = prepared.session
+        """The id of its session; None: of none."""
+        self.model = prepared.served_model.name
+        self.question = prepared.call.question.title if prepared.call.store else ""
+        """Its question; empty where its content is not to be kept."""
+        self.started = request.started
+
+    def elapsed(self) -> float:
+        """Return the seconds since the run began."""
+        return time() - self.started
+
+    def stop(self) -> None:
+        """End the run and its paid calls; its client is told so."""
+        self._request.end(DisconnectReason.STOPPED)
+
+    async def wait_for_end(self) -> None:
+        """Wait until the run is stored, for some seconds at most."""
+        with anyio.move_on_after(_SECONDS_TO_END):
+            await self._request.wait_for_end()
+
+
+@final
 class PageRuns:
     """The runs of one process that the page has asked for: the unfinished and the latest ones."""
 
-    def __init__(self) -> None:
+    def __init__(self, requests: RequestScopes) -> None:
+        """Nothing is known of any run yet.
+
+        Args:
+            requests: the requests that the server is answering.
+        """
+        self._requests = requests
         self._runs: OrderedDict[str, PageRun] = OrderedDict()
 
     @contextmanager
@@ -204,6 +250,16 @@ class PageRuns:
         """Return the visitor's runs that have not ended, newest first."""
         known = reversed(self._runs.values())
         return [r for r in known if not r.has_ended and session.tenant in {None, r.tenant}]
+
+    def unfinished(self, session: WebSession) -> list[PageRun | ClientRun]:
+        """Return the visitor's runs that have not ended, also those of clients, newest first."""
+        called = [
+            ClientRun(request, request.prepared)
+            for request in self._requests
+            if request.prepared is not None and str(request.prepared.run_id) not in self._runs
+        ]
+        seen = [run for run in called if session.tenant in {None, run.tenant}]
+        return sorted([*self.going_on(session), *seen], key=lambda run: -run.started)
 
     def _forget_ended(self) -> None:
         """Forget the oldest of the runs that have ended, until those that are left are few."""

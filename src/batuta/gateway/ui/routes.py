@@ -54,7 +54,7 @@ def page_routes(
     oidc: OidcClient | None = None,
 ) -> list[BaseRoute]:
     """Return every route of the page."""
-    sessions, page_runs = SessionManager(authenticator.key_hasher), PageRuns()
+    sessions, page_runs = SessionManager(authenticator.key_hasher), PageRuns(delivery.scopes)
     shown = catalogue, store, page_runs
     runs, comparison, playground = RunPages(*shown), ComparisonPage(*shown), PlaygroundPage(*shown)
     keys, sources = KeyPages(catalogue, store, authenticator), SourcesPage(store, page_runs)
@@ -91,7 +91,7 @@ def page_routes(
         *_list_sign_in_routes(sessions, signing),
         *_list_routes(sessions, screens, "GET"),
         *_list_key_routes(sessions, keys, own_keys),
-        *_list_account_routes(sessions, catalogue, store),
+        *_list_account_routes(sessions, *shown),
         *_list_learning_routes(sessions, catalogue, store),
         *_list_pool_routes(sessions, pool_forms, PoolPage(catalogue, store, drift, pool_forms)),
         *_list_routes(sessions, forms, "POST"),
@@ -114,12 +114,12 @@ def _list_key_routes(
 
 
 def _list_account_routes(
-    sessions: SessionManager, catalogue: Catalogue, store: Store | None
+    sessions: SessionManager, catalogue: Catalogue, store: Store | None, page_runs: PageRuns
 ) -> list[Route]:
     """List the routes of what was spent, by whom, and what was done."""
     screens = {
         "/ui/usage": UsagePage(store).page,
-        "/ui/sessions/{session}": ConductedSessionPage(catalogue, store).page,
+        "/ui/sessions/{session}": ConductedSessionPage(catalogue, store, page_runs).page,
         "/ui/audit": AuditPage(store).page,
     }
     return _list_routes(sessions, screens, "GET")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import final
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
@@ -15,12 +16,13 @@ from batuta.clients import WorkerHealth
 from batuta.core import Outcome, Reply
 from batuta.core.formatting import format_cost, format_count, format_seconds
 from batuta.core.small_number import read_small_number
+from batuta.errors import StoreError
 from batuta.gateway.access.caller import CallerRole, record_export, record_reading
 from batuta.gateway.errors import invalid_value, not_found, require_part
 from batuta.gateway.serving.models import Catalogue
 from batuta.gateway.ui import run_view
 from batuta.gateway.ui.conversation import list_pictures
-from batuta.gateway.ui.page_runs import PageRun, PageRuns
+from batuta.gateway.ui.page_runs import ClientRun, PageRun, PageRuns
 from batuta.gateway.ui.playground import is_too_large, load_run
 from batuta.gateway.ui.rendering import PAGE_HEADERS, render_answers, render_fragment, render_page
 from batuta.gateway.ui.session import WebSession, read_form
@@ -135,7 +137,7 @@ class ShownFilter:
     @property
     def finds_going_on(self) -> bool:
         """Return True if runs that go on may be shown: they have no cost, length or score yet."""
-        return all(name in {"q", "model", "tenant"} for name, _ in self.given)
+        return all(name in {"q", "model", "tenant", "session"} for name, _ in self.given)
 
     def sorted_by(self, name: str) -> str:
         """Return the address of the list in that order.
@@ -253,13 +255,19 @@ class RunPages:
         """Stop a run that goes on; lead to what it has spent, or back to the list."""
         form = await read_form(request, session)
         run_id: str = request.path_params["id"]
-        page_run = self._page_runs.find(run_id, session)
-        if page_run is None:
-            await self._summary(request, session)
+        unfinished = self._page_runs.unfinished(session)
+        run = next((each for each in unfinished if each.id == run_id), None)
+        if run is None:
+            of_session = (await self._summary(request, session)).session
         else:
-            page_run.stop()
-            await page_run.wait_for_end()
-        target = "/ui/runs" if form.get("from") == "list" else f"/ui/runs/{run_id}"
+            of_session = run.session
+            run.stop()
+            await run.wait_for_end()
+            if self._kept is not None:
+                with suppress(StoreError):  # it is written later, and the list has it then
+                    await self._kept.flush()
+        targets = {"list": RUNS_PATH, "session": f"/ui/sessions/{quote(of_session or '')}"}
+        target = targets.get(form.get("from", ""), f"{RUNS_PATH}/{run_id}")
         return RedirectResponse(target, _SEE_OTHER, PAGE_HEADERS)
 
     async def export(self, request: Request, session: WebSession) -> Response:
@@ -339,16 +347,17 @@ class RunPages:
         health = self._catalogue.health.items()
         return {str(worker): each for worker, each in health if each.error}
 
-    def _going_on(self, shown: ShownFilter, session: WebSession) -> list[PageRun]:
+    def _going_on(self, shown: ShownFilter, session: WebSession) -> list[PageRun | ClientRun]:
         """Return the runs that go on, among those that the list is to show."""
         if not shown.finds_going_on or shown.problem:
             return []
         wanted, words = shown.wanted, shown.wanted.search.casefold()
         return [
             run
-            for run in self._page_runs.going_on(session)
+            for run in self._page_runs.unfinished(session)
             if wanted.model in {None, run.model}
             and wanted.tenant in {None, run.tenant}
+            and wanted.session in {None, run.session}
             and (words in run.question.casefold() or run.id.startswith(wanted.search))
         ]
 
