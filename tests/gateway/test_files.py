@@ -13,6 +13,7 @@ import aiohttp
 import anyio
 import openai
 import pytest
+from sqlalchemy import insert
 
 from batuta.clients import HttpTransport, ScriptedClient
 from batuta.config.tool_settings import FileSearchSetting, ToolsSetting
@@ -21,6 +22,7 @@ from batuta.core import Finish, Image, Reply, Role, Text, ToolCall
 from batuta.core.formatting import plain_name
 from batuta.encoder import open_encoder
 from batuta.gateway.serving.uploaded_files import FileLimits
+from batuta.store.models import FILES as FILE_ROWS
 from encoder.test_sentence_encoder import needs_encoder
 from fakes import documents
 from fakes.sdks import anthropic
@@ -370,6 +372,41 @@ async def searching_server(store, ada):
         state = scripted_state({"ada": ada}, store=store, file_limits=LIMITS, server_tools=offered)
         async with Serving(state) as server:
             yield server
+
+
+async def test_ten_thousand_files_of_a_tenant_are_listed_searched_and_forgotten(store):
+    few = replace(LIMITS, tenant_files=10_000)
+    rows = [
+        {"id": f"file-{n:05}", "tenant": "local", "name": f"{n}.txt", "media_type": "text/plain",
+         "purpose": "user_data", "created": 1000.0 + n // 7, "expires": None, "size": 9, "content": b"x",
+         "text": f"The observatory {n} opened in {1000 + n}.".encode(), "fault": "", "vectors": None}
+        for n in range(10_000)
+    ]  # fmt: skip
+    await store.database.run_write(lambda connection: connection.execute(insert(FILE_ROWS), rows))
+    ada = searching("observatory 7777")
+    tools = ToolsSetting(files=FileSearchSetting(server_tool=True, timeout_s=60))
+    async with HttpTransport() as http:
+        offered = open_served_tools(tools, http, {})
+        state = scripted_state({"ada": ada}, store=store, file_limits=few, server_tools=offered)
+        async with Serving(state) as server:
+            status, said = await upload(server, "one-more.txt", b"x")
+            assert status == 413 and "may have 10000" in said["error"]["message"]
+            listed, more, after = [], True, ""
+            while more:
+                path = f"/v1/files?limit=1000{after}"
+                page = (await server.get(path))[1]
+                listed += [each["id"] for each in page["data"]]
+                more, after = page["has_more"], f"&after={page['last_id']}"
+            assert sorted(listed) == [row["id"] for row in rows]
+            tool = {"type": "file_search", "vector_store_ids": ["all"]}
+            body = {"model": "worker/ada", "input": "When?", "tools": [tool]}
+            for found in (["6777.txt", "7777.txt"], ["6777.txt"]):  # one by its year
+                status, _, got = await server.post("/v1/responses", json=body)
+                assert status == 200, got
+                names = [each["filename"] for each in got["output"][0]["results"]]
+                assert sorted(names) == found
+                async with server.http.delete("/v1/files/file-07777") as response:
+                    assert response.status == (200 if len(found) == 2 else 404)
 
 
 async def test_a_message_searches_uploaded_files_and_cites_them(store):

@@ -3,6 +3,7 @@
 import re
 from contextlib import asynccontextmanager
 from decimal import Decimal
+from time import process_time
 from typing import Any
 
 import openai
@@ -12,8 +13,9 @@ import pytest
 from batuta.clients import HttpTransport, ScriptedClient
 from batuta.config.tool_settings import SearchSetting, ToolsSetting
 from batuta.config.tools import open_served_tools
-from batuta.core import Cost, Finish, Reply, Role, ToolCall, Usage
+from batuta.core import Citation, Cost, Finish, Reply, Role, ToolCall, Usage
 from batuta.gateway.responses.events import replay_events
+from batuta.gateway.serving.server_tools import find_citations
 from batuta.guardrails import GroundedAction, GroundedPolicy, Guardrails
 from batuta.language.grounding import MARK
 from fakes.sdks import anthropic
@@ -402,6 +404,16 @@ async def test_what_was_never_fetched_is_no_citation_in_any_dialect(searches, st
         cited += [annotated(block.get("citations") or ())]
     assert all("[99]" in text and INVENTED in text for text in texts)
     assert cited == [[f"{fake.url}/imola-observatory"] * searches] * 3
+
+
+def test_an_address_with_many_marks_behind_is_read_in_time_of_its_length():
+    page = Citation(url="http://a.org/x", title="x")
+    began = process_time()
+    assert not find_citations(f"http://a.org/y{'.' * 300_000}", [page])
+    assert process_time() - began < 2
+    for text in ("(http://a.org/x).", "**http://a.org/x**!", "http://a.org/x?utm_source=openai)."):
+        (place,) = find_citations(text, [page])
+        assert text[place.start : place.end].startswith("http") and text[place.end - 1] in "xi"
 
 
 async def test_what_was_never_fetched_is_marked_where_answers_are_checked():

@@ -65,12 +65,13 @@ def find_addresses(text: str) -> tuple[str, ...]:
 
 def _trim_address(address: str) -> str:
     """Return the address without the marks that a sentence puts after it."""
-    while address and (
-        address[-1] in _AFTER_ADDRESS
-        or (
-            address[-1] in _PAIRS
-            and address.count(address[-1]) > address.count(_PAIRS[address[-1]])
-        )
+    left = {sign: address.count(sign) for pair in _PAIRS.items() for sign in pair}
+    end = len(address)
+    while end and (
+        (last := address[end - 1]) in _AFTER_ADDRESS
+        or (last in _PAIRS and left[last] > left[_PAIRS[last]])
     ):
-        address = address[:-1]
-    return address
+        if last in _PAIRS:
+            left[last] -= 1
+        end -= 1
+    return address[:end]

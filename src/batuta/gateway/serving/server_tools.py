@@ -39,6 +39,7 @@ _WORDS = {
 }
 _MARKS = re.compile(r"\[(\d{1,3})\](?![(:])|https?://[^\s<>\"'`\\^{}|\]]+")
 _AFTER_ADDRESS = ".,;:!?*_)"
+_MOST_MARKS = 9
 
 
 def server_tool_name(kind: str | None) -> str | None:
@@ -194,16 +195,21 @@ def find_citations(text: str, pages: Sequence[Citation]) -> list[CitedPlace]:
             number = int(mark[1])
             page = pages[number - 1] if 0 < number <= len(pages) else None
         else:
-            url = mark[0]
-            while (
-                url not in by_url
-                and page_address(url) not in by_url
-                and url
-                and url[-1] in _AFTER_ADDRESS
-            ):
-                url = url[:-1]
-            page = by_url.get(url) or by_url.get(page_address(url))
-            end = mark.start() + len(url)
+            page, length = _find_page(mark[0], by_url)
+            end = mark.start() + length
         if page is not None:
             places.append(CitedPlace(mark.start(), end, page))
     return places
+
+
+def _find_page(address: str, by_url: Mapping[str, Citation]) -> tuple[Citation | None, int]:
+    """Return the page at an address, and its length without the marks that a sentence puts behind.
+
+    Of many marks only a few are tried, since each try reads the address.
+    """
+    marks = len(address) - len(address.rstrip(_AFTER_ADDRESS))
+    for behind in range(min(marks, _MOST_MARKS) + 1):
+        url = address[: len(address) - behind]
+        if page := by_url.get(url) or by_url.get(page_address(url)):
+            return page, len(url)
+    return None, len(address)
