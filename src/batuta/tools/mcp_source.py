@@ -99,8 +99,8 @@ class McpTool:
             raise ToolError(failure, cost=call_cost(self)) from None
         text = "\n".join(part.text for part in result.content if isinstance(part, TextContent))
         if result.is_error:
-            said = " ".join(wrap_fetched(text, 300).split())
-            failure = f"the tool {self._tool} failed: {said}"
+            reason = " ".join(wrap_fetched(text, 300).split())
+            failure = f"the tool {self._tool} failed: {reason}"
             raise ToolError(failure, cost=call_cost(self))
         room = max(self.limits.characters - 100, 0)  # the tags
         return ToolOutput(parts=(Text(wrap_fetched(text, room)),))
