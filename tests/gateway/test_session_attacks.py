@@ -271,7 +271,7 @@ async def test_money_that_ends_in_a_tool_loop_is_an_error_that_is_shown_and_adds
                 break
             agent.take(told)
             actions += 1
-        assert 5 <= actions <= 8 and status == 429 and headers["x-should-retry"] == "false"
+        assert 5 <= actions <= 14 and status == 429 and headers["x-should-retry"] == "false"
         code, message = agent.shown(told)
         assert code == ("budget_exceeded" if "key" in whose else "session_limit_exceeded")
         limit = "$0.030 a day" if "key" in whose else "may cost $0.012"
@@ -300,3 +300,28 @@ async def test_advice_that_the_session_cannot_pay_is_not_asked_and_the_worker_ac
         [spent] = await report_spending(store.database, ("tenant",))
     assert asked(clients) == {"small": 3, "big": 0}
     assert spent.cost.usd <= Decimal("0.0065")
+
+
+@pytest.mark.parametrize("title", [False, True])
+async def test_a_budget_that_pays_the_acting_worker_lets_it_act_though_the_best_is_too_dear(
+    store, title
+):
+    """The best worker would have to read the conversation for more than the key has."""
+    clients = scripted(small=["Mended."], big=[])
+    gate = Authenticator(store, SECRET, "the-admins-own-token")
+    models = served_models(POOL, Escalate())
+    state = server_state(POOL, clients, models, store=store, authenticator=gate)
+    long = "word " * 10_000
+    body = {"messages": [{"role": "user", "content": f"Mend it: {long}"}]}
+    if title:
+        first = "Generate a title for this conversation:"
+        body["messages"].insert(0, {"role": "user", "content": first})
+    else:
+        body |= {"tools": [{"type": "function", "function": FUNCTION}]}
+    async with Serving(state) as server:
+        limits = KeyPermissions(per_day=Decimal("0.2"))
+        issued = await store.keys.create(SECRET, "acme", "k", limits)
+        headers = {"authorization": f"Bearer {issued[1].text}"}
+        status, _, told = await server.post(json={"model": "batuta-ultra", **body}, headers=headers)
+    assert status == 200, told
+    assert asked(clients) == {"small": 1, "big": 0}

@@ -210,7 +210,7 @@ class ActingWorker:
 
     name: str
     worker: WorkerId
-    reason: str
+    reason: str = ""
 
     async def plan(
         self, context: PlanningContext, listener: CallListener = NULL_LISTENER

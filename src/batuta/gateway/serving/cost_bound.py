@@ -47,6 +47,7 @@ def bound_first_calls(
     limits: Limits,
     *,
     direct: bool,
+    acting: Worker | None = None,
     conductor_worker: Worker | None = None,
 ) -> FirstCallsCost:
     """Return the most that a draft and the first step can cost.
@@ -56,9 +57,11 @@ def bound_first_calls(
         pool: who may answer.
         limits: of the run.
         direct: one worker is passed through, so the first call is the run.
+        acting: that worker, where it is chosen; None: the best one.
         conductor_worker: the worker whose model conducts, if one does.
     """
-    workers = pool.ranked()[:1] if direct else pool.workers
+    passed_through = pool.ranked()[:1] if acting is None else (acting,)
+    workers = passed_through if direct else pool.workers
     requests = [_step_request(question, worker.sampling) for worker in workers]
     size = measure_prompt(requests[0])  # workers differ in their defaults, not in the prompt
     bounds = [

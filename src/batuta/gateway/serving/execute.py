@@ -17,6 +17,7 @@ from typing import final
 import anyio
 
 from batuta.conductors import FixedConductor
+from batuta.conductors.sessions.patterns import ActingWorker
 from batuta.core import EventHandler, Outcome, Run, RunId, WorkerId
 from batuta.core.conductor import conductor_worker
 from batuta.engine import Recorder, RunHooks, RunSettings, conduct, new_run_id
@@ -79,12 +80,14 @@ def _first_calls_cost(prepared: PreparedCall) -> FirstCallsCost:
     """Return the most that the run's first calls can cost."""
     if prepared.earlier is not None:
         return FirstCallsCost(Decimal(0), Decimal(0))
-    served = prepared.served_model
+    served, pool = prepared.served_model, prepared.pool
+    acts = served.conductor.worker if isinstance(served.conductor, ActingWorker) else None
     return bound_first_calls(
         prepared.call.question,
-        prepared.pool,
+        pool,
         prepared.limits,
         direct=served.direct,
+        acting=pool[acts] if acts is not None and acts in pool else None,
         conductor_worker=conductor_worker(served.conductor),
     )
 

@@ -16,6 +16,7 @@ from typing import final
 
 from batuta.clients.public_addresses import is_public_url
 from batuta.conductors import FixedConductor, single_worker
+from batuta.conductors.sessions.patterns import ActingWorker
 from batuta.config.effort import conductor_for_effort, limits_for_effort, pool_for_effort
 from batuta.core import (
     Client,
@@ -28,7 +29,6 @@ from batuta.core import (
     Request,
     Role,
     RunId,
-    Step,
     Worker,
     WorkerId,
     Workflow,
@@ -536,11 +536,9 @@ def answer_alone(served: ServedModel, kind: str, question: Question, pool: Pool)
         pool: the workers that may answer.
     """
     worker = _cheapest_worker(question, pool, served.limits.unknown)
-    flow = Workflow((Step(subtask="", worker=worker.id),))
     name = f"{kind}: answered by {worker.id}, not conducted"
-    return replace(
-        served, conductor=FixedConductor(name, lambda _: flow), direct=True, explore=None
-    )
+    alone = ActingWorker(name=name, worker=worker.id)
+    return replace(served, conductor=alone, direct=True, explore=None)
 
 
 def _cheapest_worker(question: Question, pool: Pool, unknown: Price) -> Worker:
