@@ -87,6 +87,22 @@ async def test_settings_are_written_and_undone_byte_for_byte(batuta, tmp_path, c
     assert code == 2 and "there is nothing to undo" in said
 
 
+async def test_two_settings_files_of_a_client_are_written_and_undone_each(batuta, tmp_path):
+    """As of somebody with a profile for work beside the usual one."""
+    usual, work = written(tmp_path, "claude", BEFORE["claude"]), tmp_path / "work.json"
+    async with server() as app_state:
+        for more in ((), ("--file", str(work))):
+            code, _, said = await batuta("connect", "claude", "--url", app_state.url, *more)
+            assert code == 0, said
+        assert all(app_state.url in file.read_text(encoding="utf-8") for file in (usual, work))
+    assert (await batuta("connect", "claude", "--undo"))[0] == 0
+    assert usual.read_bytes() == BEFORE["claude"].encode() and work.exists()
+    code, _, said = await batuta("connect", "claude", "--undo", "--file", str(usual))
+    assert code == 2 and "there is nothing to undo" in said
+    assert (await batuta("connect", "claude", "--undo"))[0] == 0, "the one that is left"
+    assert not work.exists()
+
+
 @pytest.mark.parametrize("client", CLIENTS)
 async def test_a_file_that_was_not_there_is_gone_again(batuta, tmp_path, client):
     async with server() as app_state:

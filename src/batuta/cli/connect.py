@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import anyio
 import typer
 
-from batuta.cli.connect_files import ClientSettings
+from batuta.cli.connect_files import ClientSettings, find_record
 from batuta.cli.connect_settings import AGENTS, Agent, Connection, question_body
 from batuta.cli.options import BUDGET_PANEL, command_actor
 from batuta.clients import HttpTransport
@@ -75,7 +75,8 @@ def connect_command(
         write_error(f"in {place}:\n")
         write_output(agent.connect("", to))
         return
-    settings = ClientSettings(agent, place, data_folder() / "connect" / f"{client}.json")
+    record = find_record(data_folder() / "connect", client, place, is_other=undo and file is None)
+    settings = ClientSettings(agent, place, record)
     if undo:
         _undo_settings(settings, agent)
         return

@@ -32,6 +32,22 @@ class ConnectRecord:
     url: str = ""
 
 
+def find_record(folder: Path, client: str, file: Path, *, is_other: bool) -> Path:
+    """Return where it is recorded what was written into a settings file.
+
+    Args:
+        folder: of all records.
+        client: whose settings they are.
+        file: the settings.
+        is_other: where nothing was written into that file, the client's one other is meant.
+    """
+    own = folder / f"{client}-{_hash_content(str(file.resolve()).encode())[:16]}.json"
+    if not is_other or own.exists():
+        return own
+    found = [*folder.glob(f"{client}*.json")]
+    return found[0] if len(found) == 1 else own
+
+
 class ClientSettings:
     """One client's settings file, its backup and its record."""
 
