@@ -80,7 +80,8 @@ COMPACTED = "is told of a compaction"
 LEAST_CALLS = 8
 """Calls of tools that a task takes at least."""
 PATIENCE_S = 400
-"""Seconds that a task may take; on a quiet machine it takes some twenty."""
+"""Seconds that a task may take if nothing else is said; on a quiet machine it takes some twenty."""
+
 WANTED = {"advise": ": advises", "gate": ": judges", "lead": ": judges", "escalate": "claude-big: ", "compact": COMPACTED, "own": COMPACTED, "search": ": tells what was found"}  # fmt: skip
 """What must have happened on a way."""
 FULL_AT, FULL = 5, 150_000
@@ -382,29 +383,36 @@ class Place:
 
 
 @contextmanager
-def open_place(way: str) -> Iterator[Place]:
-    """Yield the folders of one task: a home, and what is to be mended."""
+def open_place(way: str, store: Path | None = None) -> Iterator[Place]:
+    """Yield the folders of one task: a home, and what is to be mended.
+
+    Args:
+        way: how it is done.
+        store: the server's folder; None: there is no server.
+    """
     with tempfile.TemporaryDirectory(prefix="batuta-clients-") as root:
         home, work = Path(root) / "home", Path(root) / "work"
         home.mkdir()
         work.mkdir()
         (work / "add.py").write_text(BROKEN)
         (work / "test_add.py").write_text("from add import add\n\nassert add(2, 3) == 5, 'wrong sum'\nprint('passed')\n")  # fmt: skip
-        environ = environ_of(home) | {"WAY": way, "BATUTA_HOME": str(home / "home")}
+        environ = environ_of(home) | {"WAY": way, "BATUTA_HOME": str(store or home / "home")}
         if way in {"compact", "own"}:
             environ["CLAUDE_CODE_AUTO_COMPACT_WINDOW"] = "100000"
         yield Place(home, work, environ)
 
 
-async def do_task(client: str, way: str, binary: Path, place: Place) -> str:
+async def do_task(client: str, way: str, binary: Path, place: Place, patience: float) -> str:
     """Let the client do the task, and return what it said; empty if it is not done."""
-    with anyio.move_on_after(PATIENCE_S):
+    with anyio.move_on_after(patience) as scope:
         command = command_of(client, way, binary, place.work)
         done = await anyio.run_process(command, env=place.environ, cwd=place.work, check=False, stdin=subprocess.DEVNULL)  # fmt: skip
         said = done.stdout.decode().strip()
         if "MENDED" in said and (place.work / "add.py").read_text() == MENDED:
             return said
         print("    said:", said[-1500:], done.stderr.decode()[-3000:])
+    if scope.cancelled_caught:
+        print(f"    {client} by {way}: not done in {patience:g} s", flush=True)
     return ""
 
 
@@ -413,7 +421,7 @@ FAKES = {"claude": (FakeAnthropic, "messages"), "codex": (FakeOpenAIResponses, "
 FILES = {"claude": ".claude/settings.json", "codex": ".codex/config.toml", "opencode": ".config/opencode/opencode.json"}  # fmt: skip
 
 
-async def without_batuta(client: str, way: str, binary: Path) -> list[str]:
+async def without_batuta(client: str, way: str, binary: Path, patience: float) -> list[str]:
     """Return the transcript of the task that the client does with the scripted model alone.
 
     Raises:
@@ -429,48 +437,86 @@ async def without_batuta(client: str, way: str, binary: Path) -> list[str]:
             file = place.home / FILES[client]
             file.parent.mkdir(parents=True)
             file.write_bytes(printed.stdout)
-            if not await do_task(client, way, binary, place):
+            if not await do_task(client, way, binary, place, patience):
                 raise RuntimeError(f"{client} does not do the task without Batuta: {script.asked}")
         return recorder.transcript
 
 
-async def try_client(client: str, way: str, binary: Path, *, keep: Path | None) -> bool:
-    """One task of one client by one way; whether it is done as without Batuta, and nothing refused."""
-    alone = None if way == "own" else await without_batuta(client, way, binary)
-    with open_place(way) as place:
-        script, recorder = Script(str(place.work), way), Recorder()
-        async with FakeWeb() as found, FakeOpenAI(script.reply, check=True, strict_openai=False) as upstream:  # fmt: skip
-            pool = place.home.parent / "batuta.toml"
-            pool.write_text(SETTINGS.format(url=upstream.url, search=found.url))
-            await make_key({**os.environ, "BATUTA_HOME": str(place.home / "home")})
-            server = Server(place.home, "--pool", str(pool), SCRIPTED_API_KEY=upstream.key)
-            async with recorder.serve() as url, server:
-                recorder.target = str(server.http._base_url).rstrip("/")
+@dataclass
+class Trial:
+    """One client's tasks by one server, way after way."""
+
+    client: str
+    binary: Path
+    patience: float
+    keep: Path | None
+    script: Script = field(default_factory=Script)
+    alone: dict[str, list[str]] = field(default_factory=dict)
+    """The transcripts without Batuta, by the ways that make them different."""
+
+    async def try_ways(self, ways: list[str]) -> int:
+        """Do the task by each way; return how many failed."""
+        with tempfile.TemporaryDirectory(prefix="batuta-server-") as root:
+            async with FakeWeb() as found, FakeOpenAI(self._reply, check=True, strict_openai=False) as upstream:  # fmt: skip
+                folder, pool = Path(root), Path(root) / "batuta.toml"
+                pool.write_text(SETTINGS.format(url=upstream.url, search=found.url))
+                await make_key({**os.environ, "BATUTA_HOME": str(folder / "home")})
+                server = Server(folder, "--pool", str(pool), SCRIPTED_API_KEY=upstream.key)
+                server.patience_s = self.patience
+                async with server:
+                    target = str(server.http._base_url).rstrip("/")
+                    done = [await self._try_way(way, target, folder, upstream) for way in ways]
+        return done.count(False)
+
+    def _reply(self, sent: Json) -> Said:
+        return self.script.reply(sent)
+
+    async def _try_way(self, way: str, target: str, folder: Path, upstream: FakeOpenAI) -> bool:
+        """One task by one way; whether it is done as without Batuta, and nothing refused."""
+        client, alone = self.client, await self._find_alone(way)
+        recorder = Recorder(target)
+        with open_place(way, folder / "home") as place:
+            async with recorder.serve() as url:
+                self.script = Script(str(place.work), way)
                 await connect(client, url, WAYS[way], place.environ)
                 recorder.seen.clear()
-                script.asked.clear()
-                script.given = 0
-                done = await do_task(client, way, binary, place)
-        if keep:
-            keep.mkdir(parents=True, exist_ok=True)
-            (keep / f"{client}-{way}.json").write_text(json.dumps(recorder.seen, indent=1))
-        failed = [
-            one for one in recorder.seen if one["status"] >= 400 and one["status"] != NO_SOCKET
-        ]
-        same = alone is None or recorder.transcript == alone
-        calls = len(recorder.transcript)
-        happened = any(WANTED.get(way, "") in row for row in script.asked)
-        good = bool(done) and same and happened and not failed and not upstream.wrong and calls >= LEAST_CALLS  # fmt: skip
-        as_alone = "" if alone is None else ", as without Batuta" if same else ", OTHERWISE than without Batuta"  # fmt: skip
-        print(f"\n{client} by {way}: {'done' if good else 'FAILED'}, {calls} calls of tools{as_alone}")  # fmt: skip
-        for row in script.asked:
-            print(f"    {row}")
-        for one in recorder.seen:
-            print(f"    {one['status']} {one['method']} {one['path']} session {one['session'][:12]} ignored: {one['ignored'] or 'nothing'}")  # fmt: skip
-        if not good:
-            print("    wrong:", upstream.wrong, [one["answer"][:500] for one in failed])
-            print("\n".join(unified_diff(alone or [], recorder.transcript, "without", "through", lineterm="")))  # fmt: skip
-        return good
+                self.script.asked.clear()
+                self.script.given = 0
+                upstream.wrong.clear()
+                done = await do_task(client, way, self.binary, place, self.patience)
+        if self.keep:
+            self.keep.mkdir(parents=True, exist_ok=True)
+            (self.keep / f"{client}-{way}.json").write_text(json.dumps(recorder.seen, indent=1))
+        return report(client, way, self.script, recorder, alone, bool(done), upstream.wrong)
+
+    async def _find_alone(self, way: str) -> list[str] | None:
+        """Return the transcript without Batuta; None of a way that there is only with it."""
+        if way == "own":
+            return None
+        kind = way if way in {"compact", "search"} else "plain"
+        if kind not in self.alone:
+            self.alone[kind] = await without_batuta(self.client, way, self.binary, self.patience)
+        return self.alone[kind]
+
+
+def report(client: str, way: str, script: Script, recorder: Recorder, alone: list[str] | None, done: bool, wrong: list[Any]) -> bool:  # fmt: skip
+    """Print what became of a task; return whether it is as it should be."""
+    failed = [one for one in recorder.seen if one["status"] >= 400 and one["status"] != NO_SOCKET]
+    told = recorder.transcript
+    same = alone is None or told == alone
+    happened = any(WANTED.get(way, "") in row for row in script.asked)
+    good = done and same and happened and not failed and not wrong and len(told) >= LEAST_CALLS
+    as_alone = "" if alone is None else ", as without Batuta" if same else ", OTHERWISE than without Batuta"  # fmt: skip
+    print(f"\n{client} by {way}: {'done' if good else 'FAILED'}, {len(told)} calls of tools{as_alone}")  # fmt: skip
+    for row in script.asked:
+        print(f"    {row}")
+    for one in recorder.seen:
+        print(f"    {one['status']} {one['method']} {one['path']} session {one['session'][:12]} ignored: {one['ignored'] or 'nothing'}")  # fmt: skip
+    if not good:
+        print("    wrong:", wrong, [one["answer"][:500] for one in failed])
+        print("\n".join(unified_diff(alone or [], told, "without", "through", lineterm="")))
+    sys.stdout.flush()
+    return good
 
 
 def find_binary(folder: Path, client: str) -> Path | None:
@@ -486,6 +532,7 @@ async def main() -> int:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--clients", type=Path, default=Path.home() / ".cache/batuta-clients")
     parser.add_argument("--keep", type=Path, help="a folder for what was sent")
+    parser.add_argument("--patience", type=float, default=PATIENCE_S, help="seconds for each task")
     given = parser.parse_args()
     clients = [name for name in CLIENTS if name in given.names] or list(CLIENTS)
     ways = [name for name in WAYS if name in given.names] or list(WAYS)
@@ -495,8 +542,9 @@ async def main() -> int:
         if binary is None:
             print(f"{client} is not installed: npm install --prefix {given.clients} {PACKAGES[client]}")  # fmt: skip
             continue
-        for way in [one for one in ways if client in ONE_DOES.get(one, CLIENTS)]:
-            failed += not await try_client(client, way, binary, keep=given.keep)
+        does = [one for one in ways if client in ONE_DOES.get(one, CLIENTS)]
+        trial = Trial(client, binary, given.patience, given.keep)
+        failed += await trial.try_ways(does)
     return 1 if failed else 0
 
 

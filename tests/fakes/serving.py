@@ -16,6 +16,7 @@ class Server:
         self.command = [sys.executable, "-m", "batuta", "serve", "--port", "0", *options]
         self.environ = {**os.environ, "BATUTA_HOME": str(folder / "home"), **environ}
         self.said = ""
+        self.patience_s = 100
 
     async def __aenter__(self):
         self.process = await anyio.open_process(self.command, env=self.environ)
@@ -32,7 +33,7 @@ class Server:
 
     async def until(self, words):
         """Reads what it says until it has said that."""
-        with anyio.fail_after(100):
+        with anyio.fail_after(self.patience_s):
             while words not in self.said:
                 try:
                     self.said += (await self.process.stderr.receive()).decode()
