@@ -50,6 +50,27 @@ def entity_bomb() -> bytes:
     return zipped(word__document=f"<!DOCTYPE w [{names}]>{body}")
 
 
+def foreign_entity() -> bytes:
+    """A Word file whose XML names a file of the machine and an address."""
+    names = '<!ENTITY x SYSTEM "file:///etc/passwd"><!ENTITY % y SYSTEM "http://127.0.0.1:9/y"> %y;'
+    body = f'<w:document xmlns:w="{WORD}"><w:p><w:r><w:t>&x;</w:t></w:r></w:p></w:document>'
+    return zipped(word__document=f"<!DOCTYPE w [{names}]>{body}")
+
+
+def many_parts() -> bytes:
+    """A Word file of three thousand parts."""
+    return zipped(**{f"part{n}": "" for n in range(3000)})
+
+
+def shared_bomb() -> bytes:
+    """An Excel file of one long text that three thousand cells of one row name."""
+    row = '<c t="s"><v>0</v></c>' * 3000
+    return zipped(
+        xl__sharedStrings=f'<sst xmlns="{SHEET}"><si><t>{"x" * 1_000_000}</t></si></sst>',
+        xl__worksheets__sheet1=f'<worksheet xmlns="{SHEET}"><sheetData><row>{row}</row></sheetData></worksheet>',
+    )
+
+
 def lying_zip() -> bytes:
     """A Word file whose part unpacks to more than its entry says."""
     whole = bytearray(docx("y" * 5_000_000))

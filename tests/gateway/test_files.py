@@ -149,6 +149,10 @@ async def test_a_picture_is_seen_in_every_dialect(store):
 HOSTILE = {
     "bomb.docx": documents.docx_bomb(),
     "entities.docx": documents.entity_bomb(),
+    "foreign.docx": documents.foreign_entity(),
+    "parts.docx": documents.many_parts(),
+    "shared.xlsx": documents.shared_bomb(),
+    "nested.docx": documents.zipped(word__document=documents.docx_bomb()),
     "lying.docx": documents.lying_zip(),
     "broken.docx": b"PK\x03\x04 and no more",
     "broken.pdf": b"%PDF-1.4 nothing",
@@ -179,7 +183,8 @@ async def test_bombs_are_kept_and_never_unpacked(store, name):
         status, _, got = await server.post(path, json={"model": "worker/ada", **body})
     (kept,) = await store.files.texts([made["id"]], "local")
     assert not kept.text or len(kept.text) <= LIMITS.max_characters
-    if name not in {"broken.pdf", "bomb.pdf", "entities.docx"}:
+    assert "root:" not in (kept.text or "")
+    if name not in {"broken.pdf", "bomb.pdf", "entities.docx", "foreign.docx"}:
         assert status == 400 and "could not be read" in got["error"]["message"]
 
 
