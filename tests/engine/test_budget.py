@@ -466,6 +466,31 @@ async def test_a_plan_that_is_cut_off_counts_at_what_was_reserved():
     assert purse.counted == purse.granted > 0
 
 
+class WaitingPurse(Purse):
+    """One that has money for one call at once, and lets whoever asks for more wait."""
+
+    async def raise_to(self, usd, least):
+        if self.granted:
+            await anyio.sleep_forever()
+        return await super().raise_to(usd, least)
+
+
+async def test_what_is_only_asked_for_counts_in_no_budget():
+    """A call whose money is not there yet was not sent, whatever ends its run meanwhile."""
+    purse = WaitingPurse(Decimal(100))
+    budget = Budget(Limits(), purse)
+    request, worker = Request(messages=(user_message("hi"),)), pool_of(PRICE).workers[0]
+    hold = await budget.reserve(request, worker)
+    assert purse.counted == purse.granted == hold.usd
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(budget.reserve, request, worker)
+        await anyio.wait_all_tasks_blocked()
+        budget.lower_hold(hold, hold.usd / 2)
+        assert purse.counted == hold.usd
+        tasks.cancel_scope.cancel()
+    assert purse.counted == hold.usd
+
+
 async def test_reservations_of_one_call_are_joined_and_lowered():
     budget = Budget(Limits(usd=1.0))
     request, worker = Request(messages=(user_message("hi"),)), Worker(id=WorkerId("w"), model="m", price=Price(input=Decimal(1), output=Decimal(2)))  # fmt: skip

@@ -68,6 +68,8 @@ class Budget:
         self._billed = ZERO_USD
         """Dollars that other budgets count, with whole replies estimated if no usage was told."""
         self._held = ZERO_USD
+        self._unfunded = ZERO_USD
+        """The part of that for which others' money is only asked: nothing was sent for it."""
         self._holds = 0
         self._usd = None if limits.usd is None else Decimal(str(limits.usd))
         self._turn: anyio.Lock | None = None
@@ -202,19 +204,23 @@ class Budget:
             LimitReachedError: it does not fit.
         """
         hold = self._reserve_own(request, bound, shortens=shortens)
+        asked = hold.usd
+        self._unfunded += asked
         try:
             await self._reserve_funds(hold, bound)
-            self._count()
         except BaseException:
             self._cancel_hold(hold)
             if not self._holds:  # whoever waits for a call in flight would wait for ever
                 self._notify_waiters()
             raise
+        finally:
+            self._unfunded -= asked
+            self._count()
         return hold
 
     def _count(self) -> None:
         if self.funds is not None:
-            self.funds.count(self._billed + self._held)
+            self.funds.count(self._billed + self._held - self._unfunded)
 
     def _cancel_hold(self, hold: Hold) -> None:
         self._held -= hold.usd
