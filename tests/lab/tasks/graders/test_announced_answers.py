@@ -144,10 +144,27 @@ RIGHT = (
     "B è corretta perché si conserva l'energia.",
     "B选项是对的。",
     "我认为选项B正确。",
+    "La opción correcta es la B.",
+    "La alternativa correcta es B.",
+    "L'option correcte est B.",
+    "La bonne option est la B.",
+    "La réponse juste est B.",
+    "La risposta giusta è B.",
+    "L'opzione corretta è la B.",
+    "A alternativa correta é B.",
+    "A resposta certa é a letra B.",
+    "A resposta correta é a B.",
+    "Die richtige Option ist B.",
+    "Richtig ist B.",
+    "正しい選択肢はBです。",
 )
 """B is right, in eight languages other than English."""
 UNCLEAR = (
     "B ist nicht richtig.",
+    "La opción correcta no es B.",
+    "La bonne option n'est pas B.",
+    "A alternativa correta não é B.",
+    "正しい選択肢はBではない。",
     "Ist B richtig?",
     "Wenn B richtig ist, dann folgt A.",
     "Falls B ist richtig, ...",
@@ -252,7 +269,7 @@ async def test_a_concluding_sentence_may_have_its_value_in_bold(graders, grader,
 
 
 @pytest.mark.parametrize(
-    "value", ["**13**", "not **12**", "about **12**", "**12** or **13**", "**12", "12**"]
+    "value", ["**13**", "not **12**", "**-12**", "about **12**", "**12** or **13**", "**12", "12**"]
 )
 async def test_bold_makes_no_other_value_right(graders, value):
     answer = f"We count. Therefore, the number of ways is {value}."

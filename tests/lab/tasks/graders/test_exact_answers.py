@@ -2,7 +2,7 @@
 
 import pytest
 
-from batuta.lab.tasks.graders import ExactGrader
+from batuta.lab.tasks.graders import ExactGrader, FreeFormGrader, IntegerGrader, MathsGrader
 from batuta.lab.tasks.plain_numbers import read_plain_number
 from batuta.lab.tasks.recorded.outcome_lines import stated_answer
 
@@ -44,6 +44,8 @@ RIGHT = (
     ("1234", "1,234"),
     ("1 234", "1234"),
     ("−5", "-5"),
+    ("$5.00", "$5"),
+    ("$1234", "$1,234"),
     ("-5", "−5"),
     ("１２３", "123"),
     ("123", "１２３"),
@@ -79,6 +81,9 @@ RIGHT = (
     ("<answer>\n1  2\n\n3 4 \n</answer>", "1 2\n3 4"),
 )
 WRONG = (
+    ("5", "$5"),
+    ("€5", "$5"),
+    ("$5", "$.5"),
     (".5", "5"),
     ("Answer: .5", "5"),
     ("*args", "args"),
@@ -163,3 +168,57 @@ def test_what_is_no_plain_number_is_none(text):
 @pytest.mark.parametrize(("reply", "answer"), [("Answer: .5", ".5"), ("Answer: (5).", "5")])
 def test_an_answer_that_is_read_for_a_record_keeps_its_point(reply, answer):
     assert stated_answer(reply) == answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "target"),
+    [
+        (".5", "5"),
+        ("**.5**", "5"),
+        ("\\boxed{.5}", "5"),
+        ("(.5)", "5"),
+        (".5 kg", "5 kg"),
+        ("$.5", "5"),
+        (".5%", "5%"),
+        ("-.5", "5"),
+        ("-.5", ".5"),
+        ("–5", "5"),
+        ("-x", "x"),
+        ("-π", "π"),
+        ("√5", "5"),
+        ("2⁵", "25"),
+        ("10⁻⁵", "105"),
+        ("5‰", "5"),
+        ("It is √5.", "5"),
+        ("It is 5².", "5"),
+        ("|x|", "x"),
+        ("A ∩ B", "A ∪ B"),
+        ("p ∨ q", "p ∧ q"),
+    ],
+)
+async def test_no_grader_reads_past_a_mark_that_changes_what_is_meant(pool, answer, target):
+    for grader in (FreeFormGrader(pool), MathsGrader(pool), ExactGrader(), IntegerGrader()):
+        assert (await grader.grade(answer, target)).score != 1, grader
+
+
+@pytest.mark.parametrize(
+    ("answer", "target"),
+    [
+        (".5", "0.5"),
+        ("The answer is .5", "half"),
+        (".5 kg", "0.5 kg"),
+        ("−.5", "-0.5"),
+        ("10⁻⁵", "10^-5"),
+        ("5 m²", "5 m2"),
+        ("Ca²⁺", "Ca2+"),
+        ("- Paris", "Paris"),
+        ("→ Paris", "Paris"),
+        ("... Paris", "Paris"),
+        ("co–op", "co-op"),
+        ("1990–1995", "1990-1995"),
+        ("Spider Man", "Spider-Man"),
+        ("A∪B", "A ∪ B"),
+    ],
+)
+async def test_a_mark_that_changes_nothing_does_not_count_in_short_answers(pool, answer, target):
+    assert (await FreeFormGrader(pool).grade(answer, target)).score == 1

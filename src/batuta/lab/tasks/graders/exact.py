@@ -34,6 +34,7 @@ class ReasoningGymGrader:
 
 
 _MONEY = re.compile(r"(-?)\\?\$\s?(?=[\d.])|\s?\\?\$\Z")
+_PRICE = re.compile(r"([-−]?)\\?([$€£¥₹])\s?([\d.].*)")
 _FORMULA = re.compile(r"\s*\$([^$]+)\$\s*")
 """Matches a target that is enclosed in the dollar signs of a formula."""
 
@@ -69,10 +70,19 @@ def _is_same_answer(found: str, target: str) -> bool:
     if (number := read_plain_number(target)) is not None:
         given = (read_plain_number(_MONEY.sub(r"\1", text)) for text in spellings)
         return any(one is not None and _is_same_number(number, one) for one in given)
+    if (price := _read_price(target)) is not None:
+        return price in map(_read_price, spellings)
     wanted = read_literal(target)
     if wanted is not UNREADABLE and type(wanted) is not int:  # `0xff` is compared as text
         return any(_is_same_literal(wanted, read_literal(text)) for text in spellings)
     return _normalize_text(_without_stop(found)) == _normalize_text(_without_stop(target))
+
+
+def _read_price(text: str) -> tuple[str, Fraction] | None:
+    """Return the currency and the amount of a price such as `-$1,234.50`; None if it is none."""
+    found = _PRICE.fullmatch(text)
+    amount = None if found is None else read_plain_number(found[3])
+    return None if found is None or amount is None else (found[2], -amount if found[1] else amount)
 
 
 def _is_same_number(wanted: Fraction, given: Fraction) -> bool:

@@ -28,6 +28,7 @@ from batuta.lab.tasks.graders.structured_data import (
     structured_answer,
 )
 from batuta.lab.tasks.graders.times import parse_measure, several_units
+from batuta.lab.tasks.plain_numbers import plain_digits
 from batuta.language import answer_extraction
 from batuta.language.answer_extraction import without_decorations
 
@@ -68,7 +69,12 @@ _LETTERS = str.maketrans(
     {"−": "-", "ł": "l", "Ł": "L", "ø": "o", "Ø": "O", "đ": "d", "Đ": "D", "ı": "i", "ð": "d",
      "æ": "ae", "Æ": "Ae", "œ": "oe", "Œ": "Oe", "þ": "th"}
 )  # fmt: skip
-_KEPT_SIGNS = frozenset("+-.%<>≤≥±≠=^")
+_KEPT_SIGNS = frozenset("-.%‰^")
+_ORNAMENTS = frozenset("~∴∵⁄∙⋅→⇒")
+"""Symbols of mathematics that stand before an answer, or between its parts as a blank does."""
+_POWER = re.compile(r"(?:(?<=[\d)\]}])|(?<=\b[k-nx-z]))[⁺⁻]?[⁰¹²³⁴-⁹]+")
+_HYPHEN = re.compile(r"(?<=[a-z])-|(?<=[^\s+=^-])-(?!\.?\d)|-(?=\s|\Z)")
+"""Matches a hyphen or a dash; a minus stands before a number, or at the start of a word."""
 _ARTICLE = re.compile(r"^(?:an?|the)\s+")
 _LEAD = re.compile(r"^(?:it|this|that|he|she|they|these) (?:is|was|are|were)\s+(?:the |an? )?")
 _FORMULA = re.compile(r"(?:[A-Z][a-z]?\d*|\((?:[A-Z][a-z]?\d*)+\)\d*)+")
@@ -99,6 +105,7 @@ _HEDGED = re.compile(r"\b(?:or|maybe|possibly|perhaps|probably|unless|unclear)\b
 _ABOUT = re.compile(r"^(?:about|approximately|around|roughly|in|the year|≈|~)\s+", re.IGNORECASE)
 _SCALES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 _BULLET = re.compile(r"\A[^\S\n]*+(?:[-*•]|\d++[.)])\s+")
+_STOPS_BEFORE = re.compile(r"\A(?: |\.(?!\d))++")
 _DAY_MARKS = re.compile(r"(?<=\d)(?:st|nd|rd|th)\b|\b(?:of|the|on)\b|[,.]", re.IGNORECASE)
 _DAYS = ("%Y-%m-%d", "%Y/%m/%d", "%d %B %Y", "%d %b %Y", "%B %d %Y", "%b %d %Y")
 _ITEM = re.compile(r" ?(?:[,;] ?(?:and\b ?)?|\band\b ?)")
@@ -196,17 +203,31 @@ def compare_short_answers(found: str, target: str) -> bool | None:
 
 def normal_words(text: str) -> str:
     """Return the letters and digits in one form, without article, accents and marks."""
-    text = _COMMAND.sub(r"\1", without_invisible(text)).translate(_LETTERS)
+    text = plain_digits(_COMMAND.sub(r"\1", without_invisible(text))).translate(_LETTERS)
+    text = _POWER.sub(
+        lambda found: f"^{plain_digits(unicodedata.normalize('NFKD', found[0]))}", text
+    )
     text = re.sub(r"[\\_{}](?=\w)|_(?=\{)|[{}$]", "", text).replace("\\", " ")
     text = unicodedata.normalize("NFKD", re.sub(r"(?<=\w)['’](?=s\b)", "", text)).casefold()
     text = re.sub(r"(?<=\d)\s*([/:])\s*(?=\d)", lambda at: "over" if at[1] == "/" else "to", text)
     text = "".join(
-        sign if sign.isalnum() or sign in _KEPT_SIGNS else " "
+        sign if sign.isalnum() or _changes_value(sign) else " "
         for sign in text
         if not unicodedata.combining(sign)
     )
-    kept = re.sub(r"-(?!\d)|(?<=[a-z])-", " ", text).strip(" .")
-    return _ARTICLE.sub("", " ".join(kept.split()))
+    kept = _HYPHEN.sub(" ", text)
+    return _ARTICLE.sub("", " ".join(_without_stops(kept).split()))
+
+
+def _changes_value(sign: str) -> bool:
+    """Tell whether a mark is part of what is meant, as a minus or a root is and a bracket is not."""
+    is_symbol = unicodedata.category(sign) == "Sm" and sign not in _ORNAMENTS
+    return sign in _KEPT_SIGNS or is_symbol
+
+
+def _without_stops(text: str) -> str:
+    """Return the text without blanks and full stops at its ends; the point of `.5` stays."""
+    return _STOPS_BEFORE.sub("", text.rstrip(" ."))
 
 
 def _differs_in_case(found: str, target: str) -> bool:
@@ -234,7 +255,7 @@ def _compare_truth(found: str, *, is_true: bool) -> bool | None:
 
 def _parse_quantity(text: str) -> tuple[Fraction, str] | None:
     """Return a number, in digits or words, and the unit after it; None if the text is neither."""
-    plain = _CURRENCIES[0].sub("", text).strip(" .") if "$" in text else text.strip(" .")
+    plain = _without_stops(_CURRENCIES[0].sub("", text) if "$" in text else text)
     if (words := parse_number_words(plain)) is not None:
         return words, ""
     found = leading_number(normalize_latex(plain))

@@ -14,7 +14,7 @@ from batuta.lab.tasks.plain_numbers import plain_digits, read_plain_number
 from batuta.language import answer_extraction
 
 _AMOUNT = re.compile(
-    r"(?<![\w.,/^])([-−]?)(?:(?<!\s)\s++)?(?:\\?\$\s*)?(\d[\d,]*(?:\.\d+)?)(?![\d/^(\\])"
+    r"(?<![\w.,/^√∛∜])([-−]?)(?:(?<!\s)\s++)?(?:\\?\$\s*)?(\d[\d,]*(?:\.\d+)?)(?![\d/^(\\‰⁰¹²³⁴-⁹])"
 )
 _REASON = re.compile(r"[.;:(]\s|\b(?:because|since|as|so)\b|,\s")
 _MARKS = " *_`"

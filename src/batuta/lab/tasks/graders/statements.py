@@ -39,18 +39,23 @@ WEAK_STATEMENT = re.compile(
 
 _FOREIGN_NOUN = (
     "答案|答复|答曰|答え|解答|回答|正解|选项|選項|选择|選擇|答|选|選"
-    "|정답|답변|답|คำตอบ"
+    "|정답|답변|답|คำตอบ|正しい(?:選択肢|答え|解答|回答|もの)"
     r"|(?<![^\W_])(?:الإجابة|الاجابة|إجابة|الجواب|جواب|پاسخ|ответ|вариант|відповідь|উত্তর|उत्तर"
     "|antwort|lösung|respuesta|réponse|reponse|risposta|resposta|odpowiedź|odpověď|odgovor|antwoord"
     "|svar|cevap|javob|válasz|vastaus|jawaban|jibu|ìdáhùn|idáhùn|idahun|àdáhùn|ànúgọ|àṣàyàn"
-    r"|đáp án|απάντηση|răspuns(?:ul)?|תשובה)"
+    r"|đáp án|απάντηση|răspuns(?:ul)?|תשובה"
+    "|(?:opción|alternativa|respuesta) correcta|la correcta|richtige option|korrekte option|richtig ist"
+    "|(?:option|réponse) (?:correcte|juste|exacte)|bonne option"
+    "|(?:opzione|alternativa|risposta) (?:corretta|giusta|esatta)"
+    "|(?:opção|alternativa|resposta) (?:correta|certa))"
 )
 _FOREIGN_LINK = (
     r"\s|[:=*,.\"'|ः-]|–|—|\(|ঃ|是|为|為|应为|应该|應|该|只能|选|選|项|項|最终|最終|正确|正確|は|が|은|는|가"
     "|है|হল|হলো|হচ্ছে|هي|هو|الصحيحة|الصحيح|النهائية|النهائي|صحیح|گزینه|היא|הנכונה"
     r"|\b(?:это|является|верный|правильный|ist|lautet|wäre|die|der|la|el|es|est|è|é|correcta|correcte"
     "|correct|corretta|correta|finale?|là|đúng|είναι|jest|is|er|är|este|doğru|opción|option|opzione"
-    r"|opção|letra|lettre|lettera|буква|η|επιλογή)\b"
+    r"|opção|alternativa|letra|lettre|lettera|буква|η|επιλογή)\b"
+    r"|\ba(?=\s+(?:(?:letra|opção|alternativa)\s+)?\(?(?-i:[A-Z])\b)"
 )
 _NOT_BUT = (
     r"(?:\b(?:nicht|no|pas|non|não|не|nie|niet)\b|不是|不)\s*(?:\b(?:die|der|la|el|es|è|é|option|opción)\b\s*)*"
