@@ -64,7 +64,8 @@ NOT_NUMBERS = ["nan", "inf", "-inf"]
         "reward.coefficient=-1", "warmup.drills=1.5", "log.sample_every=0", "rejection.rounds=-1",
         *(f"{stage}.learning_rate={value}"
           for stage in ("optimiser", "warmup", "distil", "rejection")
-          for value in (*NOT_NUMBERS, "0", "-1e-4")),
+          for value in (*NOT_NUMBERS, "0", "-1e-4", "1e300")),
+        "optimiser.temperature=1e-320", "optimiser.temperature=1e9", "reward={right=0.5}", "reward={wrong=2}",
         *(f"{name}={value}" for value in NOT_NUMBERS for name in (
             "optimiser.temperature", "optimiser.clip", "optimiser.kl", "optimiser.warmup",
             "optimiser.max_grad_norm", "reward.right", "reward.malformed", "pool.seconds",

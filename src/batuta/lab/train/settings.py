@@ -23,6 +23,7 @@ from batuta.language import PromptOptions
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
+LearningRate = Annotated[float, Field(gt=0, le=1)]
 
 
 def _check_weights(mix: dict[str, float]) -> dict[str, float]:
@@ -172,6 +173,12 @@ class RewardSettings(_Section):
     """The worker of the pool that grades answers which no rule decides; None: these earn what wrong
     ones earn."""
 
+    @model_validator(mode="after")
+    def _check_order(self) -> Self:
+        if self.right <= max(self.wrong, self.malformed):
+            raise ValueError("right has to earn more than wrong and than malformed")
+        return self
+
 
 class RecursionSettings(_Section):
     """Rollouts of second rounds beside those of first rounds (Conductor paper, section 3.3)."""
@@ -205,7 +212,7 @@ class OptimiserSettings(_Section):
     staleness: int = Field(default=0, ge=0, le=16)
     """The most optimiser steps between writing a batch and learning from it: so many batches are
     written ahead while workers answer. 0 waits for each batch (synchronous)."""
-    learning_rate: PositiveFloat = 1e-6
+    learning_rate: LearningRate = 1e-6
     schedule: Literal[
         "constant",
         "constant_with_warmup",
@@ -233,7 +240,7 @@ class OptimiserSettings(_Section):
     """Weight of the entropy bonus at the last step, reached linearly; None: it is constant."""
     entropy_target: PositiveFloat | None = None
     """Nats per token below which the bonus grows; None: the bonus is constant."""
-    temperature: PositiveFloat = 1.0
+    temperature: float = Field(default=1.0, ge=0.01, le=100)
     completion: PositiveInt = 1024
     """The most tokens of a completion."""
     sampler: Literal["own", "transformers", "vllm-colocate", "vllm-server"] = "transformers"
@@ -282,7 +289,7 @@ class WarmupSettings(_Section):
     batch: PositiveInt = 48
     names: list[str] = []
     """More worker names that it learns to write, for workers that may join later."""
-    learning_rate: PositiveFloat = 3e-3
+    learning_rate: LearningRate = 3e-3
     hints: Share = 0.5
     """Share of prompts that disclose facts of the random workflow."""
     revisions: Share = 0.15
@@ -301,7 +308,7 @@ class DistilSettings(_Section):
 
     steps: PositiveInt = 100
     batch: PositiveInt = 16
-    learning_rate: PositiveFloat = 1e-4
+    learning_rate: LearningRate = 1e-4
     compile: bool = False
     """Compile the layers if a C++ compiler is installed: the first steps take a minute longer,
     later ones on a CPU a quarter less."""
@@ -334,7 +341,7 @@ class RejectionSettings(_Section):
     steps: PositiveInt = 250
     """Optimiser steps of each round's fit."""
     batch: PositiveInt = 48
-    learning_rate: PositiveFloat = 1e-3
+    learning_rate: LearningRate = 1e-3
 
 
 class EvaluationSettings(_Section):
