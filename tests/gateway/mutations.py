@@ -165,6 +165,7 @@ ROUTES: tuple[tuple[str, str, Any], ...] = (
     ("DELETE", "/v1/runs/@LOST", None),
     ("DELETE", "/v1/admin/tenants/nobody", None),
     ("GET", "/openapi.json", None),
+    ("GET", "/docs", None),
     ("GET", "/healthz", None),
     ("GET", "/readyz", None),
     ("GET", "/metrics", None),

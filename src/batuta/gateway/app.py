@@ -58,6 +58,7 @@ from batuta.gateway.serving.waiting_runs import PendingToolRuns, SharedWaitingRu
 from batuta.gateway.telemetry.metrics import CONTENT_TYPE, Metrics
 from batuta.gateway.telemetry.spans import RunSpanExporter
 from batuta.gateway.ui import page_routes
+from batuta.gateway.ui.api_reference import ApiReference
 from batuta.jobs import Jobs, MemoryJobs
 from batuta.store import Store
 
@@ -183,7 +184,9 @@ def assemble_app(state: ServerState) -> tuple[Starlette, BackgroundResponses, Sh
         *AdminRoutes(catalogue, store, authenticator, deletions).routes(),
         *_list_page_routes(state, delivery=delivery, deletions=deletions, drift=drift),
     ]
-    routes.append(Route("/openapi.json", DocumentEndpoint(routes).send))
+    document = DocumentEndpoint(routes)
+    routes.append(Route("/openapi.json", document.send))
+    routes.append(Route("/docs", ApiReference(document.read).page))
     mcp = None if state.mcp is None else McpEndpoint(state.mcp)
     if mcp is not None:
         routes.append(mcp.route())

@@ -121,7 +121,7 @@ _SINGLE_HEADERS = frozenset(
 )  # fmt: skip
 """Headers by which a proxy before this server could take a request for another one than it is
 here, if they came twice."""
-_PUBLIC_PATHS = frozenset({"/healthz", "/readyz", "/openapi.json"})
+_PUBLIC_PATHS = frozenset({"/healthz", "/readyz", "/openapi.json", "/docs"})
 _BEARER = b"bearer "
 _NO_SPAN = nullcontext()
 

@@ -151,6 +151,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("GET", "/readyz"): Operation(summary="Runs can be served", public=True),
     ("GET", "/metrics"): Operation(summary="What is counted, for Prometheus", answer=""),
     ("GET", "/openapi.json"): Operation(summary="This document", public=True),
+    ("GET", "/docs"): Operation(summary="This document as a page", public=True, answer=""),
 }
 """Operations by method and path; a test holds them against the routes."""
 OPTIONAL_OPERATIONS: Mapping[tuple[str, str], Operation] = {
@@ -385,14 +386,20 @@ class DocumentEndpoint:
 
     def __init__(self, routes: Sequence[BaseRoute]) -> None:
         self._routes = routes
-        self._body: bytes | None = None
+        self._document: dict[str, Any] | None = None
         """Built when it is asked for first; it takes half a second."""
+        self._body = b""
         self._building = anyio.Lock()
 
-    async def send(self, _: Request) -> Response:
+    async def read(self) -> dict[str, Any]:
         """Return the document."""
         async with self._building:  # once, however many ask at first
-            if self._body is None:
-                document = await anyio.to_thread.run_sync(build_document, self._routes)
-                self._body = encode_json(document)
+            if self._document is None:
+                self._document = await anyio.to_thread.run_sync(build_document, self._routes)
+                self._body = encode_json(self._document)
+        return self._document
+
+    async def send(self, _: Request) -> Response:
+        """Send the document as JSON."""
+        await self.read()
         return Response(self._body, media_type="application/json")
