@@ -74,3 +74,12 @@ def test_a_long_session_is_fitted_in_a_time_that_its_length_costs():
 
     short, long = session(500), session(10_000)
     assert seconds(long) < 20 * 8 * max(seconds(short), 0.001)
+
+
+def test_many_calls_of_one_id_are_fitted_in_a_time_that_their_number_costs():
+    call = ToolCall(id="x", name="look", arguments="{}")
+    begun = time.process_time()
+    fitted = fit_tool_turns([Message(role=Role.ASSISTANT, parts=(call,))] * 1_500, CLAUDE_IDS)
+    assert time.process_time() - begun < 1
+    ids = {part.id for turn in fitted for part in turn.parts if isinstance(part, ToolCall)}
+    assert len(ids) == 1_500

@@ -1,5 +1,6 @@
 """Replies whose JSON is of the wrong types are errors of the provider, in every dialect; none passes for a reply."""
 
+import base64
 import json
 import time
 from contextlib import suppress
@@ -202,6 +203,26 @@ OUTPUT = [
     {"type": "function_call", "call_id": f"c{n}", "name": "f", "arguments": "{}"}
     for n in range(MAX_TOOL_CALLS)
 ]
+LONG, LONGER = "é " * 100_000, "x" * 4_000_000
+
+
+def picture(number):
+    data = base64.b64encode(b"\x89PNG\r\n\x1a\n%06d" % number).decode()
+    return {"image_url": {"url": f"data:image/png;base64,{data}"}}
+
+
+def candidate(text, **more):
+    return {"candidates": [{"content": {"parts": [{"text": text}]}, **more}]}
+
+
+def spoken(kind, **more):
+    return {"type": f"response.output_text.{kind}", "output_index": 0, **more}
+
+
+def block(**content):
+    return {"type": "content_block_start", "index": 0, "content_block": content}
+
+
 HEAVY = {
     "many indices": (
         OpenAIStreamAccumulator,
@@ -228,11 +249,49 @@ HEAVY = {
         lambda: ResponsesStreamAccumulator("m"),
         [{"type": "response.completed", "response": {"output": OUTPUT + OUTPUT[-1:] * 50_000}}],
     ),
+    "many pictures": (
+        OpenAIStreamAccumulator,
+        [
+            {"choices": [{"index": 0, "delta": {"images": [picture(n) for n in range(at, at + 100)]}}]}
+            for at in range(0, 3_000, 100)
+        ],
+    ),
+    "a whole message again and again": (
+        OpenAIStreamAccumulator,
+        [{"choices": [{"index": 0, "delta": {"content": LONGER}}]}, *([{"choices": [
+            {"index": 0, "delta": {"content": "a"}, "finish_reason": "stop", "message": {"content": "a"}}
+        ]}] * 4_000)],
+    ),
+    "many ends of a long text": (
+        GeminiStreamAccumulator,
+        [candidate(text=LONGER), *([candidate(text="a", finishReason="STOP")] * 4_000)],
+    ),
+    "many pages that a long text cites": (
+        GeminiStreamAccumulator,
+        [candidate(text="http://" * 30_000, finishReason="STOP", groundingMetadata={
+            "groundingChunks": [{"web": {"uri": f"http://a.org/{n}"}} for n in range(4_000)],
+            "groundingSupports": [{"groundingChunkIndices": [*range(4_000)]}],
+        })],
+    ),
+    "a text that ends again and again": (
+        lambda: ResponsesStreamAccumulator("m"),
+        [spoken("delta", delta=LONG), *([spoken("done", text="é"), spoken("delta", delta="é")] * 2_000)],
+    ),
+    "a search's result again and again": (
+        lambda: AnthropicStreamAccumulator("m"),
+        [
+            block(type="server_tool_use", id="s", name="web_search"),
+            {"type": "content_block_delta", "index": 0, "delta": {
+                "type": "input_json_delta", "partial_json": json.dumps({"query": "a", "x": [1] * 30_000})
+            }},
+            *([block(type="web_search_tool_result", tool_use_id="s")] * 2_000),
+        ],
+    ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", HEAVY)
-def test_many_choices_calls_and_items_take_time_linear_in_their_length(name):
+def test_what_comes_thousands_of_times_takes_time_linear_in_its_length(name):
     make, events = HEAVY[name]
     accumulator, told = make(), [orjson.dumps(event) for event in events]
     began = time.process_time()

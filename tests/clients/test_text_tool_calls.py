@@ -168,6 +168,24 @@ async def test_no_answer_takes_much_longer_to_read_than_words(text, size):
     assert await seconds(text) < 0.5 + 20 * await seconds("word " * (len(text) // 5))
 
 
+SLOW = {
+    "blanks": (" ", " "),
+    "blanks behind a mark": ("```json", " "),
+    "blanks behind a bracket": ("{", " "),
+    "words behind a bracket and blanks": ("{" + " " * 300, "x" * 200),
+    "an id without an end": ('{"id": "', "x" * 200),
+}
+
+
+@pytest.mark.parametrize(("begun", "piece"), SLOW.values(), ids=SLOW)
+async def test_what_may_be_a_call_is_not_read_again_with_each_piece(begun, piece):
+    pieces = [begun, *[piece] * 15_000]
+    began = time.process_time()
+    reply = await TextCallClient(Pieces(pieces), worker()).complete(request(), stream := Stream())
+    assert stream.text == reply.text == "".join(pieces)
+    assert time.process_time() - began < 0.7
+
+
 async def test_calls_that_the_server_has_read_are_the_calls():
     own = ToolCall(id="1", name="time", arguments="{}")
     client = TextCallClient(Pieces([CALL], tool_calls=(own,)), worker())

@@ -1,5 +1,7 @@
 """`<think>` in the text of an answer is told apart where a setting says so, streamed and whole."""
 
+import time
+
 import pytest
 
 from batuta.clients import WorkerSpec, open_client
@@ -21,6 +23,9 @@ CASES = [
     ("tagged", "<think></think>Four.", "", "Four."),
     ("tagged", "<think>a < b </ c</think>a </think> b", "a < b </ c", "a </think> b"),
     ("open", "Hm.</think>\nFour.", "Hm.", "Four."),
+    ("open", "Hm.</think>\n \nFour.", "Hm.", "Four."),
+    ("tagged", " \n\n<thin air", "", " \n\n<thin air"),
+    ("tagged", " \n ", "", " \n "),
     ("off", "<think>Hm</think>Four.", "", "<think>Hm</think>Four."),
 ]
 
@@ -51,3 +56,14 @@ def test_every_cut_gives_the_same(tags, said, reasoning, text):
         told = [splitter.feed(said[:at]), splitter.feed(said[at:]), splitter.flush()]
         assert "".join(thought for thought, _ in told) == reasoning
         assert "".join(answer for _, answer in told) == text
+
+
+@pytest.mark.parametrize("said", ["", "<think>Hm</think>\n"], ids=["at the beginning", "behind"])
+def test_blanks_that_come_one_by_one_take_time_linear_in_their_number(said):
+    splitter = ThinkTagSplitter("tagged")
+    splitter.feed(said)
+    began = time.process_time()
+    for _ in range(30_000):
+        splitter.feed(" ")
+    assert splitter.flush()[1] == ("" if said else " " * 30_000)
+    assert time.process_time() - began < 0.3

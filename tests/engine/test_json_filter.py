@@ -1,6 +1,7 @@
 """What of a reply that must be JSON can be shown before it is checked."""
 
 import json
+import time
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -57,3 +58,10 @@ def test_what_was_held_is_released_once():
     assert passing.add("Let me ") == passing.add("look.") == ""
     assert (passing.release(), passing.release()) == ("Let me look.", "")
     assert passing.add("{") == ""
+
+
+def test_blanks_that_come_one_by_one_take_time_linear_in_their_number():
+    passing, began = JsonTextFilter(), time.process_time()
+    assert not any(passing.add(" ") for _ in range(20_000))
+    assert time.process_time() - began < 0.3
+    assert passing.add("{") == " " * 20_000 + "{"

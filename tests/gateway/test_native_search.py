@@ -245,8 +245,8 @@ def test_what_is_cited_is_named_once_and_is_a_web_address():
     assert reader.add_call("s", "q", at=0) == ()
     for url in (PAGE.url, PAGE.url + "?utm_source=openai", "javascript:alert(1)", "https://[x"):
         reader.cite(url, "Other", "A quote.")
-    assert reader.end_text("It is.") == f" ([example.org]({PAGE.url}), [page](https://[x))"
-    assert reader.end_text("More.") == ""
+    assert reader.end_text(("It is.",)) == f" ([example.org]({PAGE.url}), [page](https://[x))"
+    assert reader.end_text(("More.",)) == ""
     [call] = reader.calls()
     assert call.citations[0] == replace(PAGE, excerpt="A quote.")
     assert len(call.citations) == 2

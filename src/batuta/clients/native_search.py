@@ -13,6 +13,8 @@ from batuta.core.server_tools import WEB_SEARCH
 
 _TRACKED = ("?utm_source=openai", "&utm_source=openai")
 """The parameter that OpenAI adds to the addresses that its models cite."""
+_MOST_SEARCHED = 50_000_000
+"""Characters of a reply, at most, that are searched for the addresses that it cites."""
 MAX_QUOTED = 2_000
 """Characters that are kept of what an answer quotes from one page."""
 USED_UP = "max_uses_exceeded"
@@ -56,9 +58,13 @@ class SearchReader:
     _quotes: dict[str, str] = field(default_factory=dict[str, str])
     _cited: list[str] = field(default_factory=list[str])
     """Addresses that the text cites since its last end."""
+    _left: int = _MOST_SEARCHED
 
     def __len__(self) -> int:
         return len(self._calls)
+
+    def __contains__(self, call_id: str) -> bool:
+        return call_id in self._calls
 
     def add_call(
         self,
@@ -102,11 +108,20 @@ class SearchReader:
             self._quotes[url] = "\n".join(filter(None, (known, quote)))[:MAX_QUOTED]
         self._cited.append(url)
 
-    def end_text(self, text: str) -> str:
-        """Return what is to follow a text, so that it names each page that it cites."""
+    def end_text(self, pieces: Sequence[str]) -> str:
+        """Return what is to follow a text, so that it names each page that it cites.
+
+        A page is named again where looking for it would take long.
+        """
         cited, self._cited = dict.fromkeys(self._cited), []
-        named = [f"[{_host_of(url)}]({url})" for url in cited if url not in text]
+        text = "".join(pieces) if cited and self._left > 0 else ""
+        self._left -= len(text) + len(pieces) if cited else 0
+        named = [f"[{_host_of(url)}]({url})" for url in cited if not self._is_in(text, url)]
         return f" ({', '.join(named)})" if named else ""
+
+    def _is_in(self, text: str, url: str) -> bool:
+        self._left -= len(text)
+        return self._left > 0 and url in text
 
     def calls(self) -> tuple[ServerCall, ...]:
         """Return the calls, each page with what was quoted from it.

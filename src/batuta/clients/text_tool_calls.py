@@ -73,6 +73,13 @@ def _may_be_calls(text: str, at: int, names: Collection[str]) -> bool:
     )
 
 
+def _is_decided(text: str, at: int) -> bool:
+    """Tell whether no more text changes that calls may begin at `at`."""
+    opening = _OPENING.match(text, at)
+    is_long = len(text) >= (opening.end() if opening else at) + _LONGEST_BEGINNING
+    return is_long or _NAME.match(_read_beginning(text, at)) is not None
+
+
 def _read_beginning(text: str, at: int) -> str:
     """Return the first letters of the JSON that begins there or behind a mark, without blanks."""
     opening = _OPENING.match(text, at)
@@ -152,8 +159,11 @@ class _HeldText:
     """It holds the text of one choice that is not passed on yet, as it may be a call."""
 
     pieces: list[str] = field(default_factory=list[str])
-    is_named: bool = False
-    """True once it has named a tool: then all that follows is held."""
+    is_decided: bool = False
+    """True once it has named a tool, or what is held is so long that more of it changes nothing.
+
+    Then all that follows is held.
+    """
     is_begun: bool = False
     """True once some text of the choice has been passed on."""
     tried: int = 0
@@ -170,9 +180,9 @@ class _HeldText:
                 at = place
                 break
             self.tried += 1
-        self.pieces = [held[at:]]
+        self.pieces = [held[at:]] if at < len(held) else []
         self.is_begun = self.is_begun or at > 0
-        self.is_named = at < len(held) and _NAME.match(_read_beginning(held, at)) is not None
+        self.is_decided = at < len(held) and _is_decided(held, at)
         return held[:at]
 
 
@@ -201,8 +211,9 @@ class _HoldingListener:
             await self._listener.on_delta(delta)
             return
         choice = self._choices.setdefault(delta.choice, _HeldText())
+        waits = choice.is_decided or (bool(choice.pieces) and delta.text.isspace())
         choice.pieces.append(delta.text)
-        passed = "" if choice.is_named else choice.take(self._names)
+        passed = "" if waits else choice.take(self._names)
         if passed or delta.reasoning:
             await self._listener.on_delta(replace(delta, text=passed))
 

@@ -28,9 +28,15 @@ class ThinkTagSplitter:
             "thinking" if tags == "open" else "start"
         )
         self._held = ""
+        self._blanks: list[str] = []
+        """Blank pieces at the answer's beginning, which decide nothing."""
 
     def feed(self, text: str) -> tuple[str, str]:
         """Return what is now known to be reasoning, and what to be the answer."""
+        if self._waits_in_blanks(text):
+            self._blanks.append(text)
+            return "", ""
+        self._take_blanks()
         self._held += text
         thought = ""
         if self._state == "start":
@@ -41,10 +47,20 @@ class ThinkTagSplitter:
 
     def flush(self) -> tuple[str, str]:
         """Return what was held back, when nothing more comes."""
+        self._take_blanks()
         held, self._held = self._held, ""
         if self._state == "thinking":
             return held, ""
         return "", held.lstrip() if self._state == "answer_start" else held
+
+    def _waits_in_blanks(self, text: str) -> bool:
+        return (
+            self._state in {"start", "answer_start"} and not self._held.strip() and text.isspace()
+        )
+
+    def _take_blanks(self) -> None:
+        if self._blanks:
+            self._held, self._blanks = self._held + "".join(self._blanks), []
 
     def _look_for_opening(self) -> None:
         begun = self._held.lstrip()

@@ -15,6 +15,7 @@ import binascii
 import hashlib
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
@@ -76,6 +77,7 @@ def fit_tool_turns(messages: Sequence[Message], rule: CallIdRule) -> tuple[Messa
     names: dict[str, str] = {}
     order: dict[str, int] = {}
     used: set[str] = set()
+    tried: dict[str, int] = {}
     for message in messages:
         if message.role is Role.TOOL:
             renamed = _rename_message(message, names)
@@ -85,7 +87,7 @@ def fit_tool_turns(messages: Sequence[Message], rule: CallIdRule) -> tuple[Messa
         results = []
         if calls := _calls_of(message):
             for call in calls:
-                names[call.id] = _fit_id(call.id, rule, used)
+                names[call.id] = _fit_id(call.id, rule, used, tried)
             order = {names[call.id]: number for number, call in enumerate(calls)}
             message = _rename_message(message, names)  # noqa: PLW2901
         fitted.append(message)
@@ -98,13 +100,13 @@ def _are_fitting(messages: Sequence[Message], rule: CallIdRule) -> bool:
     So it is in most conversations, and a long one is sent again with each of its actions.
     """
     used: set[str] = set()
-    waiting: list[str] = []
+    waiting: deque[str] = deque()
     for message in messages:
         if message.role is Role.TOOL:
             if not _is_next_result(message, waiting):
                 return False
             continue
-        waiting = []
+        waiting.clear()
         for part in message.parts:
             if isinstance(part, ToolCall):
                 if part.id in used or not rule.pattern.fullmatch(part.id):
@@ -116,27 +118,35 @@ def _are_fitting(messages: Sequence[Message], rule: CallIdRule) -> bool:
     return True
 
 
-def _is_next_result(message: Message, waiting: list[str]) -> bool:
+def _is_next_result(message: Message, waiting: deque[str]) -> bool:
     """Return True if the message is one result of a call that waits; earlier calls wait no more."""
     if len(message.parts) != 1 or not isinstance(message.parts[0], ToolResult):
         return False
     answered = message.parts[0].call_id
-    if answered not in waiting:
-        return False
-    del waiting[: waiting.index(answered) + 1]
-    return True
+    while waiting:
+        if waiting.popleft() == answered:
+            return True
+    return False
 
 
 def _calls_of(message: Message) -> list[ToolCall]:
     return [part for part in message.parts if isinstance(part, ToolCall)]
 
 
-def _fit_id(given: str, rule: CallIdRule, used: set[str]) -> str:
-    """Return the id if it is taken and new, else another."""
-    fitting, number = given, 0
+def _fit_id(given: str, rule: CallIdRule, used: set[str], tried: dict[str, int]) -> str:
+    """Return the id if it is taken and new, else another.
+
+    Args:
+        given: the id that the call came with.
+        rule: which ids are taken.
+        used: those of the calls before.
+        tried: how many were made of each; thousands of calls may have the same.
+    """
+    fitting, number = given, tried.get(given, 0)
     while fitting in used or not rule.pattern.fullmatch(fitting):
         fitting = rule.make_id(given, number)
         number += 1
+    tried[given] = number
     used.add(fitting)
     return fitting
 

@@ -83,6 +83,8 @@ class JsonTextFilter:
         if self._ended:
             return ""
         if not self._begun:
+            if text.isspace():
+                return ""  # it decides nothing, and what is held may be long
             text = "".join(self._held)
             first = text.lstrip()[:1]
             self._begun = first in _OPENING and bool(first)

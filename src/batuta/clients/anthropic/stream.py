@@ -231,7 +231,7 @@ class AnthropicStreamAccumulator:
     def _end_text(self) -> Sequence[Delta]:
         """Return what names the pages that a block of text cites."""
         text, self._block_text = "".join(self._block_text), []
-        return self._add_text(self._searches.end_text(text), "")
+        return self._add_text(self._searches.end_text((text,)), "")
 
     def _add_search(self, block: dict[str, Any]) -> Sequence[Delta]:
         """Take in a search that the API runs: its input, or what came out."""
@@ -256,6 +256,8 @@ class AnthropicStreamAccumulator:
         return deltas
 
     def _read_result(self, call_id: str, block: dict[str, Any]) -> Sequence[Delta]:
+        if call_id in self._searches:
+            return ()  # what it asked for, which may be long, is not read again
         asked = "".join(self._asked_for.get(call_id, ()))
         return _read_result(self._searches, block, _query_of(asked), self._length)
 
@@ -303,7 +305,7 @@ def _find_queries(blocks: Sequence[dict[str, Any]]) -> dict[str, str]:
 def _name_cited(searches: SearchReader, block: dict[str, Any]) -> str:
     """Return what names the pages that a whole block of text cites."""
     _read_citations(searches, block)
-    return searches.end_text(block["text"])
+    return searches.end_text((block["text"],))
 
 
 def _read_citations(searches: SearchReader, block: dict[str, Any]) -> None:
@@ -343,14 +345,16 @@ def parse_message(data: Any, model: str = "") -> ProviderReply:
     reasoning: list[str] = []
     calls = ToolCallAccumulator()
     thoughts = [thought_of(block, model) for block in data["content"]]
-    searches = SearchReader()
+    searches, length = SearchReader(), 0
     queries = _find_queries(data["content"])
     for block in data["content"]:
         if block["type"] == "text":
-            text += [block["text"], _name_cited(searches, block)]
+            said = block["text"] + _name_cited(searches, block)
+            text.append(said)
+            length += len(said)
         elif block["type"] == _FOUND:
             query = queries.get(as_string(block.get("tool_use_id")), "")
-            _read_result(searches, block, query, sum(map(len, text)))
+            _read_result(searches, block, query, length)
         elif block["type"] == "thinking":
             reasoning.append(block["thinking"])
         elif block["type"] == "tool_use":

@@ -50,6 +50,8 @@ class _CandidateAccumulator:
         self._asked = asked
         self._given_back = GivenBack()
         self._text: list[str] = []
+        self._length = 0
+        """Characters of the text so far."""
         self._reasoning: list[str] = []
         self._calls = ToolCallAccumulator()
         self._images: list[Image] = []
@@ -70,9 +72,8 @@ class _CandidateAccumulator:
         self._add_grounding(as_object(candidate.get("groundingMetadata")))
         if self.finish is not None:
             deltas += self._tell_searches()
-            if named := self._searches.end_text("".join(self._text)):
-                self._text.append(named)
-                deltas.append(Delta(text=named, choice=self._number))
+            if named := self._searches.end_text(self._text):
+                deltas.append(self._say(named))
         return deltas
 
     def _add_grounding(self, grounding: dict[str, Any]) -> None:
@@ -102,12 +103,14 @@ class _CandidateAccumulator:
 
     def _tell_searches(self) -> list[Delta]:
         """Tell the searches that were not told, the first with all pages: Google says not whose."""
-        at, deltas = sum(map(len, self._text)), list[Delta]()
+        deltas = list[Delta]()
         for number, query in enumerate(
             [*self._queries][len(self._searches) :], len(self._searches)
         ):
             pages = () if number else [*self._pages.values()]
-            deltas += self._searches.add_call(f"google_{number}", query, at=at, pages=pages)
+            deltas += self._searches.add_call(
+                f"google_{number}", query, at=self._length, pages=pages
+            )
         return [replace(one, choice=self._number) for one in deltas]
 
     def reply(self, model: str) -> Reply:
@@ -145,7 +148,11 @@ class _CandidateAccumulator:
         if part.get("thought"):
             self._reasoning.append(text)
             return Delta(reasoning=text, choice=self._number)
+        return self._say(text)
+
+    def _say(self, text: str) -> Delta:
         self._text.append(text)
+        self._length += len(text)
         return Delta(text=text, choice=self._number)
 
 

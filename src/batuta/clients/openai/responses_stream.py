@@ -37,6 +37,8 @@ _COUNTS = ("input_tokens", "output_tokens")
 _FINAL_EVENTS = {"response.completed", "response.incomplete", "response.done"}
 _MAX_ITEMS = 2 * MAX_TOOL_CALLS
 """The most items that one response may have."""
+_MOST_COMPARED = 5_000_000
+"""Characters of pieces, at most, that were already said when a shorter whole of them came."""
 _CALL_TYPES = {"function_call": "arguments", "custom_tool_call": "input"}
 """The item types that call a tool, and the field of each that has the arguments."""
 
@@ -81,6 +83,9 @@ class ResponsesStreamAccumulator:
         self._asked = model
         self._model = ""
         self._text: list[str] = []
+        self._length = 0
+        """Characters of the text so far."""
+        self._more_comparisons = _MOST_COMPARED
         self._reasoning: list[str] = []
         self._calls = ToolCallAccumulator()
         self._items: list[_Item] = []
@@ -229,7 +234,7 @@ class ResponsesStreamAccumulator:
 
     def _read_search(self, known: _Item, item: dict[str, Any]) -> list[Delta]:
         """Take in a search, or a page that was opened."""
-        action, at = as_object(item.get("action")), sum(map(len, self._text))
+        action, at = as_object(item.get("action")), self._length
         if known.has_ended or not action:
             return []
         known.has_ended = True
@@ -255,7 +260,7 @@ class ResponsesStreamAccumulator:
         for each in cited:
             if each.get("type") == "url_citation":
                 self._searches.cite(as_string(each.get("url")), as_string(each.get("title")))
-        rest = self._searches.end_text("".join(map(_part_text, parts)))
+        rest = self._searches.end_text([*map(_part_text, parts)])
         return self._say(known, "text", rest) if rest else []
 
     def _read_arguments(
@@ -266,7 +271,7 @@ class ResponsesStreamAccumulator:
             given = dump_json(given)
         if kind == "custom_tool_call":
             given = dump_json({"input": given or ""}) if is_whole else None
-        rest = _unsaid_rest(known.arguments, given or "")
+        rest = self._unsaid_rest(known.arguments, given or "")
         if rest:
             known.arguments.append(rest)
         return self._tell_arguments(known, rest)
@@ -318,17 +323,39 @@ class ResponsesStreamAccumulator:
         if not whole:
             return []
         before = known.texts.setdefault(place, [])
-        rest = _unsaid_rest(before, whole)
+        rest = self._unsaid_rest(before, whole)
         if not rest:
             return []
         before.append(rest)
         return self._say(known, place[0], rest)
+
+    def _unsaid_rest(self, pieces: list[str], whole: str) -> str:
+        """Return the end of the whole that was not said in pieces.
+
+        Raises:
+            ValueError: the pieces are not the beginning of the whole, or were compared with
+                shorter wholes too often.
+        """
+        if not whole:
+            return ""
+        before = join_halves("".join(pieces), alone="surrogatepass")
+        pieces[:] = [before]
+        if whole.startswith(before):
+            return whole[len(before) :]
+        self._more_comparisons -= len(before) - len(whole)
+        if self._more_comparisons < 0:
+            raise ValueError("a text ends again and again before its pieces do")
+        # Some servers strip the whole of a text that they have sent in pieces.
+        if before.startswith(whole) or before.strip() == whole.strip():
+            return ""
+        raise ValueError("the pieces of an item are not those of the whole")
 
     def _say(self, known: _Item, kind: str, fragment: str) -> list[Delta]:
         if known.is_aside or kind in {"summary", "reasoning"}:
             self._reasoning.append(fragment)
             return [Delta(reasoning=fragment)]
         self._text.append(fragment)
+        self._length += len(fragment)
         self._refused = self._refused or kind == "refusal"
         return [Delta(text=fragment, is_refusal=kind == "refusal")]
 
@@ -347,24 +374,6 @@ _TEXT_EVENTS = {
 def _number_of(event: dict[str, Any]) -> int:
     """Return the number of the text, among its item's, that an event is of."""
     return as_count(event.get("content_index") or event.get("summary_index"))
-
-
-def _unsaid_rest(pieces: list[str], whole: str) -> str:
-    """Return the end of the whole that was not said in pieces.
-
-    Raises:
-        ValueError: the pieces are not the beginning of the whole.
-    """
-    if not whole:
-        return ""
-    before = join_halves("".join(pieces), alone="surrogatepass")
-    pieces[:] = [before]
-    if whole.startswith(before):
-        return whole[len(before) :]
-    # Some servers strip the whole of a text that they have sent in pieces.
-    if before.startswith(whole) or before.strip() == whole.strip():
-        return ""
-    raise ValueError("the pieces of an item are not those of the whole")
 
 
 def parse_response(data: Any, model: str) -> ProviderReply:

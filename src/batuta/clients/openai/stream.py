@@ -55,10 +55,12 @@ class _ChoiceAccumulator:
         self._given_back: GivenBack | None = None
         """Fields that go back with the reply's turn; made when the first one comes."""
         self._text: list[str] = []
+        self._length = 0
+        """Characters of the text so far."""
         self._reasoning: list[str] = []
         self._calls = CallFragments()
         self._logprobs: list[TokenLogprob] = []
-        self._images: list[Image] = []
+        self._images: dict[Image, None] = {}
         self.finish: Finish | None = None
         self._refused = False
         self._has_words = False
@@ -96,10 +98,11 @@ class _ChoiceAccumulator:
         deltas: list[Delta] = []
         for image in _pictures_of(message):
             if image not in self._images:  # some tell all of them again at the end
-                self._images.append(image)
+                self._images[image] = None
                 deltas.append(Delta(image=image, choice=self._number))
         if text or reasoning or logprobs:
             self._text.append(text)
+            self._length += len(text)
             self._reasoning.append(reasoning)
             refused = bool(message.get("refusal")) and not message.get("content")
             self._refused = self._refused or refused
@@ -145,7 +148,9 @@ class _ChoiceAccumulator:
         if not self._has_words or self.finish is None:
             return ""
         whole = _message_text(as_object(choice.get("message")))
-        beginning = "".join((*self._text, last)) if whole else ""
+        if not whole or len(whole) < self._length + len(last):
+            return ""  # it is known without putting the pieces together, as it may come often
+        beginning = "".join((*self._text, last))
         if beginning not in whole:
             return ""
         if whole.startswith(beginning):
