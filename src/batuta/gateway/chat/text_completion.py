@@ -108,7 +108,7 @@ class TextCompletionStreamRenderer:
         self._call = prepared.call
         self._progress = RunProgress(prepared)
         self._base = _completion_base(str(prepared.run_id), int(time()), prepared.call.model)
-        self._text = ""
+        self._texts: list[str] = []
 
     async def open(self, headers: dict[str, str]) -> None:
         """Send the headers; there is nothing to say before the first word."""
@@ -120,16 +120,16 @@ class TextCompletionStreamRenderer:
             return
         delta = self._progress.visible_delta(event)
         if delta is not None and delta.text:
-            self._text += delta.text
+            self._texts.append(delta.text)
             await self._writer.write(self._frame(_choice_object(delta.text)))
 
     def matches(self, reply: Reply) -> bool:
         """Return True if the shown text begins that reply."""
-        return reply.text.startswith(self._text)
+        return reply.text.startswith("".join(self._texts))
 
     async def finish(self, run: Run, reply: Reply) -> None:
         """Write the rest of the text, the reason for the end, the usage, and the end."""
-        rest = reply.text[len(self._text) :]
+        rest = reply.text[sum(map(len, self._texts)) :]
         frames = self._frame(_choice_object(rest)) if rest else b""
         more = orchestration_field(run, trace=self._call.options.trace)
         frames += self._frame(_choice_object("", finish_reason(reply)), **more)

@@ -87,6 +87,8 @@ class ResponseEventWriter(AnswerEvents):
         self._open: Json | None = None
         self._message_texts: list[str] = []
         """The texts of the open message among `_texts`."""
+        self._summary_texts: list[str] = []
+        """The pieces of the summary's open part."""
         self._tools: dict[int, _OpenToolCall] = {}
         self._own_names = own_names(base.get("tools") or ())
         self._custom_names = custom_names(base.get("tools") or ())
@@ -115,9 +117,10 @@ class ResponseEventWriter(AnswerEvents):
         if new or not self._summary:
             events += self._close_part()
             self._summary.append({"type": "summary_text", "text": ""})
+            self._summary_texts = []
             part = {"type": "summary_text", "text": ""}
             events.append(self._part_event("response.reasoning_summary_part.added", part=part))
-        self._summary[-1]["text"] += text
+        self._summary_texts.append(text)
         events.append(self._part_event("response.reasoning_summary_text.delta", delta=text))
         return events
 
@@ -290,6 +293,8 @@ class ResponseEventWriter(AnswerEvents):
                 tool.item["arguments"] = "".join(tool.parts)
         if self._open is not None and self._open["type"] == "message":
             self._open["content"][0]["text"] = "".join(self._message_texts)
+        elif self._open is not None and self._open.get("summary"):
+            self._open["summary"][-1]["text"] = "".join(self._summary_texts)
         return [
             {**item, "status": "incomplete"} if item["status"] == "in_progress" else item
             for item in self.output
@@ -327,6 +332,7 @@ class ResponseEventWriter(AnswerEvents):
         if not self._summary:
             return []
         part = self._summary[-1]
+        part["text"] = "".join(self._summary_texts)
         return [
             self._part_event("response.reasoning_summary_text.done", text=part["text"]),
             self._part_event("response.reasoning_summary_part.done", part=dict(part)),

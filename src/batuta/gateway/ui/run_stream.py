@@ -70,7 +70,7 @@ class PageStreamRenderer:
         self._writer = writer
         self._scope = scope
         self._recorder = Recorder()
-        self._answer = ""
+        self._answer: list[str] = []
         """The text of the last step so far."""
         self._next_answer = 0.0
         """The earliest time of the next update of the answer."""
@@ -141,7 +141,7 @@ class PageStreamRenderer:
         header, number = self._recorder.header, event.round
         if header is None:
             return
-        self._answer = ""
+        self._answer = []
         values = {
             "round": event.planned,
             "number": number,
@@ -176,18 +176,18 @@ class PageStreamRenderer:
 
         Now and then: what rendering takes is a small part of the time from one to the next.
         """
-        self._answer += text
+        self._answer.append(text)
         began = monotonic()
         if began < self._next_answer:
             return
-        html = await render_answer(self._answer)
+        html = await render_answer("".join(self._answer))
         self._next_answer = monotonic() + max(_ANSWER_SECONDS, 10 * (monotonic() - began))
         await self._send_event("answering", html=html)
 
     async def _send_retry(self, event: StepRetried) -> None:
         failure = event.attempt.failure
         why = f"{event.attempt.worker}: {failure.code}"
-        self._answer = ""
+        self._answer = []
         await self._send_event("retried", at=[event.round, event.index], why=why)
 
     async def _send_step(self, event: StepFinished) -> None:
