@@ -36,6 +36,7 @@ from batuta.lab.baselines.best_of_n import find_judged_sample
 from batuta.lab.tasks.graders.answer_form import canonical_answer
 from batuta.lab.tasks.graders.code_extraction import extract_program
 from batuta.language import parse_workflow
+from batuta.language.answer_extraction import without_end_tokens
 from batuta.schemas.checker import strip_code_fence
 
 CHARACTERS = 20_000
@@ -46,7 +47,25 @@ GLANCE = 6
 UNITS = (
     *("-", "a-", "1/", "1.", "1,", "1 ", "a ", "a.", "a:", "a@", "a=", "A", "a", "1", "0", "é "),
     *("\n", " ", "\n ", "a\n", "\t", '"', "'", "\\", "[", "]", "[[", "]]", "(", "()", "{", "{}"),
-    *("<", "<a", "</", "`", "```\n", "*", "**", "$", "$$", "\\(", "\\[", "\\boxed{", "&", "_", "|"),
+    *(
+        "</s>",
+        "</s> user",
+        "<",
+        "<a",
+        "</",
+        "`",
+        "```\n",
+        "*",
+        "**",
+        "$",
+        "$$",
+        "\\(",
+        "\\[",
+        "\\boxed{",
+        "&",
+        "_",
+        "|",
+    ),
     *("#", "# ", "/", "//", "@", "%", "=", ":", ".", "!"),
 )
 BOUNDED: dict[str, tuple[int, str]] = {
@@ -296,6 +315,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "error_from_reply": lambda text: error_from_reply({"error": {"message": text, "code": text}}),
     "find_judged_sample": lambda text: find_judged_sample(text, {1: Reply(text=text)}),
     "find_final_answer": find_final_answer,
+    "without_end_tokens": without_end_tokens,
     "canonical_answer": canonical_answer,
     "extract_program": extract_program,
     "question_core": question_core,

@@ -15,7 +15,8 @@ _MARKER = (
     r"(?:<\|[\w/-]{1,40}\|>|<\uff5c[^\uff5c<>\n]{1,40}\uff5c>|</s>"
     r"|<(?:eos|EOS|pad|end_of_turn|end_of_text|endoftext|im_end)>|\[(?:EOS|/INST)\])"
 )
-_END_MARKERS = re.compile(rf"(?:{_MARKER}(?:\s*(?:assistant|model|user)(?=\s*(?:\Z|<)))?\s*)+\Z")
+_MARKERS = re.compile(rf"(?:{_MARKER}(?:\s*+(?:assistant|model|user)(?=\s*+(?:\Z|<)))?+\s*+)++")
+"""Markers one behind another. What follows them is no part of it: each is then read once."""
 DOUBTFUL = "\u2753\u2754\u26a0\u26d4\u274c\u274e\U0001f914\U0001f44e\U0001f6ab\U0001f937"
 """Emoji that express denial or doubt."""
 _SIGN = (
@@ -37,7 +38,7 @@ _HAS_SIGN = re.compile("[\u2000-\u2bff\U0001f000-\U0001faff]")
 
 def without_end_tokens(text: str) -> str:
     """Return the text without the tokens of a chat template that end it."""
-    found = _END_MARKERS.search(text)
+    found = next((run for run in _MARKERS.finditer(text) if run.end() == len(text)), None)
     if found is None or ("</s>" in found[0] and "<s>" in text):  # HTML's tag that strikes text out
         return text
     return text[: found.start()].rstrip()
