@@ -402,7 +402,7 @@ def take_rows(connection: Connection, reservations: tuple[str, ...]) -> list[dic
     """Take out the rows of those ids that are still there, and return them."""
     if not reservations:
         return []
-    chosen = RESERVATIONS.c.id.in_(_pad_ids(reservations))
+    chosen = RESERVATIONS.c.id.in_(pad_ids(reservations))
     query = delete(RESERVATIONS).where(chosen).returning(RESERVATIONS)
     return [dict(row) for row in connection.execute(query).mappings()]
 
@@ -422,7 +422,7 @@ def settle_rows(
     add_totals(connection, changes)
 
 
-def _pad_ids(ids: tuple[str, ...]) -> tuple[str, ...]:
+def pad_ids(ids: tuple[str, ...]) -> tuple[str, ...]:
     """Return the ids, the last one repeated up to a power of two.
 
     Each number of ids is a statement of its own, which the database prepares and keeps.

@@ -24,6 +24,7 @@ from batuta.store.ledger import (
     add_totals,
     charged_places,
     nano_to_usd,
+    pad_ids,
     released_amounts,
     usd_to_nano,
     utc_day,
@@ -66,7 +67,7 @@ def take_back_lost(connection: Connection, runs: Collection[str]) -> dict[Place,
     Returns:
         Billionths that count for them as spent, and are to be taken off.
     """
-    was_lost = (LEDGER.c.run_id.in_(tuple(runs)), LEDGER.c.line == LOST_LINE_NUMBER)
+    was_lost = (LEDGER.c.run_id.in_(pad_ids(tuple(runs))), LEDGER.c.line == LOST_LINE_NUMBER)
     rows = connection.execute(select(LEDGER).where(*was_lost)).mappings()
     lines = [dict(row) for row in rows]
     signs = ("calls", "unpriced_calls", "assumed_usd")
