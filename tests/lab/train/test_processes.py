@@ -220,6 +220,7 @@ def launched(file, *options):
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.long
 def test_two_processes_share_a_budget_and_end_together(tmp_path):
     """One of them is refused a call; both keep the checkpoint, and go on as if nothing happened."""
     files = {}

@@ -68,6 +68,7 @@ async def test_right_drafts_are_kept_with_their_prompt_and_wrong_ones_are_not():
     assert kept[0].weight == pytest.approx(2 * kept[1].weight)
 
 
+@pytest.mark.long
 def test_the_fitted_policy_writes_better_workflows(tmp_path, warm):
     """The second round is run by the policy that the first one fitted."""
     told = []
