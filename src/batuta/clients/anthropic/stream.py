@@ -349,9 +349,9 @@ def parse_message(data: Any, model: str = "") -> ProviderReply:
     queries = _find_queries(data["content"])
     for block in data["content"]:
         if block["type"] == "text":
-            said = block["text"] + _name_cited(searches, block)
-            text.append(said)
-            length += len(said)
+            whole = block["text"] + _name_cited(searches, block)
+            text.append(whole)
+            length += len(whole)
         elif block["type"] == _FOUND:
             query = queries.get(as_string(block.get("tool_use_id")), "")
             _read_result(searches, block, query, length)
