@@ -27,7 +27,7 @@ import asyncpg
 
 from batuta.core import RunId
 from batuta.store import Store
-from batuta.store.database import insert_rows
+from batuta.store.bulk_insert import insert_rows
 from batuta.store.models import RUNS
 from batuta.store.run_filter import RunFilter, parse_run_filter
 from batuta.store.run_list import RunPage, RunTotals

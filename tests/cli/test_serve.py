@@ -10,7 +10,7 @@ import pytest
 from batuta.clients import ScriptedClient
 from batuta.errors import StoreError
 from batuta.gateway.assemble import reload_on_hangup
-from batuta.store.database import lock_server_store
+from batuta.store.process_lock import lock_server_store
 from fakes.serving import Server
 from gateway.live_server import scripted_state
 

@@ -64,7 +64,7 @@ def _serve_http(host: str, port: int, pool: PoolOptions, max_cost: float | None)
     from batuta.gateway.assemble import ServeOptions, run_configured_server  # noqa: PLC0415
     from batuta.gateway.mcp.endpoint import McpOffer  # noqa: PLC0415
     from batuta.gateway.telemetry.logs import start_logs  # noqa: PLC0415
-    from batuta.store.database import lock_server_store  # noqa: PLC0415
+    from batuta.store.process_lock import lock_server_store  # noqa: PLC0415
 
     pool.pull_missing()
     start_logs(LogFormat.QUIET)

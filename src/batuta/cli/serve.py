@@ -66,7 +66,7 @@ def serve_command(
     from batuta.gateway import LOOP_OPTIONS  # noqa: PLC0415
     from batuta.gateway.assemble import ServeOptions, run_configured_server  # noqa: PLC0415
     from batuta.gateway.telemetry.logs import start_logs  # noqa: PLC0415
-    from batuta.store.database import lock_server_store  # noqa: PLC0415
+    from batuta.store.process_lock import lock_server_store  # noqa: PLC0415
 
     pool.pull_missing()
     start_logs(output.log)

@@ -40,11 +40,11 @@ from batuta.jobs.records import JobRecords, create_tables
 from batuta.jobs.table import JOBS_TABLE, JobTable
 from batuta.store.database import (
     Database,
-    ProcessLock,
     is_sqlite,
     open_database,
     parse_url,
 )
+from batuta.store.process_lock import ProcessLock
 from batuta.store.steady_clock import STEADY_CLOCK, sweep_hourly
 
 logger = logging.getLogger(__name__)

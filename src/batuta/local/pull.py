@@ -345,7 +345,7 @@ async def pull_model(
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise disk_error(folder, error) from None
-    from batuta.store.database import ProcessLock  # noqa: PLC0415 - loads SQLAlchemy
+    from batuta.store.process_lock import ProcessLock  # noqa: PLC0415 - loads SQLAlchemy
 
     busy = f"{model.name} is being pulled already, by another process: wait for it"
     try:

@@ -1,8 +1,6 @@
 """The engine: from a path or URL to connections, and from a driver's error to one sentence.
 
-SQLite and PostgreSQL both have `INSERT … ON CONFLICT`, SQLAlchemy for each of them alone. Many rows
-are a COPY in PostgreSQL and a prepared INSERT in SQLite. A lock keeps a second process out of the
-folder of a file.
+SQLite and PostgreSQL both have `INSERT … ON CONFLICT`, SQLAlchemy for each of them alone.
 """
 
 from __future__ import annotations
@@ -11,12 +9,11 @@ import asyncio
 import os
 import re
 import sqlite3
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
     closing,
-    contextmanager,
     suppress,
 )
 from functools import partial
@@ -48,7 +45,6 @@ from sqlalchemy.exc import (
     StatementError,
 )
 from sqlalchemy.pool import NullPool
-from sqlalchemy.util import await_only
 
 from batuta.distribution import install_hint, package_hint
 from batuta.errors import StoreError
@@ -533,116 +529,3 @@ def insert_statement(dialect: str, table: Table) -> sqlite.Insert | postgresql.I
     from sqlalchemy.dialects import postgresql  # noqa: PLC0415 - see above
 
     return postgresql.insert(table)
-
-
-def insert_rows(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Insert rows that are not there yet; in SQLite those that are there are left as they are.
-
-    Raises:
-        IntegrityError: PostgreSQL has one of them already, or they break another rule.
-    """
-    if not rows:
-        return
-    if connection.dialect.name == "postgresql":
-        _copy_rows(connection, table, rows)
-        return
-    insertion = insert_statement(connection.dialect.name, table).on_conflict_do_nothing()
-    connection.execute(insertion, [dict(row) for row in rows])
-
-
-def _copy_rows(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Copy the rows by the driver itself, whose errors become SQLAlchemy's."""
-    import asyncpg  # noqa: PLC0415 - an extra  # pyright: ignore[reportMissingTypeStubs]
-
-    driver: Any = connection.connection.driver_connection
-    columns = list(rows[0])
-    records = [tuple(row[name] for name in columns) for row in rows]
-    try:
-        await_only(driver.copy_records_to_table(table.name, records=records, columns=columns))
-    except (asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-        if driver.is_closed():
-            connection.invalidate(error)
-        kind = _ERRORS.get(_sqlstate_class(error), DBAPIError)
-        raise kind(f"COPY {table.name}", None, error) from error
-
-
-_ERRORS = {"22": DataError, "23": IntegrityError}
-"""SQLAlchemy's errors by the first two characters of the SQLSTATE."""
-
-
-def _sqlstate_class(error: BaseException) -> str:
-    """Return the first two characters of the SQLSTATE.
-
-    Of values that the driver refuses, a data error's.
-    """
-    if isinstance(error, ValueError):
-        return "22"
-    return str(getattr(error, "sqlstate", None) or "")[:2]
-
-
-SERVER_SUFFIX = ".server.lock"
-"""After the name of the runs' file: the lock of the server that uses it."""
-
-
-@final
-class ProcessLock:
-    """Held until `release`, or until the process dies, however it dies.
-
-    It is a transaction on an SQLite file of its own, which every system that runs Python locks
-    and unlocks correctly.
-    """
-
-    def __init__(self, path: Path, busy: str = "") -> None:
-        """Take the lock.
-
-        Args:
-            path: the file that is locked.
-            busy: what to say where another process has it; empty: a server's sentence.
-
-        Raises:
-            StoreError: another process has it, or the file cannot be made.
-        """
-        try:
-            make_private_file(path)
-            self._file = sqlite3.connect(
-                path, timeout=0, isolation_level=None, check_same_thread=False
-            )
-            try:
-                self._file.execute("BEGIN EXCLUSIVE")
-            except sqlite3.Error:
-                self._file.close()
-                raise
-        except (OSError, sqlite3.Error) as error:
-            if "locked" in str(error):
-                raise StoreError(
-                    busy
-                    or f"another server uses {path.parent}: stop it, give this one a folder of its "
-                    "own with BATUTA_HOME, or give both one PostgreSQL with BATUTA_STORE"
-                ) from None
-            raise explain_error(error, parse_url(path)) from None
-
-    def release(self) -> None:
-        """Let others in."""
-        self._file.close()
-
-
-@contextmanager
-def lock_server_store(target: str) -> Generator[None]:
-    """Let one server at a time use an SQLite file; a server database serves many.
-
-    Args:
-        target: a path of an SQLite file, or a database URL.
-
-    Raises:
-        StoreError: another server uses the file, or the target names no database.
-    """
-    url = parse_url(target)
-    if not is_sqlite(url):
-        yield
-        return
-    path = Path(str(url.database))
-    lock = ProcessLock(path.with_name(path.name + SERVER_SUFFIX))
-    try:
-        yield
-    finally:
-        lock.release()

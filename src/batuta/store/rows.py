@@ -151,7 +151,7 @@ class RunSummary:
     shadow_usd: Decimal | None = None
     """The dollars of asking that worker and the judge."""
     acted: ActingNote = NO_ACTING_NOTE
-    """Who acted in its session, and why."""
+    """It says who acted in its session, and why."""
 
     @property
     def workers(self) -> tuple[str, ...]:
@@ -193,7 +193,7 @@ class RunEntry:
     alone_usd: Decimal | None = None
     """The dollars that the best single worker would have cost, by estimate."""
     acted: ActingNote = NO_ACTING_NOTE
-    """Who acted in its session."""
+    """It says who acted in its session."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

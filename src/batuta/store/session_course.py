@@ -27,7 +27,7 @@ class SessionRequest:
     created: float
     """Seconds since the epoch."""
     acted: ActingNote
-    """Who acted; why, where another worker took over."""
+    """It says who acted, and why where another worker took over."""
     input_tokens: int
     cached_tokens: int
     cost: Cost

@@ -20,12 +20,12 @@ from sqlalchemy import Connection, Executable, select
 
 from batuta.core import RunId
 from batuta.errors import StoreError
+from batuta.store.bulk_insert import insert_rows
 from batuta.store.codec import FORMAT
 from batuta.store.database import (
     DATABASE_ERRORS,
     Database,
     explain_error,
-    insert_rows,
     insert_statement,
     is_partitioned,
     is_row_error,

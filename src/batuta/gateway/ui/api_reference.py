@@ -18,7 +18,7 @@ class ShownField:
 
     name: str
     kind: str
-    """Its types and the values that it may have, as words; empty: anything."""
+    """The types and values that it may have, as words; empty: anything."""
     is_required: bool
 
 

@@ -200,7 +200,7 @@ class ClientRun:
         """The id of its session; None: of none."""
         self.model = prepared.served_model.name
         self.question = prepared.call.question.title if prepared.call.store else ""
-        """Its question; empty where its content is not to be kept."""
+        """The question that it answers; empty where its content is not to be kept."""
         self.started = request.started
 
     def elapsed(self) -> float:
@@ -222,7 +222,7 @@ class PageRuns:
     """The runs of one process that the page has asked for: the unfinished and the latest ones."""
 
     def __init__(self, requests: RequestScopes) -> None:
-        """Nothing is known of any run yet.
+        """Begin without a run.
 
         Args:
             requests: the requests that the server is answering.
