@@ -11,12 +11,12 @@ from batuta.clients.tool_turns import ANY_ID, CLAUDE_IDS, MISTRAL_IDS, fit_tool_
 from batuta.core import Message, Role, Text, ToolCall, ToolResult, assistant_message, user_message
 
 IDS = st.sampled_from(["a", "b", "c", "call.1", "123456789"])
-CALLS = st.lists(IDS, max_size=3, unique=True).map(
-    lambda ids: Message(
-        role=Role.ASSISTANT,
-        parts=(Text("."), *(ToolCall(id=one, name="look", arguments="{}") for one in ids)),
-    )
-)
+CALLS = st.lists(IDS, max_size=3).map(lambda ids: called(*ids))
+
+
+def called(*ids):
+    parts = (Text("."), *(ToolCall(id=one, name="look", arguments="{}") for one in ids))
+    return Message(role=Role.ASSISTANT, parts=parts)
 
 
 def result(*ids):
@@ -56,6 +56,23 @@ def test_results_are_put_in_their_calls_order():
     assert [said for said in fitted if said.role is Role.TOOL] == [result("a"), result("c")]
     in_order = (user_message("hi"), call, result("a"), result("c"), assistant_message("."))
     assert fit_tool_turns(in_order, ANY_ID) == in_order == fitted
+
+
+@given(ids=st.lists(IDS, max_size=5), rule=RULES)
+def test_calls_of_one_turn_with_one_id_have_a_result_each(ids, rule):
+    answers = [
+        Message(role=Role.TOOL, parts=(ToolResult(call_id=one, content=str(number)),))
+        for number, one in enumerate(ids)
+    ]
+    call, *fitted = fit_tool_turns([called(*ids), *answers], rule)
+    made = [part.id for part in call.parts if isinstance(part, ToolCall)]
+    assert len(set(made)) == len(ids)
+    told = [part for said in fitted for part in said.parts if isinstance(part, ToolResult)]
+    assert {part.call_id for part in told} == set(made)
+    for one in set(ids):  # what has one id is answered in order
+        places = [at for at, name in enumerate(ids) if name == one]
+        by_place = {int(part.content): part.call_id for part in told}
+        assert [by_place[at] for at in places] == [made[at] for at in places]
 
 
 def test_a_long_session_is_fitted_in_a_time_that_its_length_costs():

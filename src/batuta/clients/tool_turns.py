@@ -69,28 +69,33 @@ def rule_of_model(model: str, otherwise: CallIdRule) -> CallIdRule:
 
 
 def fit_tool_turns(messages: Sequence[Message], rule: CallIdRule) -> tuple[Message, ...]:
-    """Give the calls ids that are taken and differ, and put results in their calls' order."""
+    """Give the calls ids that are taken and differ, and put results in their calls' order.
+
+    Calls of one turn may have come with one id, too.
+    """
     if _are_fitting(messages, rule):
         return tuple(messages)
     fitted: list[Message] = []
     results: list[Message] = []
-    names: dict[str, str] = {}
+    names: dict[str, deque[str]] = {}
     order: dict[str, int] = {}
     used: set[str] = set()
     tried: dict[str, int] = {}
     for message in messages:
         if message.role is Role.TOOL:
-            renamed = _rename_message(message, names)
+            renamed = _rename_results(message, names)
             results += [replace(renamed, parts=(part,)) for part in renamed.parts]
             continue
         fitted += sorted(results, key=lambda one: _place_of(one, order))
         results = []
         if calls := _calls_of(message):
-            for call in calls:
-                names[call.id] = _fit_id(call.id, rule, used, tried)
-            order = {names[call.id]: number for number, call in enumerate(calls)}
-            message = _rename_message(message, names)  # noqa: PLW2901
-        fitted.append(message)
+            made = [_fit_id(call.id, rule, used, tried) for call in calls]
+            names |= {call.id: deque[str]() for call in calls}
+            for call, name in zip(calls, made, strict=True):
+                names[call.id].append(name)
+            order = {name: number for number, name in enumerate(made)}
+            message = _rename_calls(message, made)  # noqa: PLW2901
+        fitted.append(_rename_results(message, names))
     return (*fitted, *sorted(results, key=lambda one: _place_of(one, order)))
 
 
@@ -151,17 +156,28 @@ def _fit_id(given: str, rule: CallIdRule, used: set[str], tried: dict[str, int])
     return fitting
 
 
-def _rename_message(message: Message, names: dict[str, str]) -> Message:
-    parts = tuple(_rename_part(part, names) for part in message.parts)
+def _rename_calls(message: Message, names: Sequence[str]) -> Message:
+    """Give the calls these ids, one after the other."""
+    left = iter(names)
+    parts = tuple(
+        replace(part, id=next(left)) if isinstance(part, ToolCall) else part
+        for part in message.parts
+    )
     return message if parts == message.parts else replace(message, parts=parts)
 
 
-def _rename_part(part: Part, names: dict[str, str]) -> Part:
-    if isinstance(part, ToolCall):
-        return replace(part, id=names.get(part.id, part.id))
-    if isinstance(part, ToolResult):
-        return replace(part, call_id=names.get(part.call_id, part.call_id))
-    return part
+def _rename_results(message: Message, names: dict[str, deque[str]]) -> Message:
+    """Give the results the ids that their calls have now.
+
+    Of calls with one id each has one result, in the calls' order; what comes after is the last's.
+    """
+    parts: list[Part] = []
+    for part in message.parts:
+        if isinstance(part, ToolResult) and (waiting := names.get(part.call_id)):
+            name = waiting.popleft() if len(waiting) > 1 else waiting[0]
+            part = replace(part, call_id=name)  # noqa: PLW2901
+        parts.append(part)
+    return message if tuple(parts) == message.parts else replace(message, parts=tuple(parts))
 
 
 def _place_of(message: Message, order: dict[str, int]) -> int:
