@@ -68,6 +68,8 @@ UNITS = (
     ),
     *("#", "# ", "/", "//", "@", "%", "=", ":", ".", "!"),
 )
+BEHIND = ("a", " ", "\n", "1", "a ", "a\n")
+"""What is repeated behind a word of the pattern."""
 BOUNDED: dict[str, tuple[int, str]] = {
     "batuta.language.answer_extraction._JOINT": (60, "what is longer joins nothing"),
     "batuta.lab.tasks.graders.answer_form._BOX": (2000, "a longer answer keeps its dress"),
@@ -245,6 +247,42 @@ def _letters_of(pattern: Any) -> list[str]:
     return sorted(found)[:40]
 
 
+def _words_of(pattern: Any) -> list[str]:
+    """The words that the pattern names: what stands before the part of it that is slow."""
+    found: set[str] = set()
+
+    def walk(node: Any) -> str:
+        """Returns the letters with which a part ends."""
+        if isinstance(node, _parser.SubPattern):
+            word = ""
+            for part in node.data:
+                word += walk(part)
+                found.add(word[-12:])
+            return word
+        match node:
+            case (kind, int(code)) if str(kind) == "LITERAL":
+                return chr(code)
+            case (kind, (int(least), _, part)) if "REPEAT" in str(kind):
+                return walk(part) * min(max(least, 1), 3)
+            case (kind, (_, _, _, part)) if str(kind) == "SUBPATTERN":
+                return walk(part)
+            case (kind, (_, [*branches])) if str(kind) == "BRANCH":
+                return next(walk(branch) for branch in branches)
+            case _:
+                return ""
+
+    with contextlib.suppress(re.error):  # a pattern that only `regex` understands
+        walk(_parser.parse(pattern.pattern, pattern.flags & re.VERBOSE))
+    return sorted(found - {""})[:40]
+
+
+def _begun_texts(words: list[str], most: int) -> Iterator[str]:
+    """A word once, and then what nothing ends."""
+    for word in words:
+        for unit in BEHIND:
+            yield word + unit * (most // len(unit))
+
+
 def _tried_texts(letters: list[str], most: int) -> Iterator[str]:
     own = [f"{letter}{end}" for letter in letters for end in ("", "a", " ", "1")]
     for unit in dict.fromkeys((*UNITS, *own)):
@@ -296,10 +334,13 @@ def slow_patterns() -> Iterator[str]:
         most = BOUNDED.get(name, (CHARACTERS, ""))[0]
         binary = isinstance(pattern.pattern, bytes)
         letters = [] if binary else _letters_of(pattern)
+        words = [] if binary else _words_of(pattern)
         for method, look in _looks(pattern, methods):
-            for short, text in zip(
-                _tried_texts(letters, most // GLANCE), _tried_texts(letters, most), strict=True
-            ):
+            glances, texts = (
+                (*_tried_texts(letters, size), *_begun_texts(words, size))
+                for size in (most // GLANCE, most)
+            )
+            for short, text in zip(glances, texts, strict=True):
                 if not _is_slow(look, _encode(short, binary), SECONDS / GLANCE**2):
                     continue
                 if _is_slow(look, _encode(text, binary)):

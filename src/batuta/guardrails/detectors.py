@@ -46,7 +46,7 @@ _SECRETS = regex.compile(
 )
 _INJECTION = regex.compile(
     r"""<\|[a-z0-9_]{1,40}\|>                                       # turns of chat templates
-    |\[/?INST\]|<<\s*/?SYS\s*>>|<\s*(?:start|end)_of_turn\s*>|<\s*/?\s*system(?:_prompt)?\s*>
+    |\[/?INST\]|<<\s*/?SYS\s*>>|<\s*+(?:start|end)_of_turn\s*+>|<\s*+(?:/\s*+)?system(?:_prompt)?\s*+>
     |\b(?:ignore|disregard|forget|override)\s+(?:all\s+|any\s+)?(?:of\s+)?(?:the\s+|your\s+|these\s+|my\s+)?
        (?:previous|prior|above|earlier|preceding|other)\s+(?:instruction|prompt|message|rule|direction|command)s?
     |\b(?:reveal|print|repeat|show|output)\s+(?:me\s+)?

@@ -76,7 +76,7 @@ def _draw_task(name: str, key: tuple[int, int], *, held_out: bool, difficulty: i
         )
 
 
-_ANSWER = re.compile(r"answer(?:\s+is)?\s*[*_]*\s*[:=]?\s*[*_]*\s*(.+)", re.IGNORECASE)
+_ANSWER = re.compile(r"answer(?:\s+is)?\s*[*_]*\s*[:=]?\s*[*_]*\s*(.+)", re.IGNORECASE | re.DOTALL)
 _INTEGER = re.compile(r"-?\d[\d,]*")
 
 

@@ -89,3 +89,12 @@ def test_a_language_is_told(text, language):
 @pytest.mark.parametrize("text", ["", "42", "Xyzzy plugh frotz quux"])
 def test_what_tells_no_language(text):
     assert find_language(text) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "many"),
+    [("***one***", 1), ("** one **", 1), ("***\ntwo\n***", 0), ("**\n**", 0), ("* a\n* b", 0)],
+)
+def test_what_is_highlighted_is_counted(text, many):
+    rule = RULES["detectable_format:number_highlighted_sections"]
+    assert rule(text, {"num_highlights": many}) and not rule(text, {"num_highlights": many + 1})

@@ -142,9 +142,9 @@ Rule = Callable[[str, Arguments], bool | None]
 _WORD = re.compile(r"\w+")
 _SENTENCE_END = re.compile(r"(?<![.!?])[.!?]++(?=\s|$)")
 _BULLET = re.compile(r"^[^\S\n]*+(?:\*[^*\n].*|-.*)$", re.MULTILINE)
-_HIGHLIGHT = re.compile(r"\*\*[^\n*]*\S[^\n*]*\*\*|\*[^\n*]*\S[^\n*]*\*")
+_HIGHLIGHT = re.compile(r"(\*\*?+)[^\S\n]*+[^\s*][^\n*]*+\1")
 _PLACEHOLDER = re.compile(r"\[[^\[\]\n]*+\]")
-_FENCE = re.compile(r"\A```(?:json)?\s*\n(.*)\n```\Z", re.DOTALL | re.IGNORECASE)
+_FENCE = re.compile(r"\A```(?:json)?[^\S\n]*+\n(.*)\n```\Z", re.DOTALL | re.IGNORECASE)
 _RELATIONS: Mapping[str, Callable[[int, int], bool]] = {
     "less than": operator.lt,
     "at least": operator.ge,

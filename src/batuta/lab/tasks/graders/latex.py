@@ -58,7 +58,7 @@ _RULES = tuple(
         (r"(?<![\d.,])(\d{1,3})\.(\d{3})\.(\d{3})(?![\d.,])", r"\1\2\3"),
         (r"\\(?:bar|dot)\{(\d+)\}", r"\\overline{\1}"),
         (r"(?<=\d\.)(\d*)\((\d+)\)", r"\1\\overline{\2}"),
-        (r"(\.\d*?)(\d{1,6}?)\2{1,}(?:\2)*(?:\\[lc]?dots|\.\.\.)", r"\1\\overline{\2}"),
+        (r"(\.\d{0,20}?)(\d{1,6}?)\2++(?:\\[lc]?dots|\.\.\.)", r"\1\\overline{\2}"),
         (r"\\(?:Large|large|LARGE|huge|Huge|small|boxed|checkmark|nobreak)(?![a-zA-Z])", ""),
         (r"\\framebox(?=\{)", ""),
         (r"(?<!\\)\\\Z", ""),

@@ -21,8 +21,8 @@ MAX_VALUE = 200
 """The longest value, in characters."""
 
 _STATEMENT = re.compile(
-    r"\b(?:final\s+)?(?:answer|result)(?![a-z])(?P<gap>[^.:=\n$]{0,60}?)(?:\*\*)?\s*"
-    r"(?::|=|\bis\b|\bequals\b|\bwould be\b|(?=\n))[\s:*_#]*",
+    r"\b(?:final\s+)?(?:answer|result)(?![a-z])(?P<gap>[^.:=\n$]{0,60}?)(?:\*\*)?"
+    r"(?:\s*+(?::|=|\bis\b|\bequals\b|\bwould be\b)|[^\S\n]*+(?=\n))[\s:*_#]*+",
     re.IGNORECASE,
 )
 _MATH_OR_BOLD = re.compile(
