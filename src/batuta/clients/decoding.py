@@ -302,7 +302,8 @@ def _foreign_counts(event: Mapping[str, Any], own: tuple[str, str]) -> dict[str,
     places = (event, as_object(event.get("response")), as_object(event.get("message")))
     counts: dict[str, int] = {}
     for place in places:
-        for usage in (as_object(place.get("usage")), as_object(place.get("usageMetadata"))):
+        for usage in filter(None, (place.get("usage"), place.get("usageMetadata"))):
+            usage = as_object(usage)  # noqa: PLW2901
             plain = max(as_count(usage.get(name)) for name in _INPUTS)
             found = (
                 plain + sum(as_count(usage.get(name)) for name in _CACHE_INPUTS),
