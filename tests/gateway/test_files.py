@@ -230,6 +230,18 @@ async def test_size_number_and_room_of_a_tenant_are_bounded(store):
     assert len(found) == 5 and sum(file.size for file in found) == 2_000_004
 
 
+async def test_files_that_are_named_are_as_much_as_a_request_may_send(store):
+    large = replace(LIMITS, max_bytes=3_000_000)
+    async with serving(store, limits=large) as server:
+        _, told = await upload(server, "a.png", PNG + bytes(2_500_000), "image/png")
+        for times, status in ((2, 200), (9, 413)):
+            path, body = asking("chat", told["id"])
+            (turn,) = body["messages"]
+            turn["content"] = [part for part in turn["content"] for _ in range(times)]
+            status_told, _, answer = await server.post(path, json={"model": "worker/ada", **body})
+            assert status_told == status, answer
+
+
 async def test_a_file_that_expired_is_gone(store):
     brief = replace(LIMITS, keep_seconds=-1.0)
     async with serving(store, limits=brief) as server:

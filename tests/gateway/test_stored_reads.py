@@ -1,20 +1,23 @@
 """What is stored is read in bounds: bytes of a request, memory of the server, bytes a minute."""
 
+from dataclasses import replace
+
 import orjson
 import pytest
 
 from batuta.clients import ScriptedClient
-from batuta.core import Reply
+from batuta.core import Message, Question, Reply, Role, Text
 from batuta.gateway.access.caller import Caller, set_caller
 from batuta.gateway.access.rate_limit import LocalRateLimiter
 from batuta.gateway.errors import APIError
+from batuta.gateway.http import stored_reads as reads
 from batuta.gateway.http.request_slots import BodyMemory, HeldMemory
-from batuta.gateway.responses import store as reads
 from batuta.gateway.responses.request import HistoryReferences
 from batuta.gateway.responses.store import ResponseStore
 from batuta.store import Store
 from batuta.store.responses import StoredResponse
 from gateway.live_server import Serving, scripted_state
+from store.strategies import make_run
 
 pytestmark = pytest.mark.anyio
 MEBIBYTE = 1 << 20
@@ -57,8 +60,9 @@ def references(*names):
     return [{"type": "item_reference", "id": name} for name in names]
 
 
-def scope_of(memory):
+def scope_of(memory, rates=None):
     scope = {"type": "http"}
+    reads.give_limiter(scope, rates or LocalRateLimiter())
     set_caller(scope, Caller(tenant=TENANT))
     return scope, HeldMemory.of_request(scope, memory)
 
@@ -118,11 +122,13 @@ async def test_what_is_read_counts_in_the_memory_of_bodies(store):
 
 async def test_a_key_reads_so_much_a_minute(store):
     await put(store, "d", 16 * MEBIBYTE)
-    responses = ResponseStore(store, LocalRateLimiter())
+    responses, rates = ResponseStore(store), LocalRateLimiter()
     allowed = reads.MAX_READ_BYTES // (17 * MEBIBYTE)
     for _ in range(allowed):
-        await responses.find("resp_d", scope_of(BodyMemory())[0], ("input",))
-    reading = (responses.find("resp_d", scope_of(BodyMemory())[0], ("input",)) for _ in range(9))
+        await responses.find("resp_d", scope_of(BodyMemory(), rates)[0], ("input",))
+    reading = (
+        responses.find("resp_d", scope_of(BodyMemory(), rates)[0], ("input",)) for _ in range(9)
+    )
     with pytest.raises(APIError) as refused:
         await all_of(reading)
     assert refused.value.status == 429 and "retry-after" in refused.value.headers
@@ -143,3 +149,51 @@ async def test_only_what_is_asked_for_is_read(store):
     assert not (row.body or row.input or row.events)
     size = await store.responses.measure(("resp_e",), TENANT, ("input",))
     assert size == len((await store.responses.get("resp_e", TENANT)).input)
+
+
+def large_run():
+    run = make_run(3)
+    message = Message(role=Role.USER, parts=(Text("x" * 3 * MEBIBYTE),))
+    return replace(run, header=replace(run.header, question=Question(messages=(message,))))
+
+
+@pytest.mark.parametrize("path", ["/v1/runs/{}", "/ui/runs/{}", "/ui/runs/{}/export.json", "/ui/?again={}", "/ui/compare?a={}"])  # fmt: skip
+async def test_a_run_counts_like_other_reads(store, path):
+    run = large_run()
+    await store.append(run, TENANT)
+    await store.flush()
+    rates, ada = LocalRateLimiter(), ScriptedClient([])
+    async with Serving(scripted_state({"ada": ada}, store=store, rate_limiter=rates)) as server:
+        async with server.http.get(path.format(run.header.id)) as got:
+            assert got.status == 200
+            await got.read()
+        window = await rates.take("bytes", f"tenant {TENANT}", reads.MAX_READ_BYTES, 0)
+        assert window.cap - window.remaining > 3 * MEBIBYTE
+        await rates.add("bytes", f"tenant {TENANT}", window.cap, window.remaining)
+        async with server.http.get(path.format(run.header.id)) as got:
+            assert got.status == 429
+
+
+async def test_a_run_counts_in_the_memory_of_bodies(store):
+    run = large_run()
+    await store.append(run, TENANT)
+    await store.flush()
+    memory = BodyMemory(5 * MEBIBYTE)
+    scope, held = scope_of(memory)
+    encoded = await reads.read_stored_run(store, run.header.id, TENANT, scope)
+    assert memory.used == len(encoded or b"") > 3 * MEBIBYTE
+    with pytest.raises(APIError) as refused:
+        await reads.read_stored_run(store, run.header.id, TENANT, scope_of(memory)[0])
+    assert refused.value.status == 503
+    held.release()
+
+
+async def test_an_item_is_named_once(store):
+    await put(store, "f", 1000)
+    async with Serving(scripted_state({"ada": ScriptedClient([])}, store=store)) as server:
+        twice = {"input": references("msg_f_in0", "msg_f_in0")}
+        for path in ("/v1/responses", "/v1/responses/compact"):
+            body = {"model": "batuta-mini", **twice}
+            async with server.http.post(path, json=body) as got:
+                told = await got.json()
+            assert (got.status, told["error"]["param"]) == (400, "input")

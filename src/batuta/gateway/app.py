@@ -156,7 +156,7 @@ def assemble_app(state: ServerState) -> tuple[Starlette, BackgroundResponses, Sh
     )
     delivery = AnswerDelivery(service, state.request_scopes, state.stream_timeouts)
     deletions = Deletions(state.jobs, authenticator, pending)
-    responses = ResponseStore(store, state.rate_limiter)
+    responses = ResponseStore(store)
     gate = KeyLimitGate(authenticator, state.rate_limiter.concurrency)
     background = BackgroundResponses(service, responses, state.jobs, authenticator, gate=gate)
     stored = StoredResponseEndpoint(
@@ -232,6 +232,7 @@ def _request_layer(
         routes=routes,
         authenticator=state.authenticator,
         limiter=state.limiter,
+        rate_limiter=state.rate_limiter,
         hosts=state.hosts,
         origins=state.origins,
         store=state.store,

@@ -14,7 +14,7 @@ from typing import Any, Generic, Self, TypeVar, final
 import anyio
 from anyio.abc import TaskGroup
 from anyio.to_thread import run_sync
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, func, select
 
 from batuta.core import Run, RunId
 from batuta.errors import StoreError
@@ -253,6 +253,15 @@ class Store:
             return entry.run if entry.content else None
         body = await self.get_encoded(run_id, tenant)
         return None if body is None else await read_run(body)
+
+    async def measure(self, run_id: str, tenant: str | None = None) -> int:
+        """Count the bytes that `get_encoded` would read of the database; 0 if there is nothing."""
+        query = (
+            select(func.length(CONTENTS.c.body).label("size"))
+            .join(RUNS, SAME_RUN)
+            .where(*run_filter(run_id, tenant))
+        )
+        return next((int(row["size"]) for row in await self._rows(query)), 0)
 
     async def get_encoded(self, run_id: str, tenant: str | None = None) -> bytes | None:
         """Return a run as `encode_run` writes it: reading one of many parts takes long.

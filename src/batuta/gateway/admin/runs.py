@@ -6,15 +6,15 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any, final
 
-import orjson
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from batuta.gateway.access.caller import actor_of, caller_of, record_reading
 from batuta.gateway.admin.paging import check_query, parse_limit
 from batuta.gateway.errors import invalid_value, not_found, require_part
-from batuta.gateway.http.body import json_response, read_fields
+from batuta.gateway.http.body import encode_json, json_response, read_fields
+from batuta.gateway.http.stored_reads import in_pieces, read_stored_run
 from batuta.gateway.serving.deletions import Deletions
 from batuta.store import RunSummary, Store
 from batuta.store.run_filter import RUN_PARAMETERS, RunFilter, RunFilterError, parse_run_filter
@@ -90,9 +90,8 @@ class RunRoutes:
             raise not_found(f"The run '{run_id}'")
         caller = caller_of(request.scope)
         await record_reading(self._store, caller, run_id, summary.tenant)
-        encoded = await self._store.get_encoded(run_id, sees)
-        trace = None if encoded is None else orjson.Fragment(encoded)
-        return json_response({**run_entry(summary), "trace": trace})
+        encoded = await read_stored_run(self._store, run_id, sees, request.scope)
+        return _send_run(run_entry(summary), encoded)
 
     async def delete(self, request: Request) -> Response:
         """Forget a run, with all it says and the runs that continued from it."""
@@ -121,6 +120,15 @@ class RunRoutes:
     @property
     def _store(self) -> Store:
         return require_part(self._kept, "This server keeps no runs.")
+
+
+def _send_run(entry: dict[str, Any], trace: bytes | None) -> Response:
+    """Send the entry and the trace as one object; the trace is sent as it is stored."""
+    if trace is None:
+        return json_response({**entry, "trace": None})
+    parts = (encode_json(entry).removesuffix(b"}"), b',"trace":', trace, b"}")
+    headers = {"content-length": str(sum(map(len, parts)))}
+    return StreamingResponse(in_pieces(*parts), media_type="application/json", headers=headers)
 
 
 def run_entry(row: RunSummary) -> dict[str, Any]:

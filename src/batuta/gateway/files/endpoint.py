@@ -22,6 +22,7 @@ from batuta.distribution import install_hint
 from batuta.gateway.access.caller import CallerRole, caller_of
 from batuta.gateway.errors import APIError, invalid_value, missing_parameter, not_found
 from batuta.gateway.http.body import json_response, query_number, read_body
+from batuta.gateway.http.stored_reads import make_room
 from batuta.gateway.serving.uploaded_files import (
     UNKNOWN_TYPE,
     UploadedFiles,
@@ -131,6 +132,7 @@ class FileRoutes:
             APIError: there is none.
         """
         file = await self._find(request)
+        await make_room(request.scope, file.size)
         content = await self._files.require_table().read(file.id, file.tenant)
         if content is None:
             raise not_found(f"The file '{file.id}'")

@@ -28,6 +28,7 @@ from batuta.gateway.access.caller import (
     missing_key,
     set_caller,
 )
+from batuta.gateway.access.rate_limit import RateLimiter
 from batuta.gateway.errors import APIError, internal_error, log_exception, messages_error_body
 from batuta.gateway.http.body import ClientGone, cookie_value, send_json
 from batuta.gateway.http.idempotency import IdempotencyMiddleware
@@ -37,6 +38,7 @@ from batuta.gateway.http.request_slots import (
     ConcurrencyLimiter,
     HeldMemory,
 )
+from batuta.gateway.http.stored_reads import give_limiter
 from batuta.gateway.telemetry.metrics import Metrics
 from batuta.gateway.telemetry.spans import parse_parent_span, use_parent_span
 from batuta.store import Store
@@ -149,6 +151,7 @@ class RequestMiddleware:
         routes: Iterable[BaseRoute],
         authenticator: Authenticator,
         limiter: ConcurrencyLimiter,
+        rate_limiter: RateLimiter,
         hosts: Collection[str] = (),
         origins: Collection[str] = (),
         store: Store | None = None,
@@ -162,6 +165,7 @@ class RequestMiddleware:
             routes: the same routes, for their names.
             authenticator: tells who asks.
             limiter: gives each request for an answer its place.
+            rate_limiter: counts what is read of the store.
             hosts: names under which the server is reached, besides the loopback.
             origins: of other web pages that may use the API.
             store: keeps answers under an `Idempotency-Key`; None: none is kept.
@@ -174,6 +178,7 @@ class RequestMiddleware:
         }
         self._authenticator = authenticator
         self._limiter = limiter
+        self._rate_limiter = rate_limiter
         self._host_check = HostCheck(hosts, authenticator)
         self._cross_origin = CrossOrigin(origins)
         self._bodies = BodyMemory()
@@ -222,6 +227,7 @@ class RequestMiddleware:
         # the length of a compressed body does not tell its size
         length = headers.get(b"content-length") if packed is None else None
         held = HeldMemory.of_request(scope, self._bodies)
+        give_limiter(scope, self._rate_limiter)
         body = held.watch_large_body(receive, length)
         receive = receive if body is None else body.receive
         if packed is not None and body is not None:

@@ -130,6 +130,8 @@ def parse_history_references(body: Fields) -> HistoryReferences:
     references = [
         item.need_text("id") for item in _parse_input(body) if item_type(item) == "item_reference"
     ]
+    if len(set(references)) < len(references):  # a small body would become a very large prompt
+        raise invalid_value("input", "it refers to the same item more than once.")
     container = container_response(body.get("tools")) if "tools" in body.names else None
     previous = body.text("previous_response_id") or None
     return HistoryReferences(previous, tuple(references), container)

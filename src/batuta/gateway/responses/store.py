@@ -14,10 +14,10 @@ from starlette.types import Scope
 from batuta.core.json_values import count_values
 from batuta.errors import StoreError
 from batuta.gateway.access.caller import Caller, caller_of
-from batuta.gateway.access.rate_limit import LocalRateLimiter, RateLimiter, retry_headers
 from batuta.gateway.errors import APIError, invalid_value, log_exception
 from batuta.gateway.http.body import Fields, encode_json
-from batuta.gateway.http.request_slots import MAX_BODIES, MAX_BODY, hold_memory
+from batuta.gateway.http.request_slots import MAX_BODIES, MAX_BODY
+from batuta.gateway.http.stored_reads import make_room
 from batuta.gateway.responses.items import item_type
 from batuta.gateway.responses.request import HistoryReferences, ResponseCall, ResponseHistory
 from batuta.gateway.responses.response import item_id, response_id_of_item
@@ -33,11 +33,6 @@ MAX_HISTORY_BYTES = MAX_BODY
 """The most bytes of earlier responses that one request may read: as many as it could have sent."""
 MAX_HISTORY_VALUES = 240_000
 """The most values of earlier responses that one request may read."""
-MAX_READ_BYTES = 512 * 1024 * 1024
-"""The most bytes of stored responses that a key may read in a minute."""
-_READ_BYTES = "bytes"
-_ROW_BYTES = 16 * 1024
-"""Bytes that each response read counts for beside its size."""
 _EVENTS_FACTOR = 20
 """The factor by which loaded events are larger than their stored bytes, roughly at most."""
 _SMALL_PART = 64 * 1024
@@ -56,9 +51,8 @@ _USABLE_STATUSES = {"completed", "incomplete"}
 class ResponseStore:
     """Keeps responses, each under its tenant, and finds what a body continues from."""
 
-    def __init__(self, store: Store | None, rate_limiter: RateLimiter | None = None) -> None:
+    def __init__(self, store: Store | None) -> None:
         self._store = store
-        self._rate_limiter = rate_limiter or LocalRateLimiter()
 
     @property
     def responses(self) -> ResponseTable | None:
@@ -87,11 +81,11 @@ class ResponseStore:
         if references.previous_id is not None:
             size = await table.measure_thread(references.previous_id, tenant, MAX_THREAD)
             _check_history_size(size)
-            await self._make_room(scope, size)
+            await make_room(scope, size)
             rows = await table.get_thread(references.previous_id, tenant, MAX_THREAD)
             _check_thread(references.previous_id, rows)
             items = tuple(await _decode_items(rows))
-            files = _given_files(rows)
+            files = await _given_files(rows)
         if references.container is not None:
             files += await self._container_files(references.container, scope)
         if not references.references:
@@ -102,7 +96,7 @@ class ResponseStore:
         )
         more = await table.measure(owners, tenant, parts)
         _check_history_size(size + more)
-        await self._make_room(scope, more)
+        await make_room(scope, more)
         rows = await table.get_many(owners, tenant, parts)
         wanted = set(references.references)
         found = await _decode_items(rows)
@@ -121,9 +115,9 @@ class ResponseStore:
         parts = frozenset({"input", "body"})
         size = await table.measure((response_id,), tenant, parts)
         _check_history_size(size)
-        await self._make_room(scope, size)
+        await make_room(scope, size)
         rows = await table.get_many((response_id,), tenant, parts)
-        return (*find_earlier_files(await _decode_items(rows)), *_given_files(rows))
+        return (*find_earlier_files(await _decode_items(rows)), *await _given_files(rows))
 
     async def find(
         self, response_id: str, scope: Scope, parts: Collection[str] = ("body",)
@@ -140,24 +134,13 @@ class ResponseStore:
             size = await table.measure((response_id,), tenant, parts)
             if "events" in parts:
                 size = min(size * _EVENTS_FACTOR, MAX_BODIES // 2)
-            await self._make_room(scope, size)
+            await make_room(scope, size)
         return await table.get(response_id, tenant, parts)
 
     async def read_again(self, response_id: str, tenant: str) -> StoredResponse | None:
         """Read once more a response whose reader was let read it before."""
         table = self.responses
         return None if table is None else await table.get(response_id, tenant, ("body",))
-
-    async def _make_room(self, scope: Scope, size: int) -> None:
-        """Count what is about to be read, in the memory of bodies and in its reader's rate."""
-        caller = caller_of(scope)
-        name = caller.key or f"tenant {caller.tenant}"
-        window = await self._rate_limiter.take(_READ_BYTES, name, MAX_READ_BYTES, size + _ROW_BYTES)
-        if not window.is_allowed:
-            message = f"Too much was read of what is stored; try again in {window.reset:.1f} s."
-            headers = retry_headers(window.reset)
-            raise APIError(429, "rate_limit_exceeded", message, headers=headers)
-        hold_memory(scope, size)
 
     async def save(
         self,
@@ -231,10 +214,10 @@ def _items_now(rows: Sequence[StoredResponse]) -> list[Json]:
     return items
 
 
-def _given_files(rows: Sequence[StoredResponse]) -> tuple[str, ...]:
+async def _given_files(rows: Sequence[StoredResponse]) -> tuple[str, ...]:
     """Return the files that the responses' tools were given, the newest first."""
     bodies = [row.body for row in reversed(rows) if row.body and b"file_ids" in row.body]
-    offered = [orjson.loads(body).get("tools") for body in bodies]
+    offered = [(await _decode_part(body)).get("tools") for body in bodies]
     return tuple(name for tools in offered for name in container_files(tools))
 
 

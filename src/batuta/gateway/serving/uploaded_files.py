@@ -26,8 +26,10 @@ from batuta.core.worker import PROGRAM
 from batuta.encoder import SentenceEncoder
 from batuta.errors import StoreError
 from batuta.gateway.access.caller import Caller, CallerRole, caller_of
-from batuta.gateway.errors import invalid_value, require_part
+from batuta.gateway.errors import APIError, invalid_value, require_part
 from batuta.gateway.http.body import Fields, parse_fields, read_fields
+from batuta.gateway.http.request_slots import MAX_BODY
+from batuta.gateway.http.stored_reads import make_room
 from batuta.gateway.serving.attachments import read_office_files
 from batuta.gateway.serving.parsed_call import ParsedCall
 from batuta.language.material import wrap_fetched
@@ -295,13 +297,24 @@ class UploadedFiles:
         if len(named) > MAX_NAMED:
             raise invalid_value(named[MAX_NAMED].path, f"more than {MAX_NAMED} files are named.")
         if named:
-            await self._put_in_place(named, caller_of(scope).tenant)
+            await self._put_in_place(named, scope)
             body.files = tuple(dict.fromkeys(one.file_id for one in named))
         return body
 
-    async def _put_in_place(self, named: list[_NamedFile], tenant: str) -> None:
-        table = self.require_table()
+    async def _put_in_place(self, named: list[_NamedFile], scope: Scope) -> None:
+        """Put the files in place: as much as the request could have sent itself.
+
+        Raises:
+            APIError: one is not there, nothing can be read of it, or there is no room for them.
+        """
+        table, tenant = self.require_table(), caller_of(scope).tenant
         ids = list({one.file_id for one in named})
+        heads = await table.heads(ids, tenant)
+        size = sum(heads[one.file_id].size for one in named if one.file_id in heads)
+        if size > MAX_BODY:
+            reason = f"the files that are named have {size} bytes together; {MAX_BODY} are allowed."
+            raise APIError(413, "request_too_large", f"Too much is named: {reason}")
+        await make_room(scope, size)
         texts = {file.id: file for file in await table.texts(ids, tenant)}
         for one in named:
             file = texts.get(one.file_id)

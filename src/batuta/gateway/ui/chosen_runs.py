@@ -13,6 +13,7 @@ from starlette.responses import RedirectResponse, Response
 from batuta.gateway.access.caller import actor_of, record_export
 from batuta.gateway.admin.runs import run_entry
 from batuta.gateway.errors import APIError, invalid_value, not_found, require_part
+from batuta.gateway.http.stored_reads import read_stored_run
 from batuta.gateway.serving.deletions import Deletions
 from batuta.gateway.ui.comparison import SIDES
 from batuta.gateway.ui.rendering import PAGE_HEADERS
@@ -22,7 +23,7 @@ from batuta.language.judged_answers import (
     find_expected_answer,
     is_plain_text,
 )
-from batuta.store import RunSummary, Store
+from batuta.store import RunSummary, Store, read_run
 
 _SEE_OTHER = 303
 _MOST = 50
@@ -80,7 +81,7 @@ class ChosenRuns:
         lines: list[bytes] = []
         for run in chosen:
             await record_export(self._store, session.caller, run.id, run.tenant)
-            encoded = await self._store.get_encoded(run.id, session.tenant)
+            encoded = await read_stored_run(self._store, run.id, session.tenant, session.scope)
             trace = None if encoded is None else orjson.Fragment(encoded)
             lines.append(orjson.dumps({**run_entry(run), "trace": trace}))
             if sum(map(len, lines)) > _MAX_BYTES:
@@ -96,7 +97,8 @@ class ChosenRuns:
         lines: dict[str, bytes] = {}
         for summary in chosen:
             await record_export(self._store, session.caller, summary.id, summary.tenant)
-            run = await self._store.get(summary.id, session.tenant)
+            encoded = await read_stored_run(self._store, summary.id, session.tenant, session.scope)
+            run = None if encoded is None else await read_run(encoded)
             if run is None or not is_plain_text(run.header.question):
                 continue
             answer = find_expected_answer(summary.score_comment)

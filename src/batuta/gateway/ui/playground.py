@@ -37,6 +37,7 @@ from batuta.gateway.access.caller import record_reading
 from batuta.gateway.chat.request import parse_chat
 from batuta.gateway.errors import APIError, invalid_value, not_found
 from batuta.gateway.http.body import Fields, encode_json, read_fields
+from batuta.gateway.http.stored_reads import read_stored_run
 from batuta.gateway.serving.admission import PreparedCall
 from batuta.gateway.serving.baselines import BASELINE_PREFIX
 from batuta.gateway.serving.deliver import AnswerDelivery
@@ -421,7 +422,9 @@ async def load_run(
         APIError: there is none, it goes on, its content was not kept, or it is too large.
     """
     await page_runs.check_ended(run_id, session)
-    encoded = None if store is None else await store.get_encoded(run_id, session.tenant)
+    encoded = None
+    if store is not None:
+        encoded = await read_stored_run(store, run_id, session.tenant, session.scope)
     if encoded is None:
         raise not_found(f"The run '{run_id[:80]}', or its content,")
     if is_too_large(encoded):

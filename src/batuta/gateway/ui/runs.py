@@ -10,7 +10,7 @@ from typing import final
 from urllib.parse import quote, urlencode
 
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 
 from batuta.clients import WorkerHealth
 from batuta.core import Outcome, Reply
@@ -19,21 +19,16 @@ from batuta.core.small_number import read_small_number
 from batuta.errors import StoreError
 from batuta.gateway.access.caller import CallerRole, record_export, record_reading
 from batuta.gateway.errors import invalid_value, not_found, require_part
+from batuta.gateway.http.stored_reads import in_pieces, read_stored_run
 from batuta.gateway.serving.models import Catalogue
 from batuta.gateway.ui import run_view
 from batuta.gateway.ui.conversation import list_pictures
 from batuta.gateway.ui.page_runs import ClientRun, PageRun, PageRuns
 from batuta.gateway.ui.playground import is_too_large, load_run
-from batuta.gateway.ui.rendering import (
-    PAGE_HEADERS,
-    PageResponse,
-    render_answers,
-    render_fragment,
-    render_page,
-)
+from batuta.gateway.ui.rendering import PAGE_HEADERS, render_answers, render_fragment, render_page
 from batuta.gateway.ui.session import WebSession, read_form
 from batuta.rendering.answer import render_answer
-from batuta.store import RunSummary, Store
+from batuta.store import RunSummary, Store, read_run
 from batuta.store.run_filter import (
     EVERY_RUN,
     RUN_PARAMETERS,
@@ -242,9 +237,9 @@ class RunPages:
             return render_page(request, "live_run.html.jinja", session=session, run=page_run)
         summary = await self._summary(request, session)
         await record_reading(self._store, session.caller, summary.id, summary.tenant)
-        encoded = await self._store.get_encoded(summary.id, session.tenant) or b""
-        is_large = is_too_large(encoded)
-        run = None if is_large else await self._store.get(summary.id, session.tenant)
+        encoded = await read_stored_run(self._store, summary.id, session.tenant, session.scope)
+        is_large = encoded is not None and is_too_large(encoded)
+        run = None if encoded is None or is_large else await read_run(encoded)
         answers = await render_answers(run)
         return render_page(
             request,
@@ -279,14 +274,15 @@ class RunPages:
     async def export(self, request: Request, session: WebSession) -> Response:
         """Return the whole run as JSON, as the API's trace has it."""
         run_id: str = request.path_params["id"]
-        encoded = await self._store.get_encoded(run_id, session.tenant)
+        encoded = await read_stored_run(self._store, run_id, session.tenant, session.scope)
         if encoded is None:
             raise not_found(f"The run '{run_id[:80]}', or its content,")
         tenant = (await self._summary(request, session)).tenant
         await record_export(self._store, session.caller, run_id, tenant)
         name = "".join(c for c in run_id if c.isalnum() or c in "_-")
         headers = {**PAGE_HEADERS, "content-disposition": f'attachment; filename="{name}.json"'}
-        return Response(encoded, media_type="application/json", headers=headers)
+        headers["content-length"] = str(len(encoded))
+        return StreamingResponse(in_pieces(encoded), 200, headers, "application/json")
 
     async def picture(self, request: Request, session: WebSession) -> Response:
         """Send a picture that came with the run's question.
@@ -316,7 +312,7 @@ class RunPages:
         step = run_view.find_step(run, request.path_params["place"])
         if step is None or not isinstance(step.result, Reply):
             raise not_found("The reply")
-        return PageResponse(await render_answer(step.result.text))
+        return HTMLResponse(await render_answer(step.result.text), headers=PAGE_HEADERS)
 
     async def feedback(self, request: Request, session: WebSession) -> Response:
         """Judge a run; an empty score takes the judgement back."""
@@ -339,7 +335,11 @@ class RunPages:
                 "token": session.token,
                 "comment": comment if "expected" in form else None,
             }
-            return PageResponse(render_fragment("feedback.html.jinja", **values))
+            return Response(
+                render_fragment("feedback.html.jinja", **values),
+                media_type="text/html",
+                headers=PAGE_HEADERS,
+            )
         return RedirectResponse(f"/ui/runs/{summary.id}", _SEE_OTHER, PAGE_HEADERS)
 
     def _causes(self, session: WebSession) -> dict[str, WorkerHealth]:
