@@ -22,6 +22,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from math import ceil
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import asyncpg
 
@@ -173,19 +174,27 @@ def name_cases(first, middle):
 
 
 class CpuClock:
-    """Tells the seconds of CPU that this process and PostgreSQL's on this machine have taken."""
+    """Tells the seconds of CPU that this process and its database's on this machine have taken."""
 
-    def __init__(self):
+    def __init__(self, store):
+        self.mark = f" {urlsplit(store).path[1:]} ".encode() if "://" in store else None
+        """The database in the title of a process of PostgreSQL; None: a file has none.
+
+        Others' databases may be busy too, and their seconds are not ours.
+        """
         self.ticks = {}
-        """What each process of PostgreSQL has taken, those too that have ended."""
+        """What each process of the database has taken, those too that have ended."""
         self.looking = 0.0
         """Seconds of CPU that looking at them took, which are left out."""
 
     def __call__(self):
+        if self.mark is None:
+            return time.process_time()
         began = time.process_time()
         for process in Path("/proc").glob("[0-9]*"):
             try:
-                if process.joinpath("cmdline").read_bytes().startswith(b"postgres:"):
+                title = process.joinpath("cmdline").read_bytes()
+                if title.startswith(b"postgres:") and self.mark in title:
                     fields = process.joinpath("stat").read_text().rpartition(") ")[2].split()
                     self.ticks[process.name] = int(fields[11]) + int(fields[12])
             except OSError:
@@ -280,5 +289,5 @@ if __name__ == "__main__":
     parser.add_argument("--cpu", action="store_true", help="tell milliseconds of CPU")
     given = parser.parse_args()
     if given.cpu:
-        clock = CpuClock()
+        clock = CpuClock(given.store)
     asyncio.run(main(given))

@@ -15,6 +15,7 @@ from batuta.config.tool_settings import PythonSetting, ReaderSetting, SearchSett
 from batuta.config.tools import open_served_tools
 from batuta.core import Cost, Finish, Reply, Role, ToolCall, Usage
 from batuta.gateway.responses.events import replay_events
+from batuta.gateway.telemetry.spans import spans_of
 from batuta.store.key_permissions import KeyPermissions, permissions_json, read_permissions
 from batuta.store.ledger import ledger_lines
 from fakes.sdks import anthropic
@@ -285,8 +286,8 @@ async def test_the_ledger_has_a_line_for_each_tool(store):
                 )
     query = "Imola observatory"
     assert [each[:2] for each in told[:2]] == [("web_search", query)] * 2
-    assert re.fullmatch(r"\d found, \$0\.005\d*", told[0][2])
-    assert [(name, said) for name, _, said in told[2:]] == [
+    assert re.fullmatch(r"\d found, \$0\.005\d*, [\d.]+ m?s", told[0][2])
+    assert [(name, said.rpartition(", ")[0]) for name, _, said in told[2:]] == [
         ("web_fetch", "1 found, $0"), ("code_interpreter", "done, $0")
     ]  # fmt: skip
     run = await store.get(headers["x-batuta-run-id"])
@@ -340,3 +341,25 @@ async def test_a_key_may_have_some_tools_alone(store):
     assert "tools" not in permissions_json(KeyPermissions())
     kept = KeyPermissions(tools=("none",))
     assert read_permissions(permissions_json(kept)) == kept
+
+
+async def test_calls_of_tools_are_spans_within_the_models_chat(store):
+    ada = calling(("code_interpreter", {"code": "20 + 1"}), ("code_interpreter", {"code": "1 / 0"}))
+    async with HttpTransport() as http:
+        offered = open_served_tools(ToolsSetting(python=PythonSetting(server_tool=True)), http, {})
+        app_state = scripted_state({"ada": ada}, server_tools=offered, store=store)
+        async with Serving(app_state) as server:
+            status, _, _ = await server.post("/v1/messages", json=message_body("Compute.", CODE))
+    assert status == 200
+    tree = spans_of(await store.get((await store.list())[0].id), "local")
+    (chat,) = tree.children[-1].children
+    assert chat.name == "chat m-ada"
+    tools = chat.children
+    assert [(tool.name, tool.error) for tool in tools] == [
+        ("execute_tool code_interpreter", None),
+        ("execute_tool code_interpreter", "failed"),
+    ]
+    times = [at for tool in tools for at in (tool.span.start, tool.span.end)]
+    assert chat.span.start <= times[0] < times[1] <= times[2] < times[3] <= chat.span.end
+    assert tools[0].attributes["gen_ai.tool.call.id"] == "call_0"
+    assert "20 + 1" not in repr(tree)

@@ -215,9 +215,6 @@ async def test_spans_are_sent_under_the_callers_span():
     parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     async with Serving(house_with(traces=traces)) as server:
         await server.post(json=ASK, headers={"traceparent": parent})
-        await server.post(
-            json={**ASK, "stream": True}, headers={"traceparent": parent}
-        ) if False else None
         await server.post(json=ASK)
     spans = exporter.get_finished_spans()
     traces.close()

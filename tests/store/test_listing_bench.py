@@ -17,3 +17,12 @@ async def test_a_store_is_filled(target):
         else:
             await bench["fill_file"](store, 200, 2)
         assert (await store.totals(EVERY_RUN)).runs == 200
+
+
+def test_a_clock_counts_its_own_database_alone():
+    """Others' tests use the same PostgreSQL, whose seconds once made a file's lists look slow."""
+    make = runpy.run_path(str(BENCH), run_name="bench")["CpuClock"]
+    for store in ("runs.db", "postgresql://somebody@127.0.0.1/a_database_that_nobody_has"):
+        clock = make(store)
+        assert clock() <= clock()
+        assert clock.ticks == {}

@@ -35,6 +35,7 @@ from batuta.core import (
 from batuta.core.worker import CHANGES
 from batuta.core.workflow import Draft
 from batuta.engine import conduct
+from batuta.gateway.telemetry.spans import spans_of
 from batuta.language import PromptOptions, conductor_request, worker_messages
 from batuta.language.material import wrap_fetched
 from batuta.language.step_reading import find_addresses, read_step
@@ -161,6 +162,8 @@ async def test_a_workflow_searches_reads_and_answers(tmp_path):
         read = [each for each in fake.received if not each.path.endswith("/search")]
         assert len(fake.searches) == 1 and len(read) == 3
         assert fake.searches[0].query["q"] == fact.question
+        calls = [span.children[0].name for span in spans_of(run, "local").children[1:]]
+        assert calls == ["execute_tool search", "execute_tool reader", "chat m"]
 
 
 async def test_a_search_searches_for_what_a_step_has_written(tmp_path):

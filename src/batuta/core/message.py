@@ -164,6 +164,10 @@ class ServerCall:
     """The files that the program wrote."""
     cost: Cost = ZERO_COST
     """Dollars of the call, which are a part of the reply's."""
+    began: float = field(default=0.0, compare=False)
+    """Seconds of the reply before it."""
+    seconds: float = field(default=0.0, compare=False)
+    """How long it took; 0 for a call that the provider ran by itself."""
 
 
 Attachment = Image | File | Audio

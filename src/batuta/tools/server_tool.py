@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any, cast, final
 
+import anyio
+
 from batuta.clients.native_search import UNAVAILABLE, USED_UP, find_native
 from batuta.core import (
     CallListener,
@@ -207,6 +209,7 @@ class _Loop:
     """The texts that named addresses."""
     calls: tuple[ServerCall, ...] = ()
     uses: Counter[str] = field(default_factory=Counter[str])
+    began: float = field(default_factory=anyio.current_time)
 
     def add(self, turn: Reply) -> None:
         """Take in the next turn, with what its provider has searched for."""
@@ -374,6 +377,7 @@ class ServerToolClient:
             name=call.name,
             query=_find_input(call.arguments),
             at=len(loop.reply.text),
+            began=anyio.current_time() - loop.began,
         )
         loop.uses[call.name] += 1
         if loop.uses[call.name] > self._granted[call.name].max_uses:
@@ -381,6 +385,7 @@ class ServerToolClient:
         else:
             done, text = await self._call_source(call, done, listener, loop)
             loop.texts.append(text)
+        done = replace(done, seconds=anyio.current_time() - loop.began - done.began)
         loop.calls = (*loop.calls, done)
         if listener.streaming:
             await listener.on_delta(Delta(server_call=done))

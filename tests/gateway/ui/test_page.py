@@ -422,7 +422,7 @@ async def test_a_plan_alone_calls_nobody(app_state, browse):
     assert "no worker was called" in text
 
 
-@pytest.mark.parametrize("token", [None, "", "wrong", "é"])
+@pytest.mark.parametrize("token", [None, "", "wrong", "é", "00", "0" * 128])
 async def test_forms_of_other_pages_are_refused(app_state, browse, token):
     http = browse(app_state)
     form = {"score": "1"} if token is None else {"score": "1", "token": token}
@@ -435,6 +435,30 @@ async def test_forms_of_other_pages_are_refused(app_state, browse, token):
     async with http.get("/ui/runs", headers={"origin": "https://elsewhere.invalid"}) as response:
         assert response.status == 403
     assert app_state.call(app_state.store.summary, run).score is None
+
+
+async def test_pages_are_packed_and_no_length_tells_their_token(app_state, browse):
+    """A page's token is written anew at each request, and each of them opens the visitor's forms."""
+    http = browse(app_state)
+    run, _ = await asked(http)
+    for address in ("/ui/", f"/ui/runs/{run}", "/ui/runs?q=<b>"):
+        async with http.get(address) as page:
+            assert page.headers["content-encoding"] == "gzip"
+            assert page.headers["vary"] == "accept-encoding"
+            text = await page.text()
+            assert int(page.headers["content-length"]) < len(text) / 2
+        plain = {"accept-encoding": "gzip;q=0, identity"}
+        async with http.get(address, headers=plain) as page:
+            assert "content-encoding" not in page.headers
+            assert int(page.headers["content-length"]) == len(await page.read())
+    tokens = {await token_of(http) for _ in range(3)}
+    assert len(tokens) == 3
+    parts = [{token[at : at + 8] for at in range(len(token) - 7)} for token in tokens]
+    assert not parts[0] & parts[1] & parts[2]
+    for token in tokens:
+        form = {"score": "1", "token": token}
+        async with http.post(f"/ui/runs/{run}/feedback", data=form) as response:
+            assert response.status == 200
 
 
 @pytest.mark.parametrize("query", ["after=nonsense", "outcome=nonsense", "after=1_", "after=nan_x"])

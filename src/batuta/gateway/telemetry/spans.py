@@ -19,6 +19,7 @@ from anyio import CancelScope
 from anyio.to_thread import run_sync
 
 from batuta.core import Failure, Reply, Round, Run, StepRun, TimeSpan, Usage
+from batuta.core.worker import IMAGE
 from batuta.distribution import install_hint, package_version
 from batuta.errors import ConfigError
 
@@ -33,10 +34,13 @@ INVOKE_WORKFLOW = "invoke_workflow"
 INVOKE_AGENT = "invoke_agent"
 PLAN = "plan"
 CHAT = "chat"
+EXECUTE_TOOL = "execute_tool"
 
 OPERATION = "gen_ai.operation.name"
 WORKFLOW_NAME = "gen_ai.workflow.name"
 AGENT_NAME = "gen_ai.agent.name"
+TOOL_NAME = "gen_ai.tool.name"
+TOOL_CALL_ID = "gen_ai.tool.call.id"
 REQUEST_MODEL = "gen_ai.request.model"
 INPUT_TOKENS = "gen_ai.usage.input_tokens"
 OUTPUT_TOKENS = "gen_ai.usage.output_tokens"
@@ -108,7 +112,7 @@ def current_parent_span() -> ParentSpan | None:
 
 
 def spans_of(run: Run, tenant: str) -> SpanTree:
-    """Return the run's spans: the workflow, its rounds' plans and steps, and their chats."""
+    """Return the run's spans: the workflow, its rounds' plans and steps, their chats and tools."""
     children: list[SpanTree] = []
     for number, round_ in enumerate(run.rounds):
         children.append(_plan_span(run, round_, number))
@@ -177,12 +181,38 @@ def _chat_spans(run: Run, step: StepRun) -> Generator[SpanTree]:
 def _chat_span(run: Run, worker: str, result: Reply | Failure, span: TimeSpan) -> SpanTree:
     known = next((one for one in run.header.pool if one.id == worker), None)
     model = known.model if known else worker
-    attributes: dict[str, Value] = {OPERATION: CHAT, REQUEST_MODEL: model}
+    is_tool = known is not None and not known.is_model and IMAGE not in known.tags
+    operation, name = (EXECUTE_TOOL, worker) if is_tool else (CHAT, model)
+    attributes: dict[str, Value] = {OPERATION: operation}
+    attributes[TOOL_NAME if is_tool else REQUEST_MODEL] = name
     attributes |= _usage_attributes(result.usage) | _cost_attributes(
         result.cost.usd, result.cost.unpriced_calls
     )
-    error = result.code if isinstance(result, Failure) else None
-    return SpanTree(name=f"{CHAT} {model}", span=span, attributes=attributes, error=error)
+    return SpanTree(
+        name=f"{operation} {name}",
+        span=span,
+        attributes=attributes,
+        error=result.code if isinstance(result, Failure) else None,
+        children=tuple(_tool_spans(result, span)) if isinstance(result, Reply) else (),
+    )
+
+
+def _tool_spans(reply: Reply, chat: TimeSpan) -> Generator[SpanTree]:
+    """Yield the calls of tools that this server ran for a model, within its chat."""
+    for call in reply.server_calls:
+        if not call.seconds:  # the provider ran it, and does not say when
+            continue
+        start = min(chat.start + call.began, chat.end)
+        attributes: dict[str, Value] = {OPERATION: EXECUTE_TOOL, TOOL_NAME: call.name}
+        attributes |= {TOOL_CALL_ID: call.id} | _cost_attributes(
+            call.cost.usd, call.cost.unpriced_calls
+        )
+        yield SpanTree(
+            name=f"{EXECUTE_TOOL} {call.name}",
+            span=TimeSpan(start, min(start + call.seconds, chat.end)),
+            attributes=attributes,
+            error=call.error or ("failed" if call.failure else None),
+        )
 
 
 def _usage_attributes(usage: Usage) -> dict[str, Value]:
@@ -221,7 +251,7 @@ class RunSpanExporter:
     def _send(self, tree: SpanTree, began: int, context: Context | None) -> None:
         from opentelemetry.trace import SpanKind, Status, StatusCode, set_span_in_context  # noqa: PLC0415 - an extra, and only when used
 
-        kind = SpanKind.CLIENT if not tree.children else SpanKind.INTERNAL
+        kind = SpanKind.CLIENT if tree.attributes[OPERATION] == CHAT else SpanKind.INTERNAL
         start, end = (began + int(at * 1e9) for at in (tree.span.start, tree.span.end))
         attributes = dict(tree.attributes)
         if tree.error is not None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import re
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import PurePath
 
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -20,6 +22,7 @@ _TYPES = {
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
+_GZIP = re.compile(r"(?:^|[\s,])gzip(?!\s*;\s*q=0(?:\.0*)?\s*(?:,|$))")
 _CACHE_FOREVER = "public, max-age=31536000, immutable"
 
 
@@ -60,6 +63,11 @@ def asset_url(name: str) -> str:
     return ROOT + load_assets()[name].name
 
 
+def takes_gzip(headers: Headers) -> bool:
+    """Return True if a browser that sends these headers reads gzip."""
+    return _GZIP.search(headers.get("accept-encoding", "")) is not None
+
+
 async def send_asset(request: Request) -> Response:
     """Return the file of that name.
 
@@ -78,7 +86,7 @@ async def send_asset(request: Request) -> Response:
     }
     if request.headers.get("if-none-match") == headers["etag"]:
         return Response(status_code=304, headers=headers)
-    if "gzip" in request.headers.get("accept-encoding", ""):
+    if takes_gzip(request.headers):
         headers["content-encoding"] = "gzip"
         return Response(asset.compressed_body, headers=headers, media_type=asset.kind)
     return Response(asset.body, headers=headers, media_type=asset.kind)

@@ -18,7 +18,7 @@ from typing import Any, cast, final
 import orjson
 from anyio.to_thread import run_sync
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import Response
 
 from batuta.core import Pool, Round, Worker, WorkerId, Workflow
 from batuta.core.formatting import format_percent
@@ -27,7 +27,7 @@ from batuta.errors import WorkflowError
 from batuta.gateway.errors import invalid_value, not_found
 from batuta.gateway.serving.models import Catalogue
 from batuta.gateway.ui.curves import CURVES, Chart, draw_chart, draw_charts, step_of
-from batuta.gateway.ui.rendering import PAGE_HEADERS, render_fragment, render_page
+from batuta.gateway.ui.rendering import PAGE_HEADERS, PageResponse, render_fragment, render_page
 from batuta.gateway.ui.session import WebSession
 from batuta.language import parse_workflow
 
@@ -402,7 +402,7 @@ class LearningPages:
         drawn = draw_charts(run.lines)
         if request.query_params.get("part"):
             body = render_fragment("curves.html.jinja", run=run, charts=drawn)
-            return HTMLResponse(body, headers=PAGE_HEADERS)
+            return PageResponse(body)
         samples = await run_sync(read_samples, found)
         steps = sorted({step for line in samples if isinstance(step := line.get("step"), int)})
         wanted = _selected_step(request.query_params.get("step"), steps)
@@ -483,7 +483,7 @@ class LearningPages:
         if not await run_sync(path.is_file):
             raise not_found(what)
         headers = {**PAGE_HEADERS, "content-security-policy": REPORT_POLICY}
-        return HTMLResponse(await run_sync(path.read_bytes), headers=headers)
+        return PageResponse(await run_sync(path.read_bytes), headers=headers)
 
     @property
     def _folders(self) -> Sequence[Path]:

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import Response
 
 from batuta.core import Cost, Outcome, Run
 from batuta.gateway.errors import APIError, invalid_value
 from batuta.gateway.ui.comparison import SIDES
 from batuta.gateway.ui.page_runs import PageRun, PageRuns
 from batuta.gateway.ui.playground import load_run
-from batuta.gateway.ui.rendering import PAGE_HEADERS, render_fragment, render_page
+from batuta.gateway.ui.rendering import PageResponse, render_fragment, render_page
 from batuta.gateway.ui.session import WebSession
 from batuta.language.answer_extraction import final_answer
 from batuta.store import RunSummary, Store
@@ -158,7 +158,7 @@ class QuestionTablePage:
         }
         if request.query_params.get("part"):
             body = render_fragment("question_table.html.jinja", **shown)
-            return HTMLResponse(body, headers=PAGE_HEADERS)
+            return PageResponse(body)
         address = f"{request.url.path}?{request.url.query}"
         return render_page(
             request, "question_table_page.html.jinja", session=session, address=address, **shown

@@ -10,7 +10,7 @@ from typing import final
 from urllib.parse import quote, urlencode
 
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import RedirectResponse, Response, StreamingResponse
 
 from batuta.clients import WorkerHealth
 from batuta.core import Outcome, Reply
@@ -25,7 +25,13 @@ from batuta.gateway.ui import run_view
 from batuta.gateway.ui.conversation import list_pictures
 from batuta.gateway.ui.page_runs import ClientRun, PageRun, PageRuns
 from batuta.gateway.ui.playground import is_too_large, load_run
-from batuta.gateway.ui.rendering import PAGE_HEADERS, render_answers, render_fragment, render_page
+from batuta.gateway.ui.rendering import (
+    PAGE_HEADERS,
+    PageResponse,
+    render_answers,
+    render_fragment,
+    render_page,
+)
 from batuta.gateway.ui.session import WebSession, read_form
 from batuta.rendering.answer import render_answer
 from batuta.store import RunSummary, Store, read_run
@@ -312,7 +318,7 @@ class RunPages:
         step = run_view.find_step(run, request.path_params["place"])
         if step is None or not isinstance(step.result, Reply):
             raise not_found("The reply")
-        return HTMLResponse(await render_answer(step.result.text), headers=PAGE_HEADERS)
+        return PageResponse(await render_answer(step.result.text))
 
     async def feedback(self, request: Request, session: WebSession) -> Response:
         """Judge a run; an empty score takes the judgement back."""
@@ -335,11 +341,7 @@ class RunPages:
                 "token": session.token,
                 "comment": comment if "expected" in form else None,
             }
-            return Response(
-                render_fragment("feedback.html.jinja", **values),
-                media_type="text/html",
-                headers=PAGE_HEADERS,
-            )
+            return PageResponse(render_fragment("feedback.html.jinja", **values))
         return RedirectResponse(f"/ui/runs/{summary.id}", _SEE_OTHER, PAGE_HEADERS)
 
     def _causes(self, session: WebSession) -> dict[str, WorkerHealth]:

@@ -50,7 +50,11 @@ class WebSession:
     scope: Scope
     """The request's, in whose name is read what is stored."""
     token: str
-    """The token in the forms of this visitor's pages; another host's page cannot know it."""
+    """The token in the forms of this visitor's pages; another host's page cannot know it.
+
+    It is the visitor's proof behind a mask, another one at each request: pages are sent under gzip,
+    whose lengths would tell a text that is the same in all of them.
+    """
 
     @property
     def name(self) -> str:
@@ -105,8 +109,8 @@ class SessionManager:
     def identify(self, request: Request) -> WebSession:
         """Return the visitor of the request."""
         session = cookie_value(request.scope, SESSION_COOKIE) or ""
-        token = self._hasher.sign(_TOKEN_PURPOSE, session.encode("utf-8", "replace").decode())
-        return WebSession(caller_of(request.scope), request.scope, token)
+        proof = self._hasher.sign(_TOKEN_PURPOSE, session.encode("utf-8", "replace").decode())
+        return WebSession(caller_of(request.scope), request.scope, _mask_proof(proof))
 
     def identify_signed_in(self, request: Request) -> WebSession:
         """Tell who this is.
@@ -158,13 +162,36 @@ def error_page(request: Request, error: APIError, session: WebSession) -> Respon
     return render_page(request, "refused.html.jinja", status=status, refusal=error, session=session)
 
 
+def _mask_proof(proof: str) -> str:
+    """Return the hexadecimal proof as a token: random bytes, and the proof's bytes under them."""
+    plain = bytes.fromhex(proof)
+    mask = secrets.token_bytes(len(plain))
+    return (mask + _mix_bytes(mask, plain)).hex()
+
+
+def _unmask_proof(token: str) -> bytes | None:
+    """Return the proof in a token; None if it is no token."""
+    try:
+        both = bytes.fromhex(token)
+    except ValueError:
+        return None
+    half = len(both) // 2
+    return _mix_bytes(both[:half], both[half:]) if len(both) == 2 * half else None
+
+
+def _mix_bytes(mask: bytes, text: bytes) -> bytes:
+    return bytes(one ^ other for one, other in zip(mask, text, strict=True))
+
+
 def check_form_token(session: WebSession, token: str | None) -> None:
     """Return if the request comes from a page of ours, else raise.
 
     Raises:
         APIError: it does not, or the page is from before the server's start.
     """
-    if token is None or not hmac.compare_digest(token.encode(), session.token.encode()):
+    proof = None if token is None else _unmask_proof(token)
+    own = _unmask_proof(session.token)
+    if proof is None or own is None or not hmac.compare_digest(proof, own):
         message = "This page is out of date: load it again, then repeat what you did."
         raise APIError(403, "permission_denied", message)
 
