@@ -6,6 +6,7 @@ import time
 from dataclasses import replace
 
 import pytest
+from rich.cells import cell_len
 from tests.store.strategies import make_run
 
 from batuta.core import Outcome
@@ -85,3 +86,19 @@ async def test_open_tells_the_address_of_a_run(batuta):
     assert "begins several runs" in batuta("open", "run_", "--print").stderr
     assert "there is no run" in batuta("open", "run_9", "--print").stderr
     assert batuta("open", "run_000003", "--print", "--server", "x").returncode == 2
+
+
+@pytest.mark.parametrize("columns", ["80", "100", "140"])
+async def test_wide_letters_and_plans_fit_a_line(tmp_path, command_line, columns):
+    """A letter may take two columns, and a plan that was not carried out has no steps to count."""
+    home = tmp_path / "home"
+    async with Store(home / "runs.db") as store:
+        run = make_run(1, question="数据库在下午三点发生故障，" * 9)
+        header = replace(run.header, model="openrouter/" + "a-very-long-name-" * 4)
+        await store.append(replace(run, header=header, outcome=Outcome.PLANNED))
+    env = {**os.environ, "BATUTA_HOME": str(home), "COLUMNS": columns}
+    done = command_line.run("runs", "list", cwd=tmp_path, env=env)
+    head, line, *_ = done.stdout.splitlines()
+    assert cell_len(line) <= int(columns) and "数据库" in line
+    if "steps" in head:
+        assert " – " in line

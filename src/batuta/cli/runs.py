@@ -449,7 +449,13 @@ _COLUMNS = (
         show=lambda run, _: (run.model or run.conductor)[:_LONGEST_SYSTEM],
         least_width=110,
     ),
-    _Column(name="steps", show=lambda run, _: str(run.steps), least_width=100, justify="right"),
+    _Column(
+        name="steps",
+        # Of a plan that was not carried out they are not kept.
+        show=lambda run, _: "–" if run.outcome is Outcome.PLANNED else str(run.steps),
+        least_width=100,
+        justify="right",
+    ),
     _Column(
         name="tokens",
         show=lambda run, _: format_count(run.input_tokens + run.output_tokens),

@@ -147,3 +147,83 @@ def test_a_judged_run_is_made_a_task_file(visit, app_state):
 def test_a_comment_is_read_as_it_is_written(comment, parts):
     assert run_view.split_comment(comment) == parts
     assert run_view.split_comment(run_view.join_comment(*parts)) == parts
+
+
+def ask_api(app_state, question, **more):
+    body = {"model": "batuta-ultra", "messages": [{"role": "user", "content": question}], **more}
+    answer = httpx.post(f"{app_state.url}/v1/chat/completions", json=body, timeout=60)
+    return answer.headers["x-batuta-run-id"]
+
+
+DIRECTION = "element => getComputedStyle(element).direction"
+
+
+@pytest.mark.parametrize(
+    ("question", "direction"), [("מה התוצאה? " * 20, "rtl"), ("What? " * 40, "ltr")]
+)
+def test_a_question_is_read_from_the_side_where_it_begins(visit, app_state, question, direction):
+    """What does not fit a list is cut at the end of a text, which may be on the left."""
+    run_id = ask_api(app_state, question)
+    page = visit(app_state, f"/ui/runs/{run_id}")
+    assert page.locator("h1").evaluate(DIRECTION) == direction
+    page.goto(f"/ui/runs?q={run_id}")
+    assert page.locator(f".what a[href='/ui/runs/{run_id}']").evaluate(DIRECTION) == direction
+    page.goto("/ui/")
+    page.fill("#question", question)
+    assert page.locator("#question").evaluate(DIRECTION) == direction
+    sound(page)
+
+
+def test_each_paragraph_of_an_answer_has_its_own_direction(visit, app_state):
+    """A list of another script keeps its marks inside the card."""
+    page = visit(app_state, "/ui/")
+    text = "<p>שלום</p><p>Hello</p><ul><li>אחת</li></ul><pre>x = 1</pre>"
+    page.evaluate(
+        """text => {
+            const card = document.body.appendChild(document.createElement('div'));
+            card.className = 'answer';
+            card.dir = 'auto';
+            card.innerHTML = text;
+        }""",
+        text,
+    )
+    card = page.locator("body > .answer")
+    left = (
+        card.locator("p")
+        .nth(1)
+        .evaluate("""element => {
+        const range = document.createRange();
+        range.selectNodeContents(element);
+        return range.getBoundingClientRect().left - element.getBoundingClientRect().left;
+    }""")
+    )
+    assert left < 1, "English stands on the left"
+    assert card.locator("ul").evaluate("e => parseInt(getComputedStyle(e).paddingRight)") > 0
+    assert card.locator("pre").evaluate(DIRECTION) == "ltr"
+
+
+@pytest.mark.parametrize("width", [1440, 400])
+def test_a_plan_is_called_one_and_its_steps_are_counted(visit, app_state, width):
+    run_id = ask_api(app_state, QUESTION, orchestration={"dry_run": True})
+    page = visit(app_state, f"/ui/runs/{run_id}", width=width)
+    boxes = page.locator("[data-node^='0.']:not(.conductor)")
+    assert f"{boxes.count()} planned" in page.inner_text(".stats")
+    assert page.inner_text(".said h2") == "Plan"
+    if width > 1000:
+        drawn, first = (
+            one.bounding_box()["width"] for one in (page.locator(".node.conductor"), boxes.first)
+        )
+        assert abs(drawn - first) < 4, "the conductor's node stands above the first step's"
+    page.goto(f"/ui/runs?q={run_id}")
+    assert page.inner_text("[data-name=Steps]").startswith("–")
+    sound(page)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_prices_and_names_are_whole_on_a_phone(visit, app_state, scheme):
+    page = visit(app_state, "/ui/pool", width=400, scheme=scheme)
+    cut = page.locator(".workers td").evaluate_all(
+        "cells => cells.filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.innerText)"
+    )
+    assert not cut
+    sound(page)
