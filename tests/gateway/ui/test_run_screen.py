@@ -220,10 +220,14 @@ def test_a_plan_is_called_one_and_its_steps_are_counted(visit, app_state, width)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_prices_and_names_are_whole_on_a_phone(visit, app_state, scheme):
+def test_figures_of_workers_and_trainings_are_whole_on_a_phone(visit, app_state, learning, scheme):
     page = visit(app_state, "/ui/pool", width=400, scheme=scheme)
-    cut = page.locator(".workers td").evaluate_all(
-        "cells => cells.filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.innerText)"
-    )
-    assert not cut
-    sound(page)
+    for address in ("/ui/pool", learning[0]):
+        page.goto(address)
+        cells = page.locator(".stacked td")
+        assert cells.count() > 5
+        cut = cells.evaluate_all("""cells => cells
+            .filter(e => e.scrollWidth > e.clientWidth + 1 || e.getBoundingClientRect().right > innerWidth)
+            .map(e => e.innerText)""")
+        assert not cut, address
+        sound(page)
