@@ -3,8 +3,7 @@
 import os
 import re
 import shlex
-import subprocess
-import sys
+from functools import cache
 
 import pytest
 import typer
@@ -29,9 +28,15 @@ def all_commands(group=None, path=()):
 COMMANDS = dict(all_commands())
 
 
+@cache
+def help_of(path):
+    """What the command says of itself."""
+    return CliRunner(env={"COLUMNS": "200"}).invoke(app, [*path.split(), "--help"]).stdout
+
+
 @pytest.mark.parametrize("path", COMMANDS)
 def test_the_help_ends_with_an_example_that_the_command_accepts(path):
-    shown = CliRunner(env={"COLUMNS": "200"}).invoke(app, [*path.split(), "--help"]).stdout
+    shown = help_of(path)
     (example,) = re.findall(r"Example: (batuta .*)", shown)
     words = shlex.split(example)
     assert words[1 : 1 + len(path.split())] == path.split()
@@ -40,7 +45,7 @@ def test_the_help_ends_with_an_example_that_the_command_accepts(path):
 
 @pytest.mark.parametrize("path", COMMANDS)
 def test_options_are_in_groups_that_can_be_read_at_a_glance(path):
-    shown = CliRunner(env={"COLUMNS": "200"}).invoke(app, [*path.split(), "--help"]).stdout
+    shown = help_of(path)
     groups = re.split(r"╭─ (.*?) ─+╮", shown)
     for title, text in zip(groups[1::2], groups[2::2], strict=True):
         assert len(re.findall(r"^│ \*? *--", text, re.MULTILINE)) <= LARGEST_PANEL, title
@@ -48,7 +53,7 @@ def test_options_are_in_groups_that_can_be_read_at_a_glance(path):
 
 @pytest.mark.parametrize("path", ["", *COMMANDS])
 def test_an_option_without_a_value_has_none_in_the_help(path):
-    shown = CliRunner(env={"COLUMNS": "200"}).invoke(app, [*path.split(), "--help"]).stdout
+    shown = help_of(path)
     assert "--help" in shown and "<bool>" not in shown
 
 
@@ -60,17 +65,14 @@ def test_what_stands_in_brackets_is_shown(path):
         assert re.findall(r"\[([a-z_.]+)\]", Text.from_markup(text).plain) == named, text
 
 
-def complete(words, **more):
-    environ = {**os.environ, "_BATUTA_COMPLETE": "complete_bash", "COMP_WORDS": words,
-               "COMP_CWORD": str(len(words.split(" ")) - 1), **more}  # fmt: skip
-    done = subprocess.run(
-        [sys.executable, "-m", "batuta"], capture_output=True, text=True, check=False, env=environ
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.split()
+def test_a_shell_completes_commands_and_options(command_line, tmp_path):
+    def complete(words):
+        environ = {**os.environ, "_BATUTA_COMPLETE": "complete_bash", "COMP_WORDS": words,
+                   "COMP_CWORD": str(len(words.split(" ")) - 1)}  # fmt: skip
+        done = command_line.run(cwd=tmp_path, env=environ)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.split()
 
-
-def test_a_shell_completes_commands_and_options():
     assert complete("batuta ta") == ["tasks"]
     assert complete("batuta runs rep") == ["replay"]
     assert complete("batuta ask --max-c") == ["--max-cost"]

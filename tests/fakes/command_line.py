@@ -19,8 +19,8 @@ import gc, json, os, sys
 gc.disable()
 from importlib import import_module
 from batuta.cli import BatutaCommands, main
-for source in BatutaCommands.sources.values():
-    import_module(f"batuta.cli.{source.module}")
+for name in (*(f"batuta.cli.{each.module}" for each in BatutaCommands.sources.values()), *sys.argv[3:]):
+    import_module(name)
 gc.freeze()
 gc.enable()
 asked, told = os.fdopen(int(sys.argv[1])), int(sys.argv[2])
@@ -41,32 +41,42 @@ os.environ.update(wanted["env"])
 for number, path in enumerate(wanted["files"]):
     os.dup2(os.open(path, os.O_RDWR | (os.O_APPEND if number else 0)), number)
 sys.argv = ["batuta", *wanted["args"]]
-main()
+if wanted["code"] is None:
+    main()
+else:
+    exec(wanted["code"], {"__name__": "__main__"})
 """
 
 
 class CommandLine:
     """Processes of `batuta`, one after another, for the length of a block."""
 
+    def __init__(self, *loads):
+        """Those modules are loaded before the first of them, too."""
+        self._loads = loads
+
     def __enter__(self):
         asked, self._asks = os.pipe()
         self._tells, told = os.pipe()
         self._loaded = subprocess.Popen(
-            [sys.executable, "-c", LOADED, str(asked), str(told)], pass_fds=(asked, told),
+            [sys.executable, "-c", LOADED, str(asked), str(told), *self._loads], pass_fds=(asked, told),
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
         os.close(asked)
         os.close(told)
         return self
 
-    def run(self, *args, cwd, env, stdin=None):
-        """What `subprocess.run(["batuta", *args], input=stdin, ...)` returns, its streams as texts."""
+    def run(self, *args, cwd, env, stdin=None, code=None):
+        """What `subprocess.run(["batuta", *args], input=stdin, ...)` returns, its streams as texts.
+
+        With `code`, of `python -c code *args`.
+        """
         with TemporaryDirectory() as folder:
             said, out, err = (Path(folder) / name for name in ("stdin", "stdout", "stderr"))
             for file, text in ((said, stdin or ""), (out, ""), (err, "")):
                 file.write_text(text, encoding="utf-8")
             files = [os.devnull if stdin is None else str(said), str(out), str(err)]
-            wanted = {"args": args, "cwd": str(cwd), "env": dict(env), "files": files}
+            wanted = {"args": args, "cwd": str(cwd), "env": dict(env), "files": files, "code": code}
             os.write(self._asks, f"{json.dumps(wanted)}\n".encode())
             code = b""
             while not code.endswith(b"\n"):

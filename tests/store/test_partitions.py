@@ -211,14 +211,12 @@ async def fill_old_schema(target, times):
 
 
 @pytest.mark.parametrize("odd", [(), (0.0, -5.0, 2e11, 5e9)])
-async def test_a_store_with_runs_is_kept_by_day_from_tomorrow_on(target, odd):
-    if isinstance(target, str) is False:
-        target.parent.mkdir(parents=True)
+async def test_a_store_with_runs_is_kept_by_day_from_tomorrow_on(empty_target, odd):
     now = time.time()
     times = [now - number * DAY for number in range(20)] + list(odd)
-    await migrate(target, "0006")
-    await fill_old_schema(target, times)
-    async with Store(target) as store:
+    await migrate(empty_target, "0006")
+    await fill_old_schema(empty_target, times)
+    async with Store(empty_target) as store:
         assert sorted(one.created for one in await store.list(limit=100)) == sorted(times)
         for number, at in enumerate(times):
             assert (await store.get(f"run_{number:03}")).header.started == at

@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from decimal import Decimal
 
 import anyio
@@ -131,12 +129,12 @@ async def test_what_cannot_be_moved_is_said(tmp_path, place):
             await transfer_store(source, tmp_path / "other.db")
 
 
-def test_the_command_tells_counts_and_ends_with_0(tmp_path):
+def test_the_command_tells_counts_and_ends_with_0(tmp_path, command_line):
     source, target = tmp_path / "runs.db", tmp_path / "other.db"
     anyio.run(filled, source, range(5))
-    done = subprocess.run(
-        [sys.executable, "-m", "batuta", "store", "migrate", str(target), "--source", str(source), "--json"],
-        capture_output=True, text=True, env={**os.environ, "BATUTA_HOME": str(tmp_path)}, check=False,
+    done = command_line.run(
+        "store", "migrate", str(target), "--source", str(source), "--json",
+        cwd=tmp_path, env={**os.environ, "BATUTA_HOME": str(tmp_path)},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert {row["table"]: row["target"] for row in json.loads(done.stdout)}["runs"] == 5

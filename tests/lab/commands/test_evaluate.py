@@ -45,24 +45,27 @@ def run(tmp_path):
 
 
 @pytest.fixture
-def shell(tmp_path):
-    """The command line itself, in a process of its own."""
+def environ(tmp_path):
     keys = ("API_KEY", "BASE_URL", "OLLAMA", "BATUTA")
     clean = {k: v for k, v in os.environ.items() if not any(word in k for word in keys)}
-    env = {**clean, "BATUTA_HOME": str(tmp_path / "home"), "COLUMNS": "160"}
-
-    def start(*args, code=MAIN, **more):
-        return subprocess.Popen([sys.executable, "-c", code, "eval", *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                stdin=subprocess.DEVNULL, text=True, cwd=tmp_path, env={**env, **more})  # fmt: skip
-
-    return start
+    return {**clean, "BATUTA_HOME": str(tmp_path / "home"), "COLUMNS": "160"}
 
 
-def told(process, code):
-    out, err = process.communicate(timeout=100)
-    assert process.returncode == code, err
-    assert "Traceback" not in err
-    return out, err
+@pytest.fixture
+def shell(tmp_path, environ, command_line):
+    """The command line itself, in a process of its own: it must end so, and what it said is returned."""
+
+    def end(status, *args, code=MAIN, **more):
+        done = command_line.run("eval", *args, code=code, cwd=tmp_path, env={**environ, **more})
+        return told(done, status)
+
+    return end
+
+
+def told(done, status):
+    assert done.returncode == status, done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stdout, done.stderr
 
 
 def test_json_and_nothing_else_on_stdout(run, tmp_path):
@@ -192,7 +195,7 @@ def test_every_recorded_set_that_is_here_at_the_same_time(shell, tmp_path):
     (tmp_path / "data" / "recorded" / "routellm").symlink_to(there)
     args = ("--tasks", "recorded:all", "--systems", "best-single,oracle", "--limit", "10", "--json")
     args = (*args, "--out", "out", "--report", "page")
-    out, err = told(shell(*args, BATUTA_DATA=str(tmp_path / "data")), 0)
+    out, err = shell(0, *args, BATUTA_DATA=str(tmp_path / "data"))
     assert [one["tasks"] for one in json.loads(out)] == [
         "recorded:real-benchmarks",
         "recorded:routellm/mmlu",
@@ -243,12 +246,12 @@ def test_without_the_folder_of_recorded_sets_only_the_one_that_comes_with_batuta
     shell, tmp_path
 ):
     args = ("--tasks", "recorded:all", "--systems", "best-single,oracle", "--limit", "10", "--json")
-    out, _ = told(shell(*args, "--out", "out", BATUTA_DATA=str(tmp_path)), 0)
+    out, _ = shell(0, *args, "--out", "out", BATUTA_DATA=str(tmp_path))
     found = json.loads(out)
     assert [one["tasks"] for one in (found if isinstance(found, list) else [found])] == [
         "recorded:real-benchmarks"
     ]
-    _, err = told(shell("--tasks", "recorded:routellm/mmlu", BATUTA_DATA=str(tmp_path)), 2)
+    _, err = shell(2, "--tasks", "recorded:routellm/mmlu", BATUTA_DATA=str(tmp_path))
     assert "has no outcomes.pa" in err and "a folder that has it" in err
 
 
@@ -321,7 +324,7 @@ def test_a_copy_without_rows_is_refused(run, tmp_path):
 
 
 def test_an_unknown_system_is_exit_2_with_the_list(shell):
-    out, err = told(shell("--systems", "ultra,opera"), 2)
+    out, err = shell(2, "--systems", "ultra,opera")
     assert out == "" and len(err.strip().splitlines()) == 1
     for name in ("opera", "best-single", "self-consistency@5", "ultra+recursion", "oracle", "harp"):
         assert name in err
@@ -332,7 +335,7 @@ def test_nothing_but_outages_is_exit_1(shell, tmp_path):
         "[[workers]]\nid='a'\nmodel='m'\nbase_url='http://127.0.0.1:9/v1'"
     )
     (tmp_path / "own.jsonl").write_text('{"question": "One and one?", "answer": 2}\n')
-    out, err = told(shell("--tasks", "own.jsonl", "--systems", "a", "--json", "--out", "out"), 1)
+    out, err = shell(1, "--tasks", "own.jsonl", "--systems", "a", "--json", "--out", "out")
     figures = json.loads(out)["systems"]["a"]
     assert (figures["n"], figures["accuracy"], figures["unscored"]) == (0, None, 1)
     assert "no run could be scored" in err
@@ -340,21 +343,23 @@ def test_nothing_but_outages_is_exit_1(shell, tmp_path):
 
 def test_without_matplotlib_one_sentence_before_anything_is_run(shell, tmp_path):
     code = f"import sys\nsys.modules['matplotlib'] = None\n{MAIN}"
-    _, err = told(shell("--plots", "--out", "out", code=code), 2)
+    _, err = shell(2, "--plots", "--out", "out", code=code)
     assert "pip install -e '.[plots]'" in err
     assert not (tmp_path / "out").exists()
 
 
-def test_an_interrupt_is_exit_130_and_keeps_the_results(shell, tmp_path):
+def test_an_interrupt_is_exit_130_and_keeps_the_results(environ, tmp_path):
     args = ("--systems", "ultra", "--limit", "6000", "--out", "out", "--pool", "rehearsal")
-    process = shell(*args)
+    process = subprocess.Popen([sys.executable, "-c", MAIN, "eval", *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                               stdin=subprocess.DEVNULL, text=True, cwd=tmp_path, env=environ)  # fmt: skip
     results = tmp_path / "out" / "results.jsonl"
     deadline = time.monotonic() + 90
     while not results.exists() or len(results.read_bytes().splitlines()) < 20:
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
-    out, err = told(process, 130)
+    said = process.communicate(timeout=100)
+    out, err = told(subprocess.CompletedProcess(args, process.returncode, *said), 130)
     assert out == "" and "resume with --out out" in err
     kept = [json.loads(line) for line in results.read_text().splitlines()]
     assert len(kept) >= 20 and {one["system"] for one in kept} == {"ultra"}

@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import anyio
@@ -172,7 +170,7 @@ def write_shop_pool(folder, url):
 @pytest.mark.anyio
 @pytest.mark.timeout(180)
 async def test_workers_serve_a_customer_with_tools_and_their_logs_are_compared(
-    tmp_path, monkeypatch
+    tmp_path, monkeypatch, command_line
 ):
     import batuta.lab.evals.inspect  # noqa: F401 - it registers the provider
 
@@ -202,12 +200,10 @@ async def test_workers_serve_a_customer_with_tools_and_their_logs_are_compared(
     assert first["batuta/careful"]["usd"][0] > first["batuta/rash"]["usd"][0] > 0
     outcomes = tmp_path / "outcomes.jsonl"
     outcomes.write_text("\n".join(map(json.dumps, rows)))
-    command = [sys.executable, "-m", "batuta", "eval", "--tasks", f"recorded:{outcomes}", "--json"]
-    done = await anyio.run_process(
-        [*command, "--systems", "batuta/careful,batuta/rash", "--out", str(tmp_path / "out")],
-        env={**os.environ, "BATUTA_HOME": str(tmp_path)},
-        stderr=subprocess.PIPE,
-    )
+    command = ["eval", "--tasks", f"recorded:{outcomes}", "--json"]
+    command += ["--systems", "batuta/careful,batuta/rash", "--out", str(tmp_path / "out")]
+    here = {"cwd": tmp_path, "env": {**os.environ, "BATUTA_HOME": str(tmp_path)}}
+    done = await anyio.to_thread.run_sync(lambda: command_line.run(*command, **here))
     found = json.loads(done.stdout)["systems"]
     assert found["batuta/careful"]["accuracy"] == 1.0
 

@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 
 import anyio
 import numpy as np
@@ -82,7 +80,7 @@ def test_a_change_that_cannot_be_is_said(leaves, joins, said):
         make_record_parts(made_up(), "random", (0,), change=PoolChange.parse(leaves, joins))
 
 
-async def test_the_command_line_says_it_too(tmp_path):
+async def test_the_command_line_says_it_too(tmp_path, command_line):
     rows = [
         {
             "question": f"{kind} {n}?",
@@ -97,16 +95,11 @@ async def test_the_command_line_says_it_too(tmp_path):
         for kind in ("sums", "words")
     ]
     (tmp_path / "own.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    command = [sys.executable, "-m", "batuta", "eval", "--out", "out", "--json"]
+    here = {"cwd": tmp_path, "env": {**os.environ, "BATUTA_HOME": str(tmp_path)}}
 
     async def run(*options):
-        return await anyio.run_process(
-            [*command, *options],
-            cwd=tmp_path,
-            env={**os.environ, "BATUTA_HOME": str(tmp_path)},
-            stderr=subprocess.PIPE,
-            check=False,
-        )
+        command = ["eval", "--out", "out", "--json", *options]
+        return await anyio.to_thread.run_sync(lambda: command_line.run(*command, **here))
 
     done = await run(
         "--tasks", "recorded:own.jsonl", "--leaves", "a", "--systems", "best-single,b,mini"
@@ -114,4 +107,4 @@ async def test_the_command_line_says_it_too(tmp_path):
     systems = json.loads(done.stdout)["systems"]
     assert systems["best-single"]["accuracy"] == systems["b"]["accuracy"] > 0
     refused = await run("--tasks", "rehearsal", "--leaves", "a")
-    assert refused.returncode == 2 and b"change the pool of a record" in refused.stderr
+    assert refused.returncode == 2 and "change the pool of a record" in refused.stderr

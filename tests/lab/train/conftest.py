@@ -19,6 +19,7 @@ from batuta.lab.train.conductor_training import train_conductor
 from batuta.lab.train.model import make_model
 from batuta.lab.train.tokenizer import make_tokenizer
 from batuta.lab.train.warmup_stage import run_warmup
+from fakes.command_line import CommandLine
 from lab.train.stage import LEARNING, NETWORK, POLICY, settings
 
 transformers.logging.set_verbosity_error()
@@ -39,6 +40,15 @@ def make_once(factory, name, make) -> Path:
             folder.mkdir()
             said.write_text(str(make(folder)))
     return Path(said.read_text())
+
+
+@pytest.fixture(scope="session")
+def training_line():
+    """Starts `batuta` without loading the libraries of training each time: that takes many seconds."""
+    with CommandLine(
+        "batuta.lab.train.conductor_training", "batuta.lab.train.warmup_stage", "batuta.lab.train.distil_stage"
+    ) as found:  # fmt: skip
+        yield found
 
 
 @pytest.fixture(scope="session")

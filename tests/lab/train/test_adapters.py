@@ -180,15 +180,15 @@ class TestServing:
         assert names[0].startswith("embedded/adapted@") and names[0] != names[1]
 
     def test_the_command_answers_with_adapters_and_with_what_it_merged(
-        self, adapters, tmp_path, command_line
+        self, adapters, tmp_path, training_line
     ):
         folder, _ = adapters
         whole, here = tmp_path / "whole", {"cwd": tmp_path, "env": dict(os.environ)}
-        done = command_line.run("train", "merge", str(folder), "--out", str(whole), **here)
+        done = training_line.run("train", "merge", str(folder), "--out", str(whole), **here)
         assert (done.returncode, done.stdout) == (0, f"{whole}\n"), done.stderr
         said = []
         for place in (folder, whole):
-            done = command_line.run(
+            done = training_line.run(
                 "ask", "Add 12 and 30.", "--pool", "rehearsal", "--conductor", str(place),
                 "--json", **here,
             )  # fmt: skip

@@ -4,8 +4,6 @@ import errno
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -185,7 +183,7 @@ class TestLines:
 
 
 CHILD = """
-import sys, time, warnings
+import os, signal, sys, warnings
 warnings.simplefilter("ignore")
 from pathlib import Path
 import torch
@@ -194,15 +192,16 @@ from batuta.lab.train.distil_stage import run_distillation
 from batuta.lab.train.settings import TrainSettings
 settings = TrainSettings.model_validate_json(Path(sys.argv[1]).read_text())
 def slow(step, steps, loss):
-    print(step, flush=True)
     if step == 7:
-        time.sleep(600)
+        os.kill(os.getpid(), signal.SIGKILL)
 run_distillation(settings, Path(sys.argv[2]), slow)
 """
 
 
 class TestResuming:
-    def test_a_killed_stage_ends_with_the_same_weights(self, random_policy, tmp_path):
+    def test_a_killed_stage_ends_with_the_same_weights(
+        self, random_policy, tmp_path, training_line
+    ):
         path = write(tmp_path, LINES)
         whole = stage(tmp_path / "whole", random_policy)
         run_distillation(whole, path, lambda *_: None)
@@ -210,14 +209,8 @@ class TestResuming:
         cut = stage(tmp_path / "cut", random_policy)
         file = tmp_path / "told.json"
         file.write_text(cut.model_dump_json())
-        command = [sys.executable, "-c", CHILD, str(file), str(path)]
-        environment = {**os.environ, "TRL_EXPERIMENTAL_SILENCE": "1"}
-        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as child:
-            assert child.stdout is not None
-            while child.stdout.readline().strip() != b"7":
-                assert child.poll() is None, "it ended before it could be killed"
-            os.kill(child.pid, signal.SIGKILL)
-
+        done = training_line.run(str(file), str(path), code=CHILD, cwd=tmp_path, env=os.environ)
+        assert done.returncode == -signal.SIGKILL, done.stderr
         assert (cut.output / "distilled.checkpoint").is_file()
         assert not (cut.output / "distilled").exists()
         heard = []

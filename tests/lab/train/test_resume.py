@@ -2,9 +2,9 @@
 
 import os
 import signal
-import sys
 import time
 from contextlib import AsyncExitStack
+from functools import partial
 
 import anyio
 import pytest
@@ -48,34 +48,41 @@ async def trained(told_, *, resume=False, heard=lambda line: None):
 
 
 CHILD = """
-import sys, warnings
+import os, sys, warnings
 warnings.simplefilter("ignore")
 from pathlib import Path
 from batuta.lab.train.conductor_training import train_conductor
 from batuta.lab.train.settings import TrainSettings
 settings = TrainSettings.model_validate_json(Path(sys.argv[1]).read_text())
+Path(sys.argv[2]).write_text(str(os.getpid()))
 train_conductor(settings, ["child"], lambda line: None)
 """
 
 
-async def killed(told_, provider, tmp_path):
+async def killed(told_, provider, tmp_path, training_line):
     """A training of its own process, killed without warning while calls are open."""
-    file = tmp_path / "told.json"
+    file, pid, ended = tmp_path / "told.json", tmp_path / "pid", []
     file.write_text(told_.model_dump_json())
-    command = [sys.executable, "-c", CHILD, str(file)]
-    environment = {**os.environ, **ENVIRONMENT, "TRL_EXPERIMENTAL_SILENCE": "1"}
-    async with await anyio.open_process(
-        command, env=environment, stdout=None, stderr=None
-    ) as child:
+    here = {"cwd": tmp_path, "env": {**os.environ, **ENVIRONMENT}}
+
+    async def train():
+        run = partial(training_line.run, str(file), str(pid), code=CHILD, **here)
+        ended.append(await to_thread.run_sync(run))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(train)
         with anyio.fail_after(300):
             while not provider.held:
                 await anyio.sleep(0.1)
-                assert child.returncode is None, "it ended before it could be killed"
+                assert not ended, f"it ended before it could be killed: {ended}"
         await anyio.sleep(1.0)  # let every answer that was given be written down
-        os.kill(child.pid, signal.SIGKILL)
+        os.kill(int(pid.read_text()), signal.SIGKILL)
+    assert ended[0].returncode == -signal.SIGKILL
 
 
-async def test_a_killed_training_goes_on_as_if_nothing_had_happened(tmp_path, learned, key):
+async def test_a_killed_training_goes_on_as_if_nothing_had_happened(
+    tmp_path, learned, key, training_line
+):
     questions, policy = questions_file(tmp_path), learned / "policy"
     async with AsyncExitStack() as stack:
         whole = await stack.enter_async_context(Provider())
@@ -86,7 +93,7 @@ async def test_a_killed_training_goes_on_as_if_nothing_had_happened(tmp_path, le
         cut = await stack.enter_async_context(Provider(held_after=calls[WHOLE - 1] + 1))
         (tmp_path / "b").mkdir()
         broken = told(tmp_path / "cut", policy, pool_file(tmp_path / "b", cut.url), questions)
-        await killed(broken, cut, tmp_path)
+        await killed(broken, cut, tmp_path, training_line)
 
         folder = RunFolder(broken.output)
         assert last_checkpoint(folder).name == "checkpoint-2"

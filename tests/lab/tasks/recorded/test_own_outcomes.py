@@ -1,8 +1,7 @@
 """One's own recorded answers: the file of outcomes, and other programs' results made into one."""
 
 import json
-import subprocess
-import sys
+import os
 from pathlib import Path
 
 import numpy as np
@@ -284,7 +283,7 @@ class TestImporters:
 
 
 class TestCommand:
-    def test_imported_and_measured(self, tmp_path):
+    def test_imported_and_measured(self, tmp_path, command_line):
         rows = [
             {**ROUTERBENCH, "sample_id": f"{kind}.{n}", "eval_name": kind, "prompt": f"{kind} {n}?",
              "gpt": float(n % 3 > 0), "llama": float(n % 2)}
@@ -295,9 +294,9 @@ class TestCommand:
         done = CliRunner().invoke(app, ["import", "routerbench", str(source), "--out", str(out)])
         assert done.exit_code == 0 and "60 questions, 2 workers" in done.output, done.output
         assert "Licence: see the card" in done.output
-        command = [sys.executable, "-m", "batuta", "eval", "--tasks", f"recorded:{out}", "--json"]
+        command = ["eval", "--tasks", f"recorded:{out}", "--json"]
         command += ["--systems", "best-single,knn,vote", "--out", str(tmp_path / "eval")]
-        measured = subprocess.run(command, capture_output=True, text=True, check=False)
+        measured = command_line.run(*command, cwd=tmp_path, env=os.environ)
         assert measured.returncode == 0, measured.stderr
         report = json.loads(measured.stdout)
         assert report["recorded"] and report["systems"]["best-single"]["usd"] == pytest.approx(

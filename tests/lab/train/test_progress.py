@@ -1,7 +1,6 @@
 """How a training tells how far it is where no bar can be drawn."""
 
-import subprocess
-import sys
+import os
 
 WARMUP = """
 output = "{folder}"
@@ -19,13 +18,13 @@ revisions = 0.0
 """
 
 
-def test_a_log_has_a_line_at_every_tenth_of_the_way(tmp_path):
+def test_a_log_has_a_line_at_every_tenth_of_the_way(tmp_path, training_line):
     config = tmp_path / "training.toml"
     config.write_text(WARMUP.format(folder=tmp_path / "run"))
-    done = subprocess.run(
-        [sys.executable, "-m", "batuta", "train", "warmup", "--config", str(config)],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+    done = training_line.run(
+        "train", "warmup", "--config", str(config), cwd=tmp_path, env=os.environ
+    )
+    assert done.returncode == 0, done.stderr
     told = [line for line in done.stderr.splitlines() if line.startswith("SFT warm-up  ")]
     assert [line.split()[2] for line in told] == [f"{2 * n}/20" for n in range(1, 11)]
     assert all("nats a token" in line for line in told)
