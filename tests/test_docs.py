@@ -130,13 +130,10 @@ PROVIDERS = {*(ROOT / "examples").glob("0[4-7]_*.py")}  # need a server: tests/s
 EXAMPLES = sorted({*(ROOT / "examples").glob("*.py")} - {TRAINING} - PROVIDERS)
 
 
-RUN_FILE = "import runpy, sys; runpy.run_path(sys.argv[1], run_name='__main__')"
-
-
 def said_by(command_line, example, folder):
     """What the example prints, run in that folder."""
     env = {**os.environ, "BATUTA_HOME": str(folder)}
-    done = command_line.run(str(example), code=RUN_FILE, cwd=folder, env=env)
+    done = command_line.run_file(example, cwd=folder, env=env)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

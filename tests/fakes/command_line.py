@@ -47,6 +47,12 @@ else:
     exec(wanted["code"], {"__name__": "__main__"})
 """
 
+RUN_FILE = """
+import runpy, sys
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
 
 class CommandLine:
     """Processes of `batuta`, one after another, for the length of a block."""
@@ -86,6 +92,10 @@ class CommandLine:
             return subprocess.CompletedProcess(
                 args, int(code), out.read_text(encoding="utf-8"), err.read_text(encoding="utf-8")
             )
+
+    def run_file(self, path, *args, cwd, env):
+        """As `run`, of `python path *args`."""
+        return self.run(str(path), *args, cwd=cwd, env=env, code=RUN_FILE)
 
     def __exit__(self, *_):
         os.close(self._asks)

@@ -22,9 +22,6 @@ NOWHERE = {
 }
 
 
-RUN_FILE = "import runpy, sys; runpy.run_path(sys.argv[1], run_name='__main__')"
-
-
 @pytest.fixture
 def run_example(command_line, tmp_path):
     return partial(said_by, command_line, tmp_path)
@@ -35,7 +32,7 @@ async def said_by(command_line, folder, name, **environ):
     clean = {k: v for k, v in os.environ.items() if not any(word in k for word in WORDS)}
     own = {"BATUTA_HOME": str(folder), "XDG_CACHE_HOME": str(folder)}  # where nothing was pulled
     env = {**clean, **NOWHERE, **environ, **own}
-    run = partial(command_line.run, str(EXAMPLES / name), code=RUN_FILE, env=env, cwd=folder)
+    run = partial(command_line.run_file, EXAMPLES / name, env=env, cwd=folder)
     done = await anyio.to_thread.run_sync(run)
     assert done.returncode == 0, done.stderr
     return done.stdout

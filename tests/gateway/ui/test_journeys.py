@@ -56,7 +56,7 @@ def world(tmp_path_factory, command_line):
     training = write_training(folder / "learning" / "goes on")
     evaluation = [
         "eval", "--pool", "rehearsal", "--tasks", "rehearsal", "--limit", "8", "--systems",
-        "best-single,vote", "--out", str(folder / "out"), "--report", str(folder / "learning" / "measured"),
+        "harp,vote", "--out", str(folder / "out"), "--report", str(folder / "learning" / "measured"),
     ]  # fmt: skip
     done = command_line.run(*evaluation, cwd=folder, env=os.environ)
     assert done.returncode == 0, done.stderr

@@ -44,6 +44,24 @@ def run(tmp_path):
     return invoke
 
 
+@pytest.fixture(scope="module")
+def calibration(tmp_path_factory):
+    """The results of the questions on which the workers of the rehearsal are compared: 7,000."""
+    folder = tmp_path_factory.mktemp("calibration")
+    args = ["--pool", "rehearsal", "--systems", "best-single", "--limit", "1", "--out", str(folder)]
+    done = CliRunner().invoke(app, args)
+    assert done.exit_code == 0, done.output
+    lines = (folder / "results.jsonl").read_text().splitlines(keepends=True)
+    return "".join(line for line in lines if "calibration/" in line)
+
+
+@pytest.fixture
+def calibrated(tmp_path, calibration):
+    """The folder of `run`, with what is the same in every evaluation of the rehearsal."""
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "results.jsonl").write_text(calibration)
+
+
 @pytest.fixture
 def environ(tmp_path):
     keys = ("API_KEY", "BASE_URL", "OLLAMA", "BATUTA")
@@ -62,13 +80,24 @@ def shell(tmp_path, environ, command_line):
     return end
 
 
+@pytest.fixture
+def start(tmp_path, environ):
+    """As `shell`, a process that goes on."""
+
+    def start(*args, **more):
+        return subprocess.Popen([sys.executable, "-c", MAIN, "eval", *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                stdin=subprocess.DEVNULL, text=True, cwd=tmp_path, env={**environ, **more})  # fmt: skip
+
+    return start
+
+
 def told(done, status):
     assert done.returncode == status, done.stderr
     assert "Traceback" not in done.stderr
     return done.stdout, done.stderr
 
 
-def test_json_and_nothing_else_on_stdout(run, tmp_path):
+def test_json_and_nothing_else_on_stdout(run, calibrated, tmp_path):
     names = "harp,best-single,self-consistency@3,ultra,hand-written,oracle"
     done = run(
         "--tasks", "rehearsal", "--systems", names, "--limit", "12", "--seeds", "2", "--json",
@@ -115,7 +144,7 @@ def test_ones_own_questions(run, tmp_path):
     assert found["systems"]["cello"]["by_family"]["sums"]["accuracy"] == 1.0
 
 
-def test_sub_pools_and_equal_calls(run):
+def test_sub_pools_and_equal_calls(run, calibrated):
     done = run(
         "--systems", "best-single,oracle", "--limit", "8", "--pools", "3", "--equal-calls", "--json"
     )
@@ -134,13 +163,6 @@ def test_sub_pools_and_equal_calls(run):
     assert found["systems"][f"self-consistency@{k}"]["calls"] == k
 
 
-def test_figures(run, tmp_path):
-    pytest.importorskip("matplotlib")
-    run("--systems", "ultra,harp", "--limit", "8", "--plots")
-    drawn = {"accuracy", "front", "difficulty", "team", "calls", "depth", "curves"}
-    assert {p.stem for p in (tmp_path / "out").glob("*.png")} == drawn
-
-
 class Page(HTMLParser):
     """What a page is made of."""
 
@@ -155,9 +177,12 @@ class Page(HTMLParser):
         ]
 
 
-def test_a_page_that_needs_no_other_file(run, tmp_path):
+def test_figures_and_a_page_that_needs_no_other_file(run, calibrated, tmp_path):
     pytest.importorskip("matplotlib")
-    run("--systems", "ultra,harp,oracle", "--limit", "8", "--report", str(tmp_path / "shown"))
+    page = ("--report", str(tmp_path / "shown"))
+    run("--systems", "ultra,harp,oracle", "--limit", "8", "--plots", *page)
+    drawn = {"accuracy", "front", "difficulty", "team", "calls", "depth", "curves"}
+    assert {p.stem for p in (tmp_path / "out").glob("*.png")} == drawn
     text = (tmp_path / "shown" / "report.html").read_text()
     page = Page()
     page.feed(text)
@@ -210,12 +235,12 @@ def test_every_recorded_set_that_is_here_at_the_same_time(shell, tmp_path):
 
 
 @DATA
-def test_nobody_goes_on_measuring_when_the_command_was_killed(shell, tmp_path):
+def test_nobody_goes_on_measuring_when_the_command_was_killed(start, tmp_path):
     (tmp_path / "data" / "recorded").mkdir(parents=True)
     there = Path(os.environ["BATUTA_DATA"]) / "recorded" / "routellm"
     (tmp_path / "data" / "recorded" / "routellm").symlink_to(there)
     args = ("--tasks", "recorded:all", "--systems", "routerdc,masrouter", "--seeds", "9")
-    command = shell(*args, BATUTA_DATA=str(tmp_path / "data"))
+    command = start(*args, BATUTA_DATA=str(tmp_path / "data"))
     workers = []
     while len(workers) < 2:
         assert command.poll() is None, command.stderr.read()
@@ -348,10 +373,9 @@ def test_without_matplotlib_one_sentence_before_anything_is_run(shell, tmp_path)
     assert not (tmp_path / "out").exists()
 
 
-def test_an_interrupt_is_exit_130_and_keeps_the_results(environ, tmp_path):
+def test_an_interrupt_is_exit_130_and_keeps_the_results(start, tmp_path):
     args = ("--systems", "ultra", "--limit", "6000", "--out", "out", "--pool", "rehearsal")
-    process = subprocess.Popen([sys.executable, "-c", MAIN, "eval", *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                               stdin=subprocess.DEVNULL, text=True, cwd=tmp_path, env=environ)  # fmt: skip
+    process = start(*args)
     results = tmp_path / "out" / "results.jsonl"
     deadline = time.monotonic() + 90
     while not results.exists() or len(results.read_bytes().splitlines()) < 20:

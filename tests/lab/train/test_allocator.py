@@ -1,6 +1,6 @@
 """Memory that a training has freed: kept for the next step, and handed back when it only grows."""
 
-import subprocess
+import os
 import sys
 
 import pytest
@@ -23,9 +23,7 @@ print(MemoryTrimmer().trim_growth())
 """
 
 
-def test_holes_between_what_is_kept_are_handed_back():
-    done = subprocess.run(
-        [sys.executable, "-c", GROWTH], capture_output=True, text=True, timeout=120, check=False
-    )
+def test_holes_between_what_is_kept_are_handed_back(training_line, tmp_path):
+    done = training_line.run(code=GROWTH, cwd=tmp_path, env=os.environ)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["True", "True", "False", "True", "False"]

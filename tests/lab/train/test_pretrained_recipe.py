@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -306,14 +305,8 @@ async def test_the_measurement_counts_a_malformed_draft_as_wrong(scripts: Any) -
     assert row["right"] in {0.0, 50.0}
 
 
-def test_the_table_of_where_accuracy_comes_from_is_made() -> None:
+def test_the_table_of_where_accuracy_comes_from_is_made(training_line, tmp_path) -> None:
     script = ROOT / "bench" / "where_accuracy_comes_from.py"
-    done = subprocess.run(
-        [sys.executable, str(script), "--questions", "4"],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = training_line.run_file(script, "--questions", "4", cwd=tmp_path, env=os.environ)
     assert done.returncode == 0, done.stderr
     assert [line.partition(":")[0] for line in done.stdout.splitlines()] == ["untyped", "typed"]

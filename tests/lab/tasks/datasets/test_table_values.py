@@ -19,7 +19,6 @@ from batuta.lab.tasks.datasets.dataset import as_json
 from batuta.lab.tasks.datasets.loader import load_tasks
 from batuta.lab.tasks.datasets.rows import read_rows
 from batuta.lab.tasks.datasets.task_files import make_tasks
-from batuta.lab.tasks.graders import GraderRegistry
 
 pytestmark = pytest.mark.anyio
 
@@ -78,14 +77,15 @@ def write_by_pandas(path, values):
         ("t.csv", write_by_pandas, [391.0, -7.0]),
     ],
 )
-async def test_whole_numbers_that_a_table_has_as_floats_are_whole(tmp_path, name, write, values):
+async def test_whole_numbers_that_a_table_has_as_floats_are_whole(
+    graders, tmp_path, name, write, values
+):
     write(tmp_path / name, values)
     tasks = load_tasks(str(write_suite(tmp_path, name)))
     assert [(task.grader, task.target) for task in tasks] == [("integer", "391"), ("integer", "-7")]
-    with GraderRegistry() as graders:
-        assert (await graders.grade(tasks[0], "Answer: 391")).score == 1
-        assert (await graders.grade(tasks[0], "Answer: 392")).score == 0
-        assert (await graders.grade(tasks[1], "Answer: −7")).score == 1
+    assert (await graders.grade(tasks[0], "Answer: 391")).score == 1
+    assert (await graders.grade(tasks[0], "Answer: 392")).score == 0
+    assert (await graders.grade(tasks[1], "Answer: −7")).score == 1
 
 
 def test_null_nan_and_empty_are_left_out(tmp_path):
@@ -99,14 +99,13 @@ def test_null_nan_and_empty_are_left_out(tmp_path):
     assert (fourth.grader, fourth.target, fourth.tags) == ("exact", "1.50", ("a",))
 
 
-async def test_a_whole_number_beyond_64_bits_keeps_its_digits(tmp_path):
+async def test_a_whole_number_beyond_64_bits_keeps_its_digits(graders, tmp_path):
     path = tmp_path / "own.jsonl"
     path.write_text('{"question": "q", "answer": %d, "data": {"seed": %d}}\n' % (BIG, BIG))  # noqa: UP031 - braces
     (task,) = load_tasks(str(path))
     assert json.loads(task.data) == {"seed": BIG}
-    with GraderRegistry() as graders:
-        assert (await graders.grade(task, f"Answer: {BIG}")).score == 1
-        assert (await graders.grade(task, f"Answer: {BIG + 1}")).score == 0
+    assert (await graders.grade(task, f"Answer: {BIG}")).score == 1
+    assert (await graders.grade(task, f"Answer: {BIG + 1}")).score == 0
     assert as_json({"a": [BIG]}) == f'{{"a":[{BIG}]}}'
     path.write_text('{"question": "q", "answer": %s}\n' % ("9" * 5000))
     assert load_tasks(str(path))[0].target == "9" * 5000

@@ -3,7 +3,7 @@
 import pytest
 
 from batuta.core import Task, TaskId
-from batuta.lab.tasks.graders import ChoiceGrader, GraderRegistry
+from batuta.lab.tasks.graders import ChoiceGrader
 from batuta.language.answer_extraction import visible_text, without_decorations
 
 pytestmark = pytest.mark.anyio
@@ -247,12 +247,6 @@ UNCLEAR = (
 async def score(graders, grader, answer, target):
     task = Task(id=TaskId("t/1"), question="?", target=target, grader=grader)
     return (await graders.grade(task, answer)).score
-
-
-@pytest.fixture(scope="module")
-def graders():
-    with GraderRegistry() as found:
-        yield found
 
 
 @pytest.mark.parametrize(("grader", "target", "form"), ANNOUNCED)

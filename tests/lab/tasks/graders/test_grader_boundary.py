@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from batuta.core import Grade, Task, TaskId
 from batuta.errors import ConfigError, SandboxError
 from batuta.lab.evals.grading import grade_by_task, open_answer_grader
-from batuta.lab.tasks.graders import GraderRegistry, grade_answer
+from batuta.lab.tasks.graders import grade_answer
 
 pytestmark = pytest.mark.anyio
 ROOT = Path(__file__).parents[4]
@@ -29,10 +29,9 @@ def fuzzer():
 
 
 @pytest.mark.parametrize("answer", ["Answer: {{'a': 1}}", "{[1]: 2}", "{{1}}", "{**1}", "-" * 9999])
-async def test_an_answer_that_no_literal_can_have_is_wrong(answer):
+async def test_an_answer_that_no_literal_can_have_is_wrong(graders, answer):
     assert (await grade_by_task(TASK, answer)).score == 0
-    with GraderRegistry() as graders:  # the grader itself as well, without the boundary
-        assert (await graders.grader_for(TASK).grade(answer, "1")).score == 0
+    assert (await graders.grader_for(TASK).grade(answer, "1")).score == 0
 
 
 class Strange(Exception):
@@ -117,10 +116,9 @@ def test_strange_answers_raise_in_no_grader(seed):
 @pytest.mark.parametrize(
     "answer", ["1e400nancm;", "1e400 km", "1e308 km", "<answer>" + "$" * 20_000]
 )
-async def test_sizes_that_no_float_holds_and_signs_by_the_thousand_are_graded(answer):
+async def test_sizes_that_no_float_holds_and_signs_by_the_thousand_are_graded(graders, answer):
     task = Task(id=TaskId("t/3"), question="?", target="3 mm", grader="freeform")
     started = time.process_time()
-    with GraderRegistry() as graders:
-        found = await graders.grade(task, answer)
+    found = await graders.grade(task, answer)
     assert found.score != 1
     assert time.process_time() - started < 2

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from batuta.core import Task, TaskId
-from batuta.lab.tasks.graders import ChoiceGrader, FreeFormGrader, GraderRegistry, MathsGrader
+from batuta.lab.tasks.graders import ChoiceGrader, FreeFormGrader, MathsGrader
 from batuta.lab.tasks.graders.latex import normalize_latex
 
 pytestmark = pytest.mark.anyio
@@ -119,8 +119,7 @@ async def test_hostile_answers_are_never_wrongly_accepted_and_seldom_missed(pool
         ("", "(2, 1)", 0),
     ],
 )
-async def test_a_tuple_has_no_order_where_the_question_says_so(said, answer, score):
-    with GraderRegistry() as graders:
-        task = Task(id=TaskId("t"), question=said, target="(1, 2)", grader="math")
-        grade = await graders.grader_for(task).grade(f"$\\boxed{{{answer}}}$", task.target)
+async def test_a_tuple_has_no_order_where_the_question_says_so(graders, said, answer, score):
+    task = Task(id=TaskId("t"), question=said, target="(1, 2)", grader="math")
+    grade = await graders.grader_for(task).grade(f"$\\boxed{{{answer}}}$", task.target)
     assert grade.score == score

@@ -12,47 +12,45 @@ from pathlib import Path
 import pytest
 
 from batuta.core import Task, TaskId
-from batuta.lab.tasks.graders import GraderRegistry
 
 pytestmark = pytest.mark.anyio
 
 CASES = Path(__file__).parents[1] / "cases"
 
 
-async def grade_all(name, grader):
+async def grade_all(graders, name, grader):
     """The traps that were decided otherwise, of those the ones that were accepted, and how many."""
     lines = (CASES / f"{name}_held_out.jsonl").read_text(encoding="utf-8").split("\n")
     rows = [json.loads(line) for line in lines if line]
     wrong, accepted = [], []
-    with GraderRegistry() as graders:
-        for number, row in enumerate(rows):
-            task = Task(
-                id=TaskId(str(number)),
-                question="What is it?",
-                target=row["target"],
-                grader=grader,
-                data=json.dumps({"options": row.get("options", [])}),
-            )
-            score = (await graders.grade(task, row["answer"])).score
-            lenient = grader != "freeform" and row["score"] == 0
-            if score != row["score"] and not (lenient and not score):
-                wrong.append(row["trap"])
-                accepted += [row["trap"]] * (score == 1)
+    for number, row in enumerate(rows):
+        task = Task(
+            id=TaskId(str(number)),
+            question="What is it?",
+            target=row["target"],
+            grader=grader,
+            data=json.dumps({"options": row.get("options", [])}),
+        )
+        score = (await graders.grade(task, row["answer"])).score
+        lenient = grader != "freeform" and row["score"] == 0
+        if score != row["score"] and not (lenient and not score):
+            wrong.append(row["trap"])
+            accepted += [row["trap"]] * (score == 1)
     return wrong, accepted, len(rows)
 
 
-async def test_maths():
-    wrong, accepted, number = await grade_all("maths", "math")
+async def test_maths(graders):
+    wrong, accepted, number = await grade_all(graders, "maths", "math")
     assert (wrong, number) == (["exact for truncated gold"], 119)
     assert accepted == wrong
 
 
-async def test_choice():
-    assert await grade_all("choice", "choice") == (["all but one"], [], 54)
+async def test_choice(graders):
+    assert await grade_all(graders, "choice", "choice") == (["all but one"], [], 54)
 
 
-async def test_free_form():
-    undecided, accepted, number = await grade_all("freeform", "freeform")
+async def test_free_form(graders):
+    undecided, accepted, number = await grade_all(graders, "freeform", "freeform")
     assert (len(undecided), accepted, number) == (9, [], 54)
 
 
@@ -85,10 +83,9 @@ CONCLUSIONS = {
 
 
 @pytest.mark.parametrize("said", CONCLUSIONS)
-async def test_a_last_sentence_that_concludes_is_read_where_nothing_qualifies_it(said):
+async def test_a_last_sentence_that_concludes_is_read_where_nothing_qualifies_it(graders, said):
     task = Task(id=TaskId("t"), question="How many?", target="12", grader="math")
-    with GraderRegistry() as graders:
-        assert (await graders.grade(task, said)).score == CONCLUSIONS[said]
+    assert (await graders.grade(task, said)).score == CONCLUSIONS[said]
 
 
 @pytest.mark.parametrize(
@@ -100,10 +97,9 @@ async def test_a_last_sentence_that_concludes_is_read_where_nothing_qualifies_it
         ("freeform", "{'a': [1]}", '{"a": [true]}'),
     ],
 )
-async def test_what_only_looks_like_the_target_is_wrong(grader, target, said):
+async def test_what_only_looks_like_the_target_is_wrong(graders, grader, target, said):
     task = Task(id=TaskId("t"), question="Which?", target=target, grader=grader)
-    with GraderRegistry() as graders:
-        assert (await graders.grade(task, said)).score != 1
+    assert (await graders.grade(task, said)).score != 1
 
 
 ENDLESS = {
@@ -120,34 +116,32 @@ ENDLESS = {
 
 
 @pytest.mark.parametrize("grader", ENDLESS)
-async def test_what_goes_on_without_end_is_read_in_a_moment(grader):
+async def test_what_goes_on_without_end_is_read_in_a_moment(graders, grader):
     task = Task(id=TaskId("t"), question="Which?", target="{'a': 1}", grader=grader)
-    with GraderRegistry() as graders:
-        for said in ENDLESS[grader]:
-            began = time.process_time()
-            assert not (await graders.grade(task, said)).score
-            assert time.process_time() - began < 2
+    for said in ENDLESS[grader]:
+        began = time.process_time()
+        assert not (await graders.grade(task, said)).score
+        assert time.process_time() - began < 2
 
 
 @pytest.mark.parametrize("name", FRESH)
-async def test_what_was_written_later_is_never_wrongly_accepted(name):
+async def test_what_was_written_later_is_never_wrongly_accepted(graders, name):
     grader, number = FRESH[name]
     lines = (CASES / f"{name}_fresh.jsonl").read_text(encoding="utf-8").split("\n")
     rows = [json.loads(line) for line in lines if line]
     assert len(rows) == number
     missed = []
-    with GraderRegistry() as graders:
-        for row in rows:
-            data = json.dumps({"options": row.get("options", [])})
-            task = Task(
-                id=TaskId(name),
-                question="What is it?",
-                target=row["target"],
-                grader=grader,
-                data=data,
-            )
-            score = (await graders.grade(task, row["answer"])).score
-            wanted = row["score"] if isinstance(row["score"], list) else [row["score"]]
-            assert score != 1 or 1 in wanted, row
-            missed += [row] * (score not in wanted and wanted != [0, 1])
+    for row in rows:
+        data = json.dumps({"options": row.get("options", [])})
+        task = Task(
+            id=TaskId(name),
+            question="What is it?",
+            target=row["target"],
+            grader=grader,
+            data=data,
+        )
+        score = (await graders.grade(task, row["answer"])).score
+        wanted = row["score"] if isinstance(row["score"], list) else [row["score"]]
+        assert score != 1 or 1 in wanted, row
+        missed += [row] * (score not in wanted and wanted != [0, 1])
     assert len(missed) <= MISSED[name], missed
