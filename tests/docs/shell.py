@@ -12,6 +12,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from fakes.command_line import CLIENT
+
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```sh\n(.*?)^```", re.DOTALL | re.MULTILINE)
 PORT = "8765"
@@ -28,7 +30,7 @@ if [ "$1" = serve ]; then
     done
     exit 1
 fi
-exec {python} -m batuta "$@"
+exec {batuta} "$@"
 """,
     "pip": 'exec {python} {here}/stand_ins.py pip "$@"',
     "make": 'exec {python} {here}/stand_ins.py make "$@"',
@@ -47,8 +49,11 @@ def free_port():
         return found.getsockname()[1]
 
 
-def run_page(script, folder, **environ):
+def run_page(command_line, script, folder, **environ):
     """What the script printed, both streams; it must succeed line by line."""
+    address, batuta = folder.parent / "line", f"{sys.executable} -m batuta"
+    if Path("/proc/self/fd").is_dir():
+        batuta = f"{sys.executable} -S -E {CLIENT} {address}"
     port, pids = free_port(), folder.parent / f"{folder.name}.pids"
     folder.mkdir(exist_ok=True)
     bin_folder = folder.parent / f"{folder.name}.bin"
@@ -60,6 +65,7 @@ def run_page(script, folder, **environ):
             "port": port,
             "pids": pids,
             "here": Path(__file__).parent,
+            "batuta": batuta,
         }
         file.write_text("#!/bin/bash\n" + text.format(**known))
         file.chmod(0o755)
@@ -74,11 +80,12 @@ def run_page(script, folder, **environ):
         **environ,
     }
     try:
-        return subprocess.run(
-            ["bash", "-eu", "-o", "pipefail", "-c", script.replace(PORT, str(port))],
-            cwd=folder, env=env, text=True, check=False, timeout=500, stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        )  # fmt: skip
+        with command_line.answer(address):
+            return subprocess.run(
+                ["bash", "-eu", "-o", "pipefail", "-c", script.replace(PORT, str(port))],
+                cwd=folder, env=env, text=True, check=False, timeout=500, stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            )  # fmt: skip
     finally:
         for pid in pids.read_text().split() if pids.exists() else ():
             subprocess.run(["kill", pid], check=False)

@@ -45,11 +45,12 @@ def answer(body):
         for page in WITH_SHELL
     ],
 )
-async def test_the_shell_blocks_of_a_page_run_as_they_stand(page, tmp_path):
+async def test_the_shell_blocks_of_a_page_run_as_they_stand(page, tmp_path, command_line):
     async with FakeOpenAI(answer, strict_openai=False, check=False) as model:
         model.models = [{"id": "gpt-5-mini"}, {"id": "gpt-5"}, {"id": "gpt-4.1"}]
         done = await run_sync(
             lambda: run_page(
+                command_line,
                 shell_blocks(page),
                 tmp_path / "page",
                 OPENAI_BASE_URL=model.url,

@@ -11,8 +11,11 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
+from socketserver import StreamRequestHandler, UnixStreamServer
 from tempfile import TemporaryDirectory
+from threading import Thread
 
 LOADED = """
 import gc, json, os, sys
@@ -47,6 +50,7 @@ else:
     exec(wanted["code"], {"__name__": "__main__"})
 """
 
+CLIENT = Path(__file__).with_name("command_line_client.py")
 RUN_FILE = """
 import runpy, sys
 del sys.argv[0]
@@ -83,15 +87,38 @@ class CommandLine:
                 file.write_text(text, encoding="utf-8")
             files = [os.devnull if stdin is None else str(said), str(out), str(err)]
             wanted = {"args": args, "cwd": str(cwd), "env": dict(env), "files": files, "code": code}
-            os.write(self._asks, f"{json.dumps(wanted)}\n".encode())
-            code = b""
-            while not code.endswith(b"\n"):
-                piece = os.read(self._tells, 16)
-                assert piece, "the process that has loaded the program has ended"
-                code += piece
+            status = self._start(json.dumps(wanted).encode())
             return subprocess.CompletedProcess(
-                args, int(code), out.read_text(encoding="utf-8"), err.read_text(encoding="utf-8")
+                args, status, out.read_text(encoding="utf-8"), err.read_text(encoding="utf-8")
             )
+
+    def _start(self, wanted):
+        os.write(self._asks, wanted + b"\n")
+        code = b""
+        while not code.endswith(b"\n"):
+            piece = os.read(self._tells, 16)
+            assert piece, "the process that has loaded the program has ended"
+            code += piece
+        return int(code)
+
+    @contextmanager
+    def answer(self, address):
+        """Starts it also for a shell: `python CLIENT address *args` there is `batuta *args`, without stdin."""
+        start = self._start
+
+        class Request(StreamRequestHandler):
+            def handle(self):
+                code = start(self.rfile.readline().rstrip())
+                self.wfile.write(f"{code}\n".encode())
+
+        with UnixStreamServer(str(address), Request) as server:
+            thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+            thread.start()
+            try:
+                yield
+            finally:
+                server.shutdown()
+                thread.join()
 
     def run_file(self, path, *args, cwd, env):
         """As `run`, of `python path *args`."""
