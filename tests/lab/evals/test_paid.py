@@ -6,8 +6,10 @@ import os
 import re
 import signal
 import sqlite3
+import subprocess
 import sys
 from collections import Counter
+from functools import partial
 
 import anyio
 import pytest
@@ -44,27 +46,25 @@ def written(folder, url):
     (folder / "own.jsonl").write_text("\n".join(map(json.dumps, lines)))
 
 
-async def started(folder, *args):
+COMMAND = ("eval", "--pool", "batuta.toml", "--out", "out")
+
+
+@pytest.fixture
+def environ(tmp_path):
     keys = ("API_KEY", "BASE_URL", "OLLAMA", "BATUTA")
     clean = {k: v for k, v in os.environ.items() if not any(word in k for word in keys)}
-    command = [
-        sys.executable,
-        "-m",
-        "batuta",
-        "eval",
-        "--pool",
-        "batuta.toml",
-        "--out",
-        "out",
-        *args,
-    ]
-    return await anyio.open_process(
-        command,
-        cwd=folder,
-        env={**clean, "TEST_KEY": KEY, "BATUTA_HOME": str(folder / "home")},
-        stdout=-3,
-        stderr=None,
-    )
+    return {**clean, "TEST_KEY": KEY, "BATUTA_HOME": str(tmp_path / "home")}
+
+
+@pytest.fixture
+def run(tmp_path, environ, command_line):
+    """The command from its beginning to its end; its exit status."""
+
+    async def run(*args):
+        run = partial(command_line.run, *COMMAND, *args, cwd=tmp_path, env=environ)
+        return (await anyio.to_thread.run_sync(run)).returncode
+
+    return run
 
 
 def asked(server):
@@ -78,11 +78,14 @@ def journaled(folder):
         return journal.execute("SELECT count(*) FROM calls").fetchone()[0]
 
 
-async def test_after_kill_9_no_finished_call_is_paid_again(tmp_path):
+async def test_after_kill_9_no_finished_call_is_paid_again(tmp_path, environ, run):
     args = ("--tasks", "own.jsonl", "--systems", SYSTEMS, "--concurrency", "2", "--limit", "12")
     async with FakeOpenAI(said_by, latency=0.05, strict_openai=False) as server:
         written(tmp_path, server.url)
-        victim = await started(tmp_path, *args)
+        command = [sys.executable, "-m", "batuta", *COMMAND, *args]
+        victim = await anyio.open_process(
+            command, cwd=tmp_path, env=environ, stdout=subprocess.DEVNULL, stderr=None
+        )
         while len(server.requests) < QUESTIONS + 8:
             assert victim.returncode is None
             await anyio.sleep(0.01)
@@ -92,14 +95,14 @@ async def test_after_kill_9_no_finished_call_is_paid_again(tmp_path):
         before, kept = len(server.requests), journaled(tmp_path)
         assert 0 < kept <= before
 
-        assert await (await started(tmp_path, *args)).wait() == 0
+        assert await run(*args) == 0
         found = asked(server)
         assert len(server.requests) == before + len(found) - kept
         assert max(found.values()) <= 2 and not server.wrong
         assert journaled(tmp_path) == len(found) == QUESTIONS * (1 + 3 + 2)
 
         done = len(server.requests)
-        assert await (await started(tmp_path, *args)).wait() == 0
+        assert await run(*args) == 0
         assert len(server.requests) == done
     systems = json.loads((tmp_path / "out" / "report.json").read_text())["systems"]
     assert {name: s["accuracy"] for name, s in systems.items()} == {
@@ -110,7 +113,7 @@ async def test_after_kill_9_no_finished_call_is_paid_again(tmp_path):
     assert [s["calls"] for s in systems.values()] == [1, 3, 2]
 
 
-async def test_a_conductor_that_writes_no_workflow_is_asked_on_every_question(tmp_path):
+async def test_a_conductor_that_writes_no_workflow_is_asked_on_every_question(tmp_path, run):
     """Serving would skip it after three questions, and nothing would be known of the others."""
 
     def says(body):
@@ -118,10 +121,8 @@ async def test_a_conductor_that_writes_no_workflow_is_asked_on_every_question(tm
 
     async with FakeOpenAI(says, strict_openai=False) as server:
         written(tmp_path, server.url)
-        run = await started(
-            tmp_path, "--tasks", "own.jsonl", "--systems", "ultra", "--limit", str(QUESTIONS)
-        )
-        assert await run.wait() == 0
+        args = ("--tasks", "own.jsonl", "--systems", "ultra", "--limit", str(QUESTIONS))
+        assert await run(*args) == 0
         drafts = [each for each in server.requests if each.body["model"] == "model-boss"]
     (report,) = json.loads((tmp_path / "out" / "report.json").read_text())["systems"].values()
     assert (report["n"], report["unscored"]) == (QUESTIONS, 0)
@@ -130,7 +131,7 @@ async def test_a_conductor_that_writes_no_workflow_is_asked_on_every_question(tm
     assert len(questions) == QUESTIONS
 
 
-async def test_of_a_private_benchmark_nothing_but_ids_is_written(tmp_path):
+async def test_of_a_private_benchmark_nothing_but_ids_is_written(tmp_path, run):
     columns = ("Record ID", "Question", "Correct Answer", "High-level domain")
     wrong = tuple(f"Incorrect Answer {n}" for n in (1, 2, 3))
     with (tmp_path / "gpqa.csv").open("w", newline="") as file:
@@ -150,11 +151,9 @@ async def test_of_a_private_benchmark_nothing_but_ids_is_written(tmp_path):
             )
     async with FakeOpenAI(lambda body: f"The {SECRET}.\nAnswer: A") as server:
         written(tmp_path, server.url)
-        run = await started(
-            tmp_path, "--tasks", "gpqa-diamond", "--from-file", "gpqa.csv", "--systems", "a",
-            "--report", "shown",
-        )  # fmt: skip
-        assert await run.wait() == 0 and len(server.requests) == 3
+        args = ("--tasks", "gpqa-diamond", "--from-file", "gpqa.csv", "--systems", "a")
+        assert await run(*args, "--report", "shown") == 0
+        assert len(server.requests) == 3
     files = [path for part in ("out", "shown") for path in (tmp_path / part).rglob("*")]
     assert {path.name for path in files} >= {"results.jsonl", "report.html", "report.md"}
     for path in files:
