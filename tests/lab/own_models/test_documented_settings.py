@@ -1,6 +1,7 @@
 """Every TOML block of the documents is a settings file that can be used."""
 
 import re
+import shutil
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -87,8 +88,19 @@ async def test_the_first_block_of_the_page_on_settings_is_served_with_one_key(tm
         assert {"batuta-ultra", "worker/sonnet", "worker/local"} <= await server.models()
 
 
+@pytest.fixture(scope="module")
+def selector(tmp_path_factory):
+    """The folder of one that was trained on the pool of the pages."""
+    outcomes = history_from_record(made_up())
+    of_the_pool = [WorkerId(f"anthropic/claude-{name}-4-5") for name in ("opus", "sonnet", "haiku")]
+    known = replace(outcomes, workers=tuple(of_the_pool[: len(outcomes.workers)]))
+    folder = tmp_path_factory.mktemp("selector") / "mini"
+    save_selector(fit_selector(known), folder)
+    return folder
+
+
 @pytest.mark.parametrize("text", BLOCKS)
-async def test_every_block_of_a_server_opens_with_one_key(text, tmp_path, monkeypatch):
+async def test_every_block_of_a_server_opens_with_one_key(text, selector, tmp_path, monkeypatch):
     if any(word in text for word in TRAINING):
         return
     monkeypatch.chdir(tmp_path)
@@ -99,10 +111,7 @@ async def test_every_block_of_a_server_opens_with_one_key(text, tmp_path, monkey
     trained = tmp_path / "runs" / "mine" / "policy"  # what the page has trained by then
     trained.mkdir(parents=True)
     ConductorCard(name="mine", rendering=PromptOptions()).write(trained)
-    outcomes = history_from_record(made_up())
-    of_the_pool = [WorkerId(f"anthropic/claude-{name}-4-5") for name in ("opus", "sonnet", "haiku")]
-    known = replace(outcomes, workers=tuple(of_the_pool[: len(outcomes.workers)]))
-    save_selector(fit_selector(known), tmp_path / "runs" / "mini")
+    shutil.copytree(selector, tmp_path / "runs" / "mini")
     (tmp_path / "review.txt").write_text(REVIEW, encoding="utf-8")
     (tmp_path / "confidence.json").write_text('{"conductors": {}}', encoding="utf-8")
     file = tmp_path / "batuta.toml"
