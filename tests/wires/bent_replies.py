@@ -35,7 +35,7 @@ UPSTREAMS = {
     "content_filter",
 }
 """Codes of errors that the upstream told while it streamed."""
-KNOWN = [case for case in CASES if not {"messages", "input"} & {n for f in case.fields.values() for n in f}]  # fmt: skip
+KNOWN = [case for case in CASES if case.bend and not {"messages", "input"} & {n for f in case.fields.values() for n in f}]  # fmt: skip
 """The cases whose question can be given a number."""
 BLOCK = 25
 """Questions in a row that are asked of one server, which is of one case."""
