@@ -202,3 +202,25 @@ def test_a_tenant_sees_its_own_sessions_alone(tmp_path, visit):
         small, big = ("small", None), ("big", None)
         assert told == [small, small, ("big", "small"), big, ("small", "big")]
         assert runs["data"][2]["reason"].startswith("after 2 failures big takes over from small")
+
+
+@pytest.fixture(scope="module")
+def long_named(tmp_path_factory):
+    name = "openrouter/" + "a-model-of-a-very-long-name-" * 3
+    worker = Worker(id=WorkerId(name), model=name)
+    others = ((worker, ScriptedClient(lambda _: "Done.")),)
+    with PageServer(tmp_path_factory.mktemp("long"), pace=0.0, others=others).open() as app_state:
+        body = {"model": f"worker/{name}", "messages": [{"role": "user", "content": "מה " * 60}]}
+        answer = httpx.post(f"{app_state.url}/v1/chat/completions", json=body, timeout=60)
+        app_state.call(app_state.store.flush)
+        yield app_state, answer.headers["x-batuta-session"]
+
+
+@pytest.mark.parametrize(("width", "scheme"), WAYS)
+def test_a_long_name_covers_no_other_column(long_named, visit, width, scheme):
+    app_state, session = long_named
+    page = visit(app_state, f"/ui/sessions/{session}", width=width, scheme=scheme)
+    acted = page.locator("[data-name=Acted]")
+    assert acted.evaluate("cell => cell.scrollWidth <= cell.clientWidth + 1")
+    assert page.locator("h1").evaluate("e => getComputedStyle(e).direction") == "rtl"
+    sound(page)

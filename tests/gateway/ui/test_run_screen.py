@@ -222,7 +222,7 @@ def test_a_plan_is_called_one_and_its_steps_are_counted(visit, app_state, width)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_figures_of_workers_and_trainings_are_whole_on_a_phone(visit, app_state, learning, scheme):
     page = visit(app_state, "/ui/pool", width=400, scheme=scheme)
-    for address in ("/ui/pool", learning[0]):
+    for address in ("/ui/pool", learning[0], learning[2]):
         page.goto(address)
         cells = page.locator(".stacked td")
         assert cells.count() > 5
