@@ -24,9 +24,19 @@ DIALECTS = {
 }
 
 
-@pytest.mark.parametrize("model", ["worker/ada", "batuta-ultra"])
-@pytest.mark.parametrize("kind", ["turns", "texts"])
-@pytest.mark.parametrize("path", DIALECTS)
+WAYS = [
+    pytest.param(path, kind, model, marks=[pytest.mark.long] if sum(places) % 2 else [])
+    for *places, path, kind, model in (
+        (at, kinds, models, path, kind, model)
+        for at, path in enumerate(DIALECTS)
+        for kinds, kind in enumerate(("turns", "texts"))
+        for models, model in enumerate(("worker/ada", "batuta-ultra"))
+    )
+]
+"""Every two of them meet in the ordinary tests; the other half of all ways is `long`."""
+
+
+@pytest.mark.parametrize(("path", "kind", "model"), WAYS)
 async def test_no_step_of_the_loop_takes_as_long_as_reading_them(path, kind, model):
     parse, field, turns, texts = DIALECTS[path]
     body = {"model": model, "max_tokens": 9, field: turns if kind == "turns" else texts}

@@ -19,8 +19,11 @@ pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("postgres", "redis")]
 
 @pytest.mark.parametrize(
     ("make", "moment"),
-    [(claude_body, "in a call"), (codex_body, "in a call"), (codex_body, "between")],
-    ids=["Claude Code, in a call", "Codex, in a call", "Codex, between a call and its result"],
+    [
+        pytest.param(claude_body, "in a call", id="Claude Code, in a call"),
+        pytest.param(codex_body, "between", id="Codex, between a call and its result"),
+        pytest.param(codex_body, "in a call", id="Codex, in a call", marks=pytest.mark.long),
+    ],
 )
 async def test_a_killed_replica_loses_no_turn_and_pays_none_twice(make, moment):
     ended = await kill_in_session(make, moment)
