@@ -1,6 +1,6 @@
 """One call of one model over HTTP: what all dialects share.
 
-A dialect is a `ProviderAdapter`: pure functions between our types and its JSON. `call_provider`
+A dialect is a `ProviderAdapter`: pure functions between our types and its JSON. `ProviderClient`
 does the rest: sends, listens, counts, prices, and turns whatever goes wrong into one ClientError.
 
 Every dialect's numbers pass `count_reply` before they become tokens or money.
@@ -32,13 +32,7 @@ from batuta.clients.error_mapping import decode_body, error_from_reply, find_sta
 from batuta.clients.http_target import HttpTarget, with_host
 from batuta.clients.reply_cost import count_reply, price_searches
 from batuta.clients.transport import DRAIN_SECONDS, EventStream, HttpTransport, WholeBody
-from batuta.core import (
-    CallListener,
-    Delta,
-    Reply,
-    Request,
-    Worker,
-)
+from batuta.core import CallListener, Delta, Reply, Request, Worker
 from batuta.core.conductor import NULL_LISTENER
 from batuta.core.redaction import address_parts
 from batuta.errors import (
@@ -119,8 +113,11 @@ class ProviderAdapter(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProviderEndpoint:
-    """A worker, its dialect and the addresses at which it is called."""
+class _ProviderEndpoint:
+    """A worker, its dialect and the addresses at which it is called.
+
+    `learned` are adaptations of its requests that were learned from its server's refusals.
+    """
 
     worker: Worker
     adapter: ProviderAdapter
@@ -128,17 +125,31 @@ class ProviderEndpoint:
     reply_target: HttpTarget
     stream_target: HttpTarget
     learned: LearnedAdaptations = field(default_factory=LearnedAdaptations)
-    """Adaptations of its requests that were learned from its server's refusals."""
 
 
 class ProviderClient:
     """A worker behind a provider's API; each dialect's client says where that is."""
 
-    def __init__(self, name: str, endpoint: ProviderEndpoint) -> None:
-        """Take the dialect; `name` is for people."""
-        self.worker = endpoint.worker
+    def __init__(
+        self,
+        name: str,
+        worker: Worker,
+        http: HttpTransport,
+        *,
+        adapter: ProviderAdapter,
+        target: HttpTarget,
+        stream_target: HttpTarget | None = None,
+    ) -> None:
+        """Take the dialect; `name` is for people, and None streams from where replies come from."""
+        self.worker = worker
         self._name = name
-        self._endpoint = endpoint
+        self._endpoint = _ProviderEndpoint(
+            worker=worker,
+            adapter=adapter,
+            http=http,
+            reply_target=target,
+            stream_target=stream_target or target,
+        )
 
     def adapt(self, adaptations: Adaptations) -> Self:
         """Send this client's requests in that form from the beginning; return the client."""
@@ -149,42 +160,38 @@ class ProviderClient:
         return f"{self._name}({self.worker.id!r} at {self._endpoint.reply_target.host})"
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """Return the model's reply; streamed if the listener wants fragments."""
-        return await call_provider(self._endpoint, request, listener)
+        """Return the model's reply, counted and priced; streamed if the listener wants fragments.
 
+        If the dialect honours `request.prefill`, the reply's text starts with it.
 
-async def call_provider(
-    endpoint: ProviderEndpoint, request: Request, listener: CallListener
-) -> Reply:
-    """Return the reply of the endpoint's worker, counted and priced.
-
-    If the dialect honours `request.prefill`, the reply's text starts with it.
-
-    Raises:
-        ClientError: no usable reply; with the usage and cost that are known or estimated if the
-            provider had already begun to answer.
-    """
-    sampling = request.sampling.with_defaults(endpoint.worker.sampling)
-    if sampling is not request.sampling:
-        request = replace(request, sampling=sampling)
-    adapter, streams = endpoint.adapter, listener.streaming
-    form = await _adapt_aside(adapter, endpoint.learned.current, request, stream=streams)
-    tried = [form.body]
-    while True:
-        try:
-            if streams:
-                provider_reply = await _stream_reply(endpoint, form.request, form.body, listener)
+        Raises:
+            ClientError: no usable reply; with the usage and cost that are known or estimated if
+                the provider had already begun to answer.
+        """
+        endpoint = self._endpoint
+        sampling = request.sampling.with_defaults(endpoint.worker.sampling)
+        if sampling is not request.sampling:
+            request = replace(request, sampling=sampling)
+        adapter, streams = endpoint.adapter, listener.streaming
+        form = await _adapt_aside(adapter, endpoint.learned.current, request, stream=streams)
+        tried = [form.body]
+        while True:
+            try:
+                if streams:
+                    provider_reply = await _stream_reply(
+                        endpoint, form.request, form.body, listener
+                    )
+                else:
+                    provider_reply = await _fetch_reply(endpoint, form.request, form.body)
+            except ClientError as error:
+                other = _other_form(endpoint, form, error, tried)
+                if other is None:
+                    raise
             else:
-                provider_reply = await _fetch_reply(endpoint, form.request, form.body)
-        except ClientError as error:
-            other = _other_form(endpoint, form, error, tried)
-            if other is None:
-                raise
-        else:
-            endpoint.learned.keep(form.adaptations)
-            return await _count_aside(endpoint, form.request, provider_reply)
-        form = other
-        tried.append(form.body)
+                endpoint.learned.keep(form.adaptations)
+                return await _count_aside(endpoint, form.request, provider_reply)
+            form = other
+            tried.append(form.body)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,7 +226,7 @@ async def _adapt_aside(
 
 
 def _other_form(
-    endpoint: ProviderEndpoint, form: _Form, error: ClientError, tried: Sequence[dict[str, Any]]
+    endpoint: _ProviderEndpoint, form: _Form, error: ClientError, tried: Sequence[dict[str, Any]]
 ) -> _Form | None:
     """Find another form of the request that may answer its refusal; None if there is none.
 
@@ -246,7 +253,7 @@ def _other_form(
 
 
 async def _fetch_reply(
-    endpoint: ProviderEndpoint, request: Request, body: dict[str, Any]
+    endpoint: _ProviderEndpoint, request: Request, body: dict[str, Any]
 ) -> ProviderReply:
     accumulator = endpoint.adapter.new_accumulator()
     try:
@@ -262,7 +269,7 @@ async def _fetch_reply(
 
 
 async def _stream_reply(
-    endpoint: ProviderEndpoint, request: Request, body: dict[str, Any], listener: CallListener
+    endpoint: _ProviderEndpoint, request: Request, body: dict[str, Any], listener: CallListener
 ) -> ProviderReply:
     accumulator, sent = endpoint.adapter.new_accumulator(), False
     try:
@@ -289,7 +296,7 @@ async def _stream_reply(
 
 
 async def _tell_whole(
-    endpoint: ProviderEndpoint, opened: WholeBody, request: Request, listener: CallListener
+    endpoint: _ProviderEndpoint, opened: WholeBody, request: Request, listener: CallListener
 ) -> ProviderReply:
     """Tell at once a reply that came whole where a stream was asked for."""
     provider_reply = await _parse_whole(endpoint, endpoint.stream_target, opened)
@@ -310,13 +317,13 @@ async def _tell_whole(
 
 
 async def _parse_whole(
-    endpoint: ProviderEndpoint, target: HttpTarget, body: WholeBody
+    endpoint: _ProviderEndpoint, target: HttpTarget, body: WholeBody
 ) -> ProviderReply:
     """Read a whole reply, which may be an error of any form."""
     return await body.read(target, lambda data: _parse_reply(endpoint, target, data))
 
 
-def _parse_reply(endpoint: ProviderEndpoint, target: HttpTarget, data: Any) -> ProviderReply:
+def _parse_reply(endpoint: _ProviderEndpoint, target: HttpTarget, data: Any) -> ProviderReply:
     try:
         return with_joined_halves(endpoint.adapter.parse_reply(data))
     except ErrorReply as error:
@@ -332,7 +339,7 @@ def _parse_reply(endpoint: ProviderEndpoint, target: HttpTarget, data: Any) -> P
 
 
 async def _read_stream(
-    endpoint: ProviderEndpoint,
+    endpoint: _ProviderEndpoint,
     accumulator: StreamAccumulator,
     events: EventStream,
     listener: CallListener,
@@ -367,7 +374,7 @@ async def _read_stream(
 
 
 async def _check_end(
-    endpoint: ProviderEndpoint,
+    endpoint: _ProviderEndpoint,
     accumulator: StreamAccumulator,
     events: EventStream,
     behind: Sequence[SseEvent],
@@ -390,7 +397,7 @@ async def _check_end(
 
 
 async def _read_behind(
-    endpoint: ProviderEndpoint,
+    endpoint: _ProviderEndpoint,
     accumulator: StreamAccumulator,
     events: EventStream,
     batch: Sequence[SseEvent],
@@ -439,7 +446,7 @@ async def _next_batch(accumulator: StreamAccumulator, events: EventStream) -> li
 
 
 async def _read_rest(
-    endpoint: ProviderEndpoint,
+    endpoint: _ProviderEndpoint,
     accumulator: StreamAccumulator,
     events: EventStream,
     sender: _FragmentSender,
@@ -547,7 +554,7 @@ class _Turn:
 
 
 def _parse_event(
-    endpoint: ProviderEndpoint, accumulator: StreamAccumulator, event: str, data: bytes
+    endpoint: _ProviderEndpoint, accumulator: StreamAccumulator, event: str, data: bytes
 ) -> Sequence[Delta]:
     target = endpoint.stream_target
     try:
@@ -570,7 +577,7 @@ def _map_error_reply(target: HttpTarget, error: ErrorReply) -> ClientError:
 
 
 async def _count_aside(
-    endpoint: ProviderEndpoint, request: Request, provider_reply: ProviderReply
+    endpoint: _ProviderEndpoint, request: Request, provider_reply: ProviderReply
 ) -> Reply:
     """Return the reply with its usage and cost; counting much text does not hold the event loop."""
     reply = provider_reply.reply
@@ -580,7 +587,7 @@ async def _count_aside(
 
 
 def _complete_reply(
-    endpoint: ProviderEndpoint, request: Request, provider_reply: ProviderReply
+    endpoint: _ProviderEndpoint, request: Request, provider_reply: ProviderReply
 ) -> Reply:
     """Return the reply with its prefill, usage and cost."""
     reply = provider_reply.reply
@@ -593,7 +600,7 @@ def _complete_reply(
 
 
 def _attach_cost(
-    error: ClientError, endpoint: ProviderEndpoint, request: Request, provider_reply: ProviderReply
+    error: ClientError, endpoint: _ProviderEndpoint, request: Request, provider_reply: ProviderReply
 ) -> None:
     error.usage, error.cost = count_reply(endpoint.worker, request, provider_reply, partial=True)
 

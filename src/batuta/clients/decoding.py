@@ -407,7 +407,7 @@ def _join_thought(thought: Thought) -> Thought:
 
 
 class ErrorReply(Exception):
-    """An error object in a reply of status 200: adapters raise it, `call_provider` catches it."""
+    """An error object in a reply of status 200: adapters raise it, `ProviderClient` catches it."""
 
     def __init__(self, payload: Any) -> None:
         super().__init__("an error object in a reply")

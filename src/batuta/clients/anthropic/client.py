@@ -21,7 +21,7 @@ from typing import Any, Literal, final
 
 from batuta.clients.anthropic.messages import anthropic_messages, cache_control, system_texts
 from batuta.clients.anthropic.stream import AnthropicStreamAccumulator, parse_message
-from batuta.clients.call import ProviderClient, ProviderEndpoint, StreamAccumulator
+from batuta.clients.call import ProviderClient, StreamAccumulator
 from batuta.clients.decoding import ProviderReply
 from batuta.clients.error_mapping import CHOICES, PENALTIES, refuse_fields
 from batuta.clients.http_target import NO_KEY, HttpTarget, Secret
@@ -144,16 +144,8 @@ class AnthropicClient(ProviderClient):
             headers["x-api-key"] = key.reveal()
         base = base_url.rstrip("/").removesuffix("/v1")
         target = HttpTarget(url=base + "/v1/messages", headers=headers, key=key)
-        super().__init__(
-            "Anthropic",
-            ProviderEndpoint(
-                worker=worker,
-                adapter=AnthropicAdapter(worker.model),
-                http=http,
-                reply_target=target,
-                stream_target=target,
-            ),
-        )
+        adapter = AnthropicAdapter(worker.model)
+        super().__init__("Anthropic", worker, http, adapter=adapter, target=target)
 
 
 @final

@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any, final
 from urllib.parse import quote
 
-from batuta.clients.call import ProviderClient, ProviderEndpoint, StreamAccumulator, min_cap
+from batuta.clients.call import ProviderClient, StreamAccumulator, min_cap
 from batuta.clients.decoding import ProviderReply
 from batuta.clients.error_mapping import refuse_fields
 from batuta.clients.gemini.messages import gemini_contents, system_texts
@@ -59,17 +59,13 @@ class GeminiClient(ProviderClient):
         headers = {"x-goog-api-key": key.reveal()} if key else {}
         model = worker.model.removeprefix("models/")
         url = f"{base_url.rstrip('/')}/models/{quote(model, safe='')}"
+        whole, streamed = (
+            HttpTarget(url=f"{url}:{method}", headers=headers, key=key)
+            for method in ("generateContent", "streamGenerateContent?alt=sse")
+        )
+        adapter = GeminiAdapter(model, draws=IMAGE in worker.tags)
         super().__init__(
-            "Gemini",
-            ProviderEndpoint(
-                worker=worker,
-                adapter=GeminiAdapter(model, draws=IMAGE in worker.tags),
-                http=http,
-                reply_target=HttpTarget(url=f"{url}:generateContent", headers=headers, key=key),
-                stream_target=HttpTarget(
-                    url=f"{url}:streamGenerateContent?alt=sse", headers=headers, key=key
-                ),
-            ),
+            "Gemini", worker, http, adapter=adapter, target=whole, stream_target=streamed
         )
 
 

@@ -13,7 +13,7 @@ from typing import Any, final
 
 from batuta.clients.adaptations import Kind
 from batuta.clients.anthropic.messages import cache_control
-from batuta.clients.call import ProviderClient, ProviderEndpoint, StreamAccumulator, min_cap
+from batuta.clients.call import ProviderClient, StreamAccumulator, min_cap
 from batuta.clients.decoding import ProviderReply, as_object
 from batuta.clients.error_mapping import PENALTIES, refuse_fields
 from batuta.clients.http_target import NO_KEY, HttpTarget, Secret
@@ -159,20 +159,9 @@ class OpenAIChatClient(ProviderClient):
         Raises:
             ConfigError: `base_url` is no http(s) URL.
         """
-        headers = key_headers(key, dialect) if key else {}
-        target = HttpTarget(
-            url=base_url.rstrip("/") + "/chat/completions", headers=headers, key=key
-        )
-        super().__init__(
-            "OpenAIChat",
-            ProviderEndpoint(
-                worker=worker,
-                adapter=OpenAIChatAdapter(worker.model, dialect),
-                http=http,
-                reply_target=target,
-                stream_target=target,
-            ),
-        )
+        target = openai_target(base_url, "/chat/completions", key, dialect)
+        adapter = OpenAIChatAdapter(worker.model, dialect)
+        super().__init__("OpenAIChat", worker, http, adapter=adapter, target=target)
 
 
 @final
@@ -278,11 +267,18 @@ class OpenAIChatAdapter:
             body[dialect.effort] = named
 
 
-def key_headers(key: Secret, dialect: ChatDialect) -> dict[str, str]:
-    """Return the headers that carry the key, as the server wants it."""
-    if dialect.key_header:
-        return {dialect.key_header: key.reveal()}
-    return {"Authorization": f"Bearer {key.reveal()}"}
+def openai_target(base_url: str, path: str, key: Secret, dialect: ChatDialect) -> HttpTarget:
+    """Return the address of a path, with the key in the header that the server wants.
+
+    Raises:
+        ConfigError: `base_url` is no http(s) URL.
+    """
+    headers: dict[str, str] = {}
+    if key and dialect.key_header:
+        headers = {dialect.key_header: key.reveal()}
+    elif key:
+        headers = {"Authorization": f"Bearer {key.reveal()}"}
+    return HttpTarget(url=base_url.rstrip("/") + path, headers=headers, key=key)
 
 
 def _put_if_set(body: dict[str, Any], name: str, value: Any) -> None:

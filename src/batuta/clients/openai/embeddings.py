@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, final
 
-from batuta.clients.call import ProviderClient, ProviderEndpoint, StreamAccumulator
+from batuta.clients.call import ProviderClient, StreamAccumulator
 from batuta.clients.decoding import ErrorReply, ProviderReply, as_count, as_string
-from batuta.clients.http_target import HttpTarget, Secret
-from batuta.clients.openai.client import ChatDialect, key_headers
+from batuta.clients.http_target import Secret
+from batuta.clients.openai.client import ChatDialect, openai_target
 from batuta.clients.openai.stream import OpenAIStreamAccumulator, parse_usage
 from batuta.clients.transport import HttpTransport
 from batuta.core import CallListener, Message, Reply, Request, Text, Worker
@@ -33,18 +33,9 @@ class EmbeddingClient(ProviderClient):
         Raises:
             ConfigError: `base_url` is no http(s) URL.
         """
-        headers = key_headers(key, dialect) if key else {}
-        target = HttpTarget(url=base_url.rstrip("/") + "/embeddings", headers=headers, key=key)
-        super().__init__(
-            "Embedding",
-            ProviderEndpoint(
-                worker=worker,
-                adapter=EmbeddingAdapter(worker.model),
-                http=http,
-                reply_target=target,
-                stream_target=target,
-            ),
-        )
+        target = openai_target(base_url, "/embeddings", key, dialect)
+        adapter = EmbeddingAdapter(worker.model)
+        super().__init__("Embedding", worker, http, adapter=adapter, target=target)
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
         """Return the vectors; they come all at once.

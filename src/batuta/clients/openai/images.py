@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any, final
 
-from batuta.clients.call import ProviderClient, ProviderEndpoint, StreamAccumulator
+from batuta.clients.call import ProviderClient, StreamAccumulator
 from batuta.clients.data_url import read_picture, read_picture_address
 from batuta.clients.decoding import ErrorReply, ProviderReply, as_count, as_object, as_string
 from batuta.clients.error_mapping import CHOICES, PENALTIES, refuse_fields
-from batuta.clients.http_target import HttpTarget, Secret
-from batuta.clients.openai.client import ChatDialect, key_headers
+from batuta.clients.http_target import Secret
+from batuta.clients.openai.client import ChatDialect, openai_target
 from batuta.clients.openai.stream import OpenAIStreamAccumulator
 from batuta.clients.transport import HttpTransport
 from batuta.core import CallListener, Delta, Image, Reply, Request, Role, Usage, Worker
@@ -36,19 +36,9 @@ class ImageClient(ProviderClient):
         Raises:
             ConfigError: `base_url` is no http(s) URL.
         """
-        headers = key_headers(key, dialect) if key else {}
-        url = base_url.rstrip("/") + "/images/generations"
-        target = HttpTarget(url=url, headers=headers, key=key)
-        super().__init__(
-            "Image",
-            ProviderEndpoint(
-                worker=worker,
-                adapter=ImageAdapter(worker.model, dialect),
-                http=http,
-                reply_target=target,
-                stream_target=target,
-            ),
-        )
+        target = openai_target(base_url, "/images/generations", key, dialect)
+        adapter = ImageAdapter(worker.model, dialect)
+        super().__init__("Image", worker, http, adapter=adapter, target=target)
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
         """Return the picture; it comes whole.

@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any, final
 
-from batuta.clients.call import ProviderClient, ProviderEndpoint, StreamAccumulator, min_cap
+from batuta.clients.call import ProviderClient, StreamAccumulator, min_cap
 from batuta.clients.decoding import ProviderReply
 from batuta.clients.error_mapping import CHOICES, PENALTIES, refuse_fields
-from batuta.clients.http_target import NO_KEY, HttpTarget, Secret
+from batuta.clients.http_target import NO_KEY, Secret
 from batuta.clients.native_search import domain_lists, find_native, without_native
-from batuta.clients.openai.client import ChatDialect, OpenAIChatClient, key_headers
+from batuta.clients.openai.client import ChatDialect, OpenAIChatClient, openai_target
 from batuta.clients.openai.models import reasoning_effort
 from batuta.clients.openai.responses_stream import ResponsesStreamAccumulator, parse_response
 from batuta.clients.tool_turns import OPENAI_IDS, fit_tool_turns
@@ -66,18 +66,9 @@ class OpenAIResponsesClient(ProviderClient):
         Raises:
             ConfigError: `base_url` is no http(s) URL.
         """
-        headers = key_headers(key, dialect) if key else {}
-        target = HttpTarget(url=base_url.rstrip("/") + "/responses", headers=headers, key=key)
-        super().__init__(
-            "OpenAIResponses",
-            ProviderEndpoint(
-                worker=worker,
-                adapter=OpenAIResponsesAdapter(worker.model, dialect),
-                http=http,
-                reply_target=target,
-                stream_target=target,
-            ),
-        )
+        target = openai_target(base_url, "/responses", key, dialect)
+        adapter = OpenAIResponsesAdapter(worker.model, dialect)
+        super().__init__("OpenAIResponses", worker, http, adapter=adapter, target=target)
 
 
 @final
