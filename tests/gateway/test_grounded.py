@@ -10,7 +10,6 @@ import anyio.to_thread
 import pytest
 
 from batuta.clients import ScriptedClient
-from batuta.conductors.sessions.saving import answering_step
 from batuta.gateway.serving.models import ServedModel
 from batuta.guardrails import GroundedAction, GroundedPolicy, Guardrails
 from batuta.language.grounding import MARK
@@ -103,4 +102,4 @@ async def test_the_checker_is_nobodys_answerer():
         workers = [step["worker"] for each in told["orchestration"]["rounds"] for step in each["steps"]]  # fmt: skip
         assert workers == ["ada", "eve"]
         run = decode_run(json.dumps(told["orchestration"]).encode())
-        assert answering_step(run).worker == "ada"
+        assert run.answering_step.worker == "ada"

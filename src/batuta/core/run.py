@@ -332,6 +332,15 @@ class Run:
         return tuple(step for round_ in self.rounds for step in round_.steps)
 
     @property
+    def answering_step(self) -> StepRun | None:
+        """The step whose reply reached the client; None: no last step has ended."""
+        for round_ in reversed(self.rounds):
+            if round_.workflow is not None and not round_.is_aside:
+                last = round_.step(len(round_.workflow) - 1)
+                return last if last is not None and isinstance(last.result, Reply) else None
+        return None
+
+    @property
     def conductor_usage(self) -> Usage:
         """Tokens of the conductor's own drafts."""
         total = ZERO_USAGE

@@ -9,19 +9,10 @@ from __future__ import annotations
 from decimal import Decimal
 
 from batuta.conductors.sessions.state import SessionThread
-from batuta.core import Question, Reply, Request, Run, StepRun, Worker
+from batuta.core import Question, Reply, Request, Run, Worker
 from batuta.core.token_estimate import estimate_request_tokens
 from batuta.engine.step_prompt import is_plain
 from batuta.usage import Usage
-
-
-def answering_step(run: Run) -> StepRun | None:
-    """Return the step whose reply reached the client; None: no last step has ended."""
-    for round_ in reversed(run.rounds):
-        if round_.workflow is not None and not round_.is_aside:
-            last = round_.step(len(round_.workflow) - 1)
-            return last if last is not None and isinstance(last.result, Reply) else None
-    return None
 
 
 def estimate_alone(
@@ -52,7 +43,7 @@ def estimate_alone(
     price = best.price
     if price is None or run.cost.unpriced_calls:
         return None
-    step = answering_step(run)
+    step = run.answering_step
     if step is None or not isinstance(step.result, Reply):
         return Decimal(0)
     usage, round_ = step.result.usage, run.rounds[-1]

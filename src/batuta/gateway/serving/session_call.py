@@ -27,7 +27,7 @@ from batuta.conductors.sessions.patterns import (
     revise_actor,
     strongest_actor,
 )
-from batuta.conductors.sessions.saving import answering_step, estimate_alone
+from batuta.conductors.sessions.saving import estimate_alone
 from batuta.conductors.sessions.state import (
     MOST_THREADS,
     NEW_SESSION,
@@ -246,7 +246,7 @@ class SessionKeeper:
     async def end(self, call: SessionCall, run: Run) -> None:
         """Keep what the run did."""
         after = replace(call.before, tokens=call.tokens) if call.acts else call.before
-        step = answering_step(run) if call.acts else None
+        step = run.answering_step if call.acts else None
         if step is not None:
             waits = isinstance(step.result, Reply) and bool(step.result.tool_calls)
             after = replace(after, acting=step.worker, waits=waits, compacted=False)

@@ -20,7 +20,6 @@ import anyio
 from batuta.conductors import single_worker
 from batuta.conductors.sessions.patterns import strongest_actor
 from batuta.conductors.sessions.review import find_reviewer
-from batuta.conductors.sessions.saving import answering_step
 from batuta.conductors.sessions.state import SessionRules
 from batuta.core import Limits, PlanningContext, Question, Reply, Run, Worker
 from batuta.engine import RunHooks, RunSettings, conduct, new_run_id
@@ -103,7 +102,7 @@ class ShadowRuns:
         is_drawn = int.from_bytes(digest[:4]) < rules.shadow_share * _ALL
         if self._store is None or not is_drawn or not _is_comparable(prepared, run):
             return
-        step, question = answering_step(run), prepared.call.question
+        step, question = run.answering_step, prepared.call.question
         best = strongest_actor(question, prepared.pool)
         others = [one.id for one in prepared.pool if step is None or one.id != step.worker]
         if step is None or step.worker == best.id or len(others) < 2:  # noqa: PLR2004 - it and a judge
