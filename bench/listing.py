@@ -28,10 +28,10 @@ import asyncpg
 
 from batuta.core import RunId
 from batuta.store import Store
-from batuta.store.bulk_insert import insert_rows
 from batuta.store.models import RUNS
 from batuta.store.run_filter import RunFilter, parse_run_filter
 from batuta.store.run_list import RunPage, RunTotals
+from batuta.store.writer import insert_rows
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from store.strategies import make_run

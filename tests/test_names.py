@@ -14,7 +14,7 @@ ONE_WORD = {
     ("session/session.py", "ask"): "the front door: batuta.ask",
     ("engine/run_loop.py", "conduct"): "the front door: batuta.conduct",
     ("cli/__init__.py", "main"): "the entry point",
-    ("lab/commands/selector.py", "selector"): "typer: batuta train selector",
+    ("lab/commands/train.py", "selector"): "typer: batuta train selector",
     ("embedded/client.py", "softmax"): "a term of the field that needs no object",
     ("sandbox/inside/kernel.py", "prctl"): "the name of the system call",
 }

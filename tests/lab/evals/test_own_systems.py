@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from batuta.errors import ConfigError
 from batuta.lab.commands import evaluate
-from batuta.lab.evals.own_systems import is_own_system, open_own_system
+from batuta.lab.evals.systems import is_own_system, open_own_system
 
 MINE = '''
 from batuta.core import Plan, Step, Workflow

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 
 from batuta.errors import ConfigError
 from batuta.gateway.ui.learning import read_lines
-from batuta.lab.commands.train_report import format_metrics
+from batuta.lab.commands.train import format_metrics
 from batuta.lab.train.conductor_training import find_checkpoint, last_checkpoint, train_conductor
 from batuta.lab.train.live_view import watch_training
 from batuta.lab.train.model import load_policy, make_model

@@ -13,7 +13,7 @@ from batuta.conductors.selector import open_selector
 from batuta.core import WorkerId
 from batuta.errors import ConfigError, SourceError, StoreError
 from batuta.lab.baselines import open_cascade
-from batuta.lab.commands.selector import selector
+from batuta.lab.commands.train import selector
 from batuta.lab.learners.history import History, RunSamples, write_history
 from batuta.lab.learners.selector_training import SelectorRecipe
 from batuta.lab.train.selector_training import read_outcomes, train_selector

@@ -16,7 +16,6 @@ from batuta.cli.options import SimulatedQuestions, format_example, with_option_g
 from batuta.cli.progress import open_progress_bars
 from batuta.distribution import install_hint
 from batuta.errors import ConfigError
-from batuta.lab.commands.selector import selector
 from batuta.lab.commands.train_by_itself import train_by_itself
 from batuta.lab.commands.train_options import (
     ConductorTrainingOptions,
@@ -27,7 +26,6 @@ from batuta.lab.commands.train_options import (
     Seed,
     Set,
 )
-from batuta.lab.commands.train_report import format_metrics, print_preflight
 from batuta.lab.commands.train_settings import (
     add_run_tasks,
     budget_exit,
@@ -41,6 +39,163 @@ from batuta.rendering.terminal import write_error, write_output
 
 if TYPE_CHECKING:
     from batuta.lab.train.settings import TrainSettings
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+from batuta.cli.json_output import print_json
+from batuta.core.formatting import format_count, format_seconds, format_usd
+
+if TYPE_CHECKING:
+    from batuta.lab.train.bill import ExpectedFigure, Preflight
+    from batuta.lab.train.settings import TrainSettings
+from typing import TYPE_CHECKING
+
+from batuta.core.formatting import format_percent
+
+if TYPE_CHECKING:
+    from batuta.lab.train.selector_training import SelectorTraining
+
+
+def selector(
+    out: Annotated[Path, typer.Option(help="The folder to write.")],
+    history: Annotated[
+        Path | None,
+        typer.Option(help="Outcomes, a JSON line a question: question, workers, each one's score."),
+    ] = None,
+    tasks: Annotated[
+        str | None, typer.Option(help="A recorded set, such as recorded:reasoning_gym/hard.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the split and the folds.")] = 0,
+    *,
+    name: Annotated[str, typer.Option(help="Its name in traces.")] = "mini",
+    dollar: Annotated[
+        float, typer.Option(min=0, help="Credit that a dollar is worth; 0: cost does not count.")
+    ] = 0.0,
+    embedding: Annotated[
+        str | None,
+        typer.Option(
+            help="Not hashed n-grams: minilm (extra encoder), or a sentence-transformers model."
+        ),
+    ] = None,
+    search: Annotated[bool, typer.Option("--search/--no-search", hidden=True)] = True,  # noqa: ARG001 - earlier versions had a search, and scripts say so
+) -> None:
+    """Learn from recorded outcomes which worker should answer which question.
+
+    No model is called. A fifth of the questions is held out for the measurement. If the outcomes
+    include the answers, the cascade is trained too.
+    """
+    from batuta.conductors.feature_kinds import choose_features  # noqa: PLC0415 - loads numpy
+    from batuta.lab.learners.selector_training import SelectorRecipe  # noqa: PLC0415
+    from batuta.lab.train.selector_training import read_outcomes, train_selector  # noqa: PLC0415
+
+    recipe = SelectorRecipe(name=name, features=choose_features(embedding), dollar=dollar)
+    known = read_outcomes(history, tasks)
+    with open_progress_bars() as bar:
+        bar.add_task("features and folds", total=None, status="")
+        trained = train_selector(known, out, recipe, seed=seed)
+    write_output(f"{training_summary(trained)}\n")
+
+
+def training_summary(trained: SelectorTraining) -> str:
+    """Return the training in one line."""
+    credit, best, oracle = (
+        format_percent(share, 1) for share in (trained.credit, trained.best_single, trained.oracle)
+    )
+    also = ""
+    if trained.cascade:
+        share, calls = trained.cascade
+        also = f", the cascade {format_percent(share, 1)} with {calls:.2f} calls"
+    return (
+        f"{trained.name} in {trained.folder}: {trained.workers} workers, "
+        f"{format_count(trained.training_questions)} questions; on "
+        f"{format_count(trained.held_out_questions)} held-out ones {credit}, best single worker "
+        f"{best}, oracle {oracle}{also}"
+    )
+
+
+EXIT_MISSING = 2
+GIB, MIB = 2**30, 2**20
+
+
+def print_preflight(settings: TrainSettings, *, as_json: bool, calls: int = 0) -> None:
+    """Say what the training takes, after so many real calls; exit with 2 if something is missing.
+
+    Of several processes only the first one makes calls.
+    """
+    from batuta.lab.train.preflight import check_training  # noqa: PLC0415 - loads torch
+
+    first = int(os.environ.get("RANK", "0")) == 0
+    report = check_training(settings, calls=calls if first else 0)
+    if first:
+        if as_json:
+            print_json(_report_json(report))
+        else:
+            _print_figures(open_console(), report)
+    if not report.is_ready:
+        raise typer.Exit(EXIT_MISSING)
+
+
+def _report_json(report: Preflight) -> dict[str, Any]:
+    figures = {
+        figure.name.replace(" ", "_"): {
+            "value": figure.value,
+            "unit": figure.unit,
+            "source": figure.source,
+        }
+        for figure in report.figures
+    }
+    return {
+        "ready": report.is_ready,
+        "missing": list(report.missing),
+        "notes": list(report.notes),
+        "figures": figures,
+    }
+
+
+def _print_figures(console: Console, report: Preflight) -> None:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column()
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(style="dim")
+    for figure in report.figures:
+        table.add_row(figure.name, _format_figure(figure), figure.source)
+    console.print(table)
+    for note in report.notes:
+        console.print(f"note: {note}", style="yellow")
+    for lacking in report.missing:
+        console.print(f"missing: {lacking}", style="red")
+    if report.is_ready:
+        console.print("it can start", style="green")
+
+
+def _format_figure(figure: ExpectedFigure) -> str:
+    """Return the figure for people."""
+    value = figure.value
+    if value is None:
+        return "unknown"
+    match figure.unit:
+        case "bytes":
+            return f"{value / GIB:,.2f} GiB" if value >= GIB else f"{value / MIB:,.1f} MiB"
+        case "usd":
+            return format_usd(value)
+        case "seconds":
+            return format_seconds(value)
+        case "tokens":
+            return f"{format_count(value)} tokens"
+        case _:
+            return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.2f}"
+
+
+def format_metrics(figures: Mapping[str, Any]) -> str:
+    """Return a step in a line; what nobody could judge is left out."""
+    names = ("loss", "reward", "right", "valid", "steps")
+    known = [name for name in names if figures.get(name) is not None]
+    skipped = ["skipped: its gradient was no number"] if figures.get("skipped") else []
+    return "  ".join([*(f"{name} {figures[name]:.2f}" for name in known), *skipped])
+
 
 app = typer.Typer(
     no_args_is_help=True,

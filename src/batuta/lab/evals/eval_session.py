@@ -6,11 +6,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 
-from batuta.core import Pool, WorkerId
+from batuta.conductors import best_single_worker
+from batuta.core import Pool, Question, Sampling, WorkerId, user_message
+from batuta.engine.solver import run_conductor
 from batuta.errors import ConfigError, SourceError
 from batuta.lab.baselines import Cascade, SolverContext
 from batuta.lab.baselines.checker import EXECUTED_TESTS, Checker
-from batuta.lab.baselines.routing.skill_orchestra import SkillOrchestra
+from batuta.lab.baselines.routing.skill_learning import learn_handbook
+from batuta.lab.baselines.routing.skill_orchestra import NAME, SkillOrchestra
 from batuta.lab.evals.best_worker import warn_unmeasured
 from batuta.lab.evals.checker_calibration import calibrate_checker, calibrate_tests
 from batuta.lab.evals.evaluation import EvalPart, Evaluation
@@ -32,7 +35,6 @@ from batuta.lab.evals.matched_budget import EqualResource, MatchedBudget, match_
 from batuta.lab.evals.progress import StartProgress
 from batuta.lab.evals.result_log import ResultLog, TrialResult
 from batuta.lab.evals.runner import EvalOptions, EvalTrial, plan_trials, run_trials
-from batuta.lab.evals.skill_calibration import learn_skills
 from batuta.lab.evals.stats import mean_or_none
 from batuta.lab.evals.subject import Subject
 from batuta.lab.evals.systems import ALL as ALL_SYSTEMS
@@ -46,6 +48,36 @@ from batuta.lab.evals.systems import (
     why_not_runnable,
 )
 from batuta.lab.evals.task_sets import TaskSet
+from batuta.lab.learners.history import History
+
+_SAMPLING = Sampling(temperature=0, max_tokens=2048)
+
+
+async def learn_skills(part: EvalPart, history: History, *, concurrency: int) -> SkillOrchestra:
+    """Return the method with a handbook of what the pool's workers did on other questions.
+
+    The best model of the pool names the skills, labels the questions, and is asked which skills
+    each question needs. What learning costs is paid like calibration, and is in no run.
+
+    Raises:
+        ConfigError: there is no model in the pool, or it names no skill.
+    """
+    subject, seed = part.subject, part.seeds[0]
+    models = [worker.id for worker in subject.pool.ranked() if worker.is_model]
+    if not models:
+        raise ConfigError(f"{NAME} asks a model which skills questions need: the pool has none")
+    context = SolverContext(
+        pool=subject.pool, clients=subject.clients_for_run(), limits=subject.limits
+    ).restrict_to(models[0])
+
+    async def ask(prompt: str) -> str:
+        question = Question(messages=(user_message(prompt),), sampling=_SAMPLING)
+        run = await run_conductor(question, best_single_worker(), context, seed)
+        return run.answer or ""
+
+    handbook = await learn_handbook(history, ask, seed=seed, concurrency=concurrency)
+    return SkillOrchestra(handbook=handbook, orchestrator=models[0])
+
 
 BUDGET_SPENT = "the budget was spent before its turn"
 NOTHING_LEFT = "it must learn from other questions and there are none left: ask fewer with --limit"
