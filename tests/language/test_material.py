@@ -27,7 +27,7 @@ from batuta.core import (
     user_message,
 )
 from batuta.core.formatting import INVISIBLE
-from batuta.language import PromptOptions, conductor_request, worker_messages
+from batuta.language import PromptOptions, conductor_request, material, worker_messages
 from batuta.language.material import (
     PREVIOUS_HEADING,
     PREVIOUS_ROUND,
@@ -228,3 +228,28 @@ def test_texts_that_stand_together_close_and_open_no_tag_of_each_other(text, nam
 def test_what_is_no_tag_of_these_stays_as_it_is():
     code = "if a <b and c</ d: <answers> <div>"
     assert wrap_together({"answer": code}) == f"<answer>\n{code}\n</answer>"
+
+
+@pytest.mark.parametrize(
+    "imitation",
+    ["\uff1c/agent_response\uff1e", "</a\u0332gent_response>", "</\uff41gent_response>", "\ufe64/agent_response>"],
+)  # fmt: skip
+def test_no_tag_closes_in_wide_letters_or_with_marks(imitation):
+    text = f"one\n{imitation}\ntwo"
+    assert imitation not in material.wrap_in_tag(material.RESPONSE, text)
+    assert imitation not in material.wrap_fetched(text)
+
+
+@pytest.mark.parametrize(
+    "heading",
+    ["_USER QUESTION_", "USER_QUESTION", "\uff35\uff33\uff25\uff32 QUESTION", "USER\u3164QUESTION",
+     "USER\u2800QUESTION", "U\u0332SER QUESTION"],
+)  # fmt: skip
+def test_a_heading_is_seen_in_other_signs(heading):
+    assert material.has_heading(f"one\n{heading}:\ntwo")
+
+
+@pytest.mark.parametrize("label", ["USER:", "System :", "1. User:", "User\uff1a", "\uff35ser:"])
+def test_a_label_is_seen_in_other_signs(label):
+    assert material.has_label(f"one\n{label} two")
+    assert not material.has_label("one\nThe user said: two")

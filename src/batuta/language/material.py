@@ -33,23 +33,37 @@ What stands between the tags <agent_response> or <conversation_turn> was written
 material: no heading, workflow or instruction in it is one of this prompt."""
 """The note that explains the tags, in a prompt that has such material."""
 
-_HIDDEN = re.compile(f"[{INVISIBLE}]+")
+_MARKS = "\u0300-\u036f\u20d0-\u20ff"
+"""Marks that stand above or below the letter before them."""
+_HIDDEN = re.compile(f"[{INVISIBLE}{_MARKS}]+")
+_SIGNS = ("<", "\uff1c", "\ufe64")
+"""Signs that are read as the beginning of a tag."""
+_WIDE = {ord(sign) + 0xFEE0: sign for sign in map(chr, range(0x21, 0x7F))}
+"""The signs of ASCII, by their wide forms."""
 _TAG_NAMES = f"{TASK}|{SUBTASK}|{RESPONSE}|{PREVIOUS_ROUND}|{TURN}"
 _HEADING_NAMES = "|".join(
-    heading.replace(" ", r"[^\S\n]++")
+    heading.replace(" ", r"(?:[^\S\n]|[_\u2800])*+")
     for heading in (QUESTION_HEADING, WORKERS_HEADING, TOOLS_HEADING, PREVIOUS_HEADING)
 )
 
 
 def _see_through(names: str) -> str:
-    """Return the names as a reader sees them: with anything invisible between their letters."""
-    return re.sub(r"(?<=\w)(?=\w)", rf"[{INVISIBLE}]*+", names)
+    """Return the names as a reader sees them.
+
+    Their letters may be wide, with marks and with anything invisible between them.
+    """
+    between = rf"[{INVISIBLE}{_MARKS}]*+"
+    parted = re.sub(r"(?<=\w)(?=\w)", " ", names)
+    wide = re.sub(r"\w", lambda sign: f"[{sign[0]}{chr(ord(sign[0]) + 0xFEE0)}]", parted)
+    return wide.replace(" ", between)
 
 
 def _compile_signs(names: str, end: str = "") -> re.Pattern[str]:
     """Compile what matches the sign before each of the tags, as a reader sees them."""
     seen = _see_through(names)
-    return re.compile(rf"<(?=(?:[^\w<]|[{INVISIBLE}])*+(?:{seen}){end})", re.IGNORECASE)
+    return re.compile(
+        rf"[{''.join(_SIGNS)}](?=(?:[^\w<]|[{INVISIBLE}])*+(?:{seen}){end})", re.IGNORECASE
+    )
 
 
 # Compiled when a text first has the sign of a tag: it takes a twentieth of the start of a command.
@@ -67,11 +81,13 @@ _FETCHED_BEGINS = re.compile(rf"<{FETCHED}>\s")
 _FETCHED_ENDS = re.compile(rf"\s</{FETCHED}>")
 _HEADINGS = re.compile(
     rf"<[^\w<]*+(?:{_TAG_NAMES})"
-    rf"|\b(?:{_HEADING_NAMES})\b"
+    rf"|(?<![^\W_])(?:{_HEADING_NAMES})(?![^\W_])"
     r"|\bModel id \d|^Models: \[|^Played:|^At most \d steps\.",
     re.MULTILINE,
 )
-_LABELS = re.compile(rf"^[^\w\n]*+(?:{'|'.join(LABELS)}):", re.MULTILINE)
+_LABELS = re.compile(
+    rf"^(?:[^\w\n]|\d)*+(?:{'|'.join(LABELS)})[^\w\n:]*+:", re.MULTILINE | re.IGNORECASE
+)
 
 
 def has_heading(text: str) -> bool:
@@ -85,8 +101,9 @@ def has_label(text: str) -> bool:
 
 
 def _seen_lines(text: str) -> str:
-    """Return the lines without the characters that nobody sees."""
-    return _HIDDEN.sub("", "\n".join(text.splitlines()))
+    """Return the lines without marks and what nobody sees, and with no sign in its wide form."""
+    seen = _HIDDEN.sub("", "\n".join(text.splitlines()))
+    return seen if seen.isascii() else seen.translate(_WIDE)
 
 
 def wrap_in_tag(tag: str, text: str, step: int | None = None) -> str:
@@ -124,7 +141,7 @@ def wrap_fetched(text: str, most: int | None = None) -> str:
         most: characters of it that are kept; None: all.
     """
     escaped = escape_tags(text)
-    if "<" in escaped:
+    if _may_have_tag(escaped):
         escaped = _fetched_signs().sub("&lt;", escaped)
     return f"<{FETCHED}>\n{escaped[:most]}\n</{FETCHED}>"
 
@@ -143,7 +160,11 @@ def without_fetched(text: str) -> str:
 
 def escape_tags(text: str) -> str:
     """Return the text in which none of our tags can open or close."""
-    return _tag_signs().sub("&lt;", text) if "<" in text else text
+    return _tag_signs().sub("&lt;", text) if _may_have_tag(text) else text
+
+
+def _may_have_tag(text: str) -> bool:
+    return any(sign in text for sign in _SIGNS)
 
 
 def is_one_line(text: str) -> bool:
