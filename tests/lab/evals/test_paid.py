@@ -49,19 +49,26 @@ def written(folder, url):
 COMMAND = ("eval", "--pool", "batuta.toml", "--out", "out")
 
 
-@pytest.fixture
-def environ(tmp_path):
+def environ(folder):
     keys = ("API_KEY", "BASE_URL", "OLLAMA", "BATUTA")
     clean = {k: v for k, v in os.environ.items() if not any(word in k for word in keys)}
-    return {**clean, "TEST_KEY": KEY, "BATUTA_HOME": str(tmp_path / "home")}
+    return {**clean, "TEST_KEY": KEY, "BATUTA_HOME": str(folder / "home")}
+
+
+async def started(folder, *args):
+    """The command as a process that goes on."""
+    return await anyio.open_process(
+        [sys.executable, "-m", "batuta", *COMMAND, *args],
+        cwd=folder, env=environ(folder), stdout=subprocess.DEVNULL, stderr=None,
+    )  # fmt: skip
 
 
 @pytest.fixture
-def run(tmp_path, environ, command_line):
+def run(tmp_path, command_line):
     """The command from its beginning to its end; its exit status."""
 
     async def run(*args):
-        run = partial(command_line.run, *COMMAND, *args, cwd=tmp_path, env=environ)
+        run = partial(command_line.run, *COMMAND, *args, cwd=tmp_path, env=environ(tmp_path))
         return (await anyio.to_thread.run_sync(run)).returncode
 
     return run
@@ -78,14 +85,11 @@ def journaled(folder):
         return journal.execute("SELECT count(*) FROM calls").fetchone()[0]
 
 
-async def test_after_kill_9_no_finished_call_is_paid_again(tmp_path, environ, run):
+async def test_after_kill_9_no_finished_call_is_paid_again(tmp_path, run):
     args = ("--tasks", "own.jsonl", "--systems", SYSTEMS, "--concurrency", "2", "--limit", "12")
     async with FakeOpenAI(said_by, latency=0.05, strict_openai=False) as server:
         written(tmp_path, server.url)
-        command = [sys.executable, "-m", "batuta", *COMMAND, *args]
-        victim = await anyio.open_process(
-            command, cwd=tmp_path, env=environ, stdout=subprocess.DEVNULL, stderr=None
-        )
+        victim = await started(tmp_path, *args)
         while len(server.requests) < QUESTIONS + 8:
             assert victim.returncode is None
             await anyio.sleep(0.01)
