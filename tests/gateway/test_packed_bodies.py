@@ -54,6 +54,20 @@ async def test_another_encoding_is_refused_with_those_that_are_taken(encoding):
     assert headers["Accept-Encoding"] == "gzip, zstd"
 
 
+@pytest.mark.parametrize("body", [b"", b"{}"])
+async def test_what_is_sent_with_a_read_in_pieces_breaks_nothing(store, caplog, body):
+    state = scripted_state({"ada": ScriptedClient(lambda _: "Hello.")}, store=store)
+    async with Serving(state) as serving:
+        _, headers, _ = await serving.post(json={"model": "worker/ada", "messages": HI})
+        url = f"/v1/runs/{headers['x-batuta-run-id']}"
+        for _ in range(5):
+            sent = {"content-encoding": "brotli"}
+            async with serving.http.get(url, headers=sent, data=body) as response:
+                assert response.status in {200, 415}
+                await response.read()
+    assert not [one for one in caplog.records if one.exc_info]
+
+
 @pytest.mark.parametrize(
     ("encoding", "pack"), [("zstd", zstandard.compress), ("gzip", gzip.compress)]
 )

@@ -276,7 +276,7 @@ def test_tools_that_cannot_be_sent_are_said_before_anything_is_asked(tooled, vis
     page.fill("[name=tools]", '[{"type": "function", "function": {"name": "the clock"}}]')
     ask(page, "What time is it?", "worker/watch")
     page.wait_for_selector("#tools-fault:has-text('tools[0].function.name')")
-    assert page.evaluate("document.activeElement.name") == "tools"
+    page.wait_for_function("document.activeElement.name === 'tools'")
     assert page.locator(".turn").count() == 0
 
 

@@ -197,7 +197,8 @@ class RequestMiddleware:
         except ClientGone:
             pass  # nobody is there to be told anything
         except APIError as error:
-            await answer.send_error(error)
+            if answer.status is None:  # else the answer had begun when the body was looked at
+                await answer.send_error(error)
         except Exception as error:  # noqa: BLE001 - the last one who can answer
             answered = self._explain(scope, error)
             if answered is None:

@@ -155,7 +155,8 @@ class CountedBody:
             nonlocal is_told
             if is_told:
                 return await self._receive()
-            plain = await unpack_body(await read_body(self.receive), encoding, MAX_BODY)
+            packed = await read_body(self.receive)
+            plain = await unpack_body(packed, encoding, MAX_BODY) if packed else b""
             is_told = True
             self._held.count(len(plain))
             return {"type": "http.request", "body": plain, "more_body": False}
