@@ -72,7 +72,7 @@ def test_probabilities_within_probabilities_are_not_followed():
     assert not streamed(OpenAIStreamAccumulator(), told).reply.logprobs, "it costs itself alone"
 
 
-@pytest.mark.parametrize("wrong", [-1, 10**9, 9e14, "20", True, [], 0.5, float("nan")])
+@pytest.mark.parametrize("wrong", [-1, 10**9, 9e14, "20 tokens", "-1", True, [], 0.5, float("nan")])
 def test_a_wrong_number_of_tokens_makes_the_usage_unknown(wrong):
     assert parse_usage({"prompt_tokens": wrong, "completion_tokens": 5}) is None
     assert parse_usage({"prompt_tokens": 5, "completion_tokens": wrong}) is None

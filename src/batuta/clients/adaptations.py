@@ -256,7 +256,7 @@ _REFUSAL = re.compile(
     r"|not (?:a )?valid|not available|not implemented|not enabled"
     r"|\binvalid\b(?! request)|additional propert|not exist|can(?:not|'t) be used"
     r"|deprecated|must be one of|not one of|only the default|should be|expected one of"
-    r"|failed to parse"
+    r"|failed to parse|(?:not|n't) both\b"
 )
 
 
@@ -480,12 +480,15 @@ def _schema_digest(request: Request) -> bytes | None:
 
 
 def _named_fields(words: str, body: Mapping[str, Any]) -> list[str]:
-    """Find the fields that the refusal names and that can be sent otherwise, by place."""
+    """Find the fields that the refusal names and that can be sent otherwise, by place.
+
+    Of two that exclude each other the one that is named last goes: `temperature` before `top_p`.
+    """
     found = {
         name: re.search(rf"(?<![\w-]){name}(?![\w-])", words) for name in _FIELDS if name in body
     }
     named = {name: match.start() for name, match in found.items() if match is not None}
-    return sorted(named, key=lambda name: named[name])
+    return sorted(named, key=lambda name: named[name], reverse=" both " in words)
 
 
 def _other_effort(words: str, sent: str | None) -> str | None:

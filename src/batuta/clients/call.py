@@ -26,6 +26,8 @@ from batuta.clients.decoding import (
     HalfJoiner,
     ProviderReply,
     SseEvent,
+    as_object,
+    dump_json,
     with_joined_halves,
 )
 from batuta.clients.error_mapping import decode_body, error_from_reply, find_stated_error
@@ -259,12 +261,16 @@ async def _fetch_reply(
     try:
         opened = await endpoint.http.open_reply(endpoint.reply_target, body, streamed=False)
         if isinstance(opened, WholeBody):
-            return await _parse_whole(endpoint, endpoint.reply_target, opened)
+            return await _parse_whole(endpoint, endpoint.reply_target, opened, accumulator)
         with opened:
             return await _read_stream(endpoint, accumulator, opened, NULL_LISTENER)
     except (ProviderTimeoutError, StreamInterruptedError, InvalidReplyError) as error:
         # The provider had taken the prompt and may charge for it.
         _attach_cost(error, endpoint, request, accumulator.result())
+        raise
+    except ClientError as error:
+        if (result := accumulator.result()).usage:
+            _attach_cost(error, endpoint, request, result)
         raise
 
 
@@ -275,7 +281,7 @@ async def _stream_reply(
     try:
         opened = await endpoint.http.open_reply(endpoint.stream_target, body, streamed=True)
         if isinstance(opened, WholeBody):
-            return await _tell_whole(endpoint, opened, request, listener)
+            return await _tell_whole(endpoint, opened, request, listener, accumulator)
         with opened as events:
             if endpoint.adapter.supports_prefill and request.prefill:
                 sent = True
@@ -296,10 +302,14 @@ async def _stream_reply(
 
 
 async def _tell_whole(
-    endpoint: _ProviderEndpoint, opened: WholeBody, request: Request, listener: CallListener
+    endpoint: _ProviderEndpoint,
+    opened: WholeBody,
+    request: Request,
+    listener: CallListener,
+    accumulator: StreamAccumulator,
 ) -> ProviderReply:
     """Tell at once a reply that came whole where a stream was asked for."""
-    provider_reply = await _parse_whole(endpoint, endpoint.stream_target, opened)
+    provider_reply = await _parse_whole(endpoint, endpoint.stream_target, opened, accumulator)
     reply = provider_reply.reply
     prefill = request.prefill if endpoint.adapter.supports_prefill else ""
     place = 0
@@ -317,13 +327,34 @@ async def _tell_whole(
 
 
 async def _parse_whole(
-    endpoint: _ProviderEndpoint, target: HttpTarget, body: WholeBody
+    endpoint: _ProviderEndpoint, target: HttpTarget, body: WholeBody, accumulator: StreamAccumulator
 ) -> ProviderReply:
-    """Read a whole reply, which may be an error of any form."""
-    return await body.read(target, lambda data: _parse_reply(endpoint, target, data))
+    """Read a whole reply; of one that is an error of any form, the accumulator has the usage."""
+    try:
+        return await body.read(target, lambda data: _parse_reply(endpoint, target, data))
+    except _FaultyReplyError as caught:
+        faulty = caught
+    usage = {name: faulty.data.get(name) for name in ("usage", "usageMetadata")}
+    with suppress(ErrorReply, *_DECODING_ERRORS):
+        accumulator.add_event("", dump_json(usage).encode())
+    raise faulty.error
+
+
+class _FaultyReplyError(Exception):
+    """A whole reply that is no answer."""
+
+    def __init__(self, error: ClientError, data: Any) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.data = as_object(data)
 
 
 def _parse_reply(endpoint: _ProviderEndpoint, target: HttpTarget, data: Any) -> ProviderReply:
+    """Read a whole reply.
+
+    Raises:
+        _FaultyReplyError: it is an error, or not in the provider's dialect.
+    """
     try:
         return with_joined_halves(endpoint.adapter.parse_reply(data))
     except ErrorReply as error:
@@ -335,7 +366,7 @@ def _parse_reply(endpoint: _ProviderEndpoint, target: HttpTarget, data: Any) -> 
             if stated is None
             else _map_error_reply(target, ErrorReply(stated))
         )
-    raise with_host(target, failure)
+    raise _FaultyReplyError(with_host(target, failure), data)
 
 
 async def _read_stream(
@@ -553,10 +584,16 @@ class _Turn:
             await asyncio.sleep(0)
 
 
+_EMPTY = {b"", b"null", b"[]"}
+"""Data of events that say nothing."""
+
+
 def _parse_event(
     endpoint: _ProviderEndpoint, accumulator: StreamAccumulator, event: str, data: bytes
 ) -> Sequence[Delta]:
     target = endpoint.stream_target
+    if data in _EMPTY or data.startswith(b":"):  # some put their signs of life into the data
+        return ()
     try:
         return accumulator.add_event(event, data)
     except ErrorReply as error:

@@ -11,6 +11,7 @@ import math
 import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, TypeVar, final
@@ -226,9 +227,19 @@ def as_string(value: Any) -> str:
 
 def as_count(value: Any) -> int:
     """Return `value` if it is a number of at least 0 that tokens could have, else 0."""
+    value = _as_number(value)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return 0
     return max(int(value), 0) if value == value and abs(value) <= MOST_TOKENS else 0  # noqa: PLR0124 - NaN
+
+
+_MOST_DIGITS = 9
+
+
+def _as_number(value: Any) -> Any:
+    """Return the number that a text of digits says: some servers tell their counts so."""
+    is_digits = isinstance(value, str) and value.isascii() and value.isdecimal()
+    return int(value) if is_digits and len(value) <= _MOST_DIGITS else value
 
 
 def need_string(value: Any) -> str:
@@ -244,6 +255,7 @@ def need_string(value: Any) -> str:
 
 def is_wrong_count(value: Any) -> bool:
     """Return True if a number of tokens was told that cannot be one."""
+    value = _as_number(value)
     return value is not None and (isinstance(value, bool) or as_count(value) != value)
 
 
@@ -254,7 +266,7 @@ def raise_counts(known: dict[str, Any], stated: Any) -> None:
     count stays only where there is no better one.
     """
     for name, value in as_object(stated).items():
-        old = known.get(name)
+        old, value = known.get(name), _as_number(value)  # noqa: PLW2901
         if isinstance(value, dict) and isinstance(old, dict):
             # One level of nesting is enough: no provider's usage has more.
             old.update((n, _higher_count(old.get(n), v)) for n, v in value.items())  # pyright: ignore[reportUnknownVariableType,reportUnknownMemberType,reportUnknownArgumentType] - of JSON
@@ -265,6 +277,13 @@ def raise_counts(known: dict[str, Any], stated: Any) -> None:
 _INPUTS = ("prompt_tokens", "input_tokens", "promptTokenCount")
 _OUTPUTS = ("completion_tokens", "output_tokens", "candidatesTokenCount")
 _CACHE_INPUTS = ("cache_read_input_tokens", "cache_creation_input_tokens")
+
+
+def with_own_names(usage: dict[str, Any], own: tuple[str, str]) -> dict[str, Any]:
+    """Return a usage; one that is told in another dialect's names alone has its counts by `own`."""
+    if not usage or any(name in usage for name in own):
+        return usage
+    return usage | _foreign_counts({"usage": usage}, own)
 
 
 def take_foreign(known: dict[str, Any], event: Mapping[str, Any], own: tuple[str, str]) -> None:
@@ -431,6 +450,20 @@ class ProviderReply:
     """Tokens of recordings in the prompt that did not come from a cache."""
 
 
+def arguments_text(given: Any) -> str:
+    """Return the arguments of a call as JSON text, which some servers send already or twice so."""
+    if not isinstance(given, str):
+        return dump_json(given)
+    text = given.strip()
+    if fenced := _FENCED.fullmatch(text):
+        text = fenced[1]
+    elif text[:1] == '"':
+        with suppress(ValueError):
+            text = need_string(load_json(text.encode()))
+    return text if text[:1] == "{" else given
+
+
+_FENCED = re.compile(r"```(?:json)?\s*(\{.*\})\s*```", re.DOTALL)
 MAX_TOOL_CALLS = 1024
 """Tool calls of one reply."""
 MAX_CHOICES = 128

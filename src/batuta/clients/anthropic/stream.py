@@ -10,6 +10,7 @@ from batuta.clients.decoding import (
     ErrorReply,
     ProviderReply,
     ToolCallAccumulator,
+    arguments_text,
     as_array,
     as_count,
     as_object,
@@ -21,19 +22,12 @@ from batuta.clients.decoding import (
     raise_counts,
     resolve_finish,
     take_foreign,
+    with_own_names,
 )
 from batuta.clients.error_mapping import find_stated_error
+from batuta.clients.finish_reasons import read_finish
 from batuta.clients.native_search import SearchReader, call_error
 from batuta.core import Citation, Delta, Finish, Reply, Thought, Usage
-
-_FINISH = {
-    "max_tokens": Finish.LENGTH,
-    "model_context_window_exceeded": Finish.LENGTH,
-    "tool_use": Finish.TOOL_CALLS,
-    "refusal": Finish.CONTENT_FILTER,
-    "pause_turn": Finish.LENGTH,  # the API stops its own searching there, and wants to be asked on
-}
-
 
 _COUNTS = ("input_tokens", "output_tokens")
 _EVENTS = frozenset(
@@ -78,7 +72,7 @@ class AnthropicStreamAccumulator:
         self._given: dict[int, str] = {}
         """Arguments that came whole at the start of a call, by the call's number."""
         self._model = ""
-        self._stop = ""
+        self._stop: Finish | None = None
         self._usage: dict[str, Any] = {}
         self.is_closed = False
 
@@ -119,7 +113,8 @@ class AnthropicStreamAccumulator:
             raise_counts(self._usage, event["message"].get("usage"))
         elif kind == "message_delta":
             delta = as_object(event.get("delta"))
-            self._stop = as_string(delta.get("stop_reason")) or self._stop
+            if reason := as_string(delta.get("stop_reason")):
+                self._stop = read_finish(reason)
             self._matched = as_string(delta.get("stop_sequence")) or self._matched
         elif kind == "message_stop":
             self.is_closed = self._has_begun  # else its place in the stream says nothing
@@ -142,7 +137,7 @@ class AnthropicStreamAccumulator:
             text="".join(self._text),
             reasoning="".join(self._reasoning),
             tool_calls=calls,
-            finish=resolve_finish(_FINISH.get(self._stop, Finish.STOP), calls),
+            finish=resolve_finish(self._stop or Finish.STOP, calls),
             model=self._model,
             thoughts=tuple(self._thoughts),
             stop_sequence=self._matched,
@@ -341,13 +336,16 @@ def parse_message(data: Any, model: str = "") -> ProviderReply:
     """
     if data.get("type") == "error" or data.get("error"):
         raise ErrorReply(data)
+    blocks = data["content"]
+    if isinstance(blocks, str):  # as requests may say it
+        blocks = [{"type": "text", "text": blocks}]
     text: list[str] = []
     reasoning: list[str] = []
     calls = ToolCallAccumulator()
-    thoughts = [thought_of(block, model) for block in data["content"]]
+    thoughts = [thought_of(block, model) for block in blocks]
     searches, length = SearchReader(), 0
-    queries = _find_queries(data["content"])
-    for block in data["content"]:
+    queries = _find_queries(blocks)
+    for block in blocks:
         if block["type"] == "text":
             whole = block["text"] + _name_cited(searches, block)
             text.append(whole)
@@ -358,14 +356,14 @@ def parse_message(data: Any, model: str = "") -> ProviderReply:
         elif block["type"] == "thinking":
             reasoning.append(block["thinking"])
         elif block["type"] == "tool_use":
-            calls.start_call(as_string(block.get("id")), block["name"], dump_json(block["input"]))
+            calls.start_call(
+                as_string(block.get("id")), block["name"], arguments_text(block["input"])
+            )
     reply = Reply(
         text="".join(text),
         reasoning="".join(reasoning),
         tool_calls=calls.tool_calls(),
-        finish=resolve_finish(
-            _FINISH.get(as_string(data.get("stop_reason")), Finish.STOP), calls.tool_calls()
-        ),
+        finish=resolve_finish(read_finish(data.get("stop_reason")), calls.tool_calls()),
         model=as_string(data.get("model")),
         thoughts=tuple(one for one in thoughts if one and (one.signature or one.redacted)),
         stop_sequence=as_string(data.get("stop_sequence")) or None,
@@ -379,7 +377,7 @@ def parse_message(data: Any, model: str = "") -> ProviderReply:
 
 def parse_usage(usage: Any) -> Usage | None:
     """Return the usage of one call, whose input includes what a cache gave and was given."""
-    counts = as_object(usage)
+    counts = with_own_names(as_object(usage), _COUNTS)
     if any(is_wrong_count(counts.get(name)) for name in _COUNTS):
         return None
     plain, output = as_count(counts.get("input_tokens")), as_count(counts.get("output_tokens"))

@@ -22,23 +22,15 @@ from batuta.clients.decoding import (
     raise_counts,
     resolve_finish,
     take_foreign,
+    with_own_names,
 )
 from batuta.clients.error_mapping import find_stated_error
+from batuta.clients.finish_reasons import read_finish
 from batuta.clients.native_search import SearchReader
 from batuta.clients.tool_turns import GivenBack
 from batuta.core import Citation, Delta, Finish, Image, Reply, Usage
 
 _COUNTS = ("promptTokenCount", "candidatesTokenCount")
-_FILTER_REASONS = {
-    "SAFETY",
-    "RECITATION",
-    "LANGUAGE",
-    "BLOCKLIST",
-    "PROHIBITED_CONTENT",
-    "SPII",
-    "IMAGE_SAFETY",
-}
-_BROKEN_CALL_REASONS = {"MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL"}
 
 
 @final
@@ -66,7 +58,7 @@ class _CandidateAccumulator:
     def add_candidate(self, candidate: dict[str, Any]) -> Sequence[Delta]:
         """Return the fragments of one response's candidate."""
         if reason := candidate.get("finishReason"):
-            self.finish = _parse_finish(as_string(reason))
+            self.finish = read_finish(reason)
         parts = as_array(as_object(candidate.get("content")).get("parts"))
         deltas = [delta for part in parts if (delta := self._add_part(part)) is not None]
         self._add_grounding(as_object(candidate.get("groundingMetadata")))
@@ -244,7 +236,7 @@ def parse_response(data: Any, asked: str = "") -> ProviderReply:
 
 def parse_usage(usage: Any) -> Usage | None:
     """Return the usage of one call; thoughts, told beside the candidates, belong to the output."""
-    counts = as_object(usage)
+    counts = with_own_names(as_object(usage), _COUNTS)
     if any(is_wrong_count(counts.get(name)) for name in _COUNTS):
         return None
     prompt = as_count(counts.get("promptTokenCount")) + as_count(
@@ -252,6 +244,8 @@ def parse_usage(usage: Any) -> Usage | None:
     )
     thoughts = as_count(counts.get("thoughtsTokenCount"))
     output = as_count(counts.get("candidatesTokenCount")) + thoughts
+    if counts.get("candidatesTokenCount") is None:
+        output = max(output, as_count(counts.get("totalTokenCount")) - prompt)
     if not prompt and not output:
         return None
     cached = min(as_count(counts.get("cachedContentTokenCount")), prompt)
@@ -270,11 +264,3 @@ def _audio_tokens(usage: Any) -> int:
         for name in ("promptTokensDetails", "cacheTokensDetails")
     )
     return max(min(recorded, as_count(counts.get("promptTokenCount"))) - cached, 0)
-
-
-def _parse_finish(reason: str) -> Finish:
-    if reason in _BROKEN_CALL_REASONS:
-        raise ValueError(f"an invalid function call: {reason}")
-    if reason in _FILTER_REASONS:
-        return Finish.CONTENT_FILTER
-    return Finish.LENGTH if reason == "MAX_TOKENS" else Finish.STOP

@@ -16,6 +16,7 @@ from typing import Any, final
 from batuta.clients.decoding import (
     MAX_TOOL_CALLS,
     ToolCallAccumulator,
+    arguments_text,
     as_object,
     as_string,
     dump_json,
@@ -61,9 +62,20 @@ class _Call:
         """True if only the name of the call before has come."""
         return self.may_be_echo and not self.pieces
 
+    @property
+    def is_held(self) -> bool:
+        """True if the arguments so far may be told only when they are whole.
+
+        They are the text of an object, one in a code block, or an empty one, as which some servers
+        begin every call.
+        """
+        return self.pieces == ["{}"] or "".join(self.pieces[:2]).lstrip()[:1] in {'"', "`"}
+
     def add_arguments(self, arguments: str) -> None:
         """Take in a piece of the arguments."""
         if arguments:
+            if self.pieces == ["{}"] and self.number is None:
+                self.pieces, self.size, self.read, self.is_whole = [], 0, 0, False
             self.pieces.append(arguments)
             self.size += len(arguments)
 
@@ -134,10 +146,12 @@ class CallFragments:
             _add_name(call, name)
             self._untold[call.place] = call
         call.add_arguments(arguments)
+        if call.number is None and call.is_held:
+            return ()
         return self._tell(call) if call.name and call.pieces else ()
 
     def flush(self) -> Sequence[Delta]:
-        """Tell the calls that no arguments came of."""
+        """Tell the calls that no arguments came of, or whose arguments were held."""
         # An echo is told with its arguments, if any follow.
         untold, self._untold = self._untold, {}
         return [
@@ -184,6 +198,7 @@ class CallFragments:
         """Tell the start of the call, or what is new of its arguments."""
         arguments, call.sent = "".join(call.pieces[call.sent :]), len(call.pieces)
         if call.number is None:
+            arguments = arguments_text(arguments) if arguments else ""
             call.number = len(self._told)
             return (self._told.start_call(call.call_id, call.name, arguments),)
         return (self._told.add_arguments(call.number, arguments),) if arguments else ()

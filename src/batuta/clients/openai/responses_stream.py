@@ -24,14 +24,13 @@ from batuta.clients.decoding import (
     raise_counts,
     resolve_finish,
     take_foreign,
+    with_own_names,
 )
 from batuta.clients.error_mapping import find_stated_error
+from batuta.clients.finish_reasons import read_finish
 from batuta.clients.native_search import UNAVAILABLE, SearchReader, page_address
 from batuta.core import Citation, Delta, Finish, Reply, Thought, ToolCall, Usage
 from batuta.core.server_tools import WEB_FETCH
-
-_FINISH = {"max_output_tokens": Finish.LENGTH, "content_filter": Finish.CONTENT_FILTER}
-
 
 _COUNTS = ("input_tokens", "output_tokens")
 _FINAL_EVENTS = {"response.completed", "response.incomplete", "response.done"}
@@ -144,7 +143,7 @@ class ResponsesStreamAccumulator:
         Raises:
             ErrorReply: it is an error object, or says that it failed.
         """
-        if response.get("error") or response.get("status") == "failed":
+        if response.get("error") or response.get("status") in {"failed", "cancelled"}:
             raise ErrorReply(_error_of(response))
         self._read_head(response)
         self.is_closed = True
@@ -389,6 +388,8 @@ def parse_response(data: Any, model: str) -> ProviderReply:
     fold = ResponsesStreamAccumulator(model)
     if not data.get("error") and not isinstance(data["output"], list):
         raise TypeError("the output is no list")
+    if data.get("status") in {"queued", "in_progress"} and not data["output"]:
+        raise ValueError("the response has not ended")
     fold.end_response(data)
     return fold.result()
 
@@ -399,7 +400,7 @@ def _part_text(part: dict[str, Any]) -> str:
 
 def parse_usage(usage: Any) -> Usage | None:
     """Return the usage of one call; None if the provider told none."""
-    counts = as_object(usage)
+    counts = with_own_names(as_object(usage), _COUNTS)
     if any(is_wrong_count(counts.get(name)) for name in _COUNTS):
         return None
     prompt, output = as_count(counts.get("input_tokens")), as_count(counts.get("output_tokens"))
@@ -426,8 +427,8 @@ def _thought_of(item: dict[str, Any], model: str) -> Thought | None:
 def _finish_of(ended: dict[str, Any], calls: Sequence[ToolCall], *, is_refusal: bool) -> Finish:
     if is_refusal:
         return Finish.CONTENT_FILTER
-    reason = as_string(as_object(ended.get("incomplete_details")).get("reason"))
-    return resolve_finish(_FINISH.get(reason, Finish.STOP), calls)
+    reason = as_object(ended.get("incomplete_details")).get("reason")
+    return resolve_finish(read_finish(reason or ended.get("status")), calls)
 
 
 def _error_of(error: dict[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from batuta.clients.decoding import (
     ErrorReply,
     ProviderReply,
     ToolCallAccumulator,
+    arguments_text,
     as_array,
     as_count,
     as_object,
@@ -24,20 +25,13 @@ from batuta.clients.decoding import (
     raise_counts,
     resolve_finish,
     take_foreign,
+    with_own_names,
 )
 from batuta.clients.error_mapping import find_stated_error
+from batuta.clients.finish_reasons import read_finish
 from batuta.clients.openai.call_fragments import CallFragments, function_arguments
 from batuta.clients.tool_turns import GivenBack, thoughts_to_give_back
 from batuta.core import Delta, Finish, Image, Reply, TokenLogprob, Usage
-
-_FINISH = {
-    "stop": Finish.STOP,
-    "length": Finish.LENGTH,
-    "tool_calls": Finish.TOOL_CALLS,
-    "function_call": Finish.TOOL_CALLS,
-    "content_filter": Finish.CONTENT_FILTER,
-}
-
 
 _COUNTS = ("prompt_tokens", "completion_tokens")
 _MOST_USD = 10_000
@@ -294,7 +288,8 @@ def _parse_choice(choice: dict[str, Any], model: str, asked: str) -> Reply:
     made, details = _tool_calls_of(message), message.get("reasoning_details")
     for call in made:
         function = call["function"]
-        calls.start_call(as_string(call.get("id")), function["name"], function_arguments(function))
+        arguments = arguments_text(function_arguments(function))
+        calls.start_call(as_string(call.get("id")), function["name"], arguments)
     finish = _parse_finish(choice, choice.get("finish_reason"))
     return Reply(
         text=_message_text(message),
@@ -312,10 +307,12 @@ def _parse_choice(choice: dict[str, Any], model: str, asked: str) -> Reply:
 
 def parse_usage(usage: Any) -> Usage | None:
     """Return the usage of one call; None if the provider told none."""
-    counts = as_object(usage)
+    counts = with_own_names(as_object(usage), _COUNTS)
     if any(is_wrong_count(counts.get(name)) for name in _COUNTS):
         return None  # one who lies about one of them is believed in neither
     prompt, output = (as_count(counts.get(name)) for name in _COUNTS)
+    if counts.get("completion_tokens") is None:
+        output = max(as_count(counts.get("total_tokens")) - prompt, 0)
     if not prompt and not output:
         return None
     read = as_object(counts.get("prompt_tokens_details"))
@@ -341,7 +338,7 @@ def _parse_finish(choice: dict[str, Any], reason: Any) -> Finish:
     message = as_object(choice.get("delta") or choice.get("message"))
     if message.get("refusal"):
         return Finish.CONTENT_FILTER
-    return _FINISH.get(as_string(reason), Finish.STOP)
+    return read_finish(reason)
 
 
 def _matched_stop_text(choice: dict[str, Any]) -> str | None:
@@ -353,6 +350,8 @@ def _matched_stop_text(choice: dict[str, Any]) -> str | None:
 def _tool_calls_of(message: dict[str, Any]) -> Sequence[Any]:
     """Return the calls, or the one call of the form that was before them."""
     calls = message.get("tool_calls")
+    if isinstance(calls, dict):
+        return (as_object(calls),)  # one, without its list
     if not calls and (call := message.get("function_call")):
         return ({"index": 0, "function": call},)
     return calls or ()
