@@ -23,7 +23,6 @@ from batuta.clients.adaptations import MAX_ADAPTATIONS, Adaptations, LearnedAdap
 from batuta.clients.decoding import (
     LARGE_BODY,
     ErrorReply,
-    HalfJoiner,
     ProviderReply,
     SseEvent,
     as_object,
@@ -31,6 +30,7 @@ from batuta.clients.decoding import (
     with_joined_halves,
 )
 from batuta.clients.error_mapping import decode_body, error_from_reply, find_stated_error
+from batuta.clients.fragment_sender import FragmentSender
 from batuta.clients.http_target import HttpTarget, with_host
 from batuta.clients.reply_cost import count_reply, price_searches
 from batuta.clients.transport import DRAIN_SECONDS, EventStream, HttpTransport, WholeBody
@@ -281,7 +281,11 @@ async def _stream_reply(
     try:
         opened = await endpoint.http.open_reply(endpoint.stream_target, body, streamed=True)
         if isinstance(opened, WholeBody):
-            return await _tell_whole(endpoint, opened, request, listener, accumulator)
+            provider_reply = await _parse_whole(
+                endpoint, endpoint.stream_target, opened, accumulator
+            )
+            await _tell_whole(endpoint, provider_reply.reply, request, listener)
+            return provider_reply
         with opened as events:
             if endpoint.adapter.supports_prefill and request.prefill:
                 sent = True
@@ -302,15 +306,9 @@ async def _stream_reply(
 
 
 async def _tell_whole(
-    endpoint: _ProviderEndpoint,
-    opened: WholeBody,
-    request: Request,
-    listener: CallListener,
-    accumulator: StreamAccumulator,
-) -> ProviderReply:
+    endpoint: _ProviderEndpoint, reply: Reply, request: Request, listener: CallListener
+) -> None:
     """Tell at once a reply that came whole where a stream was asked for."""
-    provider_reply = await _parse_whole(endpoint, endpoint.stream_target, opened, accumulator)
-    reply = provider_reply.reply
     prefill = request.prefill if endpoint.adapter.supports_prefill else ""
     place = 0
     for call in reply.server_calls:
@@ -323,7 +321,6 @@ async def _tell_whole(
         await listener.on_delta(Delta(text=rest, reasoning=reply.reasoning))
     for image in reply.images:
         await listener.on_delta(Delta(image=image))
-    return provider_reply
 
 
 async def _parse_whole(
@@ -376,7 +373,7 @@ async def _read_stream(
     listener: CallListener,
 ) -> ProviderReply:
     """Feed `accumulator` until its reply is closed, or the connection ends as announced."""
-    turn, sender = _Turn(), _FragmentSender(listener)
+    turn, sender = _Turn(), FragmentSender(listener)
     behind: Sequence[SseEvent] = ()
     while not accumulator.is_closed:
         batch = await _next_batch(accumulator, events)
@@ -480,7 +477,7 @@ async def _read_rest(
     endpoint: _ProviderEndpoint,
     accumulator: StreamAccumulator,
     events: EventStream,
-    sender: _FragmentSender,
+    sender: FragmentSender,
 ) -> None:
     """Take in the event that the end of the connection left.
 
@@ -501,68 +498,6 @@ async def _read_rest(
     if not (accumulator.is_finished or accumulator.is_closed):
         broken = StreamInterruptedError("the provider ended its reply in the middle")
         raise with_host(events.target, broken)
-
-
-class _FragmentSender:
-    """Tells a listener the fragments of a stream.
-
-    Words that came from the upstream at once are told as one fragment: each costs the same to pass
-    on, however short it is, and nobody could have read one before the next.
-    """
-
-    __slots__ = ("_halves", "_held", "_listener", "_pieces")
-
-    def __init__(self, listener: CallListener) -> None:
-        self._listener = listener
-        self._halves = HalfJoiner()
-        self._held: Delta | None = None
-        """The first of the fragments that are not told yet."""
-        self._pieces: list[str] = []
-        """The words of those after it."""
-
-    async def add(self, delta: Delta) -> None:
-        """Tell the fragment, or keep it until `send_held` if it is nothing but words."""
-        held, is_words = self._held, _is_words(delta)
-        if held is not None:
-            if is_words and _is_same_kind(held, delta):
-                self._pieces.append(delta.text or delta.reasoning)
-                return
-            await self.send_held()
-        if is_words:
-            self._held = delta
-        else:
-            await self._listener.on_delta(self._halves.join(delta))
-
-    async def send_held(self) -> None:
-        """Tell what was kept."""
-        held, pieces = self._held, self._pieces
-        if held is None:
-            return
-        self._held = None
-        if pieces:
-            self._pieces = []
-            rest = "".join(pieces)
-            texts = (
-                {"text": held.text + rest} if held.text else {"reasoning": held.reasoning + rest}
-            )
-            held = replace(held, **texts)
-        await self._listener.on_delta(self._halves.join(held))
-
-
-def _is_words(delta: Delta) -> bool:
-    """Tell whether the fragment is a piece of the text, or one of the reasoning, and no more."""
-    if bool(delta.text) is bool(delta.reasoning) or delta.tool_index is not None or delta.logprobs:
-        return False
-    return delta.thought is None and delta.server_call is None
-
-
-def _is_same_kind(one: Delta, other: Delta) -> bool:
-    """Tell whether both are pieces of the same text."""
-    return (
-        bool(one.text) is bool(other.text)
-        and one.choice == other.choice
-        and one.is_refusal is other.is_refusal
-    )
 
 
 class _Turn:

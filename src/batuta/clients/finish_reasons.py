@@ -43,13 +43,13 @@ def read_finish(reason: Any) -> Finish:
         ErrorReply: the provider broke the reply off, so what came of it is no answer.
         ValueError: the model wrote what is no answer, such as a call that cannot be read.
     """
-    said = as_string(reason)[:_MOST_CHARACTERS]
-    if (plain := _PLAIN.get(said)) is not None:
+    name = as_string(reason)[:_MOST_CHARACTERS]
+    if (plain := _PLAIN.get(name)) is not None:
         return plain
-    words = re.sub(r"[^a-z]+", "_", said.lower())
+    words = re.sub(r"[^a-z]+", "_", name.lower())
     if _BOTCHED.search(words):
-        raise ValueError(f"the model's reply is no answer: {said}")
+        raise ValueError(f"the model's reply is no answer: {name}")
     if _BROKEN.search(words):
-        message = f"the provider broke its reply off: {said}"
+        message = f"the provider broke its reply off: {name}"
         raise ErrorReply({"error": {"message": message, "code": 502}})
     return next((finish for pattern, finish in _FINISHES if pattern.search(words)), Finish.STOP)
