@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batuta.clients import ScriptedClient
-from batuta.core import Image, Message, Question, Role, Text
+from batuta.core import Image, Message, Question, Role, Text, ToolCall
 from batuta.gateway.errors import APIError
 from batuta.gateway.http.body import check_keys
 from batuta.gateway.serving.prepare import check_pictures
@@ -403,3 +403,39 @@ async def test_a_target_of_another_host_is_refused(target, host, status):
     async with connected() as port:
         said = await say_raw(port, (b"GET %s HTTP/1.1" % target, b"Host: " + host))
         assert said.startswith(b"HTTP/1.1 %d " % status), said
+
+
+CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": {"a": 1}}}
+CLIENTS = {
+    "LM Studio's no limit": {"max_tokens": -1},
+    "no limit, newer": {"max_completion_tokens": -1},
+    "vLLM's all tokens": {"top_k": -1},
+    "llama.cpp's all tokens": {"top_k": 0},
+    "an assistant's turn of nothing": {"messages": [*HI, {"role": "assistant", "content": None}, *HI]},
+    "Ollama's arguments, a tool that gave null": {
+        "messages": [*HI, {"role": "assistant", "content": None, "tool_calls": [CALL]}, {"role": "tool", "tool_call_id": "c1", "content": None}],
+    },
+    "Responses' parts": {"messages": [{"role": "user", "content": [{"type": "input_text", "text": "Hi"}]}]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fields", CLIENTS.values(), ids=CLIENTS)
+async def test_what_local_servers_clients_send_is_taken(fields):
+    ada = ScriptedClient(lambda _: "Hello.")
+    async with Serving(ada=ada) as server:
+        status, _, said = await server.post(json={"model": "worker/ada", "messages": HI, **fields})
+    assert status == 200, said
+    sampling = ada.requests[0].sampling
+    assert sampling.max_tokens is None and sampling.top_k is None
+    parts = [part for message in ada.requests[0].messages for part in message.parts]
+    calls = [part for part in parts if isinstance(part, ToolCall)]
+    assert [call.arguments for call in calls] in ([], ['{"a":1}'])
+
+
+@pytest.mark.parametrize(
+    "fields", [{"max_tokens": -2}, {"max_tokens": 0}, {"top_k": -2}, {"top_k": False}]
+)
+async def test_no_other_number_sets_no_limit(fields):
+    async with Serving(ada=ScriptedClient(lambda _: "Hello.")) as server:
+        status, _, _ = await server.post(json={"model": "worker/ada", "messages": HI, **fields})
+    assert status == 400

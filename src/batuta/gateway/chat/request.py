@@ -14,7 +14,7 @@ from batuta.gateway.errors import (
     missing_parameter,
     unsupported_parameter,
 )
-from batuta.gateway.http.body import MAX_ENTRIES, Fields
+from batuta.gateway.http.body import MAX_ENTRIES, Fields, encode_json
 from batuta.gateway.serving.attachments import parse_audio, parse_file, picture_url
 from batuta.gateway.serving.parsed_call import (
     ORCHESTRATION_FIELD,
@@ -161,9 +161,9 @@ def parse_sampling(body: Fields) -> Sampling:
     """
     if not body.mentions(_SAMPLING_FIELDS):
         return _NO_SAMPLING
-    newer = body.whole("max_completion_tokens", 1, _MAX_TOKENS)
+    newer = _whole_or_none(body, "max_completion_tokens", _MAX_TOKENS, (-1,))
     choices = body.whole("n", 1, _MAX_CHOICES)
-    older = body.whole("max_tokens", 1, _MAX_TOKENS)
+    older = _whole_or_none(body, "max_tokens", _MAX_TOKENS, (-1,))
     return Sampling(
         temperature=body.number("temperature", 0, 2),
         top_p=body.number("top_p", 0, 1),
@@ -173,10 +173,16 @@ def parse_sampling(body: Fields) -> Sampling:
         effort=body.choice("reasoning_effort", EFFORTS),
         frequency_penalty=body.number("frequency_penalty", -2, 2) or None,
         presence_penalty=body.number("presence_penalty", -2, 2) or None,
-        top_k=body.whole("top_k", 1, _MOST_TOP_K),
+        top_k=_whole_or_none(body, "top_k", _MOST_TOP_K, (-1, 0)),
         choices=None if choices == 1 else choices,
         logprobs=_parse_logprobs(body),
     )
+
+
+def _whole_or_none(body: Fields, name: str, most: int, unset: tuple[int, ...]) -> int | None:
+    """Return a number of at least 1; None also for those with which local servers set no limit."""
+    given = body.get(name)
+    return None if type(given) is int and given in unset else body.whole(name, 1, most)
 
 
 def _parse_logprobs(body: Fields) -> int | None:
@@ -245,7 +251,7 @@ def _parse_assistant(turn: Fields, name: str | None) -> Message:
     parts += map(_parse_made_image, turn.objects("images", MAX_ENTRIES) or ())
     reasoning = turn.text("reasoning_content") or turn.text("reasoning") or ""
     if not parts and not calls and not reasoning:
-        raise missing_parameter(turn.path("content"))
+        parts = [Text("")]  # a turn of which the client kept nothing
     return Message(role=Role.ASSISTANT, parts=(*parts, *calls), name=name, reasoning=reasoning)
 
 
@@ -258,15 +264,20 @@ def _parse_tool_call(call: Fields) -> ToolCall:
     if kind not in {None, "function"}:
         raise invalid_value(call.path("type"), "it must be 'function'.")
     function = call.need_object("function")
-    arguments = function.text("arguments")
+    arguments = function.get("arguments")
+    if isinstance(arguments, dict):  # as Ollama has them
+        arguments = encode_json(arguments).decode()
+    else:
+        arguments = function.text("arguments")
     if arguments is None:
         raise missing_parameter(function.path("arguments"))
     return ToolCall(id=call.need_text("id"), name=function.need_text("name"), arguments=arguments)
 
 
 def _tool_text(turn: Fields) -> str:
-    """Return the content of a tool's turn: text only."""
-    turn.need("content")
+    """Return the content of a tool's turn: text only, empty if the tool gave nothing."""
+    if turn.get("content") is None:
+        return ""
     parts = _parse_parts(turn, images=False)
     return "".join(part.text for part in parts if isinstance(part, Text))
 
@@ -287,7 +298,7 @@ def _parse_parts(turn: Fields, *, images: bool) -> tuple[Part, ...]:
 def _parse_part(part: Fields, *, images: bool) -> Part:
     part.need("type")
     match part.text("type"):
-        case "text":
+        case "text" | "input_text" | "output_text":  # the latter are Responses' names
             return Text(part.need_string("text"), cache=part.cache_mark())
         case "refusal":
             return Text(part.need_string("refusal"))
