@@ -247,6 +247,35 @@ async def test_escalate_hands_over_after_two_failures_and_back_at_the_next_task(
     assert told[4].startswith("small takes the new task over from big")
 
 
+async def test_nobody_takes_over_whom_the_sessions_dollars_do_not_pay(store):
+    clients = {"small": ScriptedClient(lambda _: call()), "big": ScriptedClient([])}
+    async with Serving(app_state(Escalate(), clients, store=store)) as server:
+        agent = Agent(server, options={"session": {"max_cost_usd": 0.0055}})
+        await agent.say("Mend it")
+        await agent.bring(FAILED)
+        await agent.bring("Exit code 2\nE  another")
+        assert agent.status == 200 and asked(clients) == {"small": 3, "big": 0}
+    unpaid = "what is left of the session's dollars pays for no call of big"
+    assert (await reasons(store, 3))[2] == f"small goes on: {unpaid}"
+
+
+async def test_who_is_no_longer_paid_for_hands_back(store):
+    clients = {
+        "small": ScriptedClient(lambda _: call()),
+        "big": ScriptedClient([call(arguments='{"n":2}')]),
+    }
+    async with Serving(app_state(Escalate(), clients, store=store)) as server:
+        agent = Agent(server)
+        await agent.say("Mend it")
+        await agent.bring(FAILED)
+        await agent.bring("Exit code 2\nE  another")
+        assert asked(clients) == {"small": 2, "big": 1}
+        agent.options = {"session": {"max_cost_usd": 0.006}}
+        await agent.bring("ok")
+        assert agent.status == 200 and asked(clients) == {"small": 3, "big": 1}
+    assert (await reasons(store, 4))[3].startswith("small takes over from big: what is left of the")
+
+
 async def test_escalate_hands_over_when_nothing_fails_and_nothing_moves(store):
     clients = scripted(small=[call()] * 3, big=[call(arguments='{"n":2}'), "Big."])
     async with Serving(app_state(Escalate(), clients, store=store)) as server:

@@ -156,6 +156,8 @@ class SessionView:
     """Seconds since the epoch."""
     consultations: int = 0
     """How often a second model was asked in this session."""
+    unpaid: frozenset[WorkerId] = frozenset()
+    """The workers of which what is left of the session's dollars pays for no call."""
     rules: SessionRules = DEFAULT_RULES
 
     @property
@@ -310,6 +312,9 @@ def judged_reason(view: SessionView, worker: Worker) -> str:
     return _begin_reason(view, f"{worker.id} begins")
 
 
+_UNPAID = "what is left of the session's dollars pays for no call of "
+
+
 def _choose_escalated(view: SessionView) -> tuple[Worker, str]:
     """Return the worker that acts by the rules of `escalate`, and why."""
     cheap = cheapest_actor(view.question, view.pool, view.rules)
@@ -318,7 +323,12 @@ def _choose_escalated(view: SessionView) -> tuple[Worker, str]:
     is_stalled = view.moment.boundary is Boundary.STALL
     if view.moment.boundary is Boundary.TASK and acting is not None and acting.id != cheap.id:
         return cheap, f"{cheap.id} takes the new task over from {acting.id}: {view.price_of(cheap)}"
+    if acting is not None and acting.id in view.unpaid and cheap.id not in view.unpaid:
+        return cheap, f"{cheap.id} takes over from {acting.id}: {_UNPAID}{acting.id}"
     if (failures >= view.rules.failures or is_stalled) and strong.id != cheap.id:
+        if strong.id in view.unpaid:
+            actor = acting or cheap
+            return actor, f"{actor.id} goes on: {_UNPAID}{strong.id}"
         if acting is None:
             return strong, f"{strong.id} acts, the best of {len(view.pool)}: {failures} failures"
         if acting.id == cheap.id:

@@ -229,6 +229,7 @@ class SessionKeeper:
             tokens=call.tokens,
             now=time(),
             consultations=call.state.consultations,
+            unpaid=_find_unpaid(plan, question),
             rules=rules,
         )
 
@@ -335,6 +336,18 @@ def _with_limit(plan: SessionPlan, question: Question) -> SessionPlan:
         raise plan.call.cost_error()
     plan.call.is_bound = True
     return replace(plan, limits=replace(plan.limits, usd=float(left)))
+
+
+def _find_unpaid(plan: SessionPlan, question: Question) -> frozenset[WorkerId]:
+    """Return the workers of which the run's limit in dollars pays for no call."""
+    usd, unknown = plan.limits.usd, plan.limits.unknown
+    if usd is None:
+        return frozenset()
+    return frozenset(
+        worker.id
+        for worker in plan.served.pool
+        if least_call_usd(question, Pool((worker,)), unknown) > Decimal(str(usd))
+    )
 
 
 def _is_conducted(served: ServedModel, call: ParsedCall) -> bool:
