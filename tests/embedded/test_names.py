@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from batuta.conductors import LLMConductor
 from batuta.core import Plan, PlanningContext, Question
 from batuta.embedded.bpe import Tokenizer
-from batuta.embedded.client import NameConstraint, NameTokens
+from batuta.embedded.constrained_decoding import NameConstraint, NameTokens
 from batuta.embedded.policy import open_policy
 from batuta.lab.worlds import draw_tasks, rehearsal_pool, shipped_policy_folder
 from batuta.language import conductor_request

@@ -450,10 +450,8 @@ class ProviderReply:
     """Tokens of recordings in the prompt that did not come from a cache."""
 
 
-def arguments_text(given: Any) -> str:
-    """Return the arguments of a call as JSON text, which some servers send already or twice so."""
-    if not isinstance(given, str):
-        return dump_json(given)
+def arguments_text(given: str) -> str:
+    """Return the arguments of a call, taken out of a JSON text or a code block around them."""
     text = given.strip()
     if fenced := _FENCED.fullmatch(text):
         text = fenced[1]

@@ -10,8 +10,9 @@ from batuta.engine.confidence import SampleSetting
 from batuta.lab.evals.task_sets import task_family
 from batuta.lab.tune.candidate_runner import CallMeter, CandidateRunner
 from batuta.lab.tune.context import TuneContext, TuneSettings
+from batuta.lab.tune.fitted_confidence import fit_tuned_confidence
 from batuta.lab.tune.parts import split_questions
-from batuta.lab.tune.recommend import fit_tuned_confidence, with_confidence
+from batuta.lab.tune.recommend import with_confidence
 from batuta.lab.tune.report import describe_tuning, render_markdown, selectors_of, write_results
 from batuta.lab.tune.spending import Allowance
 from batuta.lab.tune.tuning import run_tuning

@@ -13,9 +13,9 @@ from batuta.config.served_systems import ultra_system
 from batuta.core import Limits, Pool, Question
 from batuta.engine.solver import SolverContext
 from batuta.lab.tune.decision import recommend_systems
+from batuta.lab.tune.patterns import open_patterns
 from batuta.lab.tune.recommend import write_settings
 from batuta.lab.tune.report import describe_tuning, render_markdown
-from batuta.lab.tune.selection import open_patterns
 from batuta.lab.tune.stages import TuneStage
 from lab.tune.test_tuning import EQUAL, tune, tune_once
 from lab.tune.worlds import _ANSWER, _SAID, _TASK, World, truth

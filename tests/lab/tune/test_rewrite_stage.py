@@ -7,8 +7,8 @@ import pytest
 
 from batuta.distribution import install_hint
 from batuta.lab.tune.context import TuneSettings
+from batuta.lab.tune.rewrite_stage import rewrite_workflows
 from batuta.lab.tune.spending import Allowance
-from batuta.lab.tune.tuning import rewrite_workflows
 
 
 @pytest.mark.parametrize("lacks", [True, False])

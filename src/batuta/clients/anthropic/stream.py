@@ -357,7 +357,7 @@ def parse_message(data: Any, model: str = "") -> ProviderReply:
             reasoning.append(block["thinking"])
         elif block["type"] == "tool_use":
             calls.start_call(
-                as_string(block.get("id")), block["name"], arguments_text(block["input"])
+                as_string(block.get("id")), block["name"], arguments_text(dump_json(block["input"]))
             )
     reply = Reply(
         text="".join(text),

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast, final
 
 import orjson
 
-from batuta.clients.data_url import split_data_url
-from batuta.clients.native_search import USED_UP
 from batuta.core import (
     Citation,
     Finish,
@@ -23,126 +20,19 @@ from batuta.core import (
     TokenLogprob,
     ToolCall,
 )
-from batuta.core.server_tools import CODE_INTERPRETER, FILE_SEARCH, WEB_FETCH, WEB_SEARCH
 from batuta.gateway.messages.conversation import PROGRESS_SIGNATURE
-from batuta.gateway.messages.request import own_tool_name
+from batuta.gateway.messages.server_calls import (
+    call_block,
+    call_input,
+    image_block,
+    result_block,
+    unkept_pictures,
+    usage_of_calls,
+)
 from batuta.gateway.serving.deliver import orchestration_field
 from batuta.gateway.serving.progress import AnswerEvents, Events, ProgressPiece
 from batuta.gateway.serving.server_tools import find_citations, found_pages
 from batuta.gateway.serving.tenant_memory import REASONING_SIGNATURE, thought_signature
-
-_INPUTS = {WEB_FETCH: "url", CODE_INTERPRETER: "code"}
-
-
-def call_input(call: ServerCall) -> Json:
-    """Return what the tool was called with."""
-    return {_INPUTS.get(call.name, "query"): call.query}
-
-
-def call_block(call: ServerCall, given: Json) -> Json:
-    """Return the block of a call."""
-    name = own_tool_name(call.name)
-    return {"type": "server_tool_use", "id": _call_id(call), "name": name, "input": given}
-
-
-def result_block(call: ServerCall) -> Json:
-    """Return the block of what came out of a call."""
-    kind = f"{own_tool_name(call.name)}_tool_result"
-    content: Any
-    if call.error:
-        content = {"type": f"{kind}_error", "error_code": _error_code(call)}
-    elif call.name == WEB_SEARCH:
-        content = _found_pages(call)
-    elif call.name == WEB_FETCH:
-        content = _read_page(call)
-    elif call.name == FILE_SEARCH:
-        content = [_found_passage(page) for page in call.citations]
-    else:
-        content = _program_result(call)
-    return {"type": kind, "tool_use_id": _call_id(call), "content": content}
-
-
-def _error_code(call: ServerCall) -> str:
-    """Return the error as the dialect names it; of programs it knows no number of uses."""
-    if call.name == CODE_INTERPRETER and call.error == USED_UP:
-        return "too_many_requests"
-    return call.error
-
-
-def _found_pages(call: ServerCall) -> list[Json]:
-    return [
-        {
-            "type": "web_search_result",
-            "url": page.url,
-            "title": page.title,
-            "encrypted_content": "",
-            "page_age": page.date or None,
-        }
-        for page in call.citations
-    ]
-
-
-def _found_passage(page: Citation) -> Json:
-    """Return a passage in the dialect's form for what a search of one's own has found."""
-    passage = {"type": "text", "text": f"{page.place}\n{page.excerpt}"}
-    return {
-        "type": "search_result",
-        "source": page.file,
-        "title": page.title,
-        "content": [passage],
-        "citations": {"enabled": True},
-    }
-
-
-def _read_page(call: ServerCall) -> Json:
-    page = call.citations[0]
-    source = {"type": "text", "media_type": "text/plain", "data": call.output}
-    document = {"type": "document", "source": source, "title": page.title or None}
-    return {
-        "type": "web_fetch_result",
-        "url": page.url,
-        "content": {**document, "citations": None},
-        "retrieved_at": None,
-    }
-
-
-def _program_result(call: ServerCall) -> Json:
-    return {
-        "type": "code_execution_result",
-        "stdout": call.output,
-        "stderr": call.failure,
-        "return_code": 1 if call.failure else 0,
-        "content": [{"type": "code_execution_output", "file_id": file.id} for file in call.files],
-    }
-
-
-def image_block(image: Image) -> Json:
-    """Return a picture in the dialect's form for pictures; its own models make none."""
-    data = split_data_url(image.url)
-    if data is None:
-        return {"type": "image", "source": {"type": "url", "url": image.url}}
-    source = {"type": "base64", "media_type": data[0], "data": data[1]}
-    return {"type": "image", "source": source}
-
-
-def unkept_pictures(call: ServerCall) -> list[Image]:
-    """Return the pictures of a program that the result cannot name, since no files are kept."""
-    return [] if call.files else [Image(url=url) for url in call.pictures]
-
-
-def usage_of_calls(calls: Sequence[ServerCall]) -> Json:
-    """Return how often the server searched and read pages, if it ran any call."""
-    if not calls:
-        return {}
-    names = [call.name for call in calls]
-    counts = {f"{name}_requests": names.count(name) for name in (WEB_SEARCH, WEB_FETCH)}
-    return {"server_tool_use": counts}
-
-
-def _call_id(call: ServerCall) -> str:
-    """Return the call's id in the form that readers of this dialect check."""
-    return "srvtoolu_" + re.sub(r"[^A-Za-z0-9_]", "_", call.id)
-
 
 Json = dict[str, Any]
 _SERVER_ERROR = 500

@@ -27,6 +27,7 @@ from batuta.errors import StoreError
 from batuta.gateway.access.caller import Caller
 from batuta.gateway.access.rate_limit import RateLimiter
 from batuta.gateway.errors import APIError, log_exception
+from batuta.gateway.serving.acting_note import note_acting
 from batuta.gateway.serving.admission import AdmissionController, PreparedCall
 from batuta.gateway.serving.answer_cache import (
     RepeatableCall,
@@ -54,7 +55,6 @@ from batuta.gateway.serving.prepare import (
 )
 from batuta.gateway.serving.session_call import (
     LocalSessions,
-    SessionCall,
     SessionKeeper,
     SessionMemory,
     SessionPlan,
@@ -69,30 +69,6 @@ from batuta.gateway.telemetry.spans import RunSpanExporter
 from batuta.guardrails import GuardrailStage, describe_block
 from batuta.store import Store
 from batuta.store.responses import run_id_of
-from batuta.store.rows import ActingNote
-
-_LONGEST_REASON = 600
-"""Characters of a reason that are kept."""
-
-
-def note_acting(call: SessionCall | None, run: Run) -> ActingNote:
-    """Say who acted at the run, where it is a request of a session."""
-    step = run.answering_step
-    acting = None if step is None else str(step.worker)
-    before = call.before.acting if call is not None and call.acts else None
-    has_switched = acting is not None and before is not None and before != acting
-    return ActingNote(
-        acting=acting,
-        took_over_from=str(before) if has_switched else None,
-        turn=(call.before.turn or None) if call is not None and call.thread else None,
-        reason=_join_reasons(run),
-    )
-
-
-def _join_reasons(run: Run) -> str | None:
-    """Return the reasons of all rounds' decisions, each once."""
-    found = dict.fromkeys(round_.decision.reason for round_ in run.rounds)
-    return "; ".join(filter(None, found))[:_LONGEST_REASON] or None
 
 
 def seed_of(run_id: RunId) -> int:

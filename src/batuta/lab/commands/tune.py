@@ -232,8 +232,8 @@ async def _run_tuning(
     settings: TuneSettings,
 ) -> dict[str, Any]:
     from batuta.lab.tune.context import TuneContext  # noqa: PLC0415 - same
+    from batuta.lab.tune.fitted_confidence import fit_tuned_confidence  # noqa: PLC0415 - loads numpy
     from batuta.lab.tune.opening import open_runner, start_clock  # noqa: PLC0415 - same
-    from batuta.lab.tune.recommend import fit_tuned_confidence  # noqa: PLC0415 - loads numpy
     from batuta.lab.tune.report import describe_tuning, selectors_of  # noqa: PLC0415 - same
     from batuta.lab.tune.tuning import run_tuning  # noqa: PLC0415 - same
 

@@ -1,228 +1,24 @@
-"""Selection: chooses how fine the selector is, and the nominees, on questions reserved for it.
-
-Calibration asks every worker a few questions of each group, so its leader was partly lucky. As
-everything that a tuning finds is compared with the best worker, the choice is made again.
-
-Patterns of the server are nominees too: the search's library has no workflow of theirs, as none of
-its steps criticises an answer or writes one from a comparison, and none goes on after a judgement.
-A cascade it has, as workflows that compare two answers and ask a third worker where these differ.
-"""
+"""Selection: chooses how fine the selector is, and the nominees."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from batuta.conductors.workflow_selector.model import Places
-from batuta.core import Pool, Task, WorkerId
-from batuta.lab.tune.calibrate import WorkerCard
+from batuta.core import Task
+from batuta.lab.tune.best_single import remeasure_best
 from batuta.lab.tune.context import TuneContext
-from batuta.lab.tune.expected_gain import BELIEVED, ExpectedGain, update_gain
-from batuta.lab.tune.judge import Assignment, describe_system
+from batuta.lab.tune.expected_gain import BELIEVED, update_gain
+from batuta.lab.tune.judge import Assignment
+from batuta.lab.tune.keep_limit import build_within
 from batuta.lab.tune.library import Candidate
-from batuta.lab.tune.measuring import measure_systems, paired_gains, run_systems
-from batuta.lab.tune.pattern_solver import PatternSolver
+from batuta.lab.tune.measuring import measure_systems, paired_gains
+from batuta.lab.tune.patterns import nominate_pattern
 from batuta.lab.tune.result import TuneResult
-from batuta.lab.tune.sparse_design import Matrix
 from batuta.lab.tune.stages import BEST_SINGLE, MINI, ULTRA, TuneStage
-from batuta.lab.tune.systems import SystemTable, TunedSystem, restrict_to_singles
-
-_MOST_CALLS = {"critique": 3, "fusion": 5, "gate": 5}
-"""The most calls of the patterns that answer a question without tools."""
-_STEPS = {"critique": 3, "fusion": 5}
-"""The most steps of a round; of others one."""
-_BATCH = 10
-"""Questions after each of which it is seen whether a pattern is still worth measuring."""
-_LATER = 0.2
-"""The share of what is planned for later stages that measuring patterns may take too."""
-_UNLIKELY, _LIKELY = 0.3, 0.9
-"""Probabilities of being worth more than the search's nominee, below which a pattern is no longer
-measured, and from which it is nominated."""
-_SPREAD = 0.1
-"""The standard deviation of a pattern's gain before it was measured: nothing was searched."""
-
-
-def open_patterns(pool: Pool, max_steps: int) -> tuple[PatternSolver, ...]:
-    """Return the patterns that may be nominated; over one model there is nothing to choose."""
-    models = sum(worker.is_model for worker in pool)
-    return tuple(
-        PatternSolver(pattern=name, pool=pool, calls=calls)
-        for name, calls in _MOST_CALLS.items()
-        if _STEPS.get(name, 1) <= max_steps and models > 1
-    )
-
-
-async def nominate_pattern(context: TuneContext, result: TuneResult) -> TuneResult:
-    """Nominate a pattern in the search's nominee's place if the finalists' questions say so."""
-    assert result.nominees is not None  # noqa: S101 - selected before
-    tasks, most = context.parts.finalists, context.settings.mean_calls
-    ultra = result.nominees[ULTRA].assign(tasks)
-    solvers = open_patterns(result.settings_pool, context.settings.max_steps)
-    gains = await _measure_patterns(context, tasks, solvers, ultra)
-    figures = {
-        solver: describe_system(solver.name, context.runner, tasks, _assign_pattern(solver, tasks))
-        for solver, gain in gains.items()
-        if gain.probability >= _LIKELY
-    }
-    kept = [one for one, found in figures.items() if most is None or found.calls <= most]
-    if not kept:
-        return result
-    best = max(kept, key=lambda one: gains[one].mean)
-    points = f"{100 * gains[best].mean:+.1f} points, {gains[best].questions} questions"
-    context.report(TuneStage.SELECT, f"{best.name} before the search's nominee: {points}")
-    return replace(result, pattern=best, finalists=(*result.finalists, figures[best]))
-
-
-async def _measure_patterns(
-    context: TuneContext,
-    tasks: Sequence[Task],
-    solvers: Sequence[PatternSolver],
-    ultra: Assignment,
-) -> dict[PatternSolver, ExpectedGain]:
-    """Return each pattern's expected gain over the search's nominee, from what money allows."""
-    end, last = context.ends[TuneStage.SELECT], max(context.ends.values())
-    until = end + _LATER * (last - end)
-    gains = {solver: update_gain(0.0, _SPREAD, ()) for solver in solvers}
-    for start in range(0, len(tasks), _BATCH):
-        going = [one for one, gain in gains.items() if gain.probability >= _UNLIKELY]
-        batch = tasks[start : start + _BATCH]
-        systems = {one.name: _assign_pattern(one, batch) for one in going} | {ULTRA: ultra}
-        if not going or len(await run_systems(context, batch, systems, until)) < len(batch):
-            break
-        for one in going:
-            found = paired_gains(context, tasks, _assign_pattern(one, tasks), ultra)
-            gains[one] = update_gain(0.0, _SPREAD, found)
-    return gains
-
-
-def _assign_pattern(solver: PatternSolver, tasks: Sequence[Task]) -> Assignment:
-    return {task.id: solver for task in tasks}
-
-
-_TOP = 3
-"""The number of workers that are measured first."""
-_PRIOR = 6.0
-"""The weight, in questions, of a worker's overall mean when its share in a group is estimated."""
-
-
-async def remeasure_best(
-    context: TuneContext, result: TuneResult, tasks: Sequence[Task], until: float
-) -> Pool:
-    """Return the pool with the strengths of its best workers measured on these questions too.
-
-    Calibration's best workers are measured, then whichever worker is ahead of them. A worker that
-    was left out because it hardly ever answers, or passed over, counts as never right.
-    """
-    assert result.table is not None  # noqa: S101 - tabulated before
-    weight_g, grouping = result.table.weight_g, result.grouping
-    group_n, _, _ = grouping.reader([task.question for task in tasks])
-    counts = {
-        card.worker: _Count.of(card) for card in result.cards if card.worker not in result.set_aside
-    }
-    measured: set[WorkerId] = set()
-    while True:
-        ranked = sorted(counts, key=lambda who: (-counts[who].share(weight_g), str(who)))
-        new = [who for who in ranked[: 1 if measured else _TOP] if who not in measured]
-        if not new:
-            break
-        measured |= set(new)
-        alone: dict[str, Assignment] = {
-            str(who): dict.fromkeys((task.id for task in tasks), Candidate.single(who))
-            for who in new
-        }
-        if not await run_systems(context, tasks, alone, until):
-            break
-        for who in new:
-            counts[who] = counts[who].add(context, tasks, group_n, Candidate.single(who))
-    strengths = {who: one.share(weight_g) for who, one in counts.items()}
-    return _with_strengths(result.pool, strengths | dict.fromkeys(result.set_aside, 0.0))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Count:
-    """The sum of a worker's scores and its number of questions, in each group."""
-
-    right_g: Matrix
-    count_g: Matrix
-
-    @classmethod
-    def of(cls, card: WorkerCard) -> _Count:
-        count = np.array([one.questions for one in card.by_group], np.float64)
-        share = np.array([one.share or 0.0 for one in card.by_group])
-        return cls(share * count, count)
-
-    def add(
-        self, context: TuneContext, tasks: Sequence[Task], group_n: Places, one: Candidate
-    ) -> _Count:
-        right_g, count_g = self.right_g.copy(), self.count_g.copy()
-        for task, group in zip(tasks, group_n, strict=True):
-            result_here = context.runner.find_result(task, one)
-            if result_here is not None and result_here.score is not None:
-                right_g[group] += result_here.score
-                count_g[group] += 1
-        return _Count(right_g, count_g)
-
-    def share(self, weight_g: Matrix) -> float:
-        """Return the share right over all questions, each group weighted by its share of them."""
-        mean = self.right_g.sum() / max(self.count_g.sum(), 1)
-        shares = (self.right_g + _PRIOR * mean) / (self.count_g + _PRIOR)
-        return float(np.average(shares, weights=weight_g))
-
-
-def _with_strengths(pool: Pool, shares: Mapping[WorkerId, float]) -> Pool:
-    return Pool(
-        tuple(
-            replace(worker, strength=round(shares[worker.id], 6)) if worker.id in shares else worker
-            for worker in pool
-        )
-    )
-
-
-MeasureCalls = Callable[[TunedSystem], Awaitable[float]]
-"""Returns the mean calls of a question; a question that did not run counts as expected."""
-_TIGHTENINGS, _LEAST_TIGHTENING = 6, 0.02
-"""How often the limit is tightened, and by what share of it at least."""
-
-
-async def build_within(
-    table: SystemTable,
-    name: str,
-    tasks: Sequence[Task],
-    measure: MeasureCalls,
-    *,
-    most: float | None,
-    least_weight: float,
-) -> TunedSystem:
-    """Return the system of that name that keeps the limit on these questions.
-
-    The weight of a call follows from the calls that the search expects; if more are measured, the
-    limit is tightened by the difference. If that does not suffice, each workflow counts with the
-    most calls that it can make.
-
-    Args:
-        table: the results of the search.
-        name: the name of the system.
-        tasks: the questions of the selection.
-        measure: measures the mean calls of a system on them.
-        most: the limit on the mean calls of a question; None for no limit.
-        least_weight: the lowest weight of a call.
-    """
-    if most is None:
-        return table.build(name, least_weight)
-    count_c, target = table.count_cells(tasks), most
-    for _ in range(_TIGHTENINGS):
-        weight = table.find_weight(name, count_c, most=target, least=least_weight)
-        system = table.build(name, weight)
-        calls = await measure(system)
-        if calls <= most:
-            return system
-        target -= max(calls - most, _LEAST_TIGHTENING * most)
-    longest = table.at_most_calls()
-    weight = longest.find_weight(name, count_c, most=most, least=least_weight)
-    return longest.build(name, weight)
-
+from batuta.lab.tune.systems import TunedSystem, restrict_to_singles
 
 _SINGLES, _FINENESS = 0.35, 0.7
 """The shares of the stage's budget after which the best single worker and the fineness are

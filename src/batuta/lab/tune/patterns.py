@@ -1,0 +1,91 @@
+"""Patterns of the server among the nominees of a tuning.
+
+The search's library has no workflow of theirs: none of its steps criticises an answer or writes
+one from a comparison, and none goes on after a judgement. A cascade it has, as workflows that
+compare two answers and ask a third worker where these differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from batuta.core import Pool, Task
+from batuta.lab.tune.context import TuneContext
+from batuta.lab.tune.expected_gain import ExpectedGain, update_gain
+from batuta.lab.tune.judge import Assignment, describe_system
+from batuta.lab.tune.measuring import paired_gains, run_systems
+from batuta.lab.tune.pattern_solver import PatternSolver
+from batuta.lab.tune.result import TuneResult
+from batuta.lab.tune.stages import ULTRA, TuneStage
+
+_MOST_CALLS = {"critique": 3, "fusion": 5, "gate": 5}
+"""The most calls of the patterns that answer a question without tools."""
+_STEPS = {"critique": 3, "fusion": 5}
+"""The most steps of a round; of others one."""
+_BATCH = 10
+"""Questions after each of which it is seen whether a pattern is still worth measuring."""
+_LATER = 0.2
+"""The share of what is planned for later stages that measuring patterns may take too."""
+_UNLIKELY, _LIKELY = 0.3, 0.9
+"""Probabilities of being worth more than the search's nominee, below which a pattern is no longer
+measured, and from which it is nominated."""
+_SPREAD = 0.1
+"""The standard deviation of a pattern's gain before it was measured: nothing was searched."""
+
+
+def open_patterns(pool: Pool, max_steps: int) -> tuple[PatternSolver, ...]:
+    """Return the patterns that may be nominated; over one model there is nothing to choose."""
+    models = sum(worker.is_model for worker in pool)
+    return tuple(
+        PatternSolver(pattern=name, pool=pool, calls=calls)
+        for name, calls in _MOST_CALLS.items()
+        if _STEPS.get(name, 1) <= max_steps and models > 1
+    )
+
+
+async def nominate_pattern(context: TuneContext, result: TuneResult) -> TuneResult:
+    """Nominate a pattern in the search's nominee's place if the finalists' questions say so."""
+    assert result.nominees is not None  # noqa: S101 - selected before
+    tasks, most = context.parts.finalists, context.settings.mean_calls
+    ultra = result.nominees[ULTRA].assign(tasks)
+    solvers = open_patterns(result.settings_pool, context.settings.max_steps)
+    gains = await _measure_patterns(context, tasks, solvers, ultra)
+    figures = {
+        solver: describe_system(solver.name, context.runner, tasks, _assign_pattern(solver, tasks))
+        for solver, gain in gains.items()
+        if gain.probability >= _LIKELY
+    }
+    kept = [one for one, found in figures.items() if most is None or found.calls <= most]
+    if not kept:
+        return result
+    best = max(kept, key=lambda one: gains[one].mean)
+    points = f"{100 * gains[best].mean:+.1f} points, {gains[best].questions} questions"
+    context.report(TuneStage.SELECT, f"{best.name} before the search's nominee: {points}")
+    return replace(result, pattern=best, finalists=(*result.finalists, figures[best]))
+
+
+async def _measure_patterns(
+    context: TuneContext,
+    tasks: Sequence[Task],
+    solvers: Sequence[PatternSolver],
+    ultra: Assignment,
+) -> dict[PatternSolver, ExpectedGain]:
+    """Return each pattern's expected gain over the search's nominee, from what money allows."""
+    end, last = context.ends[TuneStage.SELECT], max(context.ends.values())
+    until = end + _LATER * (last - end)
+    gains = {solver: update_gain(0.0, _SPREAD, ()) for solver in solvers}
+    for start in range(0, len(tasks), _BATCH):
+        going = [one for one, gain in gains.items() if gain.probability >= _UNLIKELY]
+        batch = tasks[start : start + _BATCH]
+        systems = {one.name: _assign_pattern(one, batch) for one in going} | {ULTRA: ultra}
+        if not going or len(await run_systems(context, batch, systems, until)) < len(batch):
+            break
+        for one in going:
+            found = paired_gains(context, tasks, _assign_pattern(one, tasks), ultra)
+            gains[one] = update_gain(0.0, _SPREAD, found)
+    return gains
+
+
+def _assign_pattern(solver: PatternSolver, tasks: Sequence[Task]) -> Assignment:
+    return {task.id: solver for task in tasks}

@@ -1,0 +1,138 @@
+"""The search as a stage of a tuning: its cells, budget and progress."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from batuta.conductors.features import Floats
+from batuta.conductors.workflow_selector import fit_ease
+from batuta.core import Task, WorkerId
+from batuta.core.worker import PROGRAM
+from batuta.lab.tune.calibrate import WorkerCard, mean_scores
+from batuta.lab.tune.context import TuneContext
+from batuta.lab.tune.grouping import Grouping, ease_bounds
+from batuta.lab.tune.library import Candidate
+from batuta.lab.tune.search import Search
+from batuta.lab.tune.search_settings import Arena, SearchSettings
+from batuta.lab.tune.stages import TuneStage, describe_progress
+
+_SCREENED, _EXPLORED = 0.4, 0.6
+"""The shares of the search's budget after which the screening ends, and then the exploration; the
+rest goes into measuring the best workflows more precisely."""
+_CALLS_A_CELL = 250
+"""Calls that the budget must allow for each level of ease of a group."""
+_SCREENING = 2
+"""Questions per group and level on which every role of every worker is tried."""
+_SEARCH_ROUNDS, _MOST_DRAWS, _CALLS_PER_RUN = 100, 8, 1.7
+"""Rounds that the search should have, the most draws of one, and the usual new calls of a run."""
+_REPORT_STEP = 0.05
+"""The share of the budget between two reports of progress."""
+
+
+async def search_workflows(
+    context: TuneContext,
+    grouping: Grouping,
+    calibrated: Sequence[Task],
+    *,
+    workers: Sequence[WorkerId],
+    cards: Sequence[WorkerCard],
+) -> tuple[Search, Floats, Grouping]:
+    """Search until the stage's budget is spent; return the search, bounds of ease, and groups.
+
+    Args:
+        context: the tuning.
+        grouping: the groups of questions; their ease is fitted here.
+        calibrated: the questions that every worker was asked.
+        workers: the workers that workflows may use.
+        cards: the workers' measurements.
+    """
+    texts = [task.question for task in calibrated]
+    right_n = mean_scores(context.runner, calibrated, workers)
+    reader = replace(grouping.reader, ease_f=fit_ease(grouping.reader, texts, right_n))
+    grouping = replace(grouping, reader=reader)
+    arena, ease_gl = _divide_questions(context, grouping)
+    usd = {card.worker: card.usd or 0.0 for card in cards}
+    programs = [w.id for w in context.runner.pool if PROGRAM in w.tags and w.id in workers]
+    search = Search(
+        arena,
+        context.runner,
+        workers=[worker for worker in workers if worker not in programs],
+        programs=programs,
+        settings=SearchSettings(
+            call_weight=context.settings.call_weight,
+            mean_calls=context.settings.mean_calls,
+            usd_weight=1 / context.settings.worth if context.settings.worth else 0.0,
+            seed=context.settings.seed,
+            draws=_count_draws(context, arena),
+        ),
+        max_steps=context.settings.max_steps,
+        usd=usd,
+        has_money=context.has_money(context.ends[TuneStage.SEARCH]),
+    )
+    search.take_over(calibrated, [Candidate.single(worker) for worker in workers])
+    await _run_rounds(context, search)
+    return search, ease_gl, grouping
+
+
+def _divide_questions(context: TuneContext, grouping: Grouping) -> tuple[Arena, Floats]:
+    """Divide the search's questions into cells."""
+    tasks, groups = context.parts.search, len(grouping.names)
+    group_n, ease_n, _ = grouping.reader([task.question for task in tasks])
+    levels = min(context.settings.levels, len(tasks) // (4 * groups))
+    levels = max(min(levels, context.expected_calls() // (_CALLS_A_CELL * groups)), 1)
+    ease_gl = ease_bounds(group_n, ease_n, groups, levels)
+    level_n = (ease_n[:, None] >= ease_gl[group_n]).sum(axis=1)
+    cells: dict[tuple[int, int], list[Task]] = {}
+    for task, group, level in zip(tasks, group_n, level_n, strict=True):
+        cells.setdefault((int(group), int(level)), []).append(task)
+    there = np.bincount(group_n, minlength=groups) / len(tasks)
+    weights = {group: float(there[group]) for group in range(groups) if there[group]}
+    return Arena(levels=levels, cells=cells, weights=weights), ease_gl
+
+
+def _count_draws(context: TuneContext, arena: Arena) -> int:
+    """Return the workflows to draw in each cell and round, so that there are enough rounds."""
+    usual = SearchSettings()
+    there = len(arena.cells) / len(arena.groups) * min(usual.groups_at_once, len(arena.groups))
+    calls = context.expected_calls() / _SEARCH_ROUNDS
+    return max(2, min(_MOST_DRAWS, round(calls / (usual.batch * there * _CALLS_PER_RUN))))
+
+
+async def _run_rounds(context: TuneContext, search: Search) -> None:
+    whole = context.ends[TuneStage.SEARCH]
+    has_money = context.has_money(_SCREENED * whole)
+    screens = (
+        partial(search.screen_programs, asked=True),
+        partial(search.screen_programs, asked=False),
+        search.screen,
+    )
+    for screen in screens:
+        each = _SCREENING * search.arena.levels
+        while each and not await screen(each, has_money):
+            each //= 2
+    reporter = _ProgressReporter(context, search)
+    while await search.run_round():
+        reporter.tell()
+        if context.spent_share() >= _EXPLORED * whole:
+            search.stop_exploring()
+    context.report(TuneStage.SEARCH, describe_progress(search))
+
+
+@dataclass(slots=True)
+class _ProgressReporter:
+    """Reports the progress of the search at intervals."""
+
+    context: TuneContext
+    search: Search
+    reported: float = 0.0
+
+    def tell(self) -> None:
+        """Report the progress if enough was spent since the last report."""
+        share = self.context.spent_share()
+        if share - self.reported >= _REPORT_STEP:
+            self.reported = share
+            self.context.report(TuneStage.SEARCH, describe_progress(self.search))
