@@ -16,6 +16,7 @@ from batuta.clients import ScriptedClient
 from batuta.conductors import sequential_chain
 from batuta.core import Finish, Pool, Price, Reply, Role, ToolCall, Usage, Worker, WorkerId
 from batuta.gateway import Catalogue, ServerState, run_server, served_models
+from batuta.jobs import open_jobs
 from batuta.store import Store
 
 PLAIN = {"boolean": True, "null": None}
@@ -95,9 +96,11 @@ async def main():
     models = served_models(pool, sequential_chain(["Think.", "Answer."], list(names)))
     port = int(sys.argv[1]) if len(sys.argv) > 1 else 0
     with tempfile.TemporaryDirectory() as folder:
-        async with Store(f"{folder}/runs.db") as store:
+        async with Store(f"{folder}/runs.db") as store, open_jobs(f"{folder}/jobs.db") as jobs:
             app_state = ServerState(
-                catalogue=Catalogue(pool=pool, clients=clients, models=models), store=store
+                catalogue=Catalogue(pool=pool, clients=clients, models=models),
+                store=store,
+                jobs=jobs,
             )
             await run_server(app_state, port=port, on_ready=tell, grace_seconds=0)
 

@@ -21,13 +21,16 @@ CHAT = {"model": "worker/ada", "messages": HI}
 class KeyedServer:
     """A server with keys, and what is asked of it."""
 
-    def __init__(self, store: Store, seeing: tuple[str, ...] = (), **clients) -> None:
+    def __init__(
+        self, store: Store, seeing: tuple[str, ...] = (), *, background: bool = False, **clients
+    ) -> None:
         self.store = store
         self.mint = KeyHasher(b"x" * 32)
         self.gate = Authenticator(store, self.mint, ADMIN)
         clients = clients or {name: ScriptedClient(lambda _: HELLO) for name in ("ada", "bob")}
         self.serving = Serving(
-            scripted_state(clients, store=store, authenticator=self.gate, seeing=seeing)
+            scripted_state(clients, store=store, authenticator=self.gate, seeing=seeing),
+            background=background,
         )
 
     async def key(self, tenant="acme", expires=None, **limits) -> str:

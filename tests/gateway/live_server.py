@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, fields, replace
 from decimal import Decimal
 from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Self
 
 import aiohttp
@@ -18,6 +21,7 @@ from batuta.core import Delta, Pool, Price, Reply, Worker, WorkerId
 from batuta.core.conductor import NULL_LISTENER
 from batuta.errors import ClientError, StreamInterruptedError
 from batuta.gateway import Catalogue, ServerState, StreamTimeouts, run_server, served_models
+from batuta.jobs import open_jobs
 from batuta.store import Store
 
 PRICE = Price(input=Decimal(1), output=Decimal(2))
@@ -104,16 +108,31 @@ def server_state(pool, clients, models, **options: Any) -> ServerState:
 
 
 class Serving:
-    """A server for the length of a block."""
+    """A server for the length of a block.
 
-    def __init__(self, app_state: ServerState | None = None, *, grace: float = 0.0, **clients: Any):
+    With `background` it runs background jobs, from a folder that goes with it.
+    """
+
+    def __init__(
+        self,
+        app_state: ServerState | None = None,
+        *,
+        grace: float = 0.0,
+        background: bool = False,
+        **clients: Any,
+    ):
         self.app_state = app_state or scripted_state(
             clients or {"ada": ScriptedClient(lambda _: "Hello there, you.")}
         )
-        self.grace = grace
+        self.grace, self.background = grace, background
+        self.opened = AsyncExitStack()
         self.url = ""
 
     async def __aenter__(self) -> Self:
+        if self.background:
+            folder = Path(self.opened.enter_context(TemporaryDirectory()))
+            jobs = await self.opened.enter_async_context(open_jobs(folder / "jobs.db"))
+            self.app_state = replace(self.app_state, jobs=jobs)
         ready = anyio.Event()
 
         def told(url: str) -> None:
@@ -141,7 +160,8 @@ class Serving:
                 await self.openai.close()
             await self.http.close()
         self.tasks.cancel_scope.cancel()
-        return await self.tasks.__aexit__(*error)  # pyright: ignore[reportArgumentType]
+        async with self.opened:
+            return await self.tasks.__aexit__(*error)  # pyright: ignore[reportArgumentType]
 
     async def post(self, path: str = "/v1/chat/completions", **options: Any):
         """Status, headers, decoded body."""

@@ -159,7 +159,7 @@ async def test_nor_does_a_response_in_the_background(tmp_path):
     async with Store.open(f"sqlite:///{tmp_path}/runs.db") as store:
         for workers, status in (({"ada": down, "bob": down}, "failed"),
                                 ({"ada": worker(BadRequestError("dead"))}, "completed")):  # fmt: skip
-            async with Serving(scripted_state(workers, store=store)) as server:
+            async with Serving(scripted_state(workers, store=store), background=True) as server:
                 asked = {"model": "batuta-ultra", "input": "hi", "background": True}
                 _, _, got = await server.post("/v1/responses", json=asked)
                 with anyio.fail_after(60):

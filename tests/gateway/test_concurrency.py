@@ -9,7 +9,7 @@ import pytest
 
 from batuta.clients import RedisConnections
 from batuta.gateway.access.concurrency import LocalConcurrency, RedisConcurrency
-from batuta.jobs import MemoryJobs, open_jobs
+from batuta.jobs import open_jobs
 from batuta.store.key_hasher import parse_key_id
 from gateway.keyed_server import HELLO, KeyedServer
 from gateway.live_server import Halting
@@ -203,13 +203,10 @@ async def completed(keyed, key, names):
                 await anyio.sleep(0.02)
 
 
-@pytest.fixture(params=["memory", "durable"])
-async def jobs(request, tmp_path, anyio_backend):
-    if request.param == "memory":
-        yield MemoryJobs()
-        return
-    async with open_jobs(tmp_path / "jobs.db") as durable:
-        yield durable
+@pytest.fixture
+async def jobs(tmp_path, anyio_backend):
+    async with open_jobs(tmp_path / "jobs.db") as jobs:
+        yield jobs
 
 
 async def test_jobs_and_requests_of_a_key_have_one_limit(store, jobs):
@@ -270,7 +267,7 @@ async def test_jobs_of_a_key_that_was_revoked_fail_and_wait_for_nothing(store, j
 
 async def test_jobs_of_two_servers_share_a_keys_limit(store, redis):
     ada = Gated()
-    keyed_servers = [KeyedServer(store, ada=ada) for _ in range(2)]
+    keyed_servers = [KeyedServer(store, background=True, ada=ada) for _ in range(2)]
     for keyed in keyed_servers:
         keyed.serving.app_state.rate_limiter.concurrency = counter(redis, 2)  # pyright: ignore[reportAttributeAccessIssue]
     async with keyed_servers[0] as one, keyed_servers[1] as two:

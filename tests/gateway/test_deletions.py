@@ -1,6 +1,6 @@
 """What is deleted is nowhere any more: not in a table, not in a file's free pages, not later."""
 
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 
 import anyio
 import pytest
@@ -8,7 +8,7 @@ import pytest
 from batuta.clients import ScriptedClient
 from batuta.core import Reply, Role, ToolCall
 from batuta.gateway.access.caller import Authenticator
-from batuta.jobs import MemoryJobs, open_jobs
+from batuta.jobs import open_jobs
 from batuta.store import Store
 from batuta.store.key_hasher import KeyHasher
 from gateway.keyed_server import ADMIN
@@ -21,12 +21,11 @@ ASK = {"messages": [{"role": "user", "content": f"Where is the {CANARY}?"}]}
 
 
 @asynccontextmanager
-async def app_state(folder, ada=None, *, durable=True, authenticator=None):
+async def app_state(folder, ada=None, *, authenticator=None):
     """A server whose runs and jobs are in files of that folder."""
     async with Store(folder / "runs.db") as store:
-        opened = open_jobs(folder / "jobs.db") if durable else nullcontext(MemoryJobs())
         async with anyio.create_task_group() as tasks:
-            async with opened as jobs:
+            async with open_jobs(folder / "jobs.db") as jobs:
                 built = scripted_state(
                     {"ada": ada or ScriptedClient(lambda _: SAYS, price=PRICE)},
                     store=store,
@@ -130,10 +129,9 @@ async def test_a_conversation_is_forgotten_whichever_response_is_named(tmp_path)
         assert (await server.get(f"/v1/responses/{other['id']}"))[0] == 200
 
 
-@pytest.mark.parametrize("durable", [False, True])
-async def test_what_is_deleted_while_it_is_run_is_not_written_later(tmp_path, durable):
+async def test_what_is_deleted_while_it_is_run_is_not_written_later(tmp_path):
     ada = Halting()
-    async with app_state(tmp_path, ada, durable=durable) as (server, store):
+    async with app_state(tmp_path, ada) as (server, store):
         body = {"model": "batuta-mini", "input": CANARY, "background": True}
         _, _, made = await server.post("/v1/responses", json=body)
         with anyio.fail_after(60):

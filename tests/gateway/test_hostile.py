@@ -149,7 +149,10 @@ async def test_deep_arguments_are_refused_or_passed_on(kind, levels):
 async def test_a_poisoned_background_response_fails_alone_and_for_good(store):
     path, body = response(branching(6), background=True)
     async with KeyedServer(
-        store, ada=ScriptedClient(lambda _: towers()), bob=ScriptedClient(lambda _: "b")
+        store,
+        background=True,
+        ada=ScriptedClient(lambda _: towers()),
+        bob=ScriptedClient(lambda _: "b"),
     ) as keyed:
         key = await keyed.key()
         status, _, made = await keyed.ask(key, path, json=body)

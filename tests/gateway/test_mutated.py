@@ -88,7 +88,7 @@ class Village(KeyedServer):
 
         said, fails, embeds = ScriptedClient(say), failing(), ScriptedClient(embed)
         self.workers = (said, fails, embeds)
-        super().__init__(store, ("ada", "bob"), ada=said, bob=said, eve=fails)
+        super().__init__(store, ("ada", "bob"), background=True, ada=said, bob=said, eve=fails)
         self.moderator = Judge()
         app_state, catalogue = self.serving.app_state, self.serving.app_state.catalogue
         models = (*catalogue.models, *embedding_models((VEC,), Limits().unknown))

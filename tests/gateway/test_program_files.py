@@ -288,7 +288,7 @@ async def test_a_worker_that_runs_programs_has_the_files_too(store, dialect):
 
 async def test_a_background_response_has_its_files(store):
     state, _ = program_server(store, DOUBLE)
-    async with Serving(state) as server:
+    async with Serving(state, background=True) as server:
         _, made = await upload(server, "table.csv", TABLE)
         part = {"type": "input_file", "file_id": made["id"]}
         body: Any = {"model": "batuta-ultra", "input": [{"role": "user", "content": [part]}]}

@@ -426,7 +426,7 @@ async def until(server, name, *states):
 
 
 async def test_the_background_answers_after_the_reader_has_gone(store):
-    async with Serving(two(store)) as server:
+    async with Serving(two(store), background=True) as server:
         made = await server.openai.responses.create(
             model="batuta-ultra", input="hi", background=True
         )
@@ -450,11 +450,11 @@ async def test_a_stream_of_the_background_can_be_left_and_resumed(store):
     app_state = scripted_state(
         {"ada": Halting(("One ", "two"))}, store=store, stream_timeouts=StreamTimeouts(0.02)
     )
-    async with Serving(app_state) as server:
+    async with Serving(app_state, background=True) as server:
         body = {"model": "worker/ada", "input": "x", "stream": True, "background": True}
         async with server.http.post("/v1/responses", json=body) as response:
             seen = b""
-            while b"two" not in seen:
+            while b'"sequence_number":1' not in seen or not seen.endswith(b"\n\n"):
                 seen += await response.content.readany()
         frames = [frame for frame in seen.decode().split("\n\n") if frame]
         first = [orjson.loads(frame.split("data: ")[1]) for frame in frames]
@@ -477,10 +477,10 @@ async def test_a_stream_of_the_background_can_be_left_and_resumed(store):
 
 
 async def test_what_the_process_lost_has_failed(store):
-    async with Serving(scripted_state({"ada": Halting()}, store=store)) as server:
+    async with Serving(scripted_state({"ada": Halting()}, store=store), background=True) as server:
         made = await server.openai.responses.create(model="worker/ada", input="hi", background=True)
         await until(server, made.id, "in_progress")
-    async with Serving(two(store)) as server:
+    async with Serving(two(store), background=True) as server:
         got = await server.openai.responses.retrieve(made.id)
         with pytest.raises(openai.BadRequestError):
             await server.openai.responses.create(
@@ -491,7 +491,7 @@ async def test_what_the_process_lost_has_failed(store):
 
 async def test_deleting_what_runs_ends_it(store):
     slow = Halting()
-    async with Serving(scripted_state({"ada": slow}, store=store)) as server:
+    async with Serving(scripted_state({"ada": slow}, store=store), background=True) as server:
         made = await server.openai.responses.create(model="worker/ada", input="hi", background=True)
         await slow.started.wait()
         await server.openai.responses.delete(made.id)
@@ -502,7 +502,8 @@ async def test_deleting_what_runs_ends_it(store):
 
 async def test_a_job_that_fails_says_why(store):
     async with Serving(
-        scripted_state({"ada": ScriptedClient([ProviderOverloadedError("x")] * 9)}, store=store)
+        scripted_state({"ada": ScriptedClient([ProviderOverloadedError("x")] * 9)}, store=store),
+        background=True,
     ) as server:
         made = await server.openai.responses.create(model="worker/ada", input="hi", background=True)
         got = await until(server, made.id, "failed")
@@ -513,7 +514,7 @@ async def test_a_job_counts_once_against_the_rates_of_its_key(store):
     mint = KeyHasher(b"x" * 32)
     _, issued = await store.keys.create(mint, "acme", "a key", KeyPermissions(rpm=1, concurrency=1))
     app_state = two(store, authenticator=Authenticator(store, mint, "the-admins-own-token"))
-    async with Serving(app_state) as server:
+    async with Serving(app_state, background=True) as server:
         headers = {"authorization": f"Bearer {issued.text}"}
         body = {"model": "batuta-mini", "input": "x", "background": True}
         _, _, made = await server.post("/v1/responses", json=body, headers=headers)

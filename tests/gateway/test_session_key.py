@@ -152,7 +152,7 @@ async def test_a_name_of_another_tenant_opens_nothing(store: Store):
 async def test_a_run_in_the_background_keeps_the_session_of_its_request(store: Store):
     headers = {"x-session-id": "mine"}
     body = {"model": "worker/ada", "input": "hi"}
-    async with Serving(one(store=store)) as server:
+    async with Serving(one(store=store), background=True) as server:
         _, told, _ = await server.post("/v1/responses", json=body, headers=headers)
         status, _, _ = await server.post(
             "/v1/responses", json=body | {"background": True}, headers=headers

@@ -80,6 +80,7 @@ class Rush:
         await self.dear.__aenter__()
         self.keyed = await KeyedServer(
             self.store,
+            background=True,
             **clients_of(self.dear, self.http, *self.ids),  # pyright: ignore[reportArgumentType]
         ).__aenter__()
         return self

@@ -3,7 +3,6 @@
 import time
 from collections import Counter
 
-import anyio
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -30,7 +29,6 @@ from batuta.gateway.serving.tenant_memory import (
     TenantMemory,
 )
 from batuta.gateway.serving.waiting_runs import PendingToolRuns
-from batuta.jobs import Job, JobEnding, JobState, MemoryJobs
 from gateway.live_server import pool_of
 
 pytestmark = pytest.mark.anyio
@@ -184,21 +182,3 @@ async def test_reasoning_of_one_tenant_pushes_out_nobody_elses():
     turns = (user_message("hi"), Message(role=Role.ASSISTANT, parts=(call,)), result)
     filled = memory.fill_in(Question(messages=turns), "small").messages[1]
     assert filled.thoughts == (Thought(model="m-ada", text="I must look."),)
-
-
-async def test_ended_jobs_of_one_tenant_push_out_nobody_elses():
-
-    async def end(job, checkpoint):
-        return JobEnding(JobState.COMPLETED, {})
-
-    jobs = MemoryJobs(kept=3)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(jobs.work, end)
-        for name, tenant in [("s", "small"), *((f"l{n}", "large") for n in range(6))]:
-            await jobs.submit(Job(name, tenant))
-            [event async for event in jobs.events(name, tenant)]
-        tasks.cancel_scope.cancel()
-    assert await jobs.status("s", "small") is not None
-    assert [await jobs.status(f"l{n}", "large") is not None for n in range(6)] == [
-        False, False, False, False, True, True,
-    ]  # fmt: skip

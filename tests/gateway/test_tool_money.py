@@ -29,7 +29,7 @@ class Crew:
     def __init__(self, store):
         self.ada = ScriptedClient([HELLO])
         self.bob = ScriptedClient([CALL, HELLO])
-        self.keyed = KeyedServer(store, ada=self.ada, bob=self.bob)
+        self.keyed = KeyedServer(store, background=True, ada=self.ada, bob=self.bob)
 
     @property
     def calls(self):

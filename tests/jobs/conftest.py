@@ -3,28 +3,6 @@
 from contextlib import asynccontextmanager
 
 import anyio
-import pytest
-
-from batuta.jobs import MemoryJobs, open_jobs
-
-
-@asynccontextmanager
-async def _memory(folder, **options):
-    yield MemoryJobs(**options)
-
-
-def _durable(folder, **options):
-    return open_jobs(folder / "jobs.db", **options)
-
-
-@pytest.fixture(params=[_memory, _durable], ids=["memory", "durable"])
-def kind(request):
-    return request.param
-
-
-@pytest.fixture
-def durable():
-    return _durable
 
 
 @asynccontextmanager

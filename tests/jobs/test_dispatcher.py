@@ -6,7 +6,7 @@ from itertools import pairwise
 import anyio
 import pytest
 
-from batuta.jobs import Job, JobEnding, JobOwner, JobState
+from batuta.jobs import Job, JobEnding, JobOwner, JobState, open_jobs
 from batuta.jobs.dispatcher import JobPlaces
 
 from .conftest import working
@@ -61,9 +61,9 @@ def names(letter, count):
     return [f"{letter}{number:02}" for number in range(count)]
 
 
-async def test_one_tenants_jobs_leave_places_for_another(kind, tmp_path):
+async def test_one_tenants_jobs_leave_places_for_another(tmp_path):
     perform = Counting()
-    async with kind(tmp_path, concurrency=8) as jobs, working(jobs, perform):
+    async with open_jobs(tmp_path / "jobs.db", concurrency=8) as jobs, working(jobs, perform):
         await submit(jobs, ADA, *names("a", 12))
         await perform.until(6)
         await anyio.sleep(0.5)
@@ -75,19 +75,19 @@ async def test_one_tenants_jobs_leave_places_for_another(kind, tmp_path):
         await perform.until(13)
 
 
-async def test_without_keys_all_places_are_used(kind, tmp_path):
+async def test_without_keys_all_places_are_used(tmp_path):
     perform = Counting()
-    async with kind(tmp_path, concurrency=4) as jobs, working(jobs, perform):
+    async with open_jobs(tmp_path / "jobs.db", concurrency=4) as jobs, working(jobs, perform):
         await submit(jobs, JobOwner("local"), *names("a", 5))
         await perform.until(4)
         perform.released.set()
         await perform.until(5)
 
 
-async def test_tenants_take_turns(kind, tmp_path):
+async def test_tenants_take_turns(tmp_path):
     perform = Counting()
     perform.released.set()
-    async with kind(tmp_path, concurrency=1) as jobs:
+    async with open_jobs(tmp_path / "jobs.db", concurrency=1) as jobs:
         await submit(jobs, ADA, *names("a", 4))
         await submit(jobs, BOB, *names("b", 2))
         await submit(jobs, JobOwner("bob", "key-c"), *names("c", 2))
@@ -100,9 +100,9 @@ async def test_tenants_take_turns(kind, tmp_path):
     assert [name for name in perform.begun if name[0] == "a"] == names("a", 4)
 
 
-async def test_a_key_at_its_limit_waits_and_holds_up_nobody(kind, tmp_path):
+async def test_a_key_at_its_limit_waits_and_holds_up_nobody(tmp_path):
     perform, caps = Counting(), Caps(**{"key-a": 1})
-    async with kind(tmp_path, concurrency=8) as jobs, working(jobs, perform, caps):
+    async with open_jobs(tmp_path / "jobs.db", concurrency=8) as jobs, working(jobs, perform, caps):
         await submit(jobs, ADA, *names("a", 4))
         await submit(jobs, BOB, *names("b", 3))
         await perform.until(4)
@@ -120,9 +120,9 @@ async def test_a_key_at_its_limit_waits_and_holds_up_nobody(kind, tmp_path):
     assert perform.most["key-a"] == 1
 
 
-async def test_a_limit_that_changes_holds_for_jobs_that_wait(kind, tmp_path):
+async def test_a_limit_that_changes_holds_for_jobs_that_wait(tmp_path):
     perform, caps = Counting(), Caps(**{"key-a": 1})
-    async with kind(tmp_path, concurrency=8) as jobs, working(jobs, perform, caps):
+    async with open_jobs(tmp_path / "jobs.db", concurrency=8) as jobs, working(jobs, perform, caps):
         await submit(jobs, ADA, *names("a", 5))
         await perform.until(1)
         caps.caps["key-a"] = 3
@@ -137,9 +137,9 @@ async def test_a_limit_that_changes_holds_for_jobs_that_wait(kind, tmp_path):
         await perform.until(5)
 
 
-async def test_a_waiting_job_that_is_cancelled_is_never_run(kind, tmp_path):
+async def test_a_waiting_job_that_is_cancelled_is_never_run(tmp_path):
     perform, caps = Counting(), Caps(**{"key-a": 1})
-    async with kind(tmp_path) as jobs, working(jobs, perform, caps):
+    async with open_jobs(tmp_path / "jobs.db") as jobs, working(jobs, perform, caps):
         await submit(jobs, ADA, "a", "b", "c")
         await perform.until(1)
         assert (await jobs.cancel("b", "ada")).state is JobState.CANCELLED

@@ -1,4 +1,4 @@
-"""What durable jobs promise beyond the laws of all jobs."""
+"""What jobs promise beyond the process that runs them."""
 
 import json
 import sqlite3
@@ -21,7 +21,7 @@ async def told(jobs, job_id):
         return [event async for event in jobs.events(job_id, "ada")]
 
 
-async def test_a_stopped_process_leaves_its_jobs_to_the_next(durable, tmp_path):
+async def test_a_stopped_process_leaves_its_jobs_to_the_next(tmp_path):
     begun = anyio.Event()
 
     async def half(job, checkpoint):
@@ -34,21 +34,21 @@ async def test_a_stopped_process_leaves_its_jobs_to_the_next(durable, tmp_path):
         await checkpoint.add_event({"said": 1})
         return JobEnding(JobState.COMPLETED, {"text": "done"})
 
-    async with durable(tmp_path) as jobs, working(jobs, half):
+    async with open_jobs(tmp_path / "jobs.db") as jobs, working(jobs, half):
         await jobs.submit(Job("job-1", "ada"))
         with anyio.fail_after(60):
             await begun.wait()
-    async with durable(tmp_path) as jobs, working(jobs, whole):
+    async with open_jobs(tmp_path / "jobs.db") as jobs, working(jobs, whole):
         assert [(e.number, e.body["said"]) for e in await told(jobs, "job-1")] == [(0, 0), (1, 1)]
         assert (await jobs.status("job-1", "ada")).state is JobState.COMPLETED
         assert await jobs.result("job-1", "ada") == {"text": "done"}
 
 
-async def test_what_is_stored_is_json_in_a_write_ahead_log(durable, tmp_path):
+async def test_what_is_stored_is_json_in_a_write_ahead_log(tmp_path):
     async def echo(job, checkpoint):
         return JobEnding(JobState.INCOMPLETE, {"echo": job.body})
 
-    async with durable(tmp_path) as jobs, working(jobs, echo):
+    async with open_jobs(tmp_path / "jobs.db") as jobs, working(jobs, echo):
         await jobs.submit(Job("job-1", "ada", {"question": "why?"}))
         await told(jobs, "job-1")
         with closing(sqlite3.connect(tmp_path / "jobs.db")) as db:
@@ -58,17 +58,17 @@ async def test_what_is_stored_is_json_in_a_write_ahead_log(durable, tmp_path):
     assert '"why?"' in row[3] and '"why?"' in row[4]
 
 
-async def test_ended_jobs_are_forgotten_after_their_time(durable, tmp_path):
+async def test_ended_jobs_are_forgotten_after_their_time(tmp_path):
     async def echo(job, checkpoint):
         await checkpoint.add_event({"said": 0})
         return JobEnding(JobState.COMPLETED, {})
 
-    async with durable(tmp_path) as jobs, working(jobs, echo):
+    async with open_jobs(tmp_path / "jobs.db") as jobs, working(jobs, echo):
         await jobs.submit(Job("job-1", "ada"))
         await told(jobs, "job-1")
-    async with durable(tmp_path, kept_days=30) as jobs, working(jobs, echo):
+    async with open_jobs(tmp_path / "jobs.db", kept_days=30) as jobs, working(jobs, echo):
         assert await jobs.status("job-1", "ada") is not None
-    async with durable(tmp_path, kept_days=-1) as jobs, working(jobs, echo):
+    async with open_jobs(tmp_path / "jobs.db", kept_days=-1) as jobs, working(jobs, echo):
         with anyio.fail_after(60):
             while await jobs.status("job-1", "ada") is not None:
                 await anyio.sleep(0.05)
@@ -76,9 +76,7 @@ async def test_ended_jobs_are_forgotten_after_their_time(durable, tmp_path):
         assert db.execute("SELECT count(*) FROM job_events").fetchone() == (0,)
 
 
-async def test_equal_calls_of_one_place_keep_their_own_replies_and_failures_are_not_kept(
-    durable, tmp_path
-):
+async def test_equal_calls_of_one_place_keep_their_own_replies_and_failures_are_not_kept(tmp_path):
     said = iter([ProviderOverloadedError("busy"), Reply(text="first"), Reply(text="second")])
     asked = []
 
@@ -101,11 +99,11 @@ async def test_equal_calls_of_one_place_keep_their_own_replies_and_failures_are_
         return JobEnding(JobState.COMPLETED, {"texts": texts})
 
     seen, begun = set(), anyio.Event()
-    async with durable(tmp_path) as jobs, working(jobs, thrice):
+    async with open_jobs(tmp_path / "jobs.db") as jobs, working(jobs, thrice):
         await jobs.submit(Job("job-1", "ada"))
         with anyio.fail_after(60):
             await begun.wait()
-    async with durable(tmp_path) as jobs, working(jobs, thrice):
+    async with open_jobs(tmp_path / "jobs.db") as jobs, working(jobs, thrice):
         await told(jobs, "job-1")
         assert await jobs.result("job-1", "ada") == {"texts": ["first", "second"]}
     assert len(asked) == 3
@@ -121,7 +119,7 @@ async def test_a_place_that_is_none_is_told(tmp_path):
             pass
 
 
-async def test_a_job_that_waits_again_while_it_is_run_is_run_once(durable, tmp_path):
+async def test_a_job_that_waits_again_while_it_is_run_is_run_once(tmp_path):
     """As when its database was away for a while and its process was taken for dead."""
     begun, go_on, executed_jobs = anyio.Event(), anyio.Event(), []
 
@@ -131,7 +129,7 @@ async def test_a_job_that_waits_again_while_it_is_run_is_run_once(durable, tmp_p
         await go_on.wait()
         return JobEnding(JobState.COMPLETED, {"text": "done"})
 
-    async with durable(tmp_path) as jobs, working(jobs, slow):
+    async with open_jobs(tmp_path / "jobs.db") as jobs, working(jobs, slow):
         await jobs.submit(Job("job-1", "ada", {}))
         with anyio.fail_after(60):
             await begun.wait()
@@ -152,7 +150,7 @@ async def test_a_job_that_waits_again_while_it_is_run_is_run_once(durable, tmp_p
 FIXTURE = Path(__file__).parents[1] / "store/fixtures/before_names_jobs.sql"
 
 
-async def test_what_an_earlier_version_left_to_dbos_is_read_and_run(durable, tmp_path):
+async def test_what_an_earlier_version_left_to_dbos_is_read_and_run(tmp_path):
     performed = []
 
     async def echo(job, checkpoint):
@@ -174,7 +172,7 @@ async def test_what_an_earlier_version_left_to_dbos_is_read_and_run(durable, tmp
         db.execute("INSERT INTO workflow_output VALUES ('left-3', NULL, ?, 0)", (error,))
         db.commit()
     for _ in range(2):  # once is enough
-        async with durable(tmp_path, kept_days=1e6) as jobs, working(jobs, echo):
+        async with open_jobs(tmp_path / "jobs.db", kept_days=1e6) as jobs, working(jobs, echo):
             ended = await jobs.result("resp_478d7a1873327964911145b1", "acme")
             assert ended["output"][0]["content"][0]["text"].endswith("Answer: 196")
             await told(jobs, "left-0")

@@ -1,9 +1,9 @@
-"""What every implementation of Jobs promises."""
+"""What jobs promise whoever asks for them."""
 
 import anyio
 import pytest
 
-from batuta.jobs import Job, JobEnding, JobState
+from batuta.jobs import Job, JobEnding, JobState, open_jobs
 
 from .conftest import working
 
@@ -36,8 +36,8 @@ async def told(jobs, job_id, after=-1):
         return [event async for event in jobs.events(job_id, ADA, after)]
 
 
-async def test_a_job_ends_with_its_events_and_its_result(kind, tmp_path):
-    async with kind(tmp_path) as jobs, working(jobs, echo):
+async def test_a_job_ends_with_its_events_and_its_result(tmp_path):
+    async with open_jobs(tmp_path / "jobs.db") as jobs, working(jobs, echo):
         await jobs.submit(Job("job-1", ADA, {"question": "é"}))
         events = await told(jobs, "job-1")
         assert [(event.number, event.body) for event in events] == [
@@ -48,15 +48,15 @@ async def test_a_job_ends_with_its_events_and_its_result(kind, tmp_path):
         assert await jobs.result("job-1", ADA) == {"echo": {"question": "é"}}
 
 
-async def test_events_are_resumed_after_a_number(kind, tmp_path):
-    async with kind(tmp_path) as jobs, working(jobs, echo):
+async def test_events_are_resumed_after_a_number(tmp_path):
+    async with open_jobs(tmp_path / "jobs.db") as jobs, working(jobs, echo):
         await jobs.submit(Job("job-1", ADA))
         assert [event.number for event in await told(jobs, "job-1", after=1)] == [2]
         assert await told(jobs, "job-1", after=2) == []
 
 
-async def test_a_job_of_another_tenant_does_not_exist(kind, tmp_path):
-    async with kind(tmp_path) as jobs, working(jobs, echo):
+async def test_a_job_of_another_tenant_does_not_exist(tmp_path):
+    async with open_jobs(tmp_path / "jobs.db") as jobs, working(jobs, echo):
         await jobs.submit(Job("job-1", ADA))
         await told(jobs, "job-1")
         assert await jobs.status("job-1", BOB) is None
@@ -67,9 +67,9 @@ async def test_a_job_of_another_tenant_does_not_exist(kind, tmp_path):
         assert await jobs.status("job-1", ADA) is not None
 
 
-async def test_cancel_stops_the_work_and_can_be_said_twice(kind, tmp_path):
+async def test_cancel_stops_the_work_and_can_be_said_twice(tmp_path):
     hanging = Hanging()
-    async with kind(tmp_path) as jobs, working(jobs, hanging):
+    async with open_jobs(tmp_path / "jobs.db") as jobs, working(jobs, hanging):
         await jobs.submit(Job("job-1", ADA))
         with anyio.fail_after(60):
             await hanging.started.wait()
@@ -82,18 +82,18 @@ async def test_cancel_stops_the_work_and_can_be_said_twice(kind, tmp_path):
         assert [event.body for event in await told(jobs, "job-1")] == [{"said": "begun"}]
 
 
-async def test_an_ended_job_cannot_be_cancelled(kind, tmp_path):
-    async with kind(tmp_path) as jobs, working(jobs, echo):
+async def test_an_ended_job_cannot_be_cancelled(tmp_path):
+    async with open_jobs(tmp_path / "jobs.db") as jobs, working(jobs, echo):
         await jobs.submit(Job("job-1", ADA))
         await told(jobs, "job-1")
         assert (await jobs.cancel("job-1", ADA)).state is JobState.COMPLETED
 
 
-async def test_a_fault_fails_the_job_and_tells_no_content(kind, tmp_path, caplog):
+async def test_a_fault_fails_the_job_and_tells_no_content(tmp_path, caplog):
     async def broken(job, checkpoint):
         raise RuntimeError("the secret question")
 
-    async with kind(tmp_path) as jobs, working(jobs, broken):
+    async with open_jobs(tmp_path / "jobs.db") as jobs, working(jobs, broken):
         await jobs.submit(Job("job-1", ADA))
         await told(jobs, "job-1")
         status = await jobs.status("job-1", ADA)
@@ -103,14 +103,14 @@ async def test_a_fault_fails_the_job_and_tells_no_content(kind, tmp_path, caplog
     assert "secret question" not in caplog.text
 
 
-async def test_the_same_job_is_taken_in_once(kind, tmp_path):
+async def test_the_same_job_is_taken_in_once(tmp_path):
     executed_jobs = []
 
     async def count(job, checkpoint):
         executed_jobs.append(job.id)
         return JobEnding(JobState.COMPLETED, {})
 
-    async with kind(tmp_path) as jobs, working(jobs, count):
+    async with open_jobs(tmp_path / "jobs.db") as jobs, working(jobs, count):
         for _ in range(3):
             await jobs.submit(Job("job-1", ADA))
         await told(jobs, "job-1")
@@ -119,9 +119,9 @@ async def test_the_same_job_is_taken_in_once(kind, tmp_path):
     assert executed_jobs == ["job-1", "job-2"]
 
 
-async def test_forget_erases_a_running_job(kind, tmp_path):
+async def test_forget_erases_a_running_job(tmp_path):
     hanging = Hanging()
-    async with kind(tmp_path) as jobs, working(jobs, hanging):
+    async with open_jobs(tmp_path / "jobs.db") as jobs, working(jobs, hanging):
         await jobs.submit(Job("job-1", ADA))
         with anyio.fail_after(60):
             await hanging.started.wait()
@@ -131,7 +131,7 @@ async def test_forget_erases_a_running_job(kind, tmp_path):
         assert not await jobs.forget("job-1", ADA)
 
 
-async def test_no_more_jobs_are_run_at_once_than_allowed(kind, tmp_path):
+async def test_no_more_jobs_are_run_at_once_than_allowed(tmp_path):
     now, most, all_in = 0, 0, anyio.Event()
 
     async def crowd(job, checkpoint):
@@ -145,7 +145,7 @@ async def test_no_more_jobs_are_run_at_once_than_allowed(kind, tmp_path):
         now -= 1
         return JobEnding(JobState.COMPLETED, {})
 
-    async with kind(tmp_path, concurrency=2) as jobs, working(jobs, crowd):
+    async with open_jobs(tmp_path / "jobs.db", concurrency=2) as jobs, working(jobs, crowd):
         for number in range(5):
             await jobs.submit(Job(f"job-{number}", ADA))
         for number in range(5):

@@ -17,7 +17,7 @@ from batuta.gateway.serving.execute import RunService
 from batuta.gateway.serving.parsed_call import ParsedCall
 from batuta.gateway.serving.waiting_runs import PendingToolRuns
 from batuta.gateway.telemetry.metrics import Metrics
-from batuta.jobs import JobState, JobStatus, MemoryJobs
+from batuta.jobs import JobState, JobStatus, open_jobs
 from batuta.store import Store
 from batuta.store.key_hasher import KeyHasher
 from batuta.store.key_permissions import KeyPermissions
@@ -32,12 +32,10 @@ NOW = 1e9
 
 
 class Kept:
-    """Jobs that claim to survive the process; they note what is unwritten at each job's end."""
+    """Jobs that note what is unwritten at each job's end."""
 
-    durable = True
-
-    def __init__(self, store):
-        self.jobs, self.store = MemoryJobs(), store
+    def __init__(self, jobs, store):
+        self.jobs, self.store = jobs, store
         self.unwritten, self.held = [], []
         self.states = {}
 
@@ -66,9 +64,15 @@ async def store(tmp_path):
         yield store
 
 
-async def run_in_background(store):
-    """The ended response of a key with a budget, and the jobs that ran it."""
-    mint, jobs = KeyHasher(b"x" * 32), Kept(store)
+@pytest.fixture
+async def jobs(store, tmp_path):
+    async with open_jobs(tmp_path / "jobs.db") as jobs:
+        yield Kept(jobs, store)
+
+
+async def run_in_background(store, jobs):
+    """The ended response of a key with a budget."""
+    mint = KeyHasher(b"x" * 32)
     gate = Authenticator(store, mint, ADMIN)
     limits = KeyPermissions(per_day=Decimal(5))
     _, issued = await store.keys.create(mint, "acme", "a key", limits)
@@ -83,7 +87,7 @@ async def run_in_background(store):
             while True:
                 _, body = await server.get(f"/v1/responses/{queued['id']}", **signed)
                 if jobs.held:
-                    return body, jobs
+                    return body
                 await anyio.sleep(0.01)
 
 
@@ -103,14 +107,14 @@ def parts(store, jobs):
     return service, behind
 
 
-async def test_a_job_ends_only_once_its_run_is_billed(store):
-    body, jobs = await run_in_background(store)
+async def test_a_job_ends_only_once_its_run_is_billed(store, jobs):
+    body = await run_in_background(store, jobs)
     assert body["status"] == "completed"
     assert (jobs.unwritten, jobs.held) == ([0], [0]), "a process killed now loses no money"
 
 
-async def test_a_job_that_is_refused_holds_nothing(store):
-    service, _ = parts(store, Kept(store))
+async def test_a_job_that_is_refused_holds_nothing(store, jobs):
+    service, _ = parts(store, jobs)
     limits = KeyPermissions(per_day=Decimal(5))
     caller = Caller(tenant="acme", key="k", permissions=limits)
     call = ParsedCall(question=Question.of("hi"), model="worker/ada")
@@ -125,7 +129,7 @@ async def test_a_job_that_is_refused_holds_nothing(store):
     assert await store.budgets.job_reservations() == []
 
 
-async def test_what_is_held_for_jobs_that_are_over_counts_as_spent(store):
+async def test_what_is_held_for_jobs_that_are_over_counts_as_spent(store, jobs):
     bucket = Bucket("key:k", utc_day(NOW), 100)
     states = {
         "over": JobState.CANCELLED,
@@ -133,7 +137,6 @@ async def test_what_is_held_for_jobs_that_are_over_counts_as_spent(store):
         "waiting": JobState.QUEUED,
         "running": JobState.IN_PROGRESS,
     }
-    jobs = Kept(store)
     for name, state in states.items():
         run = RunId(f"run_{name}")
         jobs.states[response_id(run)] = state
@@ -152,11 +155,11 @@ async def test_what_is_held_for_jobs_that_are_over_counts_as_spent(store):
     )
 
 
-async def test_orphans_are_ended_at_the_second_look(store):
+async def test_orphans_are_ended_at_the_second_look(store, jobs):
     await store.budgets.reserve(
         RunId("run_gone"), 10, (Bucket("key:k", "2026-11-22", 100),), for_job=True
     )
-    _, responses = parts(store, Kept(store))
+    _, responses = parts(store, jobs)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(responses.work)
         with anyio.fail_after(60):

@@ -59,7 +59,7 @@ from batuta.gateway.telemetry.metrics import CONTENT_TYPE, Metrics
 from batuta.gateway.telemetry.spans import RunSpanExporter
 from batuta.gateway.ui import page_routes
 from batuta.gateway.ui.api_reference import ApiReference
-from batuta.jobs import Jobs, MemoryJobs
+from batuta.jobs import Jobs
 from batuta.store import Store
 
 _READY_SECONDS = 1.0
@@ -81,8 +81,8 @@ class ServerState:
     """The workers and the models."""
     store: Store | None = None
     """Keeps the runs; None: nothing is kept."""
-    jobs: Jobs = field(default_factory=MemoryJobs)
-    """Runs the background jobs; if not given, they live as long as the process."""
+    jobs: Jobs | None = None
+    """Runs the background jobs; None: nothing runs in the background."""
     authenticator: Authenticator = field(default_factory=Authenticator)
     """Tells who asks; if not given, everybody is the local tenant."""
     rate_limiter: RateLimiter = field(default_factory=LocalRateLimiter)

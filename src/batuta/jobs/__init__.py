@@ -1,17 +1,14 @@
 """Requests that outlive their connections, and the processes that run them."""
 
-from batuta.jobs.durable import KEEP_DAYS, open_jobs
-from batuta.jobs.memory import MemoryJobs
+from batuta.jobs.checkpoint import Checkpoint, JobHandler
+from batuta.jobs.durable import KEEP_DAYS, Jobs, open_jobs
 from batuta.jobs.protocol import (
     OPEN_GATE,
-    Checkpoint,
     Job,
     JobEnding,
     JobEvent,
     JobGate,
-    JobHandler,
     JobOwner,
-    Jobs,
     JobState,
     JobStatus,
     Json,
@@ -31,6 +28,5 @@ __all__ = [
     "JobStatus",
     "Jobs",
     "Json",
-    "MemoryJobs",
     "open_jobs",
 ]

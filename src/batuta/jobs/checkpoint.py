@@ -1,4 +1,4 @@
-"""The checkpoint of a durable job: clients and a conductor whose finished calls are kept."""
+"""The checkpoint of a job: clients and a conductor whose finished calls are kept."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from batuta.core import (
 )
 from batuta.core.conductor import NULL_LISTENER
 from batuta.errors import StoreError
-from batuta.jobs.protocol import Job, Json
+from batuta.jobs.protocol import Job, JobEnding, Json
 from batuta.jobs.records import CallKey, JobRecords
 
 logger = logging.getLogger(__name__)
@@ -60,8 +60,11 @@ class _SavedCalls:
 
 
 @final
-class DurableCheckpoint:
-    """A checkpoint over `JobRecords`."""
+class Checkpoint:
+    """Keeps a job's finished calls in `JobRecords`, so that a crash repeats none of them.
+
+    The runner conducts with what `wrap_conductor`, `wrap_clients` and `wrap_emit` make of its own.
+    """
 
     def __init__(
         self,
@@ -89,7 +92,10 @@ class DurableCheckpoint:
 
     @property
     def will_resume(self) -> bool:
-        """Return True if it is the process that ends, if the job is cut off now."""
+        """Return True if the job is taken up again if it is cut off now.
+
+        So it is where the process ends, not where the job was cancelled.
+        """
         return not self._scope.cancel_called
 
     def wrap_conductor(self, conductor: Conductor) -> Conductor:
@@ -117,7 +123,10 @@ class DurableCheckpoint:
         return record_event
 
     async def add_event(self, event: Json) -> None:
-        """Keep the event, unless it was kept before a crash.
+        """Keep an event for the job's readers, unless it was kept before a crash.
+
+        A job that is run again repeats its events, from the first. So what is told must follow
+        from finished calls alone: no fragment of a reply is told before the reply is complete.
 
         Raises:
             StoreError: it cannot be kept.
@@ -183,11 +192,15 @@ class DurableCheckpoint:
         self._models |= {worker.id: worker.model for worker in pool}
 
 
+JobHandler = Callable[[Job, Checkpoint], Awaitable[JobEnding]]
+"""Runs a job. It is cancelled when the job is; what it raises makes the job fail."""
+
+
 @final
 class CachedClient:
     """A client whose replies are kept; failures are not, and are tried anew."""
 
-    def __init__(self, worker: WorkerId, client: Client, checkpoint: DurableCheckpoint) -> None:
+    def __init__(self, worker: WorkerId, client: Client, checkpoint: Checkpoint) -> None:
         self._worker = worker
         self._client = client
         self._checkpoint = checkpoint
@@ -217,7 +230,7 @@ class CachedClient:
 class CachedConductor:
     """A conductor whose decisions are kept; that its model failed is not, and it is asked anew."""
 
-    def __init__(self, conductor: Conductor, checkpoint: DurableCheckpoint) -> None:
+    def __init__(self, conductor: Conductor, checkpoint: Checkpoint) -> None:
         self._conductor = conductor
         self._checkpoint = checkpoint
 

@@ -102,8 +102,6 @@ class JobDispatcher:
         places: JobPlaces,
         find_owners: Callable[[], Awaitable[Collection[JobOwner]]],
         start_next: Callable[[JobOwner], Awaitable[anyio.Event | None]],
-        *,
-        always_poll: bool,
     ) -> None:
         """Start nothing before `run`.
 
@@ -112,12 +110,10 @@ class JobDispatcher:
             find_owners: tells who has jobs that wait.
             start_next: starts the owner's oldest waiting job and returns the event of its end;
                 None if another process has taken it.
-            always_poll: jobs may come without `look_again` being called.
         """
         self._places = places
         self._find_owners = find_owners
         self._start_next = start_next
-        self._always_poll = always_poll
         self._changed = anyio.Event()
 
     def look_again(self) -> None:
@@ -129,22 +125,19 @@ class JobDispatcher:
         async with anyio.create_task_group() as tasks:
             while True:
                 self._changed = anyio.Event()
-                held_up = await self._start_jobs(gate, tasks)
-                patience = POLL_SECONDS if held_up or self._always_poll else None
-                with anyio.move_on_after(patience):
+                await self._start_jobs(gate, tasks)
+                with anyio.move_on_after(POLL_SECONDS):
                     await self._changed.wait()
 
-    async def _start_jobs(self, gate: JobGate, tasks: anyio.abc.TaskGroup) -> bool:
-        """Start what may be started, and tell whether somebody was not let in."""
+    async def _start_jobs(self, gate: JobGate, tasks: anyio.abc.TaskGroup) -> None:
+        """Start what may be started."""
         if self._places.choose([_NEWCOMER]) is None:
-            return False
+            return
         waiting = set(await self._find_owners())
         self._places.forget_absent(waiting)
-        held_up = False
         while (owner := self._places.choose(waiting)) is not None:
             token = f"job-{uuid4().hex}"
             if not await gate.enter(owner, token):
-                held_up = True
                 waiting.discard(owner)
                 continue
             try:
@@ -158,7 +151,6 @@ class JobDispatcher:
                 continue
             self._places.take(owner)
             tasks.start_soon(self._hold_place, gate, owner, token, ended)
-        return held_up
 
     async def _hold_place(
         self, gate: JobGate, owner: JobOwner, token: str, ended: anyio.Event

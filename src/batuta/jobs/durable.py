@@ -21,7 +21,7 @@ from anyio.abc import TaskGroup
 from anyio.to_thread import run_sync
 
 from batuta.errors import StoreError
-from batuta.jobs.checkpoint import DurableCheckpoint
+from batuta.jobs.checkpoint import Checkpoint, JobHandler
 from batuta.jobs.dbos_import import import_dbos_jobs
 from batuta.jobs.dispatcher import JobDispatcher, JobPlaces, Notifier
 from batuta.jobs.protocol import (
@@ -30,7 +30,6 @@ from batuta.jobs.protocol import (
     JobEnding,
     JobEvent,
     JobGate,
-    JobHandler,
     JobOwner,
     JobState,
     JobStatus,
@@ -85,7 +84,7 @@ class _RunningJob:
 @asynccontextmanager
 async def open_jobs(
     target: str | Path, *, concurrency: int = CONCURRENCY, kept_days: float = KEEP_DAYS
-) -> AsyncGenerator[DurableJobs]:
+) -> AsyncGenerator[Jobs]:
     """Open the jobs of a database; at the end let go of what is run: the next process takes it up.
 
     Args:
@@ -107,7 +106,7 @@ async def open_jobs(
         await database.run_write(create_tables)
         while (await database.run_write(import_dbos_jobs))[0]:
             pass
-        jobs = DurableJobs(database, concurrency=concurrency, kept_days=kept_days)
+        jobs = Jobs(database, concurrency=concurrency, kept_days=kept_days)
         await jobs.let_go()
         try:
             yield jobs
@@ -117,13 +116,16 @@ async def open_jobs(
 
 
 @final
-class DurableJobs:
-    """Jobs in a database, by `open_jobs`.
+class Jobs:
+    """Keeps jobs in a database, opened by `open_jobs`, and runs them.
 
     On SQLite one process runs them; on PostgreSQL many may, and take over from one that died.
-    """
 
-    durable = True
+    Laws: a job that `submit` took in ends; places that come free go to tenants by turns; a job
+    whose owner the gate does not let in waits, and holds up no job of another owner; its events
+    are numbered from 0 without a gap; `cancel` stops a paid call within a second, and is
+    idempotent; a state that is final does not change; another tenant's job does not exist.
+    """
 
     def __init__(self, database: Database, *, concurrency: int, kept_days: float) -> None:
         self._database = database
@@ -145,7 +147,7 @@ class DurableJobs:
         await self._table.requeue_own()
 
     async def submit(self, job: Job) -> None:
-        """Take the job in.
+        """Take the job in; once this returns it will be run.
 
         Raises:
             StoreError: it could not be kept.
@@ -213,7 +215,6 @@ class DurableJobs:
                 JobPlaces(self._concurrency),
                 self._find_owners,
                 partial(self._start_next, perform, tasks),
-                always_poll=True,
             )
             tasks.start_soon(self._sweep)
             if self._shared:
@@ -307,7 +308,7 @@ class DurableJobs:
         for _ in range(MAX_RECOVERIES):
             try:
                 stored_events = await self._records.count_events(job.id)
-                point = DurableCheckpoint(
+                point = Checkpoint(
                     job,
                     self._records,
                     stored_events=stored_events,

@@ -25,7 +25,17 @@ from batuta.gateway.responses.stream import EventSink, ResponsesStreamRenderer, 
 from batuta.gateway.serving.admission import PreparedCall
 from batuta.gateway.serving.deliver import execute_and_render
 from batuta.gateway.serving.execute import RunService
-from batuta.jobs import OPEN_GATE, Checkpoint, Job, JobEnding, JobGate, JobOwner, Jobs, JobState
+from batuta.jobs import (
+    OPEN_GATE,
+    Checkpoint,
+    Job,
+    JobEnding,
+    JobGate,
+    JobOwner,
+    Jobs,
+    JobState,
+    JobStatus,
+)
 from batuta.store.budgets import Budgets
 from batuta.store.responses import StoredResponse, response_id, run_id_of
 
@@ -46,7 +56,7 @@ class BackgroundResponses:
         self,
         service: RunService,
         responses: ResponseStore,
-        jobs: Jobs,
+        jobs: Jobs | None,
         authenticator: Authenticator,
         *,
         gate: JobGate = OPEN_GATE,
@@ -57,7 +67,7 @@ class BackgroundResponses:
         Args:
             service: executes runs.
             responses: where responses are kept.
-            jobs: where they wait and are run.
+            jobs: where they wait and are run; None: nowhere, and none is taken in.
             authenticator: tells whose they are.
             gate: lets no key run more of them than it may.
             orphan_seconds: between looks for reservations whose jobs have ended.
@@ -71,8 +81,10 @@ class BackgroundResponses:
 
     async def work(self) -> None:
         """Execute jobs until cancelled, and settle what those hold that no longer run."""
+        if self._jobs is None:
+            return
         async with anyio.create_task_group() as tasks:
-            if self._jobs.durable and self._responses.budgets is not None:
+            if self._responses.budgets is not None:
                 tasks.start_soon(self._release_orphans, self._responses.budgets)
             await self._jobs.work(self.run_job, self._gate)
             tasks.cancel_scope.cancel()
@@ -98,7 +110,7 @@ class BackgroundResponses:
         """Return the ids of the reservations whose jobs have ended, or are not there."""
         orphans: set[str] = set()
         for held in await budgets.job_reservations():
-            status = await self._jobs.status(response_id(held.run_id), held.tenant)
+            status = await self._find_status(response_id(held.run_id), held.tenant)
             if status is None or status.state.is_final:
                 orphans.add(held.id)
         return orphans
@@ -111,7 +123,7 @@ class BackgroundResponses:
         Raises:
             APIError: it cannot be run, or there is no background here.
         """
-        if self._responses.responses is None:
+        if self._responses.responses is None or self._jobs is None:
             raise unsupported_parameter("background", "this server keeps no responses.")
         run_id, created = new_run_id(), int(time())
         async with self._service.prepare_call(
@@ -150,8 +162,7 @@ class BackgroundResponses:
             ResponseEventWriter(base, compacts=asked.compacts),
         )
         keep = partial(self._responses.save, asked, Caller(tenant=job.tenant))
-        live = asked.call.stream and not self._jobs.durable
-        call = replace(asked.call, stream=live)
+        call = replace(asked.call, stream=False)
         try:
             caller = await self._authenticator.restore_caller(job.tenant, job.key)
             async with self._service.prepare_call(
@@ -160,7 +171,7 @@ class BackgroundResponses:
                 run_id=run_id_of(job.id),
                 in_background=True,
                 already_counted=True,
-                durable=self._jobs.durable,
+                durable=True,
             ) as prepared_call:
                 response = await self._execute(
                     _with_checkpoint(prepared_call, checkpoint),
@@ -176,10 +187,9 @@ class BackgroundResponses:
             for event in (*script.begin(), script.end(response)):
                 await sink.send(event)
             await keep(response)
-        if self._jobs.durable:
-            # Before its end is written down: a job that has ended is not run again, and what
-            # it cost would be lost with the process.
-            await self._service.flush_runs()
+        # Before its end is written down: a job that has ended is not run again, and what it cost
+        # would be lost with the process.
+        await self._service.flush_runs()
         return JobEnding(JobState(response["status"]), plain_json(response))
 
     async def current_response(self, row: StoredResponse) -> Json:
@@ -187,8 +197,8 @@ class BackgroundResponses:
         body = await body_of(row)
         if JobState(row.status).is_final:
             return body
-        status = await self._jobs.status(row.id, row.tenant)
-        if status is None:
+        status = await self._find_status(row.id, row.tenant)
+        if status is None or self._jobs is None:
             return failed_response(body, [], APIError(500, "server_error", _LOST_MESSAGE))
         if status.state is JobState.FAILED and status.error is not None:
             return failed_response(body, [], APIError(500, "server_error", _FAULT_MESSAGE))
@@ -198,7 +208,7 @@ class BackgroundResponses:
     async def cancel(self, row: StoredResponse) -> Json:
         """Return the response once it is cancelled; as it is if it had ended."""
         body = await self.current_response(row)
-        if JobState(body["status"]).is_final:
+        if JobState(body["status"]).is_final or self._jobs is None:
             return body
         await self._jobs.cancel(row.id, row.tenant)
         body = await self.current_response(row)
@@ -209,11 +219,17 @@ class BackgroundResponses:
 
     async def has_job(self, row: StoredResponse) -> bool:
         """Return True if a job still has the response's events."""
-        return await self._jobs.status(row.id, row.tenant) is not None
+        return await self._find_status(row.id, row.tenant) is not None
+
+    async def _find_status(self, job_id: str, tenant: str) -> JobStatus | None:
+        """Return where the job stands; None if there is none."""
+        return None if self._jobs is None else await self._jobs.status(job_id, tenant)
 
     async def events(self, name: str, caller: Caller, after: int) -> AsyncIterator[Json]:
         """Yield the events numbered above `after`, as they come; the last one tells the end."""
         number, ended = after, False
+        if self._jobs is None:
+            return
         async for event in self._jobs.events(name, caller.tenant, after):
             number, ended = event.number, event.body["type"] in _END_EVENTS
             yield event.body

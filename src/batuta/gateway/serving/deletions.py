@@ -21,7 +21,7 @@ class Deletions:
     """
 
     def __init__(
-        self, jobs: Jobs, authenticator: Authenticator, pending_tool_runs: PendingToolRuns
+        self, jobs: Jobs | None, authenticator: Authenticator, pending_tool_runs: PendingToolRuns
     ) -> None:
         self._jobs = jobs
         self._authenticator = authenticator
@@ -62,8 +62,9 @@ class Deletions:
         # First the names: what a job is about to write is not written any more.
         await forgetting.forget_responses(gone, tenant)
         runs = await forgetting.forget_runs([run_id_of(one) for one in line], tenant)
-        for one in line:
-            await self._jobs.forget(one, tenant)
+        if self._jobs is not None:
+            for one in line:
+                await self._jobs.forget(one, tenant)
         await self._pending_tool_runs.dismiss(tenant, set(runs))
         await forgetting.scrub_files()
         return gone
@@ -76,7 +77,7 @@ class Deletions:
         await store.flush()
         found = await store.forgetting.forget_tenant(tenant)
         self._authenticator.forget()
-        jobs = await self._jobs.forget_tenant(tenant)
+        jobs = 0 if self._jobs is None else await self._jobs.forget_tenant(tenant)
         await self._pending_tool_runs.dismiss(tenant)
         await store.forgetting.scrub_files()
         return found or jobs > 0
