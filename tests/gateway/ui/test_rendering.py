@@ -211,6 +211,13 @@ def test_no_visitor_waits_for_a_template():
     assert len(_template_environment().cache) == len(known)  # pyright: ignore[reportArgumentType]
 
 
+def test_templates_leave_the_form_of_dollars_to_their_filter():
+    environment = _template_environment()
+    for name in environment.list_templates():
+        source, *_ = environment.loader.get_source(environment, name)  # pyright: ignore[reportOptionalMemberAccess]
+        assert not re.search(r"\$%|%\.\d+[ge]", source), name
+
+
 def test_a_run_that_waits_for_tools_says_so():
     run = Run(
         header=RunHeader(id=RunId("run_x"), question=Question.of("Q"), pool=Pool((Worker(id=WorkerId("a"), model="a"),)), seed=None, limits=Limits(), conductor="fixed"),
