@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import anyio
 
@@ -298,5 +299,9 @@ if __name__ == "__main__":
     parser.add_argument("--server", default="http://127.0.0.1:8080")
     given = parser.parse_args()
     if given.command == "ask":
+        try:
+            urlopen(f"{given.server}/health", timeout=60).close()  # noqa: S310 - the caller's own address
+        except OSError as error:
+            raise SystemExit(f"no server of the models at {given.server}: {error}") from error
         anyio.run(ask, given.answers, given.server, Record())
     print("\n".join(table(Record())))
