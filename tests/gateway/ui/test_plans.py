@@ -43,7 +43,7 @@ async def test_a_plan_is_priced_before_it_is_played(app_state, browse):
     await house_flush(app_state)
     before = await house_count(app_state)
     status, text, _ = await send(http, "/ui/plan", body)
-    assert status == 200 and "Nothing was called yet" in text and "$" in text
+    assert status == 200 and "Nothing has been called yet" in text and "$" in text
     assert text.count("node-who") == 2
     assert await house_count(app_state) == before, "a price is no run"
     status, text, played = await send(http, "/ui/ask", body)
