@@ -44,6 +44,7 @@ from batuta.errors import (
     ProviderTimeoutError,
     StreamInterruptedError,
 )
+from batuta.offload.threads import read_off_loop
 
 _TURN_EVENTS = 64
 """Events of a stream after which others have their turn: a few milliseconds' work."""
@@ -553,9 +554,10 @@ async def _count_aside(
 ) -> Reply:
     """Return the reply with its usage and cost; counting much text does not hold the event loop."""
     reply = provider_reply.reply
+    complete = partial(_complete_reply, endpoint, request, provider_reply)
     if len(reply.text) + len(reply.reasoning) <= LARGE_BODY:
-        return _complete_reply(endpoint, request, provider_reply)
-    return await anyio.to_thread.run_sync(_complete_reply, endpoint, request, provider_reply)
+        return await read_off_loop(request.messages, complete)
+    return await anyio.to_thread.run_sync(complete)
 
 
 def _complete_reply(

@@ -76,6 +76,8 @@ _UNBOUNDED_JSON_TOKENS = 10_000_000
 """Tokens of JSON that cannot be written: more than any window."""
 _MAX_LETTERS = 20_000
 """Different letters of a text beyond which each is taken for the worst."""
+_LETTERS_READ = 50_000
+"""Letters that are read at once: other threads wait meanwhile."""
 _MAX_GROWING = 64
 """The same of letters that grow."""
 _MAX_GROWTH = 11
@@ -91,9 +93,11 @@ def max_text_tokens(text: str) -> int:
     """
     if text.isascii():
         return len(text)
-    size, letters = _utf8_length(text), set(text)
-    if len(letters) > _MAX_LETTERS:
-        return _MAX_GROWTH * size
+    size, letters = _utf8_length(text), set[str]()
+    for at in range(0, len(text), _LETTERS_READ):
+        letters.update(text[at : at + _LETTERS_READ])
+        if len(letters) > _MAX_LETTERS:
+            return _MAX_GROWTH * size
     found = {letter: _normal_form(letter) for letter in letters if letter > "\x7f"}
     growing = {letter: form.growth for letter, form in found.items() if form.growth}
     if len(growing) > _MAX_GROWING:

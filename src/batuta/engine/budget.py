@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from decimal import ROUND_UP, Decimal
+from functools import partial
 from typing import Protocol
 
 import anyio
@@ -17,6 +18,7 @@ from batuta.core import Cost, Limits, Request, Usage, Worker
 from batuta.core.cost_bound import CallCostBound, bound_call_cost
 from batuta.core.formatting import format_usd
 from batuta.errors import LimitReachedError
+from batuta.offload.threads import read_off_loop
 from batuta.usage import ZERO_COST, ZERO_USAGE, usage_cost
 
 ZERO_USD = Decimal(0)
@@ -112,7 +114,9 @@ class Budget:
         self.check()
         if self._usd is None and self.funds is None:
             return Hold(request)
-        bound = bound_call_cost(request, worker, self.limits.unknown, whole=whole)
+        bind = partial(bound_call_cost, request, worker, self.limits.unknown, whole=whole)
+        bound = await read_off_loop(request.messages, bind)
+        self.check()
         if not bound.max_usd:
             return Hold(request)
         while True:

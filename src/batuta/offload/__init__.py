@@ -1,4 +1,4 @@
-"""Functions of this package called in processes that can be killed: hostile input costs no more."""
+"""Work that is done beside the event loop: in processes that can be killed, or in a thread."""
 
 from batuta.offload.pool import (
     SHARED_PROCESSES,

@@ -39,6 +39,7 @@ from batuta.gateway.http.request_slots import (
     HeldMemory,
 )
 from batuta.gateway.http.stored_reads import give_limiter
+from batuta.gateway.http.turns import LoopTurns
 from batuta.gateway.telemetry.metrics import Metrics
 from batuta.gateway.telemetry.spans import parse_parent_span, use_parent_span
 from batuta.store import Store
@@ -182,6 +183,7 @@ class RequestMiddleware:
         self._host_check = HostCheck(hosts, authenticator)
         self._cross_origin = CrossOrigin(origins)
         self._bodies = BodyMemory()
+        self._turns = LoopTurns()
         self._idempotent = None if store is None else IdempotencyMiddleware(self._place, store)
         self._explain = explain
 
@@ -233,6 +235,8 @@ class RequestMiddleware:
         receive = receive if body is None else body.receive
         if packed is not None and body is not None:
             receive = body.unpacked(packed.decode("latin-1"))
+        if scope["method"] == "POST":
+            receive = self._turns.paced(receive)
         try:
             if scope["path"] not in _PUBLIC_PATHS:
                 await self._find_caller(scope, headers)

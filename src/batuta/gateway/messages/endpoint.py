@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, final
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from batuta.core import Event, Reply, Run, StepDelta
+from batuta.core import Event, Question, Reply, Run, StepDelta
 from batuta.gateway.access.caller import caller_of
 from batuta.gateway.errors import APIError, messages_error_body
 from batuta.gateway.http.body import BodyReader, json_response, parse_fields
@@ -21,6 +22,7 @@ from batuta.gateway.serving.cost_bound import estimate_prompt_tokens
 from batuta.gateway.serving.deliver import AnswerDelivery, SSEWriter, event_frame
 from batuta.gateway.serving.execute import RunService
 from batuta.gateway.serving.progress import RunProgress
+from batuta.offload.threads import read_off_loop
 
 PING_FRAME = event_frame({"type": "ping"})
 
@@ -44,7 +46,13 @@ class MessagesEndpoint:
         async with delivery.service.prepare_call(asked.call, caller_of(scope)) as prepared:
             if asked.call.stream:
                 writer = SSEWriter(send, delivery.timeouts, lambda: PING_FRAME)
-                renderer = MessagesStreamRenderer(writer, prepared, asked, request_id(scope))
+                renderer = MessagesStreamRenderer(
+                    writer,
+                    prepared,
+                    asked,
+                    request_id(scope),
+                    tokens=await _count_tokens(asked.call.question),
+                )
                 await delivery.stream_answer(prepared, renderer, writer, receive)
                 return
 
@@ -77,7 +85,12 @@ class TokenCounter:
         body = await self._read(request.scope, request.receive)
         self._service.find_model(body.need_text("model"))
         question = await read_office_files(await parse_fields(parse_question, body))
-        return json_response({"input_tokens": estimate_prompt_tokens(question)})
+        return json_response({"input_tokens": await _count_tokens(question)})
+
+
+async def _count_tokens(question: Question) -> int:
+    """Return about how many tokens the question has."""
+    return await read_off_loop(question.messages, partial(estimate_prompt_tokens, question))
 
 
 @final
@@ -90,6 +103,8 @@ class MessagesStreamRenderer:
         prepared: PreparedCall,
         message_call: MessageCall,
         request_name: str | None,
+        *,
+        tokens: int,
     ) -> None:
         """Prepare the first event.
 
@@ -98,14 +113,14 @@ class MessagesStreamRenderer:
             prepared: what is run.
             message_call: how it was asked for.
             request_name: the request's id, which errors tell.
+            tokens: about how many the question has.
         """
         self._writer = writer
         self._progress = RunProgress(prepared)
         self._call = message_call
         self._request_id = request_name
         call = message_call.call
-        estimate = estimate_prompt_tokens(call.question)
-        self._events = MessageEventWriter(prepared.run_id, call.model, estimate)
+        self._events = MessageEventWriter(prepared.run_id, call.model, tokens)
 
     async def open(self, headers: dict[str, str]) -> None:
         """Send the headers and the first events, before anything is planned."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Collection, Sequence
+from functools import partial
 from typing import Any, final
 
 import anyio
@@ -22,6 +23,7 @@ from batuta.gateway.responses.items import item_type
 from batuta.gateway.responses.request import HistoryReferences, ResponseCall, ResponseHistory
 from batuta.gateway.responses.response import item_id, response_id_of_item
 from batuta.gateway.serving.earlier_files import container_files, find_earlier_files
+from batuta.offload.threads import read_off_loop
 from batuta.store import Store
 from batuta.store.budgets import Budgets
 from batuta.store.responses import ResponseTable, StoredResponse
@@ -152,18 +154,18 @@ class ResponseStore:
         """Store the response; an answer is not lost because the disk fails."""
         if self.responses is None or not response_call.call.store:
             return
-        events = await run_sync(_compress_events, sent_events) if sent_events else None
-        row = StoredResponse(
-            id=response["id"],
-            tenant=caller.tenant,
-            created=response["created_at"],
-            status=response["status"],
-            previous=response_call.previous_id,
-            body=encode_json(response),
-            input=encode_json(_items_with_ids(response_call.items, response["id"])),
-            events=events,
-        )
+        encode = partial(_encode_items, response_call.items, response["id"])
         with anyio.CancelScope(shield=True):
+            row = StoredResponse(
+                id=response["id"],
+                tenant=caller.tenant,
+                created=response["created_at"],
+                status=response["status"],
+                previous=response_call.previous_id,
+                body=encode_json(response),
+                input=await read_off_loop(response_call.call.question.messages, encode),
+                events=await run_sync(_compress_events, sent_events) if sent_events else None,
+            )
             try:
                 await self.responses.put(row)
             except StoreError as error:
@@ -252,6 +254,10 @@ def _history_too_large(most: str) -> APIError:
 def _previous_not_found(reason: str) -> APIError:
     message = f"Invalid value for '{PREVIOUS_FIELD}': {reason}"
     return APIError(400, "previous_response_not_found", message, param=PREVIOUS_FIELD)
+
+
+def _encode_items(items: Sequence[Json], response_id: str) -> bytes:
+    return encode_json(_items_with_ids(items, response_id))
 
 
 def _items_with_ids(items: Sequence[Json], response_id: str) -> list[Json]:

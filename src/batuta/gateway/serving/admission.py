@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
-from functools import lru_cache
+from functools import lru_cache, partial
 from time import time
 from types import MappingProxyType
 from typing import final
@@ -57,6 +57,7 @@ from batuta.gateway.serving.session_call import SessionCall
 from batuta.guardrails import NO_GUARDRAILS, Guardrails, GuardrailStage
 from batuta.language.approval_rules import ApprovalRule
 from batuta.language.plan_rules import NO_RULES, PlanRules
+from batuta.offload.threads import read_off_loop
 from batuta.store import Store
 from batuta.store.ledger import (
     Bucket,
@@ -255,13 +256,13 @@ class AdmissionController:
         if not in_background:
             await self._take_place(caller, key, admission)
         try:
-            expected = 0 if caller.permissions.tpm is None else _expected_tokens(call)
+            expected = 0 if caller.permissions.tpm is None else await _expected_tokens(call)
             if not already_counted:
                 windows = await self._take_rates(caller, key, expected)
                 admission.headers = {n: v for w in windows for n, v in w.headers().items()}
                 admission.taken_tokens = windows[-1].taken if expected else None
             admission.expected_tokens, admission.is_durable = expected, durable
-            await self._reserve_budget(admission, caller, bound_cost=bound_cost)
+            await self._reserve_budget(admission, caller, call, bound_cost=bound_cost)
         except BaseException:
             await self._leave_place(key, admission)
             await self.give_back_tokens(admission)
@@ -335,6 +336,7 @@ class AdmissionController:
         self,
         admission: Admission,
         caller: Caller,
+        call: ParsedCall,
         *,
         bound_cost: Callable[[], FirstCallsCost],
     ) -> None:
@@ -343,7 +345,8 @@ class AdmissionController:
         buckets = buckets_of(caller, charge.at or 0.0)
         if self._store is None or not (buckets or admission.is_durable):
             return
-        lasting, budgets, wanted = admission.is_durable, self._store.budgets, bound_cost()
+        lasting, budgets = admission.is_durable, self._store.budgets
+        wanted = await read_off_loop(call.question.messages, bound_cost)
         least = usd_to_nano(wanted.least_usd)
         try:
             if lasting and await budgets.is_settled(run_id):
@@ -382,8 +385,9 @@ _NO_RETRY = {"x-should-retry": "false"}
 TOO_MANY_REQUESTS = 429
 
 
-def _expected_tokens(call: ParsedCall) -> int:
-    return max(1, estimate_prompt_tokens(call.question))
+async def _expected_tokens(call: ParsedCall) -> int:
+    estimate = partial(estimate_prompt_tokens, call.question)
+    return max(1, await read_off_loop(call.question.messages, estimate))
 
 
 _MAX_NAMED = 20

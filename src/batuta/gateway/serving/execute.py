@@ -67,6 +67,7 @@ from batuta.gateway.serving.waiting_runs import PendingToolRuns
 from batuta.gateway.telemetry.metrics import Metrics
 from batuta.gateway.telemetry.spans import RunSpanExporter
 from batuta.guardrails import GuardrailStage, describe_block
+from batuta.offload.threads import read_off_loop
 from batuta.store import Store
 from batuta.store.responses import run_id_of
 
@@ -284,7 +285,8 @@ class RunService:
             found = await self._store.find_session(run_id_of(call.previous), tenant)
             if found is not None:
                 return found
-        return session_id(tenant, call.session, call.question)
+        named = partial(session_id, tenant, call.session, call.question)
+        return await read_off_loop(call.question.messages, named)
 
     async def _explored(self, prepared: PreparedCall) -> PreparedCall:
         """Return the call with what the system chose to run, where it learns while it serves."""

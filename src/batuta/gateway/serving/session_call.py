@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from decimal import Decimal
+from functools import partial
 from time import monotonic, time
 from typing import Any, Protocol, TypeVar, cast, final
 
@@ -60,6 +61,7 @@ from batuta.gateway.serving.cost_bound import estimate_prompt_tokens, least_call
 from batuta.gateway.serving.models import ServedModel
 from batuta.gateway.serving.parsed_call import NO_SESSION_LIMITS, ParsedCall, SessionLimits
 from batuta.gateway.serving.tenant_memory import Clock, TenantMemory
+from batuta.offload.threads import read_off_loop
 from batuta.store.key_permissions import KeyPermissions
 from batuta.store.ledger import nano_to_usd, usd_to_nano
 
@@ -84,6 +86,8 @@ class SessionCall:
     """The key of the thread that goes on here after a compaction; empty: of none."""
     state: SessionState
     """The session before the run, and after it once it has ended."""
+    turn: Turn | None = None
+    """Its conversation's newest turn; None: it was not read."""
     max_cost_usd: Decimal | None = None
     tokens: int = 0
     """About how many tokens the conversation has; counted only where somebody acts."""
@@ -164,9 +168,10 @@ class SessionKeeper:
         """
         question, state = call.question, await self._memory.load(tenant, session)
         limits = call.options.session or NO_SESSION_LIMITS
-        thread, before, replaces = "", SessionThread(), ""
+        thread, before, replaces, turn = "", SessionThread(), "", None
         if is_kept:
-            thread, before, replaces = _find_thread(state, read_turn(question))
+            turn = await read_off_loop(question.messages, partial(read_turn, question))
+            thread, before, replaces = _find_thread(state, turn)
         elif compacts:
             thread, before = _find_summed_up_thread(state, question)
         begun = SessionCall(
@@ -176,6 +181,7 @@ class SessionKeeper:
             before=before,
             replaces=replaces,
             state=state,
+            turn=turn,
             max_cost_usd=_least_limit(limits.max_cost_usd, rules.max_cost_usd),
         )
         if state.left_usd(begun.max_cost_usd) == 0:
@@ -215,7 +221,8 @@ class SessionKeeper:
 
     def _view(self, plan: SessionPlan, question: Question, rules: SessionRules) -> SessionView:
         """Return the request as a pattern sees it."""
-        call, turn, thread = plan.call, read_turn(question), plan.call.before
+        call, thread = plan.call, plan.call.before
+        turn = call.turn or read_turn(question)
         if thread.acting is None and plan.resumed is not None:
             thread = replace(thread, acting=_planned_actor(plan.resumed))
         rules = replace(rules, unknown=plan.limits.unknown)
