@@ -22,9 +22,10 @@ async def read_off_loop(messages: Sequence[Message], read: Callable[[], _T]) -> 
 def _is_large(messages: Sequence[Message]) -> bool:
     if sum(len(message.parts) for message in messages) > _LARGE_PARTS:
         return True
-    return sum(
-        _count_characters(part) for message in messages for part in message.parts
-    ) > _LARGE_CHARACTERS
+    return (
+        sum(_count_characters(part) for message in messages for part in message.parts)
+        > _LARGE_CHARACTERS
+    )
 
 
 def _count_characters(part: Part) -> int:

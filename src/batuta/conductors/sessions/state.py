@@ -309,6 +309,10 @@ class SessionEntry:
     replaces: str = ""
     """The key of the thread that goes on under this one, compacted; empty: of none."""
     cost: Cost = ZERO_COST
+    counted: Decimal = Decimal(0)
+    """Dollars that limits count beside the cost, for calls that were cut off or have no price."""
+    run: str = ""
+    """The id of its run, which holds no dollars any more."""
     consultations: int = 0
     """How often a second model was asked."""
 
@@ -319,6 +323,11 @@ class SessionState:
 
     cost: Cost = ZERO_COST
     """The ledger: what its requests have cost."""
+    counted: Decimal = Decimal(0)
+    """Dollars that limits count beside it."""
+    holds: Mapping[str, Decimal] = field(default_factory=dict[str, Decimal])
+    """Dollars that its runs hold which have not ended, by their ids. Of a run whose server died
+    nobody knows more."""
     turns: int = 0
     consultations: int = 0
     threads: Mapping[str, SessionThread] = field(default_factory=dict[str, SessionThread])
@@ -340,6 +349,8 @@ class SessionState:
             del threads[next(iter(threads))]
         return SessionState(
             cost=self.cost + entry.cost,
+            counted=self.counted + entry.counted,
+            holds={run: usd for run, usd in self.holds.items() if run != entry.run},
             turns=self.turns + is_turn,
             consultations=self.consultations + entry.consultations,
             threads=threads,
@@ -358,9 +369,16 @@ class SessionState:
                 return key
         return ""
 
-    def left_usd(self, most: Decimal | None) -> Decimal | None:
-        """Return the dollars that are left of a limit; None: there is no limit."""
-        return None if most is None else max(Decimal(0), most - self.cost.usd)
+    def left_usd(self, most: Decimal | None, run: str = "") -> Decimal | None:
+        """Return the dollars that are left of a limit for a run; None: there is no limit."""
+        if most is None:
+            return None
+        held = sum((usd for other, usd in self.holds.items() if other != run), Decimal(0))
+        return max(Decimal(0), most - self.cost.usd - self.counted - held)
+
+    def with_hold(self, run: str, usd: Decimal) -> SessionState:
+        """Return the session in which the run holds so much."""
+        return replace(self, holds={**self.holds, run: usd})
 
 
 NEW_SESSION = SessionState()

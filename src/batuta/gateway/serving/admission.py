@@ -381,6 +381,10 @@ class AdmissionController:
         admission.reserved_budget = ReservedBudget(budgets, found)
 
 
+def _is_session_limit(session: SessionCall, run: Run) -> bool:
+    return run.limit == "usd" and (session.is_bound or session.is_refused)
+
+
 _NO_RETRY = {"x-should-retry": "false"}
 TOO_MANY_REQUESTS = 429
 
@@ -478,6 +482,6 @@ class PreparedCall:
             if refused is not None:
                 return refused
         session = self.in_session
-        if session is not None and session.is_bound and run.limit == "usd":
+        if session is not None and _is_session_limit(session, run):
             return session.cost_error()
         return error_of_run(run, direct=self.served_model.direct)

@@ -22,6 +22,7 @@ from batuta.core import EventHandler, Outcome, Run, RunId, WorkerId
 from batuta.core.conductor import conductor_worker
 from batuta.engine import Recorder, RunHooks, RunSettings, conduct, new_run_id
 from batuta.engine.approval_request import Approver
+from batuta.engine.budget import Funds
 from batuta.engine.solver import Solver, SolverContext
 from batuta.errors import StoreError
 from batuta.gateway.access.caller import Caller
@@ -60,6 +61,7 @@ from batuta.gateway.serving.session_call import (
     SessionPlan,
     rules_of_key,
 )
+from batuta.gateway.serving.session_funds import SessionFunds
 from batuta.gateway.serving.shadow import ShadowRuns
 from batuta.gateway.serving.tenant_memory import ConversationWorkers, ReasoningMemory
 from batuta.gateway.serving.uploaded_files import NO_FILES_KEPT, UploadedFiles
@@ -136,7 +138,8 @@ class RunService:
         self._answer_cache = answer_cache
         self._explorer = Explorer(store)
         self.shadows = ShadowRuns(store, lambda: catalogue.session_rules)
-        self._sessions = SessionKeeper(LocalSessions() if sessions is None else sessions)
+        self._session_memory = LocalSessions() if sessions is None else sessions
+        self._sessions = SessionKeeper(self._session_memory)
 
     def find_model(self, name: str) -> ServedModel:
         """Return the model that answers a request for that name, by an alias too.
@@ -248,7 +251,13 @@ class RunService:
             return prepared
         rules = rules_of_key(self._catalogue.session_rules, prepared.caller.permissions)
         begun = await self._sessions.begin(
-            call, tenant, session, rules, is_kept=is_kept, compacts=compacts
+            call,
+            tenant,
+            session,
+            rules,
+            is_kept=is_kept,
+            compacts=compacts,
+            run=prepared.run_id,
         )
         return replace(prepared, session=session, in_session=begun)
 
@@ -380,7 +389,7 @@ class RunService:
                     model=served.name,
                     emit=self._metrics.time_first_token(served.name, emit),
                     recorder=recorder,
-                    funds=prepared.admission.reserved_budget,
+                    funds=self._funds_of(prepared),
                     guarded=prepared.guarded,
                     latency=self._call_seconds,
                     revise=prepared.revise,
@@ -413,6 +422,13 @@ class RunService:
         if not prepared.approvals:
             return None
         return open_approver(self._store, prepared, self._catalogue.approval_webhook)
+
+    def _funds_of(self, prepared: PreparedCall) -> Funds | None:
+        """Return whose money the run takes beside its own limit; None: nobody's."""
+        budget, session = prepared.admission.reserved_budget, prepared.in_session
+        if session is None or session.max_cost_usd is None:
+            return budget
+        return SessionFunds(self._session_memory, session, budget)
 
     def _run_settings(self, prepared: PreparedCall) -> RunSettings:
         """Return how the call's run is executed."""
@@ -450,7 +466,7 @@ class RunService:
             model=prepared.served_model.name,
             emit=emit,
             recorder=recorder,
-            funds=prepared.admission.reserved_budget,
+            funds=self._funds_of(prepared),
             guarded=(*prepared.guarded, *(() if forbidden else acts)),
         )
         solver_context = SolverContext(

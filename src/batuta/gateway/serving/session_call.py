@@ -63,7 +63,7 @@ from batuta.gateway.serving.parsed_call import NO_SESSION_LIMITS, ParsedCall, Se
 from batuta.gateway.serving.tenant_memory import Clock, TenantMemory
 from batuta.offload.threads import read_off_loop
 from batuta.store.key_permissions import KeyPermissions
-from batuta.store.ledger import nano_to_usd, usd_to_nano
+from batuta.store.ledger import nano_to_usd, usd_cap_to_nano, usd_to_nano
 
 COST_HEADER = "x-batuta-session-cost"
 UNPRICED_HEADER = "x-batuta-session-unpriced-calls"
@@ -97,6 +97,12 @@ class SessionCall:
     """Whether its calls of other models count among the session's consultations."""
     is_bound: bool = False
     """Whether the run's limit in dollars is what is left of the session's."""
+    run: str = ""
+    """The id of its run."""
+    is_refused: bool = False
+    """Whether the session's other runs hold what its next call would have needed."""
+    counted: Decimal = Decimal(0)
+    """Dollars that limits count for the run by now."""
 
     @property
     def headers(self) -> dict[str, str]:
@@ -112,10 +118,13 @@ class SessionCall:
     def cost_error(self) -> APIError:
         """Say that the session may not cost more."""
         most, spent = self.max_cost_usd or Decimal(0), self.state.cost.usd
+        left = self.state.left_usd(most, self.run) or Decimal(0)
+        held = most - spent - left
+        holds = f", {format_usd(held)} is held or was not billed," if held > 0 else ""
         message = (
-            f"This session has cost {format_usd(spent)} and may cost {format_usd(most)}, which "
-            "leaves too little for this request: begin a new session, or raise max_cost_usd of "
-            "orchestration.session or the key's limit."
+            f"This session has cost {format_usd(spent)}{holds} and may cost {format_usd(most)}, "
+            "which leaves too little for this request: begin a new session, or raise "
+            "max_cost_usd of orchestration.session or the key's limit."
         )
         return _limit_error(message)
 
@@ -152,6 +161,7 @@ class SessionKeeper:
         *,
         is_kept: bool,
         compacts: bool = False,
+        run: str = "",
     ) -> SessionCall:
         """Find the request's place in its session.
 
@@ -162,6 +172,7 @@ class SessionKeeper:
             rules: the constants.
             is_kept: whether the request belongs to the conversation; else nothing is kept of it.
             compacts: whether it asks for a summary of the conversation.
+            run: the id of the request's run.
 
         Raises:
             APIError: the session has reached a limit.
@@ -182,9 +193,10 @@ class SessionKeeper:
             replaces=replaces,
             state=state,
             turn=turn,
+            run=run,
             max_cost_usd=_least_limit(limits.max_cost_usd, rules.max_cost_usd),
         )
-        if state.left_usd(begun.max_cost_usd) == 0:
+        if state.left_usd(begun.max_cost_usd, run) == 0:
             raise begun.cost_error()
         _check_turns(begun, limits, rules)
         return begun
@@ -264,6 +276,8 @@ class SessionKeeper:
             after=after,
             replaces=call.replaces,
             cost=run.cost,
+            counted=max(Decimal(0), call.counted - run.cost.usd),
+            run=call.run,
             consultations=count_consultations(run) if call.consults else 0,
         )
         call.state = await self._memory.note(call.tenant, call.id, entry)
@@ -335,7 +349,7 @@ def _with_limit(plan: SessionPlan, question: Question) -> SessionPlan:
     Raises:
         APIError: they pay for no call; said here, it is no error in the middle of a stream.
     """
-    left = plan.call.state.left_usd(plan.call.max_cost_usd)
+    left = plan.call.state.left_usd(plan.call.max_cost_usd, plan.call.run)
     usd = plan.limits.usd
     if left is None or (usd is not None and usd <= left):
         return plan
@@ -420,6 +434,8 @@ local replaces = ARGV[9]
 redis.call('HINCRBY', key, 'nano', ARGV[4])
 redis.call('HINCRBY', key, 'unpriced', ARGV[5])
 redis.call('HINCRBY', key, 'consultations', ARGV[6])
+redis.call('HINCRBY', key, 'counted', ARGV[10])
+redis.call('HDEL', key, 'held:' .. ARGV[11])
 if thread ~= '' then
   local before = redis.call('HGET', key, 'turn:' .. thread)
   if before ~= turn and replaces == '' then redis.call('HINCRBY', key, 'turns', 1) end
@@ -441,10 +457,28 @@ return redis.call('HGETALL', key)
 """
 
 
+_HOLD = """
+local key, own, wanted, least = KEYS[1], 'held:' .. ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local room, fields = tonumber(ARGV[4]), redis.call('HGETALL', key)
+for at = 1, #fields, 2 do
+  local name = fields[at]
+  if name == 'nano' or name == 'counted' or (string.sub(name, 1, 5) == 'held:' and name ~= own) then
+    room = room - tonumber(fields[at + 1])
+  end
+end
+if room < least then return -1 end
+local held = math.min(wanted, room)
+redis.call('HSET', key, own, string.format('%.0f', held))
+redis.call('EXPIRE', key, ARGV[5])
+return held
+"""
+
+
 class SessionMemory(Protocol):
     """The states of sessions.
 
-    Laws: a session of which nothing is known is new; entries of one session are added one after
+    Laws: what all runs of a session hold and have cost never passes a limit that they have in
+    common; a session of which nothing is known is new; entries of one session are added one after
     another, whoever notes them; of n threads the newest `MOST_THREADS` are kept.
     """
 
@@ -454,6 +488,21 @@ class SessionMemory(Protocol):
 
     async def note(self, tenant: str, session: str, entry: SessionEntry) -> SessionState:
         """Add what a request did, and return the state after it."""
+        ...
+
+    async def hold(
+        self, tenant: str, session: str, run: str, *, usd: Decimal, least: Decimal, most: Decimal
+    ) -> Decimal | None:
+        """Let the run hold `usd`, or what there is; None if that is less than `least`.
+
+        Args:
+            tenant: whose session it is.
+            session: the session's id.
+            run: the run's id; it holds nothing more from when it is noted.
+            usd: dollars that it wants to hold, with what it holds.
+            least: what will do.
+            most: what the session may cost.
+        """
         ...
 
 
@@ -482,6 +531,18 @@ class LocalSessions:
         state = (self._states.get(tenant, session) or NEW_SESSION).with_entry(entry)
         self._states.put(tenant, session, state)
         return state
+
+    async def hold(
+        self, tenant: str, session: str, run: str, *, usd: Decimal, least: Decimal, most: Decimal
+    ) -> Decimal | None:
+        """Let the run hold so much, or what there is."""
+        state = self._states.get(tenant, session) or NEW_SESSION
+        room = state.left_usd(most, run) or Decimal(0)
+        if room < least:
+            return None
+        held = min(usd, room)
+        self._states.put(tenant, session, state.with_hold(run, held))
+        return held
 
 
 @final
@@ -512,6 +573,8 @@ class RedisSessions:
             MOST_THREADS,
             int(KEPT_SECONDS),
             entry.replaces,
+            usd_to_nano(entry.counted),
+            entry.run,
         )
         stored: Any = await self._redis.ask(
             lambda redis: redis.eval(_NOTE, 1, _redis_key(session), *args)
@@ -520,6 +583,23 @@ class RedisSessions:
             return await self._local.note(tenant, session, entry)
         flat = cast("list[Any]", stored)
         return read_state(dict(zip(flat[::2], flat[1::2], strict=True)))
+
+    async def hold(
+        self, tenant: str, session: str, run: str, *, usd: Decimal, least: Decimal, most: Decimal
+    ) -> Decimal | None:
+        """Let the run hold so much, or what there is."""
+        nano = (usd_to_nano(usd), usd_to_nano(least), usd_cap_to_nano(most))
+        args = (run, *nano, int(KEPT_SECONDS))
+        held: Any = await self._redis.ask(
+            lambda redis: redis.eval(_HOLD, 1, _redis_key(session), *args)
+        )
+        if held is None:
+            return await self._local.hold(tenant, session, run, usd=usd, least=least, most=most)
+        return None if held < 0 else min(usd, nano_to_usd(int(held)))
+
+
+_HELD = "held:"
+"""Before a run's id it is the name of the field that has what the run holds."""
 
 
 def _redis_key(session: str) -> str:
@@ -535,6 +615,12 @@ def read_state(fields: Mapping[Any, Any]) -> SessionState:
         cost=Cost(
             nano_to_usd(int(texts.get("nano", 0))), unpriced_calls=int(texts.get("unpriced", 0))
         ),
+        counted=nano_to_usd(int(texts.get("counted", 0))),
+        holds={
+            name.removeprefix(_HELD): nano_to_usd(int(nano))
+            for name, nano in texts.items()
+            if name.startswith(_HELD)
+        },
         turns=int(texts.get("turns", 0)),
         consultations=int(texts.get("consultations", 0)),
         threads={key: thread for key, thread in threads.items() if thread is not None},
