@@ -32,6 +32,7 @@ def test_a_cost_of_which_a_part_is_unknown_is_a_lower_bound():
 def test_times_counts_and_shares():
     assert [format_seconds(s) for s in (0.09, 1.44, 125)] == ["90 ms", "1.4 s", "2 min 05 s"]
     assert format_count(1054) == "1,054" and format_percent(0.424) == "42\u00a0%"
+    assert format_percent(17.84) == "1,784\u00a0%"
     assert [format_age(0, now) for now in (1, 120, 7200, 200_000)] == [
         "just now", "2 min ago", "2 h ago", "2 d ago",
     ]  # fmt: skip

@@ -88,8 +88,8 @@ def format_bytes(size: float) -> str:
 
 
 def format_percent(share: float, digits: int = 0) -> str:
-    """Return a share of one: `42 %`."""
-    return f"{share * _HUNDRED:.{digits}f}\u00a0%"
+    """Return a share of one: `42 %`, `1,784 %`."""
+    return f"{share * _HUNDRED:,.{digits}f}\u00a0%"
 
 
 def format_time(moment: float) -> str:
