@@ -20,8 +20,8 @@ from batuta.clients.openai.stream import (
     OpenAIStreamAccumulator,
     parse_completion,
     parse_usage,
-    reported_usd,
 )
+from batuta.clients.stated_cost import stated_usd
 from batuta.clients.tool_turns import give_back
 from batuta.core import Message, Role
 
@@ -82,7 +82,7 @@ def test_a_wrong_number_of_tokens_makes_the_usage_unknown(wrong):
 
 @pytest.mark.parametrize("wrong", [-1, 1e300, "1", True, float("nan"), float("inf")])
 def test_a_wrong_cost_is_not_believed(wrong):
-    assert reported_usd({"cost": wrong}) is None
+    assert stated_usd({"cost": wrong}) is None
 
 
 NESTED = json.loads("[" * 900 + "]" * 900)

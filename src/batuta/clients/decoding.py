@@ -128,6 +128,14 @@ def load_json(text: bytes) -> Any:
         raise ValueError("a value is nested too deep") from None
 
 
+_END_MARK_BYTES = 12
+
+
+def is_end_mark(data: bytes) -> bool:
+    """Tell whether the data of an event are `[DONE]`, which some servers quote or write small."""
+    return len(data) <= _END_MARK_BYTES and data.strip(b' \t"').upper() == b"[DONE]"
+
+
 LARGE_BODY = 200_000
 """Bytes of a reply that is read in another thread, once its values are counted."""
 _MAX_VALUES = 1_000_000
@@ -274,8 +282,11 @@ def raise_counts(known: dict[str, Any], stated: Any) -> None:
             known[name] = _higher_count(old, value)
 
 
-_INPUTS = ("prompt_tokens", "input_tokens", "promptTokenCount")
-_OUTPUTS = ("completion_tokens", "output_tokens", "candidatesTokenCount")
+_INPUTS = ("prompt_tokens", "input_tokens", "promptTokenCount", "promptTokens", "inputTokens")
+_OUTPUTS = (
+    "completion_tokens", "output_tokens", "candidatesTokenCount", "completionTokens",
+    "outputTokens",
+)  # fmt: skip
 _CACHE_INPUTS = ("cache_read_input_tokens", "cache_creation_input_tokens")
 
 
@@ -451,8 +462,13 @@ class ProviderReply:
 
 
 def arguments_text(given: str) -> str:
-    """Return the arguments of a call, taken out of a JSON text or a code block around them."""
+    """Return the arguments of a call, taken out of a JSON text or a code block around them.
+
+    Blanks and `null` are no arguments.
+    """
     text = given.strip()
+    if text in {"", "null"}:
+        return "{}"
     if fenced := _FENCED.fullmatch(text):
         text = fenced[1]
     elif text[:1] == '"':
@@ -533,8 +549,10 @@ def check_choices(count: int) -> None:
 
 
 def resolve_finish(finish: Finish, calls: Sequence[ToolCall]) -> Finish:
-    """Return `finish`, or TOOL_CALLS where a provider says `stop` although it calls tools."""
-    return Finish.TOOL_CALLS if calls and finish is Finish.STOP else finish
+    """Return `finish`; STOP and TOOL_CALLS are told apart by whether there are calls."""
+    if finish not in {Finish.STOP, Finish.TOOL_CALLS}:
+        return finish
+    return Finish.TOOL_CALLS if calls else Finish.STOP
 
 
 def bound_usage(prompt: int, output: int, *, cached: int, written: int, reasoning: int) -> Usage:

@@ -111,11 +111,14 @@ class SearchReader:
     def end_text(self, pieces: Sequence[str]) -> str:
         """Return what is to follow a text, so that it names each page that it cites.
 
-        A page is named again where looking for it would take long.
+        A page is named again where looking for it would take long. Behind a JSON object nothing
+        may stand.
         """
         cited, self._cited = dict.fromkeys(self._cited), []
         text = "".join(pieces) if cited and self._left > 0 else ""
         self._left -= len(text) + len(pieces) if cited else 0
+        if text.lstrip().startswith("{"):
+            return ""
         named = [f"[{_host_of(url)}]({url})" for url in cited if not self._is_in(text, url)]
         return f" ({', '.join(named)})" if named else ""
 

@@ -3,10 +3,11 @@
 A conversation may come from another worker, with ids that this provider refuses or that repeat; and
 clients give results in any order, while some models tell them apart by their order alone.
 
-Some servers want fields of an assistant's turn back unchanged: OpenRouter's
-`reasoning_details`, which may be encrypted, and the signature that Gemini puts beside each call,
-which Google's OpenAI-compatible endpoint has in `extra_content`. `GivenBack` keeps them together as
-one opaque thought of the model that is asked.
+Some servers want fields of an assistant's turn back unchanged: OpenRouter's `reasoning_details`,
+LiteLLM's `thinking_blocks` and Copilot's `reasoning_opaque`, which may be encrypted or signed, and
+the signature that Gemini puts beside each call, which Google's OpenAI-compatible endpoint has in
+`extra_content` and LiteLLM in `provider_specific_fields`. `GivenBack` keeps them together as one
+opaque thought of the model that is asked.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import hashlib
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -187,8 +188,32 @@ def _place_of(message: Message, order: dict[str, int]) -> int:
 
 
 _PREFIX = "chat."
-_TEXT_FIELDS = ("text", "summary", "data", "signature")
+_TEXT_FIELDS = ("text", "summary", "data", "signature", "thinking")
 """Fields of a detail that come in pieces."""
+_LISTS = {"details": "reasoning_details", "blocks": "thinking_blocks"}
+"""The lists of a turn that go back, by the name under which they are kept.
+
+They are OpenRouter's and LiteLLM's."""
+_OPAQUE = "reasoning_opaque"
+"""The text of a turn that goes back: GitHub's Copilot."""
+_EXTRAS = {"extras": "extra_content", "fields": "provider_specific_fields"}
+"""What goes back beside a call, by the name under which it is kept: Google's, LiteLLM's."""
+
+
+def has_fields(message: dict[str, Any]) -> bool:
+    """Tell whether a message, or a fragment of one, has fields that go back with the turn."""
+    return bool(
+        message.get("reasoning_details") or message.get("thinking_blocks") or message.get(_OPAQUE)
+    )
+
+
+def has_extra(call: dict[str, Any]) -> bool:
+    """Tell whether something stands beside a call that goes back with it."""
+    return any(call.get(name) for name in _EXTRAS.values())
+
+
+_Place = tuple[str, int, str]
+"""The list of a row, its number there, and its type."""
 
 
 @final
@@ -196,43 +221,55 @@ class GivenBack:
     """Collects the fields of one reply that go back, as its fragments come."""
 
     def __init__(self) -> None:
-        self._details: dict[tuple[int, str], dict[str, Any]] = {}
-        self._pieces: dict[tuple[int, str], dict[str, list[str]]] = {}
-        """The pieces of these fields, by the detail's index and type."""
-        self._extras: dict[int, Any] = {}
+        self._rows: dict[_Place, dict[str, Any]] = {}
+        self._pieces: dict[_Place, dict[str, list[str]]] = {}
+        """The pieces of these fields, by the row's place."""
+        self._ended = 0
+        """The number of `thinking_blocks` that have ended."""
+        self._opaque: list[str] = []
+        self._extras: dict[str, dict[str, Any]] = {}
 
-    def add_details(self, details: Any) -> None:
-        """Take in a fragment's `reasoning_details`: pieces of one index are one."""
-        for detail in map(as_object, as_array(details)):
+    def add_fields(self, message: dict[str, Any]) -> None:
+        """Take in what a message, or a fragment of one, has that goes back with the turn."""
+        for detail in map(as_object, as_array(message.get(_LISTS["details"]))):
             place = detail.get("index")
             if not isinstance(place, int):
-                place = len(self._details)
-            key = (place, str(detail.get("type")))
-            known = self._details.setdefault(key, {})
-            for name, value in detail.items():
-                if name in _TEXT_FIELDS and isinstance(value, str):
-                    self._pieces.setdefault(key, {}).setdefault(name, []).append(value)
-                    known.setdefault(name)  # the fields stay in their order
-                elif value is not None or name not in known:
-                    known[name] = value
+                place = len(self._rows)
+            self._add_row(("details", place, str(detail.get("type"))), detail)
+        for block in map(as_object, as_array(message.get(_LISTS["blocks"]))):
+            self._add_row(("blocks", self._ended, str(block.get("type"))), block)
+            self._ended += bool(block.get("signature") or block.get("data"))
+        if isinstance(opaque := message.get(_OPAQUE), str):
+            self._opaque.append(opaque)
 
-    def add_extra(self, call: Any, number: int) -> None:
+    def _add_row(self, key: _Place, row: dict[str, Any]) -> None:
+        """Take in a row of a list, or a piece of one: those of one place are one."""
+        known = self._rows.setdefault(key, {})
+        for name, value in row.items():
+            if name in _TEXT_FIELDS and isinstance(value, str):
+                self._pieces.setdefault(key, {}).setdefault(name, []).append(value)
+                known.setdefault(name)  # the fields stay in their order
+            elif value is not None or name not in known:
+                known[name] = value
+
+    def add_extra(self, call: dict[str, Any], number: int) -> None:
         """Take in what stands beside a call, by the call's number."""
-        if extra := as_object(call).get("extra_content"):
-            self._extras[number] = extra
+        for kept, name in _EXTRAS.items():
+            if extra := call.get(name):
+                self._extras.setdefault(kept, {})[str(number)] = extra
 
     def thought(self, model: str) -> Thought | None:
         """Return all of it as a thought of that model, or None if nothing came that can go back."""
-        if not self._details and not self._extras:
-            return None
         kept: dict[str, Any] = {}
-        if self._details:
-            kept["details"] = [
-                detail | {name: "".join(texts) for name, texts in self._pieces.get(key, {}).items()}
-                for key, detail in self._details.items()
-            ]
-        if self._extras:
-            kept["extras"] = {str(number): extra for number, extra in self._extras.items()}
+        for key, row in self._rows.items():
+            texts = self._pieces.get(key, {}).items()
+            whole = row | {name: "".join(pieces) for name, pieces in texts}
+            kept.setdefault(key[0], []).append(whole)
+        if self._opaque:
+            kept["opaque"] = "".join(self._opaque)
+        kept |= self._extras
+        if not kept:
+            return None
         try:
             written = dump_json(kept).encode()
         except TypeError:
@@ -240,10 +277,12 @@ class GivenBack:
         return Thought(model=model, redacted=_PREFIX + urlsafe_b64encode(written).decode())
 
 
-def thoughts_to_give_back(details: Any, calls: Sequence[Any], model: str) -> tuple[Thought, ...]:
-    """Return what goes back of a whole reply: its details, and what stands beside its calls."""
+def thoughts_to_give_back(
+    message: dict[str, Any], calls: Sequence[dict[str, Any]], model: str
+) -> tuple[Thought, ...]:
+    """Return what goes back of a whole reply: its fields, and what stands beside its calls."""
     given_back = GivenBack()
-    given_back.add_details(details)
+    given_back.add_fields(message)
     for number, call in enumerate(calls):
         given_back.add_extra(call, number)
     thought = given_back.thought(model)
@@ -265,13 +304,23 @@ def give_back(encoded: dict[str, Any], message: Message, model: str, field: str)
         encoded[field] = reasoning
     for thought in own:
         kept = _read_kept(thought.redacted)
-        if details := as_array(kept.get("details")):
-            encoded["reasoning_details"] = details
-        calls = encoded.get("tool_calls", ())
-        for key, extra in as_object(kept.get("extras")).items():
-            number = read_small_number(key)
-            if number is not None and number < len(calls):
-                calls[number]["extra_content"] = extra
+        encoded |= {
+            other: rows for name, other in _LISTS.items() if (rows := as_array(kept.get(name)))
+        }
+        if opaque := kept.get("opaque"):
+            encoded[_OPAQUE] = opaque
+        for name, beside in _EXTRAS.items():
+            _put_beside_calls(encoded.get("tool_calls", ()), beside, as_object(kept.get(name)))
+
+
+def _put_beside_calls(
+    calls: Sequence[dict[str, Any]], name: str, extras: Mapping[str, Any]
+) -> None:
+    """Put under that name beside each call what is kept for its number."""
+    for key, extra in extras.items():
+        number = read_small_number(key)
+        if number is not None and number < len(calls):
+            calls[number][name] = extra
 
 
 def kept_signatures(message: Message, model: str) -> dict[int, str]:

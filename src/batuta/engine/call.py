@@ -127,6 +127,23 @@ class JsonTextFilter:
         return len(text)
 
 
+_PREFIXES = ("functions.", "default_api.", "default_api:")
+_NAME_CHARACTERS = 1024
+
+
+def _plain_name(name: str) -> str:
+    """Return a tool's name without what models of known families write around it.
+
+    Kimi's write `functions.weather:0`, Gemini's `default_api:weather`, gpt-oss
+    `functions.weather<|channel|>commentary`.
+    """
+    plain = name[:_NAME_CHARACTERS].partition("<|")[0].strip(" \t\r\n\"'`")
+    for prefix in _PREFIXES:
+        plain = plain.removeprefix(prefix)
+    begun, colon, number = plain.rpartition(":")
+    return begun if colon and number.isdecimal() else plain
+
+
 @final
 class OfferedTools:
     """The tool calls of a reply as its client sees them, by fragments and as a whole."""
@@ -158,7 +175,7 @@ class OfferedTools:
         """
         place = (delta.choice, index)
         if place not in self._indices:
-            offered = self._is_offered(delta.tool_name)
+            offered = self._offered_name(delta.tool_name) is not None
             self._indices[place] = self._offered_calls[delta.choice] if offered else None
             self._offered_calls[delta.choice] += offered
         mine = self._indices[place]
@@ -168,6 +185,7 @@ class OfferedTools:
             delta,
             tool_index=mine,
             tool_id=self._call_id(delta.tool_id, mine) if delta.tool_id else "",
+            tool_name=self._offered_name(delta.tool_name) or delta.tool_name,
         )
 
     def drop_undeclared_calls(self, reply: Reply) -> Reply:
@@ -177,21 +195,23 @@ class OfferedTools:
             reply = replace(reply, alternatives=others)
         if not reply.tool_calls:
             return reply
-        offered = [call for call in reply.tool_calls if self._is_offered(call.name)]
+        named = ((self._offered_name(call.name), call) for call in reply.tool_calls)
+        offered = [(name, call) for name, call in named if name is not None]
         calls = tuple(
-            ToolCall(id=self._call_id(call.id, number), name=call.name, arguments=call.arguments)
-            for number, call in enumerate(offered)
+            ToolCall(id=self._call_id(call.id, number), name=name, arguments=call.arguments)
+            for number, (name, call) in enumerate(offered)
         )
         ends_with_none = not calls and reply.finish is Finish.TOOL_CALLS
         return replace(
             reply, tool_calls=calls, finish=Finish.STOP if ends_with_none else reply.finish
         )
 
-    def _is_offered(self, name: str) -> bool:
-        """Tell whether the client declared the tool; no other reaches it."""
+    def _offered_name(self, name: str) -> str | None:
+        """Find the tool of the client's that a call names; no other reaches it."""
         if self._request.tool_choice == "none":
-            return False
-        return any(tool.name == name for tool in self._request.tools)
+            return None
+        names = {tool.name for tool in self._request.tools}
+        return next((one for one in (name, _plain_name(name)) if one in names), None)
 
     def _call_id(self, given: str, number: int) -> str:
         return given if self._make_id is None else self._make_id(number)

@@ -16,6 +16,7 @@ from batuta.clients.decoding import (
     as_object,
     as_string,
     dump_json,
+    is_end_mark,
     is_wrong_count,
     load_json,
     need_string,
@@ -88,6 +89,8 @@ class AnthropicStreamAccumulator:
 
     def add_event(self, event: str, data: bytes) -> Sequence[Delta]:
         """Return the fragments of one event; `ping` and unknown events have none."""
+        if is_end_mark(data):
+            return ()
         content = load_json(data)
         kind = as_string(content.get("type"))
         if kind not in _EVENTS and (event in _EVENTS or not kind):
@@ -156,8 +159,8 @@ class AnthropicStreamAccumulator:
             self._open_search = ""
             self._blocks[index] = number = len(self._calls)
             # Usually empty; servers that do not stream the input send it here, and some do both.
-            if whole := as_object(block.get("input")):
-                self._given[number] = dump_json(whole)
+            if whole := block.get("input"):
+                self._given[number] = arguments_text(dump_json(whole))
             return (
                 *self._tell_given(number),
                 self._calls.start_call(as_string(block.get("id")), block["name"]),
@@ -195,12 +198,12 @@ class AnthropicStreamAccumulator:
     def _add_block_delta(self, index: int, delta: dict[str, Any]) -> Sequence[Delta]:
         kind = delta["type"]
         if kind == "text_delta":
-            return self._add_text(need_string(delta["text"]), "")
+            return self._add_text(need_string(delta["text"] or ""), "")
         if kind == "signature_delta":
             self._signature_pieces.append(as_string(delta.get("signature")))
         if kind == "thinking_delta":
-            self._thought_pieces.append(need_string(delta["thinking"]))
-            return self._add_text("", delta["thinking"])
+            self._thought_pieces.append(need_string(delta["thinking"] or ""))
+            return self._add_text("", self._thought_pieces[-1])
         if kind == "citations_delta":
             _read_citation(self._searches, as_object(delta.get("citation")))
         if kind == "input_json_delta" and self._open_search and index not in self._blocks:
@@ -300,7 +303,7 @@ def _find_queries(blocks: Sequence[dict[str, Any]]) -> dict[str, str]:
 def _name_cited(searches: SearchReader, block: dict[str, Any]) -> str:
     """Return what names the pages that a whole block of text cites."""
     _read_citations(searches, block)
-    return searches.end_text((block["text"],))
+    return searches.end_text((block["text"] or "",))
 
 
 def _read_citations(searches: SearchReader, block: dict[str, Any]) -> None:
@@ -336,7 +339,7 @@ def parse_message(data: Any, model: str = "") -> ProviderReply:
     """
     if data.get("type") == "error" or data.get("error"):
         raise ErrorReply(data)
-    blocks = data["content"]
+    blocks = data["content"] or ()
     if isinstance(blocks, str):  # as requests may say it
         blocks = [{"type": "text", "text": blocks}]
     text: list[str] = []
@@ -347,18 +350,17 @@ def parse_message(data: Any, model: str = "") -> ProviderReply:
     queries = _find_queries(blocks)
     for block in blocks:
         if block["type"] == "text":
-            whole = block["text"] + _name_cited(searches, block)
+            whole = (block["text"] or "") + _name_cited(searches, block)
             text.append(whole)
             length += len(whole)
         elif block["type"] == _FOUND:
             query = queries.get(as_string(block.get("tool_use_id")), "")
             _read_result(searches, block, query, length)
         elif block["type"] == "thinking":
-            reasoning.append(block["thinking"])
+            reasoning.append(block["thinking"] or "")
         elif block["type"] == "tool_use":
-            calls.start_call(
-                as_string(block.get("id")), block["name"], arguments_text(dump_json(block["input"]))
-            )
+            arguments = arguments_text(dump_json(block.get("input")))
+            calls.start_call(as_string(block.get("id")), block["name"], arguments)
     reply = Reply(
         text="".join(text),
         reasoning="".join(reasoning),

@@ -11,12 +11,14 @@ from batuta.clients.decoding import (
     ErrorReply,
     ProviderReply,
     ToolCallAccumulator,
+    arguments_text,
     as_array,
     as_count,
     as_object,
     as_string,
     check_choices,
     dump_json,
+    is_end_mark,
     is_wrong_count,
     load_json,
     raise_counts,
@@ -60,7 +62,8 @@ class _CandidateAccumulator:
         if reason := candidate.get("finishReason"):
             self.finish = read_finish(reason)
         parts = as_array(as_object(candidate.get("content")).get("parts"))
-        deltas = [delta for part in parts if (delta := self._add_part(part)) is not None]
+        told = (self._add_part(part) for part in parts if part)
+        deltas = [delta for delta in told if delta is not None]
         self._add_grounding(as_object(candidate.get("groundingMetadata")))
         if self.finish is not None:
             deltas += self._tell_searches()
@@ -123,8 +126,8 @@ class _CandidateAccumulator:
 
     def _add_part(self, part: dict[str, Any]) -> Delta | None:
         if call := part.get("functionCall"):
-            given: Any = call.get("args") or {}
-            arguments = given if isinstance(given, str) else dump_json(given)
+            given: Any = call.get("args")
+            arguments = arguments_text(given if isinstance(given, str) else dump_json(given))
             if signature := as_string(part.get("thoughtSignature")):
                 signed = {"extra_content": {"google": {"thought_signature": signature}}}
                 self._given_back.add_extra(signed, len(self._calls))
@@ -174,7 +177,7 @@ class GeminiStreamAccumulator:
 
     def add_event(self, event: str, data: bytes) -> Sequence[Delta]:
         """Return the fragments of one event."""
-        return self.add_chunk(load_json(data))
+        return () if is_end_mark(data) else self.add_chunk(load_json(data))
 
     def add_chunk(self, chunk: Any) -> Sequence[Delta]:
         """Return the fragments of one response.

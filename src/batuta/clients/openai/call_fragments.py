@@ -25,6 +25,8 @@ from batuta.clients.decoding import (
 from batuta.core import Delta, ToolCall
 
 _MAX_NAME_CHARACTERS = 1024
+_UNTOLD = {"", "n", '"', "`"}
+"""What arguments begin with that may be told only when they are whole."""
 _STRUCTURE = re.compile(r'\\.|["{}\[\]]', re.DOTALL)
 
 
@@ -66,10 +68,10 @@ class _Call:
     def is_held(self) -> bool:
         """True if the arguments so far may be told only when they are whole.
 
-        They are the text of an object, one in a code block, or an empty one, as which some servers
-        begin every call.
+        They are blank so far, `null`, the text of an object, one in a code block, or an empty one,
+        as which some servers begin every call.
         """
-        return self.pieces == ["{}"] or "".join(self.pieces[:2]).lstrip()[:1] in {'"', "`"}
+        return self.pieces == ["{}"] or "".join(self.pieces[:2]).lstrip()[:1] in _UNTOLD
 
     def add_arguments(self, arguments: str) -> None:
         """Take in a piece of the arguments."""
@@ -123,11 +125,13 @@ class CallFragments:
             TypeError: what a provider sent in place of a string is none.
             ValueError: the calls are too many, or the name of one changes after its arguments.
         """
-        function = as_object(fragment.get("function"))
+        function = called_function(fragment)
         call_id = as_string(fragment.get("id"))
         name = need_string(function.get("name") or "")
         arguments = function_arguments(function)
         index = fragment.get("index")
+        if isinstance(index, float) and index.is_integer():
+            index = int(index)
         call = self._find_call(index, call_id, name, arguments)
         if call is None:
             if not (call_id or name or arguments):
@@ -231,9 +235,14 @@ def _add_name(call: _Call, name: str) -> None:
     call.name = whole
 
 
+def called_function(call: dict[str, Any]) -> dict[str, Any]:
+    """Return the name and the arguments of a call; some servers put them beside its id."""
+    return as_object(call.get("function")) or call
+
+
 def function_arguments(function: dict[str, Any]) -> str:
-    """Return the arguments as JSON text; some servers send the object itself."""
-    arguments = function.get("arguments")
+    """Return the arguments as JSON text; some servers send the object itself, or call it so."""
+    arguments = function.get("arguments", function.get("parameters"))
     if arguments is None:
         return ""
     return arguments if isinstance(arguments, str) else dump_json(arguments)

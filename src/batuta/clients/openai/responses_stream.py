@@ -11,12 +11,14 @@ from batuta.clients.decoding import (
     ErrorReply,
     ProviderReply,
     ToolCallAccumulator,
+    arguments_text,
     as_array,
     as_count,
     as_object,
     as_string,
     bound_usage,
     dump_json,
+    is_end_mark,
     is_wrong_count,
     join_halves,
     load_json,
@@ -106,7 +108,7 @@ class ResponsesStreamAccumulator:
         Raises:
             ErrorReply: the event is an error.
         """
-        if data == b"[DONE]":
+        if is_end_mark(data):
             return ()
         content = load_json(data)
         kind = as_string(content.get("type")) or event
@@ -151,7 +153,7 @@ class ResponsesStreamAccumulator:
         output = as_array(response.get("output"))
         if len(output) > _MAX_ITEMS:
             raise ValueError(f"more than {_MAX_ITEMS:,} items in one response")
-        for place, item in enumerate(output):
+        for place, item in enumerate(map(as_object, output)):
             known = self._place_of(place, item)
             deltas += self._read_item(known, item, is_whole=True)
         self._ended = response
@@ -220,7 +222,10 @@ class ResponsesStreamAccumulator:
             return self._read_search(known, item) if is_whole else []
         deltas: list[Delta] = []
         for name in ("summary", "content"):
-            for number, part in enumerate(as_array(item.get(name))):
+            parts = item.get(name)
+            if isinstance(parts, str):  # as requests may say it
+                parts = [{"text": parts}]
+            for number, part in enumerate(as_array(parts)):
                 where = {f"{name}_index": number, "in": name}
                 deltas += self._read_part(known, where, as_object(part))
         if is_whole and not known.has_thought and (thought := _thought_of(item, self._asked)):
@@ -270,6 +275,9 @@ class ResponsesStreamAccumulator:
             given = dump_json(given)
         if kind == "custom_tool_call":
             given = dump_json({"input": given or ""}) if is_whole else None
+        elif is_whole and given:
+            said = next(filter(None, known.arguments), "")
+            given = given if said and given.startswith(said) else arguments_text(given)
         rest = self._unsaid_rest(known.arguments, given or "")
         if rest:
             known.arguments.append(rest)
@@ -298,7 +306,7 @@ class ResponsesStreamAccumulator:
         is_call = kind == "response.function_call_arguments.delta"
         if text is None and not is_call:
             return ()
-        known, fragment = self._item_at(event), need_string(event["delta"])
+        known, fragment = self._item_at(event), need_string(event["delta"] or "")
         if text is None:
             known.arguments.append(fragment)
             return self._tell_arguments(known, fragment)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from decimal import Decimal
 from typing import Any, final
 
 from batuta.clients.data_url import read_picture_address
@@ -19,6 +18,7 @@ from batuta.clients.decoding import (
     as_string,
     bound_usage,
     check_choices,
+    is_end_mark,
     is_wrong_count,
     load_json,
     parse_logprobs,
@@ -29,14 +29,17 @@ from batuta.clients.decoding import (
 )
 from batuta.clients.error_mapping import find_stated_error
 from batuta.clients.finish_reasons import read_finish
-from batuta.clients.openai.call_fragments import CallFragments, function_arguments
-from batuta.clients.tool_turns import GivenBack, thoughts_to_give_back
+from batuta.clients.native_search import SearchReader
+from batuta.clients.openai.call_fragments import (
+    CallFragments,
+    called_function,
+    function_arguments,
+)
+from batuta.clients.stated_cost import stated_usd
+from batuta.clients.tool_turns import GivenBack, has_extra, has_fields, thoughts_to_give_back
 from batuta.core import Delta, Finish, Image, Reply, TokenLogprob, Usage
 
 _COUNTS = ("prompt_tokens", "completion_tokens")
-_MOST_USD = 10_000
-"""Dollars of one call at most; more is not believed."""
-_USD_PLACES = 15
 
 
 @final
@@ -55,6 +58,7 @@ class _ChoiceAccumulator:
         self._calls = CallFragments()
         self._logprobs: list[TokenLogprob] = []
         self._images: dict[Image, None] = {}
+        self._cited = SearchReader()
         self.finish: Finish | None = None
         self._refused = False
         self._has_words = False
@@ -77,9 +81,15 @@ class _ChoiceAccumulator:
             images=tuple(self._images),
         )
 
-    def add_fragment(self, choice: dict[str, Any]) -> Sequence[Delta]:
-        """Return the fragments of the choice of one chunk."""
-        if reason := choice.get("finish_reason"):
+    def add_fragment(self, choice: dict[str, Any], pages: Sequence[Any] = ()) -> Sequence[Delta]:
+        """Return the fragments of the choice of one chunk.
+
+        Args:
+            choice: the choice.
+            pages: the addresses that the chunk says the answer rests on.
+        """
+        reason = choice.get("finish_reason")
+        if reason and reason != "null":
             self.finish = _parse_finish(choice, reason)
             self._matched = _matched_stop_text(choice)
         message = self._fields_of(choice)
@@ -98,7 +108,7 @@ class _ChoiceAccumulator:
             self._text.append(text)
             self._length += len(text)
             self._reasoning.append(reasoning)
-            refused = bool(message.get("refusal")) and not message.get("content")
+            refused = _is_refusal(message)
             self._refused = self._refused or refused
             deltas.append(
                 Delta(
@@ -109,13 +119,21 @@ class _ChoiceAccumulator:
                     logprobs=logprobs,
                 )
             )
-        if details := message.get("reasoning_details"):
-            self._fields_to_give_back().add_details(details)
-        for call in _tool_calls_of(message):
-            deltas += self._numbered(self._calls.add_fragment(as_object(call)))
-            if as_object(call).get("extra_content"):
-                self._fields_to_give_back().add_extra(call, self._calls.last_number)
+        deltas += self._add_calls(message)
+        if pages or message.get("annotations"):
+            _read_cited(self._cited, message, pages)
         return deltas + self.flush() if self.finish is not None else deltas
+
+    def _add_calls(self, message: dict[str, Any]) -> list[Delta]:
+        """Take in the calls of a fragment, and the fields that go back with the turn."""
+        deltas: list[Delta] = []
+        if has_fields(message):
+            self._fields_to_give_back().add_fields(message)
+        for call in _tool_calls_of(message):
+            deltas += self._calls.add_fragment(call)
+            if has_extra(call):
+                self._fields_to_give_back().add_extra(call, self._calls.last_number)
+        return self._numbered(deltas)
 
     def _fields_to_give_back(self) -> GivenBack:
         if self._given_back is None:
@@ -127,7 +145,10 @@ class _ChoiceAccumulator:
 
         Some servers send a whole message in the only one, and some the older API's pieces of text.
         """
-        if delta := as_object(choice.get("delta")):
+        delta = choice.get("delta")
+        if isinstance(delta, str):
+            return {"content": delta}
+        if delta := as_object(delta):
             return delta
         if text := choice.get("text"):
             return {"content": text}
@@ -152,8 +173,13 @@ class _ChoiceAccumulator:
         raise ValueError("the message at the end begins with words that no piece had")
 
     def flush(self) -> list[Delta]:
-        """Tell what waited for more that might have come."""
-        return self._numbered(self._calls.flush())
+        """Tell what waited for more that might have come, and the pages that the text cites."""
+        deltas = self._numbered(self._calls.flush())
+        if named := self._cited.end_text(self._text):
+            self._text.append(named)
+            self._length += len(named)
+            deltas.append(Delta(text=named, choice=self._number))
+        return deltas
 
     def _numbered(self, deltas: Sequence[Delta]) -> list[Delta]:
         """Put the number of their choice on the fragments."""
@@ -191,7 +217,7 @@ class OpenAIStreamAccumulator:
             ErrorReply: the event is an error.
             ValueError: the stream ends, and nothing of it was a reply.
         """
-        if data == b"[DONE]":
+        if is_end_mark(data):
             return self._close()
         chunk = load_json(data)
         if chunk.get("error") or event == "error":
@@ -208,7 +234,12 @@ class OpenAIStreamAccumulator:
             self._note_field(name)
             self._note_field = None
         check_choices(len(choices))
-        return [delta for choice in choices for delta in self._choice(choice).add_fragment(choice)]
+        pages = as_array(chunk.get("citations"))
+        return [
+            delta
+            for choice in choices
+            for delta in self._choice(choice).add_fragment(choice, pages)
+        ]
 
     def _close(self) -> Sequence[Delta]:
         if not self._choices:
@@ -247,7 +278,7 @@ def _joined_reply(replies: Sequence[Reply], usage: Any) -> ProviderReply:
     return ProviderReply(
         reply=reply,
         usage=parse_usage(usage),
-        usd=reported_usd(usage),
+        usd=stated_usd(usage),
         audio_input=_audio_tokens(usage),
     )
 
@@ -279,30 +310,50 @@ def parse_completion(data: Any, asked: str = "") -> ProviderReply:
     check_choices(len(choices))
     if len(choices) > 1:
         choices = sorted(choices, key=lambda choice: as_count(choice.get("index")))
-    replies = [_parse_choice(choice, as_string(data.get("model")), asked) for choice in choices]
+    model, pages = as_string(data.get("model")), as_array(data.get("citations"))
+    replies = [_parse_choice(choice, model, asked, pages) for choice in choices]
     return _joined_reply(replies, _usage_of(data))
 
 
-def _parse_choice(choice: dict[str, Any], model: str, asked: str) -> Reply:
-    message, calls = choice["message"], ToolCallAccumulator()
-    made, details = _tool_calls_of(message), message.get("reasoning_details")
+def _parse_choice(choice: dict[str, Any], model: str, asked: str, pages: Sequence[Any]) -> Reply:
+    message, calls = _whole_message(choice), ToolCallAccumulator()
+    made = _tool_calls_of(message)
     for call in made:
-        function = call["function"]
+        function = called_function(call)
         arguments = arguments_text(function_arguments(function))
         calls.start_call(as_string(call.get("id")), function["name"], arguments)
     finish = _parse_finish(choice, choice.get("finish_reason"))
+    text, cited = _message_text(message), SearchReader()
+    _read_cited(cited, message, pages)
     return Reply(
-        text=_message_text(message),
+        text=text + cited.end_text((text,)),
         reasoning=_message_reasoning(message),
         tool_calls=calls.tool_calls(),
         finish=resolve_finish(finish, calls.tool_calls()),
         model=model,
         stop_sequence=_matched_stop_text(choice),
-        thoughts=thoughts_to_give_back(details, made, asked) if details or made else (),
-        is_refusal=bool(message.get("refusal")) and not message.get("content"),
+        thoughts=thoughts_to_give_back(message, made, asked),
+        is_refusal=_is_refusal(message),
         logprobs=parse_logprobs(choice),
         images=_pictures_of(message),
     )
+
+
+def _whole_message(choice: dict[str, Any]) -> dict[str, Any]:
+    """Return the message of a whole reply.
+
+    The older API has a text in its place, and Azure nothing where its filter took all of it.
+
+    Raises:
+        KeyError: there is none, and no reason for it.
+    """
+    if (message := choice.get("message")) is not None:
+        return message
+    if (text := choice.get("text")) is not None:
+        return {"content": text}
+    if read_finish(choice["finish_reason"]) is not Finish.CONTENT_FILTER:
+        raise KeyError("message")
+    return {}
 
 
 def parse_usage(usage: Any) -> Usage | None:
@@ -324,21 +375,12 @@ def parse_usage(usage: Any) -> Usage | None:
     return bound_usage(prompt, output, cached=cached, written=written, reasoning=reasoning)
 
 
-def reported_usd(usage: Any) -> Decimal | None:
-    """Return OpenRouter's own statement of the call's dollars, which beats any price table."""
-    cost = as_object(usage).get("cost")
-    if isinstance(cost, bool) or not isinstance(cost, (int, float)) or not 0 <= cost <= _MOST_USD:
-        return None
-    return round(Decimal(str(cost)), _USD_PLACES)
-
-
 def _parse_finish(choice: dict[str, Any], reason: Any) -> Finish:
     if reason == "error":  # OpenRouter: the model behind it broke off
         raise ErrorReply(choice)
     message = as_object(choice.get("delta") or choice.get("message"))
-    if message.get("refusal"):
-        return Finish.CONTENT_FILTER
-    return read_finish(reason)
+    refused = message.get("refusal") or _is_refusal(message)
+    return Finish.CONTENT_FILTER if refused else read_finish(reason)
 
 
 def _matched_stop_text(choice: dict[str, Any]) -> str | None:
@@ -354,7 +396,7 @@ def _tool_calls_of(message: dict[str, Any]) -> Sequence[Any]:
         return (as_object(calls),)  # one, without its list
     if not calls and (call := message.get("function_call")):
         return ({"index": 0, "function": call},)
-    return calls or ()
+    return [as_object(call) for call in calls or () if call]
 
 
 def _message_text(message: dict[str, Any]) -> str:
@@ -365,45 +407,77 @@ def _message_text(message: dict[str, Any]) -> str:
     """
     content = message.get("content")
     if content is None or isinstance(content, str):
-        return content or as_string(message.get("refusal"))
+        return content or _other_text(message)
     parts = [content] if "text" in as_object(content) else as_array(content)
     if not parts and content != []:
         raise TypeError("the content is neither a text nor parts")
-    return "".join(map(_part_text, parts)) or as_string(message.get("refusal"))
+    return "".join(map(_part_text, parts)) or _other_text(message)
+
+
+def _other_text(message: dict[str, Any]) -> str:
+    """Return the words that stand beside the content: a refusal, or those of a recording."""
+    refusal, recorded = message.get("refusal"), message.get("audio")
+    return as_string(refusal) or (
+        as_string(as_object(recorded).get("transcript")) if recorded else ""
+    )
 
 
 def _part_text(part: Any) -> str:
-    return part if isinstance(part, str) else as_string(as_object(part).get("text"))
+    if isinstance(part, str):
+        return part
+    fields = as_object(part)
+    return as_string(fields.get("text")) or as_string(fields.get("refusal"))
+
+
+def _is_refusal(message: dict[str, Any]) -> bool:
+    """Tell whether a message says a refusal and nothing else."""
+    content = message.get("content")
+    if not content:
+        return bool(message.get("refusal"))
+    return isinstance(content, list) and all(
+        as_object(part).get("type") == "refusal" for part in as_array(content)
+    )
 
 
 def reasoning_field_of(message: Any) -> str:
     """Name the field of a message that holds plain reasoning; return "" if none does."""
     fields = as_object(message)
-    names = ("reasoning_content", "reasoning")
+    names = ("reasoning_content", "reasoning", "reasoning_text", "thinking")
     return next((name for name in names if fields.get(name) and isinstance(fields[name], str)), "")
 
 
 def _message_reasoning(message: dict[str, Any]) -> str:
-    """Return the first of the three fields that has any: two say the same."""
+    """Return the first of the fields that has any: two say the same."""
     if name := reasoning_field_of(message):
         return message[name]
-    details = message.get("reasoning_details")
+    details = message.get("reasoning_details") or message.get("thinking_blocks")
     if not details:
         return _thinking_parts(message)
     rows = [as_object(detail) for detail in as_array(details)]
-    return "".join(as_string(row.get("text")) or as_string(row.get("summary")) for row in rows)
+    names = ("text", "summary", "thinking")
+    return "".join(next(filter(None, (as_string(row.get(n)) for n in names)), "") for row in rows)
 
 
 def _thinking_parts(message: dict[str, Any]) -> str:
-    """Return the reasoning among the parts of the content, as Magistral tells it."""
+    """Return the reasoning among the parts of the content, as Magistral and Databricks tell it."""
     content = message.get("content")
     if content is None or isinstance(content, str):
         return ""
-    parts = [as_object(part).get("thinking") for part in as_array(content)]
+    rows = map(as_object, as_array(content))
+    parts = [row.get("thinking") or row.get("summary") for row in rows]
     return "".join(
         part if isinstance(part, str) else "".join(map(_part_text, as_array(part)))
         for part in parts
     )
+
+
+def _read_cited(cited: SearchReader, message: dict[str, Any], pages: Sequence[Any]) -> None:
+    """Take in the pages that an answer cites: those of its annotations, or of the whole reply."""
+    for annotation in map(as_object, as_array(message.get("annotations"))):
+        page = as_object(annotation.get("url_citation")) or annotation
+        cited.cite(as_string(page.get("url")))
+    for page in pages:
+        cited.cite(as_string(page))
 
 
 def _pictures_of(message: dict[str, Any]) -> tuple[Image, ...]:

@@ -79,7 +79,8 @@ def _bare_token(token: TokenLogprob) -> dict[str, Any]:
 
 def finish_reason(reply: Reply) -> str:
     """Return why the answer's text ends."""
-    if reply.tool_calls:
+    cut = reply.finish in {Finish.LENGTH, Finish.CONTENT_FILTER}
+    if reply.tool_calls and not cut:
         return "tool_calls"
     ended = reply.finish in {Finish.DECLINED, Finish.NO_OUTPUT} or reply.is_refusal
     return "stop" if ended else reply.finish.value
