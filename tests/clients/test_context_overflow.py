@@ -33,6 +33,13 @@ OVERFLOWS = [
     (400, "the input length exceeds the context length", (None, None)),
     (400, "Please reduce the length of the messages or completion. Current length is 9000 while limit is 8192", (9000, 8192)),
     (400, "The prompt is too long: 300000, model maximum context length: 131071", (300000, 131071)),
+    (400, "The number of tokens 9000 is larger than the model max length 8192", None),
+    (400, "This model supports at most 8,192 input tokens", None),
+    (400, "request exceeds context: n_prompt_tokens (9000) >= n_ctx (8192)", None),
+    (400, "Your prompt is larger than the context", None),
+    (400, "Conversation is too long", (None, None)),
+    (413, "Request too large", (None, None)),
+    (400, "输入内容过长", (None, None)),
     (400, "Trying to keep the first 9000 tokens when context the overflows. However, the model is loaded with context length of only 4096 tokens", (9000, 4096)),
 ]  # fmt: skip
 
@@ -82,6 +89,9 @@ def test_too_many_tokens_a_minute_are_a_rate():
         (400, "max_tokens: 100000 > 64000, which is the maximum allowed number of output tokens", errors.BadRequestError),
         (400, "max_tokens must be less than 8192", errors.BadRequestError),
         (400, "image exceeds 5 MB maximum: 6000000 bytes > 5242880 bytes", errors.BadRequestError),
+        (400, "Requested max_tokens exceeds the model output limit", errors.BadRequestError),
+        (400, "temperature exceeds the maximum of 2", errors.BadRequestError),
+        (400, "The schema is too long", errors.BadRequestError),
         (400, "Invalid 'tools[0].function.name': string too long", errors.BadRequestError),
         (500, "it broke", errors.ProviderOverloadedError),
         (503, "Context size has been exceeded", errors.ProviderOverloadedError),

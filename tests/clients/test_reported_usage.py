@@ -10,8 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batuta.clients.decoding import ProviderReply
-from batuta.clients.error_mapping import parse_retry_after
-from batuta.clients.openai.stream import reported_usd
 from batuta.clients.reply_cost import (
     MARGIN,
     SERVER_TOKENS,
@@ -19,6 +17,8 @@ from batuta.clients.reply_cost import (
     UNCAPPED_OUTPUT_TOKENS,
     count_reply,
 )
+from batuta.clients.retry_after import parse_retry_after
+from batuta.clients.stated_cost import stated_usd
 from batuta.core import Price, Reply, Request, Sampling, Usage, Worker, WorkerId, user_message
 from batuta.core.cost_bound import MIN_OUTPUT_TOKENS, bound_call_cost, max_prompt_tokens
 from batuta.usage import ASSUMED_PRICE
@@ -156,7 +156,7 @@ def test_dollars_of_a_worker_without_a_price_are_bounded_by_the_assumed_one():
     "cost", [-1, math.nan, math.inf, -math.inf, "9999", True, 10**400, None, [], {}]
 )
 def test_a_cost_that_is_no_amount_is_not_believed(cost):
-    assert reported_usd({"cost": cost}) is None
+    assert stated_usd({"cost": cost}) is None
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import Any
 
@@ -15,6 +12,7 @@ import orjson
 
 from batuta.clients.decoding import as_array, as_object, as_string, join_halves
 from batuta.clients.http_target import NO_KEY, Secret, redact_secrets
+from batuta.clients.retry_after import find_wait
 from batuta.core import Sampling
 from batuta.core.redaction import first_words, hide_addresses
 from batuta.errors import (
@@ -37,14 +35,12 @@ _READ_CHARACTERS = 4 * MESSAGE_CHARACTERS
 """Characters of a message that are read; anything beyond them is not reported."""
 WORDS_CHARACTERS = 4_000
 """Characters of an error body that are searched for what is meant and what is refused."""
-MAX_RETRY_SECONDS = 86_400.0
-"""The longest wait; longer ones are shortened to it."""
-
 MAX_STATUS = 599
 
 _NO_CREDIT = re.compile(
     r"insufficient_quota|insufficient[_ ](?:account[_ ])?(?:balance|credits?|funds|quota)"
     r"|billing_error|billing_(?:hard_)?limit|arrearage|payment required|out of credits?"
+    r"|(?:\bno|\bany|available) credits|purchase (?:more )?credits|spending limit"
     r"|balance (?:is )?(?:insufficient|not enough|too low)"
     r"|credit balance is too low|余额不足|欠费",
     re.IGNORECASE,
@@ -58,13 +54,19 @@ _TOO_LONG = re.compile(
     r"|\btokens?\b[^.]{0,60}(?:exceed|more than|greater than|must be (?:<|less)|than max)"
     r"|must have less than \d{1,9} tokens|context the overflow|超长|长度超|超出.{0,8}长度"
     r"|prompt is too long|input is too long|input token count|too many (?:input )?tokens"
-    r"|maximum number of tokens allowed",
+    r"|maximum number of tokens allowed|at most [\d,]{1,12} (?:input|prompt) tokens"
+    r"|(?:exceeds?|larger than) (?:the |this )?(?:model'?s? )?(?:max(?:imum)? )?(?:context|length)"
+    r"|conversation is too long|request (?:is )?too large"
+    r"|(?:输入|上下文|提示).{0,8}(?:过长|太长|超过)",
     re.IGNORECASE,
 )
 _PAGE = re.compile(r"\s*<[a-z!?]", re.IGNORECASE)
 _BAD_KEY = re.compile(
     r"api_key_invalid|invalid_api_key|api key (?:not valid|not found|expired)", re.IGNORECASE
 )
+_NO_MODEL = re.compile(r"model_not_(?:found|available|exist)|deploymentnotfound", re.IGNORECASE)
+_THROTTLED = re.compile(r"throttl|rate_?limit", re.IGNORECASE)
+"""Matches the codes of a rate limit; Bedrock answers them with the status 400."""
 _TOO_OFTEN = re.compile(r"rate[ _-]?limit|too many requests|requests per minute", re.IGNORECASE)
 _STATUS_OF_TYPE: Mapping[str, int] = {
     "authentication_error": 401,
@@ -98,8 +100,13 @@ _ERROR_BY_STATUS: Mapping[int, type[ClientError]] = {
     403: ProviderAuthError,
     404: ModelNotFoundError,
     408: ProviderTimeoutError,
+    409: ProviderOverloadedError,
+    424: ProviderOverloadedError,
+    425: ProviderOverloadedError,
     429: RateLimitError,
+    498: ProviderOverloadedError,
 }
+"""409 is a lock or a model that loads, 424 a failure behind the server, 498 a lack of capacity."""
 _ERROR_SENTENCES: Mapping[type[ClientError], str] = {
     ProviderAuthError: "refused the key",
     ModelNotFoundError: "does not have this model",
@@ -131,7 +138,7 @@ def error_from_response(
         address: parts of the address that was called, removed as well.
     """
     codes, message = _error_codes_and_message(payload)
-    kind = _error_class(status, " ".join((*codes, message)))
+    kind = _error_class(status, " ".join(codes), message)
     said_first = " ".join(join_halves(first_words(message, _READ_CHARACTERS)).split())
     short = hide_addresses(redact_secrets(said_first, key), address)
     if len(short) > MESSAGE_CHARACTERS:
@@ -140,9 +147,10 @@ def error_from_response(
     if kind is ModelNotFoundError and isinstance(payload, str):
         fallback = "has no such API at this address, so its base_url may be wrong"
     sentence = f"the provider {fallback} ({status})" + (f": {short}" if short else "")
-    wait = parse_retry_after(headers or {})
-    if wait is None and kind in {RateLimitError, ProviderOverloadedError}:
-        wait = _retry_delay(payload)
+    wait = None
+    if kind in {RateLimitError, ProviderOverloadedError}:
+        limited = kind is RateLimitError
+        wait = find_wait(headers or {}, payload, message, resets=limited)
     error = kind(sentence, status=status, retry_after=wait)
     error.words = _whole_words(payload)
     return error
@@ -177,21 +185,6 @@ def _status_of_words(words: str) -> int | None:
     return HTTPStatus.TOO_MANY_REQUESTS if _TOO_OFTEN.search(words) else None
 
 
-def parse_retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds to wait by `retry-after-ms` or `retry-after` (seconds or a date).
-
-    None means that neither says it.
-    """
-    milliseconds = _parse_seconds(headers.get("retry-after-ms"))
-    if milliseconds is not None:
-        return milliseconds / 1000
-    value = headers.get("retry-after")
-    if value is None:
-        return None
-    seconds = _parse_seconds(value)
-    return _seconds_until(value) if seconds is None else seconds
-
-
 def decode_body(body: bytes) -> Any:
     """Return `body` as JSON if it is JSON, else as text."""
     try:
@@ -200,17 +193,23 @@ def decode_body(body: bytes) -> Any:
         return body.decode("utf-8", "replace")
 
 
-def _error_class(status: int, words: str) -> type[ClientError]:
-    refused = HTTPStatus.BAD_REQUEST <= status < HTTPStatus.INTERNAL_SERVER_ERROR
+def _error_class(status: int, codes: str, message: str) -> type[ClientError]:
+    words, of_request = f"{codes} {message}", status == HTTPStatus.BAD_REQUEST
     if status >= HTTPStatus.BAD_REQUEST and _NO_CREDIT.search(words):
         return InsufficientCreditError
-    if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE and _OF_A_MINUTE.search(words):
-        return RateLimitError
-    if status in _CONTEXT_STATUSES and _TOO_LONG.search(words):
-        return ContextLengthError
-    if status == HTTPStatus.BAD_REQUEST and _BAD_KEY.search(words):
-        return ProviderAuthError
-    if refused:
+    by_words = (
+        (of_request and _THROTTLED.search(codes), RateLimitError),
+        (
+            status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE and _OF_A_MINUTE.search(words),
+            RateLimitError,
+        ),
+        (status in _CONTEXT_STATUSES and _TOO_LONG.search(words), ContextLengthError),
+        (of_request and _BAD_KEY.search(words), ProviderAuthError),
+        (of_request and _NO_MODEL.search(codes), ModelNotFoundError),
+    )
+    if (found := next((kind for says, kind in by_words if says), None)) is not None:
+        return found
+    if HTTPStatus.BAD_REQUEST <= status < HTTPStatus.INTERNAL_SERVER_ERROR:
         return _ERROR_BY_STATUS.get(status, BadRequestError)
     return InvalidReplyError if status < HTTPStatus.BAD_REQUEST else ProviderOverloadedError
 
@@ -233,17 +232,25 @@ def _stated_codes_and_message(payload: Any) -> tuple[tuple[str, ...], str]:
         # A proxy's HTML page tells nobody anything.
         return (), "" if _PAGE.match(payload) else payload
     top = as_object(as_array(payload)[0] if as_array(payload) else payload)
-    error = top.get("error")
-    if isinstance(error, str):
-        return (), error
-    body = as_object(error) or top
-    fields = [body.get(name) for name in ("code", "type", "status")]
+    body = as_object(top.get("error")) or top
+    body = as_object(body.get("error")) or body
+    fields = [body.get(name) for name in ("code", "type", "status", "__type")]
     fields += [as_object(detail).get("reason") for detail in as_array(body.get("details"))]
-    message = as_string(body.get("message")) or as_string(body.get("detail"))
-    raw = as_string(
-        as_object(body.get("metadata")).get("raw")
-    )  # OpenRouter: the provider's own words
+    message = _find_words(body)
+    raw = _find_words(as_object(body.get("metadata")).get("raw"))  # OpenRouter: the provider's own
     return tuple(as_string(f) for f in fields if f), f"{message}: {raw}" if raw else message
+
+
+_MOST_NESTED = 4
+
+
+def _find_words(value: Any, nested: int = _MOST_NESTED) -> str:
+    """Return the first words in an error body, wherever it has them."""
+    if isinstance(value, str) or not nested:
+        return as_string(value)
+    fields = as_object(value)
+    places = [*as_array(value), *(fields[name] for name in _ALL_WORDS if fields.get(name))]
+    return next((found for place in places if (found := _find_words(place, nested - 1))), "")
 
 
 def _whole_words(payload: Any) -> str:
@@ -255,35 +262,9 @@ def _whole_words(payload: Any) -> str:
     return words[:WORDS_CHARACTERS]
 
 
-def _parse_seconds(text: str | None) -> float | None:
-    try:
-        value = float(text) if text is not None else math.nan
-    except ValueError:
-        return None
-    return min(max(value, 0.0), MAX_RETRY_SECONDS) if math.isfinite(value) else None
-
-
-def _seconds_until(date: str) -> float | None:
-    try:
-        moment = parsedate_to_datetime(date)
-    except (OverflowError, ValueError):
-        return None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return min(max((moment - datetime.now(UTC)).total_seconds(), 0.0), MAX_RETRY_SECONDS)
-
-
-def _retry_delay(payload: Any) -> float | None:
-    """Return Gemini's `retryDelay: "34s"` in the details of its error."""
-    top = as_object(as_array(payload)[0] if as_array(payload) else payload)
-    for detail in as_array(as_object(top.get("error")).get("details")):
-        delay = as_string(as_object(detail).get("retryDelay"))
-        if delay.endswith("s"):
-            return _parse_seconds(delay[:-1])
-    return None
-
-
 _WORDS = ("message", "msg", "error_msg", "errorMessage", "detail", "status_msg", "error_message")
+_ALL_WORDS = (*_WORDS, "Message", "error_description", "error", "errors", "title")
+"""Fields in which an error says for people what is wrong, the most telling first."""
 _CODES = ("code", "error_code", "errorCode", "status_code", "type", "status")
 _ANSWERS = ("choices", "candidates", "output", "content", "promptFeedback", "data")
 """Every answer that is not an error has one of these fields."""
