@@ -177,6 +177,13 @@ FIELDS = [
     ("reasoning_effort", (400, error("`reasoning_effort` is not supported with this model")), ""),
     ("reasoning_effort", (422, {"object": "error", "message": forbidden("reasoning_effort")}), ""),
     ("seed", (400, "unknown parameter: seed"), ""),
+    ("seed", (400, error("seed must not be set")), ""),
+    ("seed", (400, error("please remove seed")), ""),
+    ("seed", (400, error("参数 seed 不支持")), ""),
+    ("stream_options", (400, error("stream_options is only allowed for plain models")), ""),
+    ("parallel_tool_calls", (400, error("parallel_tool_calls cannot be set for it")), ""),
+    ("temperature", (400, error("`temperature` may only be set to 1 when thinking is enabled.")), ""),
+    ("temperature", (400, error("temperature: it is fixed when thinking is enabled")), ""),
 ]  # fmt: skip
 EVERYTHING = Request(
     messages=HI,
@@ -293,6 +300,12 @@ def marked(body):
 
 
 OTHERS = [
+    (
+        when(lambda b: b.get("tool_choice") == "required",
+             error("Thinking may not be enabled when tool_choice forces tool use.")),
+        Request(messages=HI, tools=WEATHER, tool_choice="required", sampling=Sampling(effort="high")),
+        "'reasoning': {'effort': 'high'}",
+    ),
     (
         when(lambda b: isinstance(b.get("tool_choice"), dict) or b.get("tool_choice") == "required",
              error("The tool_choice parameter does not support being set to required or object")),

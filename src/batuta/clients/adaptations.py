@@ -254,9 +254,10 @@ _REFUSAL = re.compile(
     r"unsupported|not (?:currently )?support|n't support|unrecogni[sz]ed|not recogni[sz]ed"
     r"|unknown|unexpected|not permitted|not allowed|extra[_ ](?:input|field|forbidden)|unavailable"
     r"|not (?:a )?valid|not available|not implemented|not enabled"
-    r"|\binvalid\b(?! request)|additional propert|not exist|can(?:not|'t) be used"
-    r"|deprecated|must be one of|not one of|only the default|should be|expected one of"
-    r"|failed to parse|(?:not|n't) both\b"
+    r"|\binvalid\b(?! request)|additional propert|not exist|deprecated|must be one of|not one of"
+    r"|only the default|should be|expected one of|failed to parse|(?:not|n't) both\b"
+    r"|can(?:not|'t) be (?:used|set|specified|combined|passed)|must not be|may (?:not|only) be"
+    r"|is (?:disabled|only allowed)|\bremove\b|do not (?:pass|send|set)|when thinking|不支持"
 )
 
 
@@ -313,8 +314,8 @@ _ANSWERS = (
     ),
     _Answer("no_developer_role", re.compile(r"developer|message role|invalid role")),
     _Answer("no_reasoning", re.compile(r"reasoning_content|reasoning_details|[.'\"`]reasoning\b")),
-    _Answer("no_effort", re.compile(r"reasoning|thinking|\bthink\b|effort")),
     _Answer("no_forced_calls", re.compile(r"tool[_ ]choice|toolchoice|tool_config|forced tool")),
+    _Answer("no_effort", re.compile(r"reasoning|thinking|\bthink\b|effort")),
     _Answer("say_json", re.compile(r"must contain the word.{0,6}json"), refuses=False),
     _Answer(
         "no_json_schema",
