@@ -415,6 +415,9 @@ CLIENTS = {
     "Ollama's arguments, a tool that gave null": {
         "messages": [*HI, {"role": "assistant", "content": None, "tool_calls": [CALL]}, {"role": "tool", "tool_call_id": "c1", "content": None}],
     },
+    "an assistant and a tool that said no parts": {
+        "messages": [*HI, {"role": "assistant", "content": [], "tool_calls": [CALL]}, {"role": "tool", "tool_call_id": "c1", "content": []}],
+    },
     "Responses' parts": {"messages": [{"role": "user", "content": [{"type": "input_text", "text": "Hi"}]}]},
 }  # fmt: skip
 
@@ -430,6 +433,29 @@ async def test_what_local_servers_clients_send_is_taken(fields):
     parts = [part for message in ada.requests[0].messages for part in message.parts]
     calls = [part for part in parts if isinstance(part, ToolCall)]
     assert [call.arguments for call in calls] in ([], ['{"a":1}'])
+
+
+async def test_a_schema_beside_json_object_binds_as_one():
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    ada = ScriptedClient(lambda _: '{"n": 1}')
+    async with Serving(ada=ada) as server:
+        form = {"type": "json_object", "schema": schema}  # Together, Fireworks, llama.cpp
+        body = {"model": "worker/ada", "messages": HI, "response_format": form}
+        status, _, said = await server.post(json=body)
+    assert status == 200, said
+    assert ada.requests[0].response_format.schema == schema
+
+
+@pytest.mark.parametrize("name", ["prefix", "partial"])
+async def test_an_answer_that_was_begun_by_a_client_is_not_dropped_in_silence(name):
+    begun = {"role": "assistant", "content": "Sure", name: True}  # DeepSeek, Mistral; Moonshot
+    async with Serving(ada=ScriptedClient(lambda _: "Hello.")) as server:
+        body = {"model": "worker/ada", "messages": [*HI, begun]}
+        status, _, said = await server.post(json=body)
+        assert (status, said["error"]["param"]) == (400, f"messages[1].{name}")
+        begun[name] = False
+        status, _, said = await server.post(json=body)
+        assert status == 200
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,8 @@ _ROLES = tuple(role.value for role in Role)
 _UNSUPPORTED_PARTS = {"video_url", "audio"}
 """Kinds of content that the API knows and no worker here is given."""
 
+_BEGUN_FLAGS = ("prefix", "partial")
+"""Flags with which DeepSeek, Mistral and Moonshot go on with an assistant's words."""
 _MAX_SEED = 2**63 - 1
 _MAX_TOKENS = 100_000_000
 _MAX_STOPS = 16
@@ -243,7 +245,10 @@ def _parse_message(turn: Fields) -> Message:
 def _parse_assistant(turn: Fields, name: str | None) -> Message:
     if turn.get("function_call") is not None:
         raise unsupported_parameter(turn.path("function_call"), "use 'tool_calls'.")
-    parts = [*_parse_parts(turn, images=False)] if turn.get("content") is not None else []
+    for begun in _BEGUN_FLAGS:
+        if turn.get(begun):
+            raise unsupported_parameter(turn.path(begun), "answers are not begun by clients here.")
+    parts = [*_parse_parts(turn, images=False)] if turn.get("content") not in (None, []) else []
     refusal = turn.text("refusal")
     if refusal:
         parts.append(Text(refusal))
@@ -276,7 +281,7 @@ def _parse_tool_call(call: Fields) -> ToolCall:
 
 def _tool_text(turn: Fields) -> str:
     """Return the content of a tool's turn: text only, empty if the tool gave nothing."""
-    if turn.get("content") is None:
+    if turn.get("content") in (None, []):
         return ""
     parts = _parse_parts(turn, images=False)
     return "".join(part.text for part in parts if isinstance(part, Text))

@@ -218,8 +218,11 @@ def parse_response_format(body: Fields) -> ResponseFormat | None:
     kind = form.choice("type", ("text", "json_object", "json_schema"))
     if kind == "text":
         return None
-    if kind == "json_object":
+    if kind == "json_object" and form.get("schema") is None:
         return ResponseFormat(kind="json_object")
+    if kind == "json_object":  # as Together, Fireworks and llama.cpp have it
+        schema = checked_schema(form.need_object("schema"))
+        return ResponseFormat(kind="json_schema", schema=schema)
     wanted = form.need_object("json_schema")
     return ResponseFormat(
         kind="json_schema",
