@@ -38,7 +38,7 @@ def parse_retry_after(headers: Mapping[str, str]) -> float | None:
     for name in _MILLISECONDS:
         milliseconds = _parse_number(headers.get(name))
         if milliseconds is not None:
-            return _bounded(milliseconds / 1000)
+            return _bound_wait(milliseconds / 1000)
     value = headers.get("retry-after")
     return None if value is None else _parse_wait(value)
 
@@ -66,17 +66,17 @@ def _parse_wait(text: str) -> float | None:
     if number is not None:
         if number > _SECONDS_SINCE:
             number = number / (1000 if number > _MILLISECONDS_SINCE else 1) - time.time()
-        return _bounded(number)
+        return _bound_wait(number)
     rest = _DURATION.sub("", text[:_DURATION_CHARACTERS].lower())
-    return _seconds_until(text) if rest.strip() else _duration(text.lower())
+    return _seconds_until(text) if rest.strip() else _read_duration(text.lower())
 
 
-def _duration(text: str) -> float | None:
+def _read_duration(text: str) -> float | None:
     found = [
         float(number) * _UNITS[unit]
         for number, unit in _DURATION.findall(text[:_DURATION_CHARACTERS])
     ]
-    return _bounded(sum(found)) if found else None
+    return _bound_wait(sum(found)) if found else None
 
 
 def _parse_number(text: str | None) -> float | None:
@@ -87,7 +87,7 @@ def _parse_number(text: str | None) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _bounded(seconds: float) -> float:
+def _bound_wait(seconds: float) -> float:
     return min(max(seconds, 0.0), MAX_RETRY_SECONDS)
 
 
@@ -99,12 +99,12 @@ def _seconds_until(date: str) -> float | None:
         return None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    return _bounded((moment - datetime.now(UTC)).total_seconds())
+    return _bound_wait((moment - datetime.now(UTC)).total_seconds())
 
 
 def _wait_in_words(words: str) -> float | None:
     found = _IN_WORDS.search(words.lower())
-    return None if found is None else _duration(found[1])
+    return None if found is None else _read_duration(found[1])
 
 
 def _wait_for_reset(headers: Mapping[str, str]) -> float | None:
@@ -137,8 +137,8 @@ def _bodies_of(payload: Any) -> Iterator[dict[str, Any]]:
 def _headers_in(payload: Any) -> dict[str, str]:
     """Return the headers that OpenRouter puts into the body of an error."""
     for body in _bodies_of(payload):
-        if told := as_object(as_object(body.get("metadata")).get("headers")):
-            return {name: str(value) for name, value in told.items()}
+        if limits := as_object(as_object(body.get("metadata")).get("headers")):
+            return {name: str(value) for name, value in limits.items()}
     return {}
 
 

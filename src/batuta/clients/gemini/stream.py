@@ -62,8 +62,8 @@ class _CandidateAccumulator:
         if reason := candidate.get("finishReason"):
             self.finish = read_finish(reason)
         parts = as_array(as_object(candidate.get("content")).get("parts"))
-        told = (self._add_part(part) for part in parts if part)
-        deltas = [delta for delta in told if delta is not None]
+        read = (self._add_part(part) for part in parts if part)
+        deltas = [delta for delta in read if delta is not None]
         self._add_grounding(as_object(candidate.get("groundingMetadata")))
         if self.finish is not None:
             deltas += self._tell_searches()

@@ -276,8 +276,8 @@ class ResponsesStreamAccumulator:
         if kind == "custom_tool_call":
             given = dump_json({"input": given or ""}) if is_whole else None
         elif is_whole and given:
-            said = next(filter(None, known.arguments), "")
-            given = given if said and given.startswith(said) else arguments_text(given)
+            begun = next(filter(None, known.arguments), "")
+            given = given if begun and given.startswith(begun) else arguments_text(given)
         rest = self._unsaid_rest(known.arguments, given or "")
         if rest:
             known.arguments.append(rest)
