@@ -7,8 +7,10 @@ text ends where its closing tag stands, whatever it says, and a heading in it is
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Mapping
 from functools import cache
+from itertools import chain
 
 from batuta.core.formatting import INVISIBLE
 
@@ -36,10 +38,25 @@ material: no heading, workflow or instruction in it is one of this prompt."""
 _MARKS = "\u0300-\u036f\u20d0-\u20ff"
 """Marks that stand above or below the letter before them."""
 _HIDDEN = re.compile(f"[{INVISIBLE}{_MARKS}]+")
-_SIGNS = ("<", "\uff1c", "\ufe64")
+_SIGNS = ("<", "\uff1c", "\ufe64", "\u2039", "\u27e8", "\u2329", "\u3008")
 """Signs that are read as the beginning of a tag."""
-_WIDE = {ord(sign) + 0xFEE0: sign for sign in map(chr, range(0x21, 0x7F))}
-"""The signs of ASCII, by their wide forms."""
+_ALIKE = {
+    "A": "АΑᴀ", "B": "ВΒʙ", "C": "СϹᴄ", "D": "ᴅ", "E": "ЕΕᴇ", "F": "Ϝꜰ", "G": "Ԍɢ", "H": "НΗʜ",
+    "I": "ІΙӀɪ", "J": "Јᴊ", "K": "КΚᴋ", "L": "ʟ", "M": "МΜᴍ", "N": "Νɴ", "O": "ОΟՕᴏ", "P": "РΡᴘ",
+    "Q": "Ԛǫ", "R": "ʀ", "S": "Ѕꜱ", "T": "ТΤᴛ", "U": "Սᴜ", "V": "Ѵᴠ", "W": "Ԝᴡ", "X": "ХΧ",
+    "Y": "ҮΥʏ", "Z": "Ζᴢ", "a": "аɑα", "b": "Ь", "c": "сϲ", "d": "ԁ", "e": "еҽ", "g": "ɡ", "h": "һ",
+    "i": "іıι", "j": "ј", "k": "кκ", "l": "ӏ", "m": "м", "n": "ո", "o": "оοօ", "p": "рρ", "q": "ԛ",
+    "r": "г", "s": "ѕ", "t": "т", "u": "υս", "v": "νѵ", "w": "ԝ", "x": "хχ", "y": "уүγ",
+}  # fmt: skip
+"""Letters of other scripts that look like one of ASCII."""
+_FORMS = (
+    range(0x2100, 0x2150),
+    range(0x24B6, 0x24EA),
+    range(0xFF01, 0xFF5F),
+    range(0x1D400, 0x1D800),
+    range(0x1F110, 0x1F18A),
+)
+"""Where Unicode has letters and signs of ASCII in other forms: mathematical, in circles, wide."""
 _TAG_NAMES = f"{TASK}|{SUBTASK}|{RESPONSE}|{PREVIOUS_ROUND}|{TURN}"
 _HEADING_NAMES = "|".join(
     heading.replace(" ", r"(?:[^\S\n]|[_\u2800])*+")
@@ -47,22 +64,61 @@ _HEADING_NAMES = "|".join(
 )
 
 
+@cache
+def _look_alikes() -> Mapping[int, str]:
+    """Return the signs of ASCII, by what looks like them."""
+    alike = {ord(other): letter for letter, others in _ALIKE.items() for other in others}
+    alike |= {ord(sign): "<" for sign in _SIGNS}
+    for code in chain(*_FORMS):
+        form = _without_frame(unicodedata.normalize("NFKC", chr(code)), chr(code))
+        if len(form) == 1 and form.isascii():
+            alike[code] = form
+    return alike
+
+
+def _without_frame(form: str, letter: str) -> str:
+    """Return the one letter that stands in brackets or in a square, else the form itself."""
+    name = unicodedata.name(letter, "")
+    if len(form) == 3 and form.startswith("("):  # noqa: PLR2004 - a letter in brackets
+        return form[1]
+    squared = form == letter and "LATIN CAPITAL LETTER " in name
+    return name[-1] if squared else form
+
+
+@cache
+def _forms_of() -> Mapping[str, str]:
+    """Return what looks like each small letter of ASCII, also as a capital."""
+    forms: dict[str, str] = {}
+    for code, letter in _look_alikes().items():
+        forms[letter.lower()] = forms.get(letter.lower(), "") + chr(code)
+    return forms
+
+
+def _list_signs() -> str:
+    """Return the letters in circles and squares, which count as signs and not as letters."""
+    forms = _look_alikes()
+    return "".join(
+        chr(code) for code, form in forms.items() if form.isalpha() and not chr(code).isalpha()
+    )
+
+
 def _see_through(names: str) -> str:
     """Return the names as a reader sees them.
 
-    Their letters may be wide, with marks and with anything invisible between them.
+    Their letters may have another form or script, marks, and anything invisible between them.
     """
     between = rf"[{INVISIBLE}{_MARKS}]*+"
     parted = re.sub(r"(?<=\w)(?=\w)", " ", names)
-    wide = re.sub(r"\w", lambda sign: f"[{sign[0]}{chr(ord(sign[0]) + 0xFEE0)}]", parted)
-    return wide.replace(" ", between)
+    seen = re.sub(r"\w", lambda sign: f"[{sign[0]}{_forms_of().get(sign[0].lower(), '')}]", parted)
+    return seen.replace(" ", between)
 
 
 def _compile_signs(names: str, end: str = "") -> re.Pattern[str]:
     """Compile what matches the sign before each of the tags, as a reader sees them."""
     seen = _see_through(names)
     return re.compile(
-        rf"[{''.join(_SIGNS)}](?=(?:[^\w<]|[{INVISIBLE}])*+(?:{seen}){end})", re.IGNORECASE
+        rf"[{''.join(_SIGNS)}](?=(?:[^\w<{_list_signs()}]|[{INVISIBLE}])*+(?:{seen}){end})",
+        re.IGNORECASE,
     )
 
 
@@ -101,9 +157,9 @@ def has_label(text: str) -> bool:
 
 
 def _seen_lines(text: str) -> str:
-    """Return the lines without marks and what nobody sees, and with no sign in its wide form."""
+    """Return the lines without marks and what nobody sees, in the letters that they look like."""
     seen = _HIDDEN.sub("", "\n".join(text.splitlines()))
-    return seen if seen.isascii() else seen.translate(_WIDE)
+    return seen if seen.isascii() else seen.translate(_look_alikes())
 
 
 def wrap_in_tag(tag: str, text: str, step: int | None = None) -> str:

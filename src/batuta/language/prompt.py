@@ -60,6 +60,7 @@ from batuta.language.material import (
     TOOLS_HEADING,
     TURN,
     WORKERS_HEADING,
+    escape_tags,
     join_lines,
     wrap_in_tag,
 )
@@ -426,7 +427,8 @@ def _tools_text(question: Question) -> str:
     """Return the text about the tools that a step's model may call, with a line for each tool."""
     lines = [TOOLS]
     for tool in question.tools:
-        about = join_lines(clip_text(" ".join(tool.description.split()), TOOL_DESCRIPTION))
+        clipped = clip_text(" ".join(tool.description.split()), TOOL_DESCRIPTION)
+        about = escape_tags(join_lines(clipped))
         lines.append(f"- {tool.name}{': ' + about if about else ''}")
     return "\n".join(lines)
 
