@@ -19,7 +19,7 @@ from batuta.conductors.sessions.state import (
     WarmPrefix,
 )
 from batuta.core import Cost, WorkerId
-from batuta.gateway.serving.session_call import KEPT_SECONDS, LocalSessions, RedisSessions
+from batuta.gateway.serving.session_memory import KEPT_SECONDS, LocalSessions, RedisSessions
 from batuta.store.key_permissions import KeyPermissions, permissions_json, read_permissions
 from gateway.keyed_server import COST, KeyedServer
 from gateway.live_server import HI

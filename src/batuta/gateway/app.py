@@ -51,7 +51,7 @@ from batuta.gateway.serving.execute import RunService
 from batuta.gateway.serving.models import Catalogue, ServedModel
 from batuta.gateway.serving.moderation import MODERATIONS_PATH, ModerationEndpoint
 from batuta.gateway.serving.pool_editor import PoolEditor
-from batuta.gateway.serving.session_call import LocalSessions, SessionMemory
+from batuta.gateway.serving.session_memory import LocalSessions, SessionMemory
 from batuta.gateway.serving.shadow import ShadowRuns
 from batuta.gateway.serving.uploaded_files import FileLimits, UploadedFiles
 from batuta.gateway.serving.waiting_runs import PendingToolRuns, SharedWaitingRuns

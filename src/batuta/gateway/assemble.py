@@ -60,7 +60,7 @@ from batuta.gateway.serving.models import (
     served_models,
 )
 from batuta.gateway.serving.pool_editor import PoolEditor
-from batuta.gateway.serving.session_call import LocalSessions, RedisSessions
+from batuta.gateway.serving.session_memory import LocalSessions, RedisSessions
 from batuta.gateway.serving.similar_questions import SimilarQuestions
 from batuta.gateway.serving.uploaded_files import FileLimits
 from batuta.gateway.serving.waiting_runs import RedisWaitingRuns, SharedWaitingRuns

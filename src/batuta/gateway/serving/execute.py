@@ -55,13 +55,12 @@ from batuta.gateway.serving.prepare import (
     load_served_model,
 )
 from batuta.gateway.serving.session_call import (
-    LocalSessions,
     SessionKeeper,
-    SessionMemory,
     SessionPlan,
     rules_of_key,
 )
 from batuta.gateway.serving.session_funds import SessionFunds
+from batuta.gateway.serving.session_memory import LocalSessions, SessionMemory
 from batuta.gateway.serving.shadow import ShadowRuns
 from batuta.gateway.serving.tenant_memory import ConversationWorkers, ReasoningMemory
 from batuta.gateway.serving.uploaded_files import NO_FILES_KEPT, UploadedFiles

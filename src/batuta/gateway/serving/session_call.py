@@ -9,16 +9,12 @@ sends another tenant's name of a session gets another id. No words of a conversa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import partial
-from time import monotonic, time
-from typing import Any, Protocol, TypeVar, cast, final
+from time import time
+from typing import TypeVar, final
 
-import orjson
-
-from batuta.clients.redis_connections import RedisConnections
 from batuta.conductors.sessions.boundaries import find_moment
 from batuta.conductors.sessions.patterns import (
     Conducting,
@@ -30,18 +26,14 @@ from batuta.conductors.sessions.patterns import (
 )
 from batuta.conductors.sessions.saving import estimate_alone
 from batuta.conductors.sessions.state import (
-    MOST_THREADS,
-    NEW_SESSION,
     SessionEntry,
     SessionRules,
     SessionState,
     SessionThread,
     Turn,
-    WarmPrefix,
     read_turn,
 )
 from batuta.core import (
-    Cost,
     Limits,
     Plan,
     Pool,
@@ -60,10 +52,9 @@ from batuta.gateway.errors import APIError
 from batuta.gateway.serving.cost_bound import estimate_prompt_tokens, least_call_usd
 from batuta.gateway.serving.models import ServedModel
 from batuta.gateway.serving.parsed_call import NO_SESSION_LIMITS, ParsedCall, SessionLimits
-from batuta.gateway.serving.tenant_memory import Clock, TenantMemory
+from batuta.gateway.serving.session_memory import SessionMemory
 from batuta.offload.threads import read_off_loop
 from batuta.store.key_permissions import KeyPermissions
-from batuta.store.ledger import nano_to_usd, usd_cap_to_nano, usd_to_nano
 
 COST_HEADER = "x-batuta-session-cost"
 UNPRICED_HEADER = "x-batuta-session-unpriced-calls"
@@ -420,235 +411,3 @@ def _consultations_of(round_: Round) -> int:
     last = len(round_.workflow) - 1 if round_.workflow is not None else 0
     advised = sum(1 for step in round_.steps if step.index != last)
     return advised + bool(round_.decision.draft.usage.calls)
-
-
-MAX_SESSIONS = 10_000
-"""Sessions in memory; the oldest of the tenant with the most goes first."""
-KEPT_SECONDS = 24 * 3600.0
-"""Seconds after its last request for which a session is remembered."""
-
-# The ledger is added to by Redis itself, so no request of another replica is lost.
-_NOTE = """
-local key, thread, turn, state = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
-local replaces = ARGV[9]
-redis.call('HINCRBY', key, 'nano', ARGV[4])
-redis.call('HINCRBY', key, 'unpriced', ARGV[5])
-redis.call('HINCRBY', key, 'consultations', ARGV[6])
-redis.call('HINCRBY', key, 'counted', ARGV[10])
-redis.call('HDEL', key, 'held:' .. ARGV[11])
-if thread ~= '' then
-  local before = redis.call('HGET', key, 'turn:' .. thread)
-  if before ~= turn and replaces == '' then redis.call('HINCRBY', key, 'turns', 1) end
-  redis.call('HSET', key, 'turn:' .. thread, turn, 'thread:' .. thread, state)
-  local order, kept = thread, 1
-  for one in string.gmatch(redis.call('HGET', key, 'order') or '', '[^ ]+') do
-    if one ~= thread then
-      if one ~= replaces and kept < tonumber(ARGV[7]) then
-        order, kept = order .. ' ' .. one, kept + 1
-      else
-        redis.call('HDEL', key, 'turn:' .. one, 'thread:' .. one)
-      end
-    end
-  end
-  redis.call('HSET', key, 'order', order)
-end
-redis.call('EXPIRE', key, ARGV[8])
-return redis.call('HGETALL', key)
-"""
-
-
-_HOLD = """
-local key, own, wanted, least = KEYS[1], 'held:' .. ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local room, fields = tonumber(ARGV[4]), redis.call('HGETALL', key)
-for at = 1, #fields, 2 do
-  local name = fields[at]
-  if name == 'nano' or name == 'counted' or (string.sub(name, 1, 5) == 'held:' and name ~= own) then
-    room = room - tonumber(fields[at + 1])
-  end
-end
-if room < least then return -1 end
-local held = math.min(wanted, room)
-redis.call('HSET', key, own, string.format('%.0f', held))
-redis.call('EXPIRE', key, ARGV[5])
-return held
-"""
-
-
-class SessionMemory(Protocol):
-    """The states of sessions.
-
-    Laws: what all runs of a session hold and have cost never passes a limit that they have in
-    common; a session of which nothing is known is new; entries of one session are added one after
-    another, whoever notes them; of n threads the newest `MOST_THREADS` are kept.
-    """
-
-    async def load(self, tenant: str, session: str) -> SessionState:
-        """Return the session's state."""
-        ...
-
-    async def note(self, tenant: str, session: str, entry: SessionEntry) -> SessionState:
-        """Add what a request did, and return the state after it."""
-        ...
-
-    async def hold(
-        self, tenant: str, session: str, run: str, *, usd: Decimal, least: Decimal, most: Decimal
-    ) -> Decimal | None:
-        """Let the run hold `usd`, or what there is; None if that is less than `least`.
-
-        Args:
-            tenant: whose session it is.
-            session: the session's id.
-            run: the run's id; it holds nothing more from when it is noted.
-            usd: dollars that it wants to hold, with what it holds.
-            least: what will do.
-            most: what the session may cost.
-        """
-        ...
-
-
-@final
-class LocalSessions:
-    """The sessions of this process."""
-
-    def __init__(self, *, most: int = MAX_SESSIONS, clock: Clock = monotonic) -> None:
-        """Know no session yet.
-
-        Args:
-            most: sessions at most.
-            clock: tells the seconds.
-        """
-        self._states = TenantMemory[str, SessionState](most, KEPT_SECONDS, clock)
-
-    def __len__(self) -> int:
-        return len(self._states)
-
-    async def load(self, tenant: str, session: str) -> SessionState:
-        """Return the session's state."""
-        return self._states.get(tenant, session) or NEW_SESSION
-
-    async def note(self, tenant: str, session: str, entry: SessionEntry) -> SessionState:
-        """Add what a request did, and return the state after it."""
-        state = (self._states.get(tenant, session) or NEW_SESSION).with_entry(entry)
-        self._states.put(tenant, session, state)
-        return state
-
-    async def hold(
-        self, tenant: str, session: str, run: str, *, usd: Decimal, least: Decimal, most: Decimal
-    ) -> Decimal | None:
-        """Let the run hold so much, or what there is."""
-        state = self._states.get(tenant, session) or NEW_SESSION
-        room = state.left_usd(most, run) or Decimal(0)
-        if room < least:
-            return None
-        held = min(usd, room)
-        self._states.put(tenant, session, state.with_hold(run, held))
-        return held
-
-
-@final
-class RedisSessions:
-    """The sessions of all replicas, in Redis; of this one alone while Redis is away."""
-
-    def __init__(self, redis: RedisConnections) -> None:
-        self._redis = redis
-        self._local = LocalSessions(clock=redis.clock)
-
-    async def load(self, tenant: str, session: str) -> SessionState:
-        """Return the session's state."""
-        found: Any = await self._redis.ask(lambda redis: redis.hgetall(_redis_key(session)))
-        if found is None:
-            return await self._local.load(tenant, session)
-        return read_state(found)
-
-    async def note(self, tenant: str, session: str, entry: SessionEntry) -> SessionState:
-        """Add what a request did, and return the state after it."""
-        after = entry.after
-        args = (
-            entry.thread,
-            after.turn,
-            orjson.dumps(asdict(after)),
-            usd_to_nano(entry.cost.usd),
-            entry.cost.unpriced_calls,
-            entry.consultations,
-            MOST_THREADS,
-            int(KEPT_SECONDS),
-            entry.replaces,
-            usd_to_nano(entry.counted),
-            entry.run,
-        )
-        stored: Any = await self._redis.ask(
-            lambda redis: redis.eval(_NOTE, 1, _redis_key(session), *args)
-        )
-        if stored is None:
-            return await self._local.note(tenant, session, entry)
-        flat = cast("list[Any]", stored)
-        return read_state(dict(zip(flat[::2], flat[1::2], strict=True)))
-
-    async def hold(
-        self, tenant: str, session: str, run: str, *, usd: Decimal, least: Decimal, most: Decimal
-    ) -> Decimal | None:
-        """Let the run hold so much, or what there is."""
-        nano = (usd_to_nano(usd), usd_to_nano(least), usd_cap_to_nano(most))
-        args = (run, *nano, int(KEPT_SECONDS))
-        held: Any = await self._redis.ask(
-            lambda redis: redis.eval(_HOLD, 1, _redis_key(session), *args)
-        )
-        if held is None:
-            return await self._local.hold(tenant, session, run, usd=usd, least=least, most=most)
-        return None if held < 0 else min(usd, nano_to_usd(int(held)))
-
-
-_HELD = "held:"
-"""Before a run's id it is the name of the field that has what the run holds."""
-
-
-def _redis_key(session: str) -> str:
-    return f"batuta:session:{{{session}}}"
-
-
-def read_state(fields: Mapping[Any, Any]) -> SessionState:
-    """Read the state from the fields of its hash in Redis; what cannot be read is not there."""
-    texts = {_as_text(name): value for name, value in fields.items()}
-    order = _as_text(texts.get("order", "")).split()
-    threads = {key: _read_thread(texts.get(f"thread:{key}")) for key in reversed(order)}
-    return SessionState(
-        cost=Cost(
-            nano_to_usd(int(texts.get("nano", 0))), unpriced_calls=int(texts.get("unpriced", 0))
-        ),
-        counted=nano_to_usd(int(texts.get("counted", 0))),
-        holds={
-            name.removeprefix(_HELD): nano_to_usd(int(nano))
-            for name, nano in texts.items()
-            if name.startswith(_HELD)
-        },
-        turns=int(texts.get("turns", 0)),
-        consultations=int(texts.get("consultations", 0)),
-        threads={key: thread for key, thread in threads.items() if thread is not None},
-    )
-
-
-def _as_text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
-
-
-def _read_thread(written: Any) -> SessionThread | None:
-    try:
-        known = cast("dict[str, Any]", orjson.loads(written or b""))
-        warm = {
-            WorkerId(worker): WarmPrefix(int(each["tokens"]), float(each["at"]))
-            for worker, each in known["warm"].items()
-        }
-        acting = known["acting"]
-        return SessionThread(
-            acting=None if acting is None else WorkerId(acting),
-            turn=known["turn"],
-            tokens=int(known["tokens"]),
-            waits=bool(known["waits"]),
-            failures={key: int(count) for key, count in known["failures"].items()},
-            forgotten={key: int(count) for key, count in known["forgotten"].items()},
-            compacted=bool(known["compacted"]),
-            tools=str(known.get("tools", "")),
-            warm=warm,
-        )
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return None  # another version wrote it

@@ -10,7 +10,8 @@ import anyio
 from batuta.core.formatting import format_usd
 from batuta.engine.budget import Funds
 from batuta.errors import LimitReachedError
-from batuta.gateway.serving.session_call import SessionCall, SessionMemory
+from batuta.gateway.serving.session_call import SessionCall
+from batuta.gateway.serving.session_memory import SessionMemory
 
 
 @final
