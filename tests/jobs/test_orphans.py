@@ -5,6 +5,7 @@ from time import monotonic, time
 
 import anyio
 import pytest
+from sqlalchemy import select, update
 
 from batuta.clients import ScriptedClient
 from batuta.core import Question, RunId
@@ -22,6 +23,7 @@ from batuta.store import Store
 from batuta.store.key_hasher import KeyHasher
 from batuta.store.key_permissions import KeyPermissions
 from batuta.store.ledger import Bucket, utc_day
+from batuta.store.models import RESERVATIONS
 from batuta.store.responses import response_id
 from batuta.store.spend_report import report_spending
 from gateway.keyed_server import ADMIN, HELLO
@@ -166,3 +168,27 @@ async def test_orphans_are_ended_at_the_second_look(store, jobs):
             while await store.budgets.job_reservations():
                 await anyio.sleep(0.02)
         tasks.cancel_scope.cancel()
+
+
+async def test_what_a_job_holds_that_waits_for_days_is_held_as_long(store, jobs):
+    run, bucket = RunId("run_waiting"), Bucket("key:k", utc_day(time()), 100)
+    jobs.states[response_id(run)] = JobState.IN_PROGRESS  # for somebody's approval
+    held = await store.budgets.reserve(run, 10, (bucket,), key="k", for_job=True)
+    mine = update(RESERVATIONS).where(RESERVATIONS.c.id == held.id)
+    await store.database.run_write(lambda one: one.execute(mine.values(expires=time() + 60)))
+    _, responses = parts(store, jobs)
+
+    async def ends():
+        [row] = await store.database.fetch_rows(select(RESERVATIONS.c.expires))
+        return row["expires"]
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(responses.work)
+        with anyio.fail_after(60):
+            while await ends() < time() + 3600:
+                await anyio.sleep(0.02)
+        tasks.cancel_scope.cancel()
+    assert await store.budgets.reap(monotonic(), time() + 3600) == 0
+    grown = await store.budgets.grow(held, 5, 5)
+    assert grown.nano == 15
+    assert await store.budgets.reap(monotonic(), time() + 2 * 86_400) == 1, "nobody renews it now"

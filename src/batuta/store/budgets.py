@@ -23,7 +23,7 @@ from typing import Any, Generic, TypeVar, final
 
 import anyio
 import orjson
-from sqlalchemy import select, tuple_
+from sqlalchemy import and_, select, tuple_, update
 
 from batuta.core import RunId
 from batuta.core.formatting import format_usd
@@ -338,6 +338,19 @@ class Budgets:
         columns = (RESERVATIONS.c.id, RESERVATIONS.c.run_id, RESERVATIONS.c.tenant)
         rows = await self._database.fetch_rows(select(*columns).where(held))
         return [JobReservation(row["id"], RunId(row["run_id"]), row["tenant"]) for row in rows]
+
+    async def renew_job_reservations(self, ids: Iterable[str], now: float) -> None:
+        """Hold for longer what jobs hold that wait or are run: one may wait a week for approval.
+
+        Args:
+            ids: of the reservations; those that last for half of their time yet are left.
+            now: what time it is.
+        """
+        due = RESERVATIONS.c.expires < now + JOB_LEASE_SECONDS / 2
+        chosen = (RESERVATIONS.c.id.in_(tuple(ids)), RESERVATIONS.c.owner == JOBS_OWNER, due)
+        if await self._has_reservation(and_(*chosen)):
+            later = update(RESERVATIONS).where(*chosen).values(expires=now + JOB_LEASE_SECONDS)
+            await self._database.run_write(lambda one: one.execute(later))
 
     async def end_job_reservations(self, ids: Iterable[str]) -> int:
         """Count what jobs hold that no longer run as spent; return how many runs were lost."""

@@ -90,7 +90,7 @@ class BackgroundResponses:
             tasks.cancel_scope.cancel()
 
     async def _release_orphans(self, budgets: Budgets) -> None:
-        """End the reservations of jobs that are over or gone.
+        """End the reservations of jobs that are over or gone; renew those of the others.
 
         A job that was cancelled while nobody ran it settles nothing. One that was just
         cancelled may be settling: so only what was an orphan at two looks in a row is ended.
@@ -98,7 +98,8 @@ class BackgroundResponses:
         before: set[str] = set()
         while True:
             try:
-                found = await self.find_orphans(budgets)
+                living, found = await self._sort_reservations(budgets)
+                await budgets.renew_job_reservations(living, time())
                 if ended := found & before:
                     await budgets.end_job_reservations(ended)
                 before = found
@@ -108,12 +109,16 @@ class BackgroundResponses:
 
     async def find_orphans(self, budgets: Budgets) -> set[str]:
         """Return the ids of the reservations whose jobs have ended, or are not there."""
-        orphans: set[str] = set()
+        return (await self._sort_reservations(budgets))[1]
+
+    async def _sort_reservations(self, budgets: Budgets) -> tuple[set[str], set[str]]:
+        """Return the ids of the reservations whose jobs wait or are run, and of the others."""
+        living, orphans = set[str](), set[str]()
         for held in await budgets.job_reservations():
             status = await self._find_status(response_id(held.run_id), held.tenant)
-            if status is None or status.state.is_final:
-                orphans.add(held.id)
-        return orphans
+            is_over = status is None or status.state.is_final
+            (orphans if is_over else living).add(held.id)
+        return living, orphans
 
     async def submit(
         self, response_call: ResponseCall, body: Fields, history: ResponseHistory, caller: Caller
