@@ -9,7 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from batuta.clients.anthropic.stream import parse_usage as anthropic_usage
 from batuta.clients.decoding import ProviderReply
+from batuta.clients.openai.responses_stream import parse_usage as responses_usage
+from batuta.clients.openai.stream import parse_usage as openai_usage
 from batuta.clients.reply_cost import (
     MARGIN,
     SERVER_TOKENS,
@@ -167,3 +170,47 @@ def test_a_cost_that_is_no_amount_is_not_believed(cost):
 def test_a_wait_is_finite_or_unknown(name, told):
     wait = parse_retry_after({name: told})
     assert wait is None or 0 <= wait <= 86_400
+
+
+WHOLE = {"prompt_tokens": 1000, "completion_tokens": 500, "total_tokens": 1500}
+CACHED = {
+    "DeepSeek": (openai_usage, {**WHOLE, "prompt_cache_hit_tokens": 900}, (900, 0)),
+    "Moonshot": (openai_usage, {**WHOLE, "cached_tokens": 900}, (900, 0)),
+    "LiteLLM before Claude": (
+        openai_usage,
+        {**WHOLE, "cache_read_input_tokens": 900, "cache_creation_input_tokens": 50},
+        (900, 50),
+    ),
+    "DashScope": (
+        openai_usage,
+        {**WHOLE, "prompt_tokens_details": {"cached_tokens": 9, "cache_creation_input_tokens": 50}},
+        (9, 50),
+    ),
+    "names of the Responses API": (
+        openai_usage,
+        {**WHOLE, "input_tokens_details": {"cached_tokens": 900}},
+        (900, 0),
+    ),
+    "names of chat completions": (
+        responses_usage,
+        {"input_tokens": 1000, "output_tokens": 500, "prompt_tokens_details": {"cached_tokens": 9}},
+        (9, 0),
+    ),
+    "Anthropic's kinds alone": (
+        anthropic_usage,
+        {
+            "input_tokens": 100,
+            "output_tokens": 500,
+            "cache_read_input_tokens": 850,
+            "cache_creation": {"ephemeral_5m_input_tokens": 20, "ephemeral_1h_input_tokens": 30},
+        },
+        (850, 50),
+    ),
+}
+
+
+@pytest.mark.parametrize(("parse", "usage", "counts"), CACHED.values(), ids=CACHED)
+def test_a_cache_s_tokens_are_read_by_every_name(parse, usage, counts):
+    found = parse(usage)
+    assert (found.input, found.output) == (1000, 500)
+    assert (found.cached, found.cache_write) == counts

@@ -345,6 +345,24 @@ def _foreign_counts(event: Mapping[str, Any], own: tuple[str, str]) -> dict[str,
     return counts
 
 
+_CACHE_READ = ("cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_tokens")
+_CACHE_WRITTEN = ("cache_write_tokens", "cache_creation_input_tokens", "cache_creation_tokens")
+
+
+def read_cache_counts(usage: dict[str, Any]) -> tuple[int, int]:
+    """Return the tokens of a prompt that a cache gave, and those that it was given.
+
+    Servers and gateways tell them under several names, beside the counts or in their details.
+    """
+    details = (usage.get("prompt_tokens_details"), usage.get("input_tokens_details"))
+    places = (usage, *map(as_object, details))
+    read, written = (
+        max(as_count(place.get(name)) for place in places for name in names)
+        for names in (_CACHE_READ, _CACHE_WRITTEN)
+    )
+    return read, written
+
+
 def _higher_count(old: Any, new: Any) -> Any:
     """Return the larger number; what is no number stays only where there is none."""
     if _is_number(new):

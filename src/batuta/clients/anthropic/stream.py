@@ -384,7 +384,7 @@ def parse_usage(usage: Any) -> Usage | None:
         return None
     plain, output = as_count(counts.get("input_tokens")), as_count(counts.get("output_tokens"))
     cached = as_count(counts.get("cache_read_input_tokens"))
-    written = as_count(counts.get("cache_creation_input_tokens"))
+    written = _cache_written(counts)
     total = plain + cached + written
     if not total and not output:
         return None
@@ -395,4 +395,10 @@ def _hour_cache_write(usage: Any) -> int:
     """Return how many tokens written to the cache are kept for an hour."""
     counts = as_object(usage)
     hour = as_count(as_object(counts.get("cache_creation")).get("ephemeral_1h_input_tokens"))
-    return min(hour, as_count(counts.get("cache_creation_input_tokens")))
+    return min(hour, _cache_written(counts))
+
+
+def _cache_written(counts: dict[str, Any]) -> int:
+    """Return the tokens that a cache was given: those that are told, or the sum of their kinds."""
+    kinds = as_object(counts.get("cache_creation")).values()
+    return as_count(counts.get("cache_creation_input_tokens")) or sum(map(as_count, kinds))

@@ -24,6 +24,7 @@ from batuta.clients.decoding import (
     load_json,
     need_string,
     raise_counts,
+    read_cache_counts,
     resolve_finish,
     take_foreign,
     with_own_names,
@@ -414,12 +415,12 @@ def parse_usage(usage: Any) -> Usage | None:
     prompt, output = as_count(counts.get("input_tokens")), as_count(counts.get("output_tokens"))
     if not prompt and not output:
         return None
-    read = as_object(counts.get("input_tokens_details"))
+    cached, written = read_cache_counts(counts)
     return bound_usage(
         prompt,
         output,
-        cached=as_count(read.get("cached_tokens")),
-        written=as_count(read.get("cache_write_tokens")),
+        cached=cached,
+        written=written,
         reasoning=as_count(as_object(counts.get("output_tokens_details")).get("reasoning_tokens")),
     )
 

@@ -23,6 +23,7 @@ from batuta.clients.decoding import (
     load_json,
     parse_logprobs,
     raise_counts,
+    read_cache_counts,
     resolve_finish,
     take_foreign,
     with_own_names,
@@ -366,12 +367,10 @@ def parse_usage(usage: Any) -> Usage | None:
         output = max(as_count(counts.get("total_tokens")) - prompt, 0)
     if not prompt and not output:
         return None
-    read = as_object(counts.get("prompt_tokens_details"))
-    cached = as_count(read.get("cached_tokens")) or as_count(counts.get("prompt_cache_hit_tokens"))
+    cached, written = read_cache_counts(counts)
     reasoning = as_count(as_object(counts.get("completion_tokens_details")).get("reasoning_tokens"))
     if reasoning and as_count(counts.get("total_tokens")) == prompt + output + reasoning:
         output += reasoning  # some count reasoning beside the completion, not within it
-    written = as_count(read.get("cache_write_tokens"))
     return bound_usage(prompt, output, cached=cached, written=written, reasoning=reasoning)
 
 
