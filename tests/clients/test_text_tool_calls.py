@@ -27,6 +27,15 @@ CALLS = {
     "list": f"[{CALL}]",
     "Mistral's sign": f"[TOOL_CALLS][{CALL}]",
     "Mistral's sign behind words": f"I look. [TOOL_CALLS]{CALL}",
+    "Mistral's name before the arguments": '[TOOL_CALLS]weather[ARGS]{"city": "Rome"}',
+    "Mistral's name at once": 'I look. [TOOL_CALLS]weather{"city": "Rome"}',
+    "Kimi's marks": (
+        "<|tool_calls_section_begin|><|tool_call_begin|>functions.weather:0"
+        '<|tool_call_argument_begin|>{"city": "Rome"}<|tool_call_end|><|tool_calls_section_end|>'
+    ),
+    "Llama's name in a tag": '<function=weather>{"city": "Rome"}</function>',
+    "Granite's sign": f"<|tool_call|>[{CALL}]",
+    "Nemotron's tag": f"<TOOLCALL>[{CALL}]</TOOLCALL>",
     "Llama's sign": f"<|python_tag|>{CALL.replace('arguments', 'parameters')}",
     "parameters": CALL.replace("arguments", "parameters"),
     "arguments as a text": json.dumps({"name": "weather", "arguments": '{"city": "Rome"}'}),
@@ -42,6 +51,9 @@ ANSWERS = {
     "bare behind words": f"So: {CALL}",
     "words behind it": f"```json\n{CALL}\n```\nThis is how it is called.",
     "cut off": CALL[:-3],
+    "a name that was not offered": '[TOOL_CALLS]rain[ARGS]{"city": "Rome"}',
+    "a name and words": "<function=weather> is how it begins.",
+    "a mark without a name": '<|tool_call_begin|>{"city": "Rome"}',
     "a program": '```python\nprint({"name": "weather", "arguments": {}})\n```',
     "a file": '```json\n{"name": "batuta", "version": "1"}\n```',
     "deep": "[" * 5000,

@@ -20,15 +20,28 @@ from batuta.core import CallListener, Client, Delta, Finish, Reply, Request, Too
 from batuta.core.conductor import NULL_LISTENER
 from batuta.core.run import Failure
 
-_TAGS = ("tool_call", "tools", "function_call")
-_SIGNS = ("[TOOL_CALLS]", "<|python_tag|>")
-"""Models of Mistral's and Llama's families write these before a call."""
+_TAGS = ("tool_call", "tools", "function_call", "TOOLCALL")
+_SIGNS = ("[TOOL_CALLS]", "<|python_tag|>", "<|tool_call|>")
+"""Models of Mistral's, Llama's and Granite's families write these before a call."""
+_NAMING = ("[TOOL_CALLS]", "<function=", "<|tool_calls_section_begin|>", "<|tool_call_begin|>")
+"""Behind these the tool is named before the object of its arguments: Mistral, Llama, Kimi."""
 _OPENING = re.compile(
     rf"```(?:json|tool_call|tool_code)?[ \t]*\n?|<(?:{'|'.join(_TAGS)})>"
     rf"|{'|'.join(map(re.escape, _SIGNS))}"
 )
-_CLOSING = re.compile(rf"\s*+(?:```|</(?:{'|'.join(_TAGS)})>)?+\s*+")
-_MARKS = ("```", *(f"<{tag}>" for tag in _TAGS), *_SIGNS)
+_CLOSING = re.compile(
+    rf"\s*+(?:```|</(?:{'|'.join(_TAGS)}|function)>|<\|tool_call_end\|>)?+\s*+"
+    r"(?:<\|tool_calls_section_end\|>)?+\s*+"
+)
+_MARKS = ("```", *(f"<{tag}>" for tag in _TAGS), *dict.fromkeys((*_SIGNS, *_NAMING)))
+_NAMED = re.compile(
+    rf"(?:(?:{'|'.join(map(re.escape, _NAMING))})\s*+){{1,2}}(?:functions\.)?+"
+    r"([\w.-]{1,128})(?::\d{1,4})?+(?:\[ARGS\]|>|<\|tool_call_argument_begin\|>)?+\s*+(?=\{)"
+)
+"""Matches what comes before the arguments, where the name does."""
+_NAMED_SO_FAR = re.compile(
+    rf"(?:(?:{'|'.join(map(re.escape, _NAMING))})\s*+){{1,2}}(?:functions\.)?+([\w.-]{{0,128}})"
+)
 _KEYS = frozenset({"name", "arguments", "parameters", "type", "id", "function"})
 _BEGINNINGS = tuple(f'{bracket}{{"{key}":' for key in sorted(_KEYS) for bracket in ("", "["))
 _LONGEST_BEGINNING = 200
@@ -64,6 +77,9 @@ def _may_be_calls(text: str, at: int, names: Collection[str]) -> bool:
     """Return whether calls may begin at `at`, as far as the text has come."""
     if any(mark.startswith(text[at : at + _LONGEST_MARK]) for mark in _MARKS):
         return True
+    naming = _NAMED_SO_FAR.match(text, at)
+    if naming is not None and _may_name(naming, names):
+        return True
     begun = _read_beginning(text, at)
     named = _NAME.match(begun)
     if named is not None:
@@ -71,6 +87,14 @@ def _may_be_calls(text: str, at: int, names: Collection[str]) -> bool:
     return any(
         begun.startswith(beginning) or beginning.startswith(begun) for beginning in _BEGINNINGS
     )
+
+
+def _may_name(naming: re.Match[str], names: Collection[str]) -> bool:
+    """Return whether a tool is named behind a mark, as far as the text has come."""
+    name, rest = naming[1], naming.string[naming.end() : naming.end() + _LONGEST_MARK]
+    if rest:
+        return name in names or (not name and any(mark.startswith(rest) for mark in _NAMING))
+    return any(one.startswith(name) for one in (*names, "functions."))
 
 
 def _is_decided(text: str, at: int) -> bool:
@@ -91,12 +115,15 @@ def _read_calls(text: str, at: int, names: Collection[str]) -> tuple[tuple[ToolC
     """Return the calls that stand from `at` on, and where something else begins, or the end."""
     calls: list[ToolCall] = []
     while at < len(text) and len(calls) < _MOST_CALLS:
-        opening = _OPENING.match(text, at)
+        named = _NAMED.match(text, at)
+        opening = named or _OPENING.match(text, at)
         begin = _end_of(_BLANKS, text, opening.end() if opening else at)
         try:
             value, end = _DECODER.raw_decode(text, begin)
         except (ValueError, RecursionError):
             break
+        if named is not None:
+            value = {"name": named[1], "arguments": value}
         entries = cast("list[Any]", value) if isinstance(value, list) else [value]
         found = [_read_call(entry, names) for entry in entries]
         if None in found:
