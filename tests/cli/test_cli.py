@@ -308,7 +308,8 @@ def test_a_store_that_cannot_be_written_keeps_the_answer(batuta, tmp_path):
     assert "was not stored" in done.stderr and "Traceback" not in done.stderr
 
 
-def test_an_interrupt_ends_at_once_with_130(batuta, tmp_path):
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_a_question_at_once_and_its_run_is_kept(batuta, tmp_path, sent, code):
     from socketserver import BaseRequestHandler, ThreadingTCPServer
     from threading import Event, Thread
 
@@ -327,10 +328,12 @@ def test_an_interrupt_ends_at_once_with_130(batuta, tmp_path):
         process = subprocess.Popen([sys.executable, "-m", "batuta", "ask", "q", "--conductor", "best"], cwd=tmp_path, env=batuta.env,
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)  # fmt: skip
         assert called.wait(60), "the worker is being asked"
-        process.send_signal(signal.SIGINT)
+        process.send_signal(sent)
         _, err = process.communicate(timeout=45)  # half of what the worker would take
         server.shutdown()
-    assert process.returncode == 130 and "interrupted" in err and "Traceback" not in err
+    assert process.returncode == code and "interrupted" in err and "Traceback" not in err
+    (run,) = json.loads(batuta("runs", "list", "--json").stdout)
+    assert run["outcome"] == "cancelled"
 
 
 def test_on_a_terminal_the_workflow_is_drawn_as_it_is_run(batuta, tmp_path):
@@ -429,3 +432,50 @@ def test_an_output_that_cannot_be_written_is_one_sentence(batuta, words):
         )
     assert done.returncode == 1
     assert done.stderr == "batuta: what was asked for cannot be written: No space left on device\n"
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["ask", "q", "--pool"], "Option '--pool' requires an argument; see: batuta ask --help"),
+        (["runs", "list", "--limit"], "see: batuta runs list --help"),
+        (["runs", "list", "--json=yes"], "Option '--json' does not take a value; see: batuta runs list --help"),
+        (["tune", "--from-runs"], "Option '--from-runs' requires an argument; see: batuta tune --help"),
+        (["ask", "q", "--max-cost", "inf"], "--max-cost must be at most 1e+09, not inf"),
+        (["ask", "q", "--max-seconds", "inf"], "--max-seconds must be at most 1e+09, not inf"),
+        (["mcp", "--max-cost", "inf"], "--max-cost must be at most 1e+09, not inf"),
+    ],
+)  # fmt: skip
+def test_an_option_whose_value_is_wrong_or_missing_says_so(batuta, args, words):
+    done = batuta(*args)
+    assert done.returncode == 2 and words in done.stderr and "no option" not in done.stderr
+
+
+@pytest.mark.parametrize("value", ["inf", "nan"])
+def test_no_setting_is_infinite(batuta, tmp_path, value):
+    worker = "[[workers]]\nid='a'\nmodel='m'\nbase_url='http://127.0.0.1:9'\n"
+    (tmp_path / "batuta.toml").write_text(f"{worker}[limits]\nmax_cost_usd = {value}")
+    done = batuta("ask", "q")
+    assert done.returncode == 2 and "max_cost_usd" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [("runs list >&- 2>&-", 0), ("ask <&-", 2), ("ask '{question}' <&- >&-", 0)],
+)
+def test_a_stream_that_is_closed_stops_no_command(batuta, tmp_path, command, code):
+    words = command.format(question=question().question)
+    done = subprocess.run(["sh", "-c", f"exec {sys.executable} -m batuta {words}"], check=False, cwd=tmp_path,
+                          env={**batuta.env, "BATUTA_CONFIG": "rehearsal"}, capture_output=True, text=True)  # fmt: skip
+    assert done.returncode == code and "Traceback" not in done.stderr, done.stderr
+
+
+def test_an_encoding_that_lacks_a_character_loses_nothing(batuta, tmp_path):
+    asked = "Wie viel ist 3 € und 4 € · 😀?"
+    env = {**batuta.env, "BATUTA_CONFIG": "rehearsal", "PYTHONIOENCODING": "ascii"}
+    told = []
+    for words in (("ask", asked), ("runs", "list"), ("runs", "list", "--json")):
+        done = subprocess.run([sys.executable, "-m", "batuta", *words], check=False, cwd=tmp_path, env=env, capture_output=True)  # fmt: skip
+        assert done.returncode in {0, 3}, done.stderr
+        told.append(done.stdout.decode("ascii"))
+    assert "3 \\u20ac und" in told[1] and asked in str(json.loads(told[2]))

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 from decimal import Decimal
@@ -264,3 +265,77 @@ def test_costs_are_told_the_same_everywhere():
 def test_limits_beyond_what_there_can_be_are_refused(options, sentence):
     with pytest.raises(ValueError, match=sentence):
         batuta.ask_sync(EASY, "rehearsal", **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"max_costs": 0.05}, "no option 'max_costs'; did you mean max_cost"),
+        ({"max_cost": "0.05"}, "max_cost is a number of dollars, not '0.05'"),
+        ({"max_steps": 2.5}, "max_steps is a whole number, not 2.5"),
+        ({"max_tokens": True}, "max_tokens is a whole number, not True"),
+        ({"tags": "law"}, "tags is a list of texts, not 'law'"),
+        ({"images": "a.png"}, "images is a list of pictures"),
+        ({"workflow": "x"}, "workflow is a `Workflow`"),
+        ({"sampling": {"temperature": 1}}, "sampling is a `Sampling`"),
+        ({"dry_run": "no"}, "dry_run is True or False, not 'no'"),
+        ({"on_event": 5}, "on_event is an async function"),
+        ({"seed": "x"}, "seed is a whole number"),
+    ],
+)
+def test_an_option_that_is_none_or_of_another_type_is_refused_before_anybody_is_asked(
+    options, sentence
+):
+    with pytest.raises(TypeError, match=sentence):
+        batuta.ask_sync(EASY, "rehearsal", **options)
+
+
+def test_every_option_has_its_type():
+    from batuta.session.options import _TYPES, AskOptions
+
+    assert set(_TYPES) == set(AskOptions.__annotations__)
+
+
+@pytest.mark.parametrize("given", [5, b"x", {"role": "user", "content": "x"}, ["x"], [5]])
+def test_what_is_no_question_is_one_sentence(given):
+    with pytest.raises(TypeError, match=r"^a (question|message) is"):
+        parse_question(given)
+
+
+@pytest.mark.parametrize("name", ["usd", "seconds"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_limit_that_is_no_number_is_refused(name, value):
+    with pytest.raises(ValueError, match="None is no limit"):
+        batuta.Limits(**{name: value})
+
+
+def test_a_limit_of_very_many_dollars_is_one():
+    assert batuta.ask_sync(EASY, "rehearsal", max_cost=1e300).answer
+
+
+async def test_a_session_is_opened_once_and_closed_for_good():
+    session = batuta.open("rehearsal")
+    async with session:
+        with pytest.raises(RuntimeError, match="opened once"):
+            await session.__aenter__()
+        for concurrency in (0, -1):
+            with pytest.raises(ValueError, match="at least 1"):
+                await session.ask_many([EASY], concurrency=concurrency)
+        with pytest.raises(TypeError, match="list of questions"):
+            await session.ask_many(EASY)
+    await session.__aexit__(None, None, None)
+    for attempt in (session.ask, session.stream):
+        with pytest.raises(RuntimeError, match="the session is closed"):
+            await attempt(EASY)
+    with pytest.raises(RuntimeError, match="the session is closed"):
+        _ = session.pool
+    with pytest.raises(RuntimeError, match="opened once"):
+        await session.__aenter__()
+
+
+def test_a_pool_that_cannot_be_opened_leaves_no_connection_open(tmp_path):
+    keys = ("API_KEY", "BASE_URL", "OLLAMA", "BATUTA")
+    clean = {k: v for k, v in os.environ.items() if not any(word in k for word in keys)}
+    code = "import asyncio, batuta\nasync def main():\n async with batuta.open('discover'): pass\nasyncio.run(main())"
+    done = subprocess.run([sys.executable, "-c", code], check=False, cwd=tmp_path, env=clean, capture_output=True, text=True)  # fmt: skip
+    assert "no model was found" in done.stderr and "Unclosed" not in done.stderr

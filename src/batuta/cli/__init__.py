@@ -8,10 +8,12 @@ from __future__ import annotations
 import errno
 import os
 import re
+import signal
 import sys
 from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from importlib import import_module
+from io import TextIOWrapper
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, final
 
 import typer
@@ -38,7 +40,7 @@ def explain_usage_error(error: TyperException) -> str:
         return ""
     known: Sequence[str] | None = getattr(error, "possibilities", None)
     option: str = getattr(error, "option_name", "")
-    if option:
+    if option and hasattr(error, "possibilities"):  # else it exists, and its value is missing
         near = f"; {suggest_names(option, known)}" if known else ""
         shown = f"there is no option {option}{near}"
     elif (hint := _HINT.match(shown)) and error.__cause__ is not None:
@@ -61,8 +63,18 @@ def _explain_value(name: str, cause: BaseException) -> str:
 
 def _command_path(error: TyperException) -> str:
     """Return the command that was meant, as it is typed."""
-    path: str = getattr(getattr(error, "ctx", None), "command_path", "") or "batuta"
-    return path
+    path: str = getattr(getattr(error, "ctx", None), "command_path", "")
+    return path or " ".join((PROGRAM, *_typed_commands()))
+
+
+def _typed_commands() -> Iterator[str]:
+    """Yield the words typed that name commands, of an error that does not know its own."""
+    command: Any = get_command(app)
+    for word in sys.argv[1:]:
+        command = getattr(command, "commands", {}).get(word)
+        if command is None:
+            return
+        yield word
 
 
 @final
@@ -182,6 +194,7 @@ _LABORATORY = "Measure, tune and train"
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
+EXIT_TERMINATED = 143
 _STORAGE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO}
 """Errors of a disk that is full, failing or not to be written to."""
 INTERRUPTED = "interrupted; every call was cancelled"
@@ -263,9 +276,48 @@ def _accept_options(
     """Read the options of the whole command."""
 
 
+def _prepare_streams() -> None:
+    """Have three streams that take every character.
+
+    Where one was closed stands the null device, or the next file that is opened would have its
+    number. What the terminal's encoding lacks is written as an escape.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115 - stays open
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+@final
+class _Termination:
+    """SIGTERM, which ends a command as Ctrl-C does: calls are cancelled, and what was done is kept.
+
+    A server takes the signal itself, and a forked process ends at once.
+    """
+
+    def __init__(self) -> None:
+        self.came = False
+        self._process = os.getpid()
+        signal.signal(signal.SIGTERM, self._interrupt)
+
+    def _interrupt(self, *_: object) -> None:
+        if os.getpid() != self._process:
+            os._exit(EXIT_TERMINATED)
+        self.came = True
+        signal.raise_signal(signal.SIGINT)
+
+    def code_of(self, code: int) -> int:
+        """Return the exit code: that of the signal, where it interrupted the command."""
+        return EXIT_TERMINATED if self.came and code == EXIT_INTERRUPTED else code
+
+
 def main() -> None:
     """Run the command line and exit with its code."""
+    _prepare_streams()
     escape_logs()
+    termination = _Termination()
     try:
         code = int(app(prog_name=PROGRAM, standalone_mode=False) or 0)
         sentence = INTERRUPTED if code == EXIT_INTERRUPTED else ""
@@ -280,7 +332,7 @@ def main() -> None:
         code, sentence = message
     if sentence:
         write_error(f"batuta: {sentence}\n")
-    sys.exit(code)
+    sys.exit(termination.code_of(code))
 
 
 def _explain_error(error: BaseException) -> tuple[int, str] | None:

@@ -14,6 +14,8 @@ from rich.markdown import Markdown
 from batuta.cli import json_output
 from batuta.cli.options import (
     LIMITS_PANEL,
+    MOST_SECONDS,
+    MOST_USD,
     OUTPUT_PANEL,
     POOL_PANEL,
     JsonOutput,
@@ -61,8 +63,12 @@ class LimitOptions:
 
     panel: ClassVar = LIMITS_PANEL
 
-    max_cost: Annotated[float | None, typer.Option(min=0, help="Dollars at most.")] = None
-    max_seconds: Annotated[float | None, typer.Option(min=0, help="Seconds at most.")] = None
+    max_cost: Annotated[
+        float | None, typer.Option(min=0, max=MOST_USD, help="Dollars at most.")
+    ] = None
+    max_seconds: Annotated[
+        float | None, typer.Option(min=0, max=MOST_SECONDS, help="Seconds at most.")
+    ] = None
     max_tokens: Annotated[int | None, typer.Option(min=0, help="Tokens at most.")] = None
     max_steps: Annotated[int | None, typer.Option(min=1, max=MAX_STEPS, help="Steps at most.")] = (
         None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import anyio
 import typer
 
-from batuta.cli.options import PoolOptions, with_option_groups
+from batuta.cli.options import MOST_USD, PoolOptions, with_option_groups
 from batuta.config.load import store_target
 from batuta.config.settings import LogFormat
 from batuta.core import Outcome, Run, Workflow
@@ -37,7 +37,8 @@ _INSTRUCTIONS = (
 @with_option_groups
 def mcp_command(
     max_cost: Annotated[
-        float | None, typer.Option(min=0, help="Dollars that one question may cost, at most.")
+        float | None,
+        typer.Option(min=0, max=MOST_USD, help="Dollars that one question may cost, at most."),
     ] = None,
     port: Annotated[
         int | None,

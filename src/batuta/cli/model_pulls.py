@@ -8,14 +8,13 @@ from collections.abc import Sequence
 
 import anyio
 import typer
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
+from batuta.cli.progress import open_progress_bars
 from batuta.core.formatting import format_bytes
 from batuta.errors import ConfigError
 from batuta.local.catalogue import MODELS, KnownModel, cached_models, choose_known, pulled_file
 from batuta.local.downloads import Downloader
 from batuta.local.pull import pull_model
-from batuta.rendering.console import open_console
 from batuta.rendering.terminal import write_error
 
 
@@ -62,19 +61,10 @@ async def pull_missing(models: Sequence[KnownModel]) -> None:
     Raises:
         DownloadError: one cannot be had.
     """
-    console = open_console(stderr=True)
-    bars = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        console=console,
-        disable=not console.is_terminal,
-    )
-    with bars:
+    with open_progress_bars(in_bytes=True) as bars:
         async with Downloader(os.environ) as downloader:
             for model in models:
-                bar = bars.add_task(model.name, total=model.size)
+                bar = bars.add_task(model.name, total=model.size, status="")
                 await pull_model(
                     model,
                     downloader=downloader,

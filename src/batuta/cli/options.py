@@ -40,6 +40,8 @@ def format_example(command: str) -> str:
 
 MOST_USD = 1e9
 """The largest budget; a larger or infinite one is a mistake."""
+MOST_SECONDS = 1e9
+"""The same of a time."""
 _JSON_HELP = "Print JSON on stdout."
 
 Json = Annotated[bool, typer.Option("--json", help=_JSON_HELP)]

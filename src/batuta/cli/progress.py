@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from rich.progress import (
     BarColumn,
+    DownloadColumn,
     MofNCompleteColumn,
     Progress,
     Task,
@@ -13,13 +15,18 @@ from rich.progress import (
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
+    TransferSpeedColumn,
 )
 
+from batuta.core.formatting import format_bytes
 from batuta.rendering.console import open_console
 
 
 class ProgressBars(Progress):
     """Bars; where they cannot be drawn, in a log, a line at every tenth of the way."""
+
+    format_amount: Callable[[float], str] = "{:g}".format
+    """Says how much is done, in a log."""
 
     def update(self, task_id: TaskID, **fields: Any) -> None:
         """Update a task as rich does."""
@@ -28,21 +35,30 @@ class ProgressBars(Progress):
         super().update(task_id, **fields)
         if not self.console.is_terminal and _completed_tenths(task) > before:
             seconds = round(task.elapsed or 0)
-            how_far = f"{task.completed:g}/{task.total or 0:g}  {seconds} s"
+            done, total = map(self.format_amount, (task.completed, task.total or 0))
+            how_far = f"{done}/{total}  {seconds} s"
             self.console.print(f"{task.description}  {how_far}  {task.fields['status']}".rstrip())
 
 
-def open_progress_bars() -> ProgressBars:
-    """Return bars on standard error; each task is added with a `status`, the words behind it."""
-    return ProgressBars(
+def open_progress_bars(*, in_bytes: bool = False) -> ProgressBars:
+    """Return bars on standard error; each task is added with a `status`, the words behind it.
+
+    Args:
+        in_bytes: whether bytes are counted, in place of steps.
+    """
+    counted = (DownloadColumn(), TransferSpeedColumn()) if in_bytes else (MofNCompleteColumn(),)
+    bars = ProgressBars(
         TextColumn("{task.description}"),
         BarColumn(),
-        MofNCompleteColumn(),
+        *counted,
         TextColumn("{task.fields[status]}"),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
         console=open_console(stderr=True),
     )
+    if in_bytes:
+        bars.format_amount = lambda amount: format_bytes(int(amount))
+    return bars
 
 
 def _completed_tenths(task: Task) -> int:

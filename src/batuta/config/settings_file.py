@@ -193,7 +193,7 @@ _Settings = TypeVar("_Settings", bound=BaseModel)
 class StrictModel(BaseModel):
     """Settings that stay as they were read; a name that is not theirs is refused."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     def refuse_settings(self, names: Iterable[str], reason: str) -> None:
         """Return if none of these was set, else raise.

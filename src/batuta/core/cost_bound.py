@@ -214,9 +214,9 @@ class CallCostBound:
         left = room - self.input_usd
         if left < 0:
             return -1
-        if not self.token_usd:
-            return self.desired_output
-        return min(self.desired_output, int(left // self.token_usd))
+        if left >= self.desired_output * self.token_usd:
+            return self.desired_output  # the division of a very large amount has no exact result
+        return int(left // self.token_usd)
 
 
 def bound_call_cost(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from math import isfinite
 from typing import Literal, NewType
 
 from batuta.core.formatting import format_cost, format_count, format_seconds
@@ -89,8 +90,11 @@ class Limits:
     def __post_init__(self) -> None:
         if self.steps < 1 or self.rounds < 1:
             raise ValueError("limits on steps and rounds must be at least 1")
-        if any(x is not None and x < 0 for x in (self.tokens, self.usd, self.seconds)):
+        amounts = (self.tokens, self.usd, self.seconds)
+        if any(x is not None and x < 0 for x in amounts):
             raise ValueError("limits on tokens, dollars and seconds must not be negative")
+        if any(x is not None and not isfinite(x) for x in amounts):
+            raise ValueError("a limit on tokens, dollars or seconds is a number; None is no limit")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,15 @@ terminal (`core.control_characters`).
 
 from __future__ import annotations
 
+import json
 import logging
+import re
 import sys
 from typing import final
 
 from batuta.core.formatting import escape_controls, escape_json_controls
 
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 _TO_LINE_START = "\r\x1b[K"
 
 
@@ -35,7 +38,12 @@ def write_progress(text: str) -> None:
 
 
 def write_json(text: str) -> None:
-    """Write a JSON text to standard output: as it is to a program, escaped to a person."""
+    """Write a JSON text to standard output: as it is to a program, escaped to a person.
+
+    In an encoding that lacks characters all of them are JSON's own escapes.
+    """
+    if not sys.stdout.encoding.lower().startswith("utf"):
+        text = _NOT_ASCII.sub(lambda found: json.dumps(found[0])[1:-1], text)
     sys.stdout.write(f"{escape_json_controls(text) if sys.stdout.isatty() else text}\n")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from decimal import Decimal
 from typing import Any, TypedDict
 
 from batuta.core import (
@@ -18,6 +19,7 @@ from batuta.core import (
     ToolCall,
     Workflow,
 )
+from batuta.core.suggestions import suggest_names
 from batuta.language.plan_rules import read_tag
 from batuta.session.questions import ImageLike
 
@@ -55,6 +57,42 @@ class AskOptions(TypedDict, total=False):
     """Plan and estimate (`run.expected`); call no worker."""
     on_event: EventHandler
     """Hears every event as it happens."""
+
+
+_NUMBER = (int, float, Decimal)
+_TYPES: dict[str, tuple[Any, str]] = {
+    "images": ((list, tuple), "a list of pictures"),
+    "tools": ((list, tuple), "a list of `Tool`s"),
+    "run_tool": (Callable, "a function"),
+    "response_format": (ResponseFormat, "a `ResponseFormat`"),
+    "sampling": (Sampling, "a `Sampling`"),
+    "max_cost": (_NUMBER, "a number of dollars"),
+    "max_tokens": (int, "a whole number"),
+    "max_steps": (int, "a whole number"),
+    "max_rounds": (int, "a whole number"),
+    "max_seconds": (_NUMBER, "a number of seconds"),
+    "workflow": (Workflow, "a `Workflow`"),
+    "tags": ((list, tuple), "a list of texts"),
+    "seed": (int, "a whole number"),
+    "dry_run": (bool, "True or False"),
+    "on_event": (Callable, "an async function"),
+}
+"""What each option is, and in words; an option left out is no None, which stands for it too."""
+
+
+def check_options(options: AskOptions) -> None:
+    """Return if each option exists and is of its type; a limit with a misspelt name is none.
+
+    Raises:
+        TypeError: there is no such option, or a value is of another type.
+    """
+    for name, value in options.items():
+        if name not in _TYPES:
+            raise TypeError(f"there is no option {name!r}; {suggest_names(name, _TYPES)}")
+        kind, words = _TYPES[name]
+        wrong_bool = isinstance(value, bool) and kind is not bool
+        if value is not None and (wrong_bool or not isinstance(value, kind)):
+            raise TypeError(f"{name} is {words}, not {value!r:.60}")
 
 
 def complete_question(question: Question, options: AskOptions) -> Question:

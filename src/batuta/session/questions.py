@@ -23,6 +23,7 @@ def parse_question(given: QuestionLike, images: Sequence[ImageLike] = ()) -> Que
     """Return the question that was meant, with the pictures in its last message.
 
     Raises:
+        TypeError: it is nothing that can be asked.
         ValueError: it is empty, or a message of it is malformed.
         OSError: a picture's file cannot be read.
     """
@@ -49,22 +50,30 @@ def load_image(given: ImageLike) -> Image:
     return Image(url=f"data:{kind or 'image/webp'};base64,{base64.b64encode(data).decode()}")
 
 
-def _parse_messages(
-    given: str | Message | Sequence[Message | Mapping[str, Any]],
-) -> tuple[Message, ...]:
+def _parse_messages(given: Any) -> tuple[Message, ...]:
     if isinstance(given, str):
         if not given.strip():
             raise ValueError("the question is empty")
         return (Message(role=Role.USER, parts=(Text(given),)),)
     if isinstance(given, Message):
         return (given,)
+    if not isinstance(given, Sequence) or isinstance(given, bytes):
+        raise TypeError(
+            f"a question is a text, a `Question` or a list of messages, not {given!r:.60}"
+        )
     if not given:
         raise ValueError("a conversation needs at least one message")
-    return tuple(m if isinstance(m, Message) else _parse_message(m) for m in given)
+    messages = cast("Sequence[Any]", given)
+    return tuple(m if isinstance(m, Message) else _parse_message(m) for m in messages)
 
 
-def _parse_message(given: Mapping[str, Any]) -> Message:
-    role, content = given.get("role"), given.get("content")
+def _parse_message(given: Any) -> Message:
+    if not isinstance(given, Mapping):
+        raise TypeError(
+            f"a message is a `Message`, or a mapping of role and content, not {given!r:.60}"
+        )
+    fields = cast("Mapping[str, Any]", given)
+    role, content = fields.get("role"), fields.get("content")
     if role not in {"system", "developer", "user", "assistant"}:
         raise ValueError(f"a message's role is system, developer, user or assistant, not {role!r}")
     if isinstance(content, str):

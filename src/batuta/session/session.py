@@ -34,7 +34,13 @@ from batuta.core import (
     WorkerId,
 )
 from batuta.engine import Recorder, RunHooks, find_resume_state
-from batuta.session.options import AskOptions, ToolRunner, complete_question, merge_limits
+from batuta.session.options import (
+    AskOptions,
+    ToolRunner,
+    check_options,
+    complete_question,
+    merge_limits,
+)
 from batuta.session.questions import QuestionLike, parse_question
 from batuta.session.stream import RunStream
 from batuta.usage import ZERO_COST
@@ -87,6 +93,7 @@ class Session:
         self._http = HttpTransport()
         self._tasks = anyio.create_task_group()
         self._config: LoadedConfig | None = None
+        self._closed = False
         self.spent: Cost = ZERO_COST
         """Dollars of all runs of this session."""
 
@@ -95,12 +102,22 @@ class Session:
 
         Raises:
             ConfigError: no such pool, worker or conductor, or a key is missing.
+            RuntimeError: it was opened before.
         """
-        self._config = await self._open_ensemble()
+        if self._config is not None:
+            raise RuntimeError("a session is opened once: call batuta.open(...) again")
+        try:
+            self._config = await self._open_ensemble()
+        except BaseException:
+            await self._http.close()
+            raise
         await self._tasks.__aenter__()
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        if self._closed:
+            return
+        self._closed = True
         self._tasks.cancel_scope.cancel()
         await self._tasks.__aexit__(None, None, None)
         await self._http.close()
@@ -133,8 +150,11 @@ class Session:
             raised: look at `run.outcome` and `run.error`.
 
         Raises:
+            RuntimeError: the session is not open, or closed.
+            TypeError: there is no such option, or a value is of another type.
             ValueError: the question or an option makes no sense.
         """
+        check_options(options)
         asked = complete_question(parse_question(question, options.get("images", ())), options)
         run = await self._conduct(asked, options, None)
         run_tool = options.get("run_tool")
@@ -149,7 +169,11 @@ class Session:
         """Return the events of a run as they happen; `stream.run` is the run once they have ended.
 
         Leaving the loop early cancels the run. Arguments as for `ask`.
+
+        Raises:
+            RuntimeError: the session is not open, or closed.
         """
+        _ = self._opened
 
         async def execute(emit: EventHandler) -> Run:
             with_events: AskOptions = {**options, "on_event": emit}
@@ -175,7 +199,15 @@ class Session:
 
         Returns:
             The runs, in the questions' order.
+
+        Raises:
+            TypeError: the questions are one text.
+            ValueError: fewer than one are answered at once.
         """
+        if concurrency < 1:
+            raise ValueError(f"concurrency is at least 1, not {concurrency}")
+        if isinstance(questions, str):
+            raise TypeError("ask_many takes a list of questions; ask takes one")
         wanted = list(questions)
         runs: list[Run | None] = [None] * len(wanted)
         limiter, report = anyio.CapacityLimiter(concurrency), open_progress(progress, len(wanted))
@@ -197,6 +229,8 @@ class Session:
     def _opened(self) -> LoadedConfig:
         if self._config is None:
             raise RuntimeError("the session is not open: async with batuta.open(...) as session")
+        if self._closed:
+            raise RuntimeError("the session is closed: ask inside its `async with` block")
         return self._config
 
     @property

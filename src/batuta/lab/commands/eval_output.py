@@ -5,14 +5,19 @@ from __future__ import annotations
 import multiprocessing
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
+from batuta.cli.progress import open_progress_bars
 from batuta.rendering.console import open_console
 from batuta.rendering.terminal import write_error
+
+if TYPE_CHECKING:
+    from batuta.lab.evals import StartProgress
 
 RECORDED_PREFIX = "recorded:"
 """Before the name of a recorded set."""
@@ -50,6 +55,18 @@ def print_table(report: dict[str, Any]) -> None:
     console.print(shown)
     for line in report_notes(report):
         console.print(line, style="dim", highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def open_progress() -> Generator[StartProgress]:
+    """Show how far each system is: bars, or lines in a log."""
+    with open_progress_bars() as bars:
+
+        def start(name: str, total: int) -> Callable[[], None]:
+            task = bars.add_task(name, total=total, status="")
+            return lambda: bars.update(task, advance=1)
+
+        yield start
 
 
 def has_scores(found: Sequence[dict[str, Any]]) -> bool:

@@ -24,6 +24,7 @@ from batuta.lab.commands.eval_output import (
     RECORDED_PREFIX,
     exit_with_parent,
     has_scores,
+    open_progress,
     print_message,
     print_table,
     set_folder,
@@ -221,7 +222,6 @@ async def _evaluate_set(options: EvalCommandOptions) -> dict[str, Any]:
     """Return the report, which is also written to the folders."""
     from batuta.embedded.blas import limit_blas_to_one_thread  # noqa: PLC0415 - loads numpy
     from batuta.lab.evals import EvalOptions, ResultLog, evaluate_parts, forecast_parts  # noqa: PLC0415 - same
-    from batuta.lab.evals.progress import open_progress  # noqa: PLC0415 - same
     from batuta.lab.evals.question_page import write_question_page  # noqa: PLC0415 - same
     from batuta.lab.evals.report import build_report  # noqa: PLC0415 - same
     from batuta.lab.evals.report_files import make_report_folder, publish_report, write_report  # noqa: PLC0415 - same

@@ -1,6 +1,11 @@
 """Evaluation: runs systems on tasks, counts their costs, and reports results with intervals."""
 
-from batuta.lab.evals.eval_session import evaluate_parts, evaluate_task_set, forecast_parts
+from batuta.lab.evals.eval_session import (
+    StartProgress,
+    evaluate_parts,
+    evaluate_task_set,
+    forecast_parts,
+)
 from batuta.lab.evals.evaluation import EvalPart, Evaluation
 from batuta.lab.evals.matched_budget import MatchedBudget
 from batuta.lab.evals.recorded_sets import open_recorded_parts
@@ -16,6 +21,7 @@ __all__ = [
     "Evaluation",
     "MatchedBudget",
     "ResultLog",
+    "StartProgress",
     "Subject",
     "System",
     "TaskSet",

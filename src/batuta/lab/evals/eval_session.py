@@ -32,7 +32,6 @@ from batuta.lab.evals.learned_methods import (
     measured_history,
 )
 from batuta.lab.evals.matched_budget import EqualResource, MatchedBudget, match_calls, match_cost
-from batuta.lab.evals.progress import StartProgress
 from batuta.lab.evals.result_log import ResultLog, TrialResult
 from batuta.lab.evals.runner import EvalOptions, EvalTrial, plan_trials, run_trials
 from batuta.lab.evals.stats import mean_or_none
@@ -50,6 +49,9 @@ from batuta.lab.evals.systems import (
 from batuta.lab.evals.task_sets import TaskSet
 from batuta.lab.learners.history import History
 
+StartProgress = Callable[[str, int], Callable[[], None]]
+"""Starts a progress bar of that name and size, and returns a function to call for each part
+done."""
 _SAMPLING = Sampling(temperature=0, max_tokens=2048)
 
 

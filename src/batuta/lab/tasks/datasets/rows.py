@@ -85,6 +85,8 @@ def _checked_rows(path: Path, rows: Iterator[Any]) -> Iterator[Row]:
             if not isinstance(row, Mapping):
                 raise SourceError(f"row {number} of {path} is not a JSON object")
             yield cast("Row", row)
+    except PermissionError as error:
+        raise SourceError(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, OSError, EOFError, csv.Error, zlib.error) as error:
         raise SourceError(
             f"{path} cannot be read; it is damaged or has another format: {error}"
