@@ -205,6 +205,9 @@ def test_outside_its_world_it_says_so(batuta):
             "there is no option --max-stesp; did you mean --max-steps?",
         ),
         (["ask", "q", "--conductor", "violla"], 2, "did you mean viola?"),
+        (["ask", "q", "--pool", "rehersal"], 2, "no file rehersal; did you mean rehearsal?"),
+        (["keys", "spend", "--since", "x"], 2, "--since is a day like 2026-11-21, not 'x'"),
+        (["keys", "spend", "--until", "x"], 2, "--until is a day like 2026-11-21, not 'x'"),
         (["eval", "--systems", "ulta"], 2, "did you mean ultra?"),
         (["tasks", "show", "rehearsl"], 2, "did you mean rehearsal?"),
         (["tasks", "show", "gsm8"], 2, "did you mean gsm8k?"),
@@ -479,3 +482,10 @@ def test_an_encoding_that_lacks_a_character_loses_nothing(batuta, tmp_path):
         assert done.returncode in {0, 3}, done.stderr
         told.append(done.stdout.decode("ascii"))
     assert "3 \\u20ac und" in told[1] and asked in str(json.loads(told[2]))
+
+
+def test_in_a_log_a_run_without_a_workflow_has_no_spinner(batuta):
+    done = batuta("ask", "q", "--max-cost", "0")
+    run = re.findall(r"run_\w+", done.stderr)[0]
+    shown = batuta("runs", "show", run)
+    assert done.returncode == 4 and "writing the workflow" not in done.stderr + shown.stdout

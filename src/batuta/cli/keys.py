@@ -23,7 +23,7 @@ from batuta.cli.options import (
     format_example,
     with_option_groups,
 )
-from batuta.cli.usage_reports import add_usage_commands
+from batuta.cli.usage_reports import add_usage_commands, parse_day
 from batuta.clients import HttpTransport
 from batuta.config.load import store_target
 from batuta.core.formatting import format_cost, format_count, format_usd
@@ -304,6 +304,8 @@ def show_spending(
 ) -> None:
     """Show what was spent, from the ledger."""
     groups = [name.strip() for name in by.split(",") if name.strip()]
+    for option, day in (("--since", since), ("--until", until)):
+        parse_day(option, day)
 
     async def work(store: Store) -> list[SpendGroup]:
         return await report_spending(

@@ -39,6 +39,8 @@ class RunDisplay:
 
     def __init__(self, title: str) -> None:
         self.title = title
+        self.moving = True
+        """False once the run has ended, or where it is told afterwards."""
         self.recorder = Recorder()
         self.running: dict[tuple[int, int], int] = {}
         """Characters heard so far from each step that is being run."""
@@ -59,8 +61,10 @@ class RunDisplay:
                     self.draft += event.delta.text
             case StepFinished():
                 self.running.pop((event.round, event.step.index), None)
-            case RoundPlanned() | StepRetried() | RunFinished():
+            case RoundPlanned() | StepRetried():
                 self.draft = ""
+            case RunFinished():
+                self.draft, self.moving = "", False
             case _:
                 pass
 
@@ -71,7 +75,7 @@ class RunDisplay:
 
     def __rich__(self) -> RenderableType:
         parts: list[RenderableType] = [Text(self.title, style="dim")]
-        if not self.recorder.rounds:
+        if not self.recorder.rounds and self.moving:
             self.spinner.update(text=Text("the conductor is writing the workflow…", style="dim"))
             parts.append(self.spinner)
         for number, round_ in enumerate(self.recorder.rounds):
@@ -97,6 +101,7 @@ class LastLines:
 def print_run(console: Console, run: Run, title: str) -> None:
     """Draw a finished run."""
     stand = RunDisplay(title)
+    stand.moving = False
     stand.recorder.header = run.header
     stand.recorder.rounds = list(run.rounds)
     console.print(stand)

@@ -38,7 +38,7 @@ def add_usage_commands(app: typer.Typer, with_store: WithStore) -> None:
     ) -> None:
         """Show runs, those without an answer, their times and their cached input."""
         groups = _split_groups(by)
-        first = _parse_day(since)
+        first = parse_day("--since", since)
 
         async def work(store: Store) -> list[Activity]:
             return await report_activity(store.database, groups, tenant=tenant, since=first)
@@ -61,7 +61,7 @@ def add_usage_commands(app: typer.Typer, with_store: WithStore) -> None:
     ) -> None:
         """Show the requests that were refused for a key's rates or budgets."""
         groups = _split_groups(by)
-        first = _parse_day(since)
+        first = parse_day("--since", since)
 
         async def work(store: Store) -> list[RefusalGroup]:
             return await store.refusals.report(groups, tenant=tenant, since=first)
@@ -110,11 +110,16 @@ def _split_groups(by: str) -> list[str]:
     return [name.strip() for name in by.split(",") if name.strip()]
 
 
-def _parse_day(day: str | None) -> float:
+def parse_day(option: str, day: str | None) -> float:
+    """Return when the day of an option began; 0.0 if it was not given.
+
+    Raises:
+        ConfigError: it is no day.
+    """
     try:
         return 0.0 if day is None else day_start(day)
     except ValueError:
-        raise ConfigError(f"--since is a day like 2026-11-21, not {day!r:.40}") from None
+        raise ConfigError(f"{option} is a day like 2026-11-21, not {day!r:.40}") from None
 
 
 def _format_name(name: str | None) -> str:

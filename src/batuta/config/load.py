@@ -46,6 +46,7 @@ from batuta.config.workers import (
 from batuta.core import Conductor, Limits, Pool, Price, Worker, WorkerId
 from batuta.core.conductor import conductor_worker, needed_rounds
 from batuta.core.server_tools import ServerTools
+from batuta.core.suggestions import find_similar
 from batuta.core.worker import EMBEDDINGS, IMAGE
 from batuta.engine import TimeoutPolicy
 from batuta.engine.confidence import ConfidenceModel
@@ -144,6 +145,9 @@ async def load_config(
         return loading.build("this machine's own models (llama.cpp)", _local_pool(names, environ))
     if pool == DISCOVER_POOL:
         return loading.build("what was found here", (await find_workers(environ, http)).specs)
+    near = find_similar(kind, (*plugin_names("pool"), LOCAL, DISCOVER_POOL))
+    if near and not Path(pool).exists():
+        raise ConfigError(f"there is no file {pool}; did you mean {near}?")
     return await loading.read_file(Path(pool))
 
 

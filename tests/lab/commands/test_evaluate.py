@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -387,6 +388,11 @@ def test_an_interrupt_is_exit_130_and_keeps_the_results(start, tmp_path):
     assert out == "" and "resume with --out out" in err
     kept = [json.loads(line) for line in results.read_text().splitlines()]
     assert len(kept) >= 20 and {one["system"] for one in kept} == {"ultra"}
+
+
+def test_in_a_log_lines_say_how_far_each_system_is(shell):
+    _, err = shell(0, "--systems", "random", "--limit", "4", "--pool", "rehearsal", "--out", "out")
+    assert re.search(r"^random  2/4  \d+ s$", err, re.MULTILINE)
 
 
 def test_on_a_terminal_bars_are_drawn_on_stderr(tmp_path):
