@@ -1,7 +1,6 @@
 """Decodes what providers send: server-sent events, and JSON whose values may be of any type.
 
-Events are parsed incrementally: bytes in, events out (WHATWG HTML, section 9.2.6), and half of a
-surrogate pair waits for its other half.
+Events are parsed incrementally: bytes in, events out (WHATWG HTML, section 9.2.6).
 """
 
 from __future__ import annotations
@@ -376,50 +375,10 @@ def _is_number(value: Any) -> bool:
     return plain and 0 <= value <= MOST_TOKENS
 
 
-_FIRST_HALVES = ("\ud800", "\udbff")
-
-
-@final
-class HalfJoiner:
-    """Joins halves in the fragments of one stream; holds a first half until the second comes."""
-
-    def __init__(self) -> None:
-        self._waiting: dict[tuple[str, int, int | None], str] = {}
-
-    def join(self, delta: Delta) -> Delta:
-        """Return the fragment with the half that waited for it, without one that must wait."""
-        if not self._waiting and _is_ascii(delta):
-            return delta
-        place = (delta.choice, delta.tool_index)
-        return replace(
-            delta,
-            text=self._joined(delta.text, ("text", *place)),
-            reasoning=self._joined(delta.reasoning, ("reasoning", *place)),
-            tool_arguments=self._joined(delta.tool_arguments, ("arguments", *place)),
-            tool_id=join_halves(delta.tool_id),
-            tool_name=join_halves(delta.tool_name),
-            thought=delta.thought and _join_thought(delta.thought),
-        )
-
-    def _joined(self, text: str, place: tuple[str, int, int | None]) -> str:
-        if not text:
-            return text
-        text = self._waiting.pop(place, "") + text
-        if _FIRST_HALVES[0] <= text[-1] <= _FIRST_HALVES[1]:
-            self._waiting[place] = text[-1]
-            text = text[:-1]
-        return join_halves(text)
-
-
 def with_joined_halves(provider_reply: ProviderReply) -> ProviderReply:
     """Return the reply with the halves in its texts joined."""
     reply = _join_reply(provider_reply.reply)
     return provider_reply if reply is provider_reply.reply else replace(provider_reply, reply=reply)
-
-
-def _is_ascii(delta: Delta) -> bool:
-    texts = (delta.text, delta.reasoning, delta.tool_arguments, delta.tool_id, delta.tool_name)
-    return delta.thought is None and all(map(str.isascii, texts))
 
 
 def _join_reply(reply: Reply) -> Reply:
@@ -430,7 +389,7 @@ def _join_reply(reply: Reply) -> Reply:
         tool_calls=tuple(map(_join_call, reply.tool_calls)),
         model=join_halves(reply.model),
         stop_sequence=reply.stop_sequence and join_halves(reply.stop_sequence),
-        thoughts=tuple(map(_join_thought, reply.thoughts)),
+        thoughts=tuple(map(join_thought, reply.thoughts)),
         alternatives=tuple(map(_join_reply, reply.alternatives)),
     )
     return reply if joined == reply else joined
@@ -445,7 +404,8 @@ def _join_call(call: ToolCall) -> ToolCall:
     )
 
 
-def _join_thought(thought: Thought) -> Thought:
+def join_thought(thought: Thought) -> Thought:
+    """Join the halves of surrogate pairs in a thought."""
     return replace(
         thought,
         text=join_halves(thought.text),
@@ -613,3 +573,50 @@ def _parse_alternative(row: dict[str, Any]) -> TokenLogprob | None:
         logprob=float(logprob) if math.isfinite(logprob) else _LEAST_LOGPROB,
         utf8=None if utf8 is None else tuple(as_count(byte) for byte in as_array(utf8)),
     )
+
+
+_PLAIN = {
+    "stop": Finish.STOP,
+    "end_turn": Finish.STOP,
+    "completed": Finish.STOP,
+    "length": Finish.LENGTH,
+    "max_tokens": Finish.LENGTH,
+    "tool_calls": Finish.TOOL_CALLS,
+    "tool_use": Finish.TOOL_CALLS,
+    "content_filter": Finish.CONTENT_FILTER,
+}
+_BROKEN = re.compile(
+    r"error|abort|cancel|fail|insufficient|interrupt|time_?d?_?out|unavailable|overload"
+    r"|rate_limit|quota"
+)
+_BOTCHED = re.compile(r"malformed|too_many_tool|unexpected_tool|missing_thought")
+_FINISHES = (
+    (re.compile(r"filter|safety|sensitive|block|refus|guardrail|recitation|prohibit|spii|language"
+                r"|moderat|risk|policy|armor|unsafe|censor|harm"), Finish.CONTENT_FILTER),
+    # pause_turn: Anthropic's API stops its own searching there, and wants to be asked on.
+    (re.compile(r"length|max|limit|trunc|window|incomplete|exceed|pause"), Finish.LENGTH),
+    (re.compile(r"tool|function|call"), Finish.TOOL_CALLS),
+)  # fmt: skip
+_MOST_CHARACTERS = 100
+
+
+def read_finish(reason: Any) -> Finish:
+    """Return why a reply ended; a reason that nothing is known of is a plain end.
+
+    The reasons are told apart by their words, as each of dozens of servers has its own:
+    `length`, `MAX_TOKENS`, `max_output_reached`, `model_length`…
+
+    Raises:
+        ErrorReply: the provider broke the reply off, so what came of it is no answer.
+        ValueError: the model wrote what is no answer, such as a call that cannot be read.
+    """
+    name = as_string(reason)[:_MOST_CHARACTERS]
+    if (plain := _PLAIN.get(name)) is not None:
+        return plain
+    words = re.sub(r"[^a-z]+", "_", name.lower())
+    if _BOTCHED.search(words):
+        raise ValueError(f"the model's reply is no answer: {name}")
+    if _BROKEN.search(words):
+        message = f"the provider broke its reply off: {name}"
+        raise ErrorReply({"error": {"message": message, "code": 502}})
+    return next((finish for pattern, finish in _FINISHES if pattern.search(words)), Finish.STOP)

@@ -1,12 +1,49 @@
-"""Fragments of a streamed reply on their way to a listener, those that came at once as one."""
+"""Fragments of a streamed reply on their way to a listener, those that came at once as one.
+
+Half of a surrogate pair waits for its other half.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import final
 
-from batuta.clients.decoding import HalfJoiner
+from batuta.clients.decoding import join_halves, join_thought
 from batuta.core import CallListener, Delta
+
+_FIRST_HALVES = ("\ud800", "\udbff")
+
+
+@final
+class HalfJoiner:
+    """Joins halves in the fragments of one stream; holds a first half until the second comes."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[tuple[str, int, int | None], str] = {}
+
+    def join(self, delta: Delta) -> Delta:
+        """Return the fragment with the half that waited for it, without one that must wait."""
+        if not self._waiting and _is_ascii(delta):
+            return delta
+        place = (delta.choice, delta.tool_index)
+        return replace(
+            delta,
+            text=self._joined(delta.text, ("text", *place)),
+            reasoning=self._joined(delta.reasoning, ("reasoning", *place)),
+            tool_arguments=self._joined(delta.tool_arguments, ("arguments", *place)),
+            tool_id=join_halves(delta.tool_id),
+            tool_name=join_halves(delta.tool_name),
+            thought=delta.thought and join_thought(delta.thought),
+        )
+
+    def _joined(self, text: str, place: tuple[str, int, int | None]) -> str:
+        if not text:
+            return text
+        text = self._waiting.pop(place, "") + text
+        if _FIRST_HALVES[0] <= text[-1] <= _FIRST_HALVES[1]:
+            self._waiting[place] = text[-1]
+            text = text[:-1]
+        return join_halves(text)
 
 
 @final
@@ -70,3 +107,8 @@ def _is_same_kind(one: Delta, other: Delta) -> bool:
         and one.choice == other.choice
         and one.is_refusal is other.is_refusal
     )
+
+
+def _is_ascii(delta: Delta) -> bool:
+    texts = (delta.text, delta.reasoning, delta.tool_arguments, delta.tool_id, delta.tool_name)
+    return delta.thought is None and all(map(str.isascii, texts))

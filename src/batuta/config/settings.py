@@ -505,7 +505,7 @@ class Settings(StrictModel):
 
         def seen(name: str | None) -> str | None:
             there = folder / name if name else None
-            return str(there) if there and is_policy(there) else name
+            return str(there) if there and there.exists() and is_policy(there) else name
 
         def placed(preset: PresetSetting) -> PresetSetting:
             flow = preset.workflow and str(folder / preset.workflow)

@@ -160,11 +160,9 @@ class Store:
         leases = Leases(database, seconds=LEASE_SECONDS)
         self._writer = RunWriter(database, leases, self._capacity)
         self._budgets = Budgets(database, self._writer, leases)
-        self._refusals = RefusalLog(database)
         self._tasks = await anyio.create_task_group().__aenter__()
         self._tasks.start_soon(self._writer.work, name="batuta store writer")
         self._tasks.start_soon(self._budgets.work, name="batuta store budgets")
-        self._tasks.start_soon(self._refusals.work, name="batuta store refusals")
         return self
 
     async def __aexit__(
@@ -432,7 +430,13 @@ class Store:
     @property
     def refusals(self) -> RefusalLog:
         """Requests that were refused for rates or budgets."""
-        return self._require_open(self._refusals)
+        database = self.database
+        if self._refusals is None:
+            self._refusals = RefusalLog(database)
+            self._require_open(self._tasks).start_soon(
+                self._refusals.work, name="batuta store refusals"
+            )
+        return self._refusals
 
     @property
     def responses(self) -> ResponseTable:
@@ -457,14 +461,15 @@ class Store:
         database, failure = self.database, None
         with anyio.CancelScope(shield=True):
             await self.budgets.close()
-            await self.refusals.close()
+            if self._refusals is not None:
+                await self._refusals.close()
             try:
                 await self._writer.close()
             except StoreError as error:
                 failure = error
             else:
                 await self.budgets.give_back_leases()
-            self._database = self._responses = None
+            self._database = self._responses = self._refusals = None
             await database.close()
         return failure
 

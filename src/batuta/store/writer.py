@@ -394,7 +394,7 @@ def _write_charges(
         for one in packed
         if one.reservation is not None and one.reservation in leased
     ]
-    returned = changes.settle(connection, costs)
+    returned = changes.settle(connection, costs) if costs else {}
     # A leased run has a row of its own only if it went on for long.
     held = tuple(
         one.reservation

@@ -171,7 +171,6 @@ class OpenAIChatAdapter:
     def __init__(self, model: str, dialect: ChatDialect) -> None:
         self._model = model
         self._dialect = dialect
-        self._call_ids = rule_of_model(model, OPENAI_IDS if dialect.own_efforts else ANY_ID)
         self._reasoning_field = dialect.reasoning_field
         if not dialect.reasoning_field and _GIVES_REASONING.search(model):
             self._reasoning_field = "reasoning_content"
@@ -204,7 +203,8 @@ class OpenAIChatAdapter:
         """Write the conversation, with the thoughts of this model in its turns."""
         messages, sent = request.messages, list[dict[str, Any]]()
         if any(message.role in _WITH_TOOLS for message in messages):
-            messages = fit_tool_turns(messages, self._call_ids)
+            usual = OPENAI_IDS if self._dialect.own_efforts else ANY_ID
+            messages = fit_tool_turns(messages, rule_of_model(self._model, usual))
         for message in messages:
             sent += _chat_messages(message, self._dialect)
             if message.role is Role.ASSISTANT:

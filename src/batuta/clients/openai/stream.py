@@ -24,12 +24,12 @@ from batuta.clients.decoding import (
     parse_logprobs,
     raise_counts,
     read_cache_counts,
+    read_finish,
     resolve_finish,
     take_foreign,
     with_own_names,
 )
 from batuta.clients.error_mapping import find_stated_error
-from batuta.clients.finish_reasons import read_finish
 from batuta.clients.native_search import SearchReader
 from batuta.clients.openai.call_fragments import (
     CallFragments,
@@ -56,7 +56,8 @@ class _ChoiceAccumulator:
         self._length = 0
         """Characters of the text so far."""
         self._reasoning: list[str] = []
-        self._calls = CallFragments()
+        self._calls: CallFragments | None = None
+        """Made when the first call comes."""
         self._logprobs: list[TokenLogprob] = []
         self._images: dict[Image, None] = {}
         self._cited = SearchReader()
@@ -67,7 +68,7 @@ class _ChoiceAccumulator:
 
     def reply(self, model: str) -> Reply:
         """Return the reply as far as it has come."""
-        calls = self._calls.tool_calls()
+        calls = self._calls.tool_calls() if self._calls is not None else ()
         thought = self._given_back and self._given_back.thought(self._asked)
         return Reply(
             text="".join(self._text),
@@ -131,6 +132,8 @@ class _ChoiceAccumulator:
         if has_fields(message):
             self._fields_to_give_back().add_fields(message)
         for call in _tool_calls_of(message):
+            if self._calls is None:
+                self._calls = CallFragments()
             deltas += self._calls.add_fragment(call)
             if has_extra(call):
                 self._fields_to_give_back().add_extra(call, self._calls.last_number)
@@ -175,7 +178,7 @@ class _ChoiceAccumulator:
 
     def flush(self) -> list[Delta]:
         """Tell what waited for more that might have come, and the pages that the text cites."""
-        deltas = self._numbered(self._calls.flush())
+        deltas = [] if self._calls is None else self._numbered(self._calls.flush())
         if named := self._cited.end_text(self._text):
             self._text.append(named)
             self._length += len(named)

@@ -28,7 +28,6 @@ from batuta.errors import StoreError
 from batuta.gateway.access.caller import Caller
 from batuta.gateway.access.rate_limit import RateLimiter
 from batuta.gateway.errors import APIError, log_exception
-from batuta.gateway.serving.acting_note import note_acting
 from batuta.gateway.serving.admission import AdmissionController, PreparedCall
 from batuta.gateway.serving.answer_cache import (
     RepeatableCall,
@@ -57,6 +56,7 @@ from batuta.gateway.serving.prepare import (
 from batuta.gateway.serving.session_call import (
     SessionKeeper,
     SessionPlan,
+    note_acting,
     rules_of_key,
 )
 from batuta.gateway.serving.session_funds import SessionFunds

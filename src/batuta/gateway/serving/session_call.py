@@ -55,11 +55,14 @@ from batuta.gateway.serving.parsed_call import NO_SESSION_LIMITS, ParsedCall, Se
 from batuta.gateway.serving.session_memory import SessionMemory
 from batuta.offload.threads import read_off_loop
 from batuta.store.key_permissions import KeyPermissions
+from batuta.store.rows import ActingNote
 
 COST_HEADER = "x-batuta-session-cost"
 UNPRICED_HEADER = "x-batuta-session-unpriced-calls"
 _N = TypeVar("_N", int, Decimal)
 _NO_RETRY = {"x-should-retry": "false"}
+_LONGEST_REASON = 600
+"""Characters of a reason that are kept."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -411,3 +414,23 @@ def _consultations_of(round_: Round) -> int:
     last = len(round_.workflow) - 1 if round_.workflow is not None else 0
     advised = sum(1 for step in round_.steps if step.index != last)
     return advised + bool(round_.decision.draft.usage.calls)
+
+
+def note_acting(call: SessionCall | None, run: Run) -> ActingNote:
+    """Say who acted at the run, where it is a request of a session."""
+    step = run.answering_step
+    acting = None if step is None else str(step.worker)
+    before = call.before.acting if call is not None and call.acts else None
+    has_switched = acting is not None and before is not None and before != acting
+    return ActingNote(
+        acting=acting,
+        took_over_from=str(before) if has_switched else None,
+        turn=(call.before.turn or None) if call is not None and call.thread else None,
+        reason=_join_reasons(run),
+    )
+
+
+def _join_reasons(run: Run) -> str | None:
+    """Return the reasons of all rounds' decisions, each once."""
+    found = dict.fromkeys(round_.decision.reason for round_ in run.rounds)
+    return "; ".join(filter(None, found))[:_LONGEST_REASON] or None
