@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from batuta.clients import WorkerSpec, discover_workers, open_client
+from batuta.clients import WorkerSpec, discover_pool, open_client
 from batuta.clients.adaptations import (
     KINDS,
     MAX_ADAPTATIONS,
@@ -428,7 +428,7 @@ async def test_ollama_tells_which_models_do_not_think(http):
         }
         nowhere = dict.fromkeys(("VLLM_BASE_URL", "SGLANG_BASE_URL", "LLAMACPP_BASE_URL",
                                  "LMSTUDIO_BASE_URL"), "http://127.0.0.1:9")  # fmt: skip
-        found = await discover_workers(nowhere | {"OLLAMA_HOST": server.host}, http)
+        found = (await discover_pool(nowhere | {"OLLAMA_HOST": server.host}, http)).specs
         sent = {}
         for spec in found:
             await open_client(spec, http).complete(

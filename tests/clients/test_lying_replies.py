@@ -11,8 +11,9 @@ import pytest
 from batuta.clients.anthropic.stream import AnthropicStreamAccumulator, parse_message
 from batuta.clients.anthropic.stream import parse_usage as anthropic_usage
 from batuta.clients.call import _DECODING_ERRORS
-from batuta.clients.decoding import MAX_CHOICES, MAX_TOOL_CALLS, HalfJoiner, with_joined_halves
+from batuta.clients.decoding import MAX_CHOICES, MAX_TOOL_CALLS, with_joined_halves
 from batuta.clients.error_mapping import error_from_reply
+from batuta.clients.fragment_sender import HalfJoiner
 from batuta.clients.gemini.stream import GeminiStreamAccumulator, parse_response
 from batuta.clients.gemini.stream import parse_usage as gemini_usage
 from batuta.clients.openai.responses_stream import ResponsesStreamAccumulator

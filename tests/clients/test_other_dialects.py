@@ -12,7 +12,7 @@ from aiohttp.test_utils import TestServer
 from batuta import errors
 from batuta.clients import AnthropicClient, GeminiClient, Secret
 from batuta.clients.anthropic.client import AnthropicAdapter
-from batuta.clients.catalog import list_price
+from batuta.clients.catalog import find_model_facts
 from batuta.clients.gemini.client import GeminiAdapter
 from batuta.clients.openai.client import OpenAIChatClient
 from batuta.core import (
@@ -204,9 +204,9 @@ async def test_recordings_cost_what_recordings_cost(http, make, usage, name, aud
 
 
 def test_the_price_of_a_recording_is_looked_up_and_bounds_the_cost():
-    price = list_price("gemini", "gemini-2.5-flash")
+    price = find_model_facts("gemini", "gemini-2.5-flash").price
     assert price is not None and price.audio is not None and price.audio > price.input
-    plain = list_price("anthropic", "claude-sonnet-4-5")
+    plain = find_model_facts("anthropic", "claude-sonnet-4-5").price
     assert plain is not None and plain.audio is None
     who = Worker(id=WorkerId("w"), model="gemini-2.5-flash", price=price)
     heard = Message(role=Role.USER, parts=(Audio(data="AAAA" * 400, format="wav"),))

@@ -14,10 +14,9 @@ from batuta.clients import (
     Secret,
     WorkerSpec,
     check_worker,
-    discover_workers,
+    discover_pool,
     find_model_facts,
     find_provider,
-    list_price,
     open_clients,
     open_provider_client,
     provider_key,
@@ -47,7 +46,7 @@ async def test_keys_give_workers_with_prices(http):
         "OPENROUTER_API_KEY": KEY,
         "DEEPSEEK_API_KEY": KEY,
     }
-    found = await discover_workers(environ, http)
+    found = (await discover_pool(environ, http)).specs
     assert {spec.provider for spec in found} == {
         "openai",
         "anthropic",
@@ -62,10 +61,11 @@ async def test_keys_give_workers_with_prices(http):
         assert spec.worker.tags, "its abilities"
         assert spec.key == Secret(KEY)
     assert set(open_clients(found, http)) == {spec.worker.id for spec in found}
-    assert await discover_workers(environ, http, probe=False) == found
-    assert await discover_workers(NOWHERE, http) == ()
+    assert (await discover_pool(NOWHERE, http)).specs == ()
     own = {"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": "https://api.openai.com/v1/"}
-    assert {spec.provider for spec in await discover_workers(NOWHERE | own, http)} == {"openai"}
+    assert {spec.provider for spec in (await discover_pool(NOWHERE | own, http)).specs} == {
+        "openai"
+    }
 
 
 async def test_local_servers_are_asked(http):
@@ -73,20 +73,18 @@ async def test_local_servers_are_asked(http):
         server.tags = ["llama3:8b", "nomic-embed-text:latest"]
         server.models = [{"id": "qwen", "owned_by": "vllm", "max_model_len": 4096}]
         environ = NOWHERE | {"OLLAMA_HOST": server.host, "VLLM_BASE_URL": server.url}
-        found = await discover_workers(environ, http)
-        quiet = await discover_workers(environ, http, probe=False)
+        found = (await discover_pool(environ, http)).specs
     assert [spec.worker.id for spec in found] == ["ollama/llama3:8b", "vllm/qwen"]
     assert found[0].base_url == server.url
     assert found[1].worker.context_window == 4096
     assert found[1].worker.price.output == 0
-    assert quiet == ()
 
 
 async def test_another_server_behind_openai_s_variable_is_asked_for_its_models(http):
     async with FakeOpenAI(strict_openai=False) as server:
         server.models = [{"id": "their-model"}]
         environ = NOWHERE | {"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": server.url + "/"}
-        (spec,) = await discover_workers(environ, http)
+        (spec,) = (await discover_pool(environ, http)).specs
         assert (await check_worker(open_provider_client(spec, http), spec.worker)).error is None
     assert spec.provider == "compatible"
     assert not server.wrong
@@ -96,9 +94,9 @@ async def test_a_key_that_is_none_names_its_variable(http):
     with pytest.raises(errors.ConfigError, match="OPENAI_API_KEY"):
         provider_key(PROVIDERS["openai"], {"OPENAI_API_KEY": "two words"})
     with pytest.raises(errors.ConfigError, match="OPENAI_API_KEY"):
-        await discover_workers(NOWHERE | {"OPENAI_API_KEY": "two words"}, http)
+        await discover_pool(NOWHERE | {"OPENAI_API_KEY": "two words"}, http)
     with pytest.raises(errors.ConfigError, match="VLLM_BASE_URL"):
-        await discover_workers(NOWHERE | {"VLLM_BASE_URL": "localhost"}, http)
+        await discover_pool(NOWHERE | {"VLLM_BASE_URL": "localhost"}, http)
 
 
 @pytest.mark.parametrize(
@@ -132,11 +130,11 @@ def test_ollama_s_host_in_all_its_forms(value, url):
 
 
 def test_the_catalogue_knows_what_it_knows():
-    assert list_price("openai", "gpt-5-mini-2025-08-07").output == Decimal(2)
-    assert list_price("anthropic", "claude-sonnet-4-5-20250929").input == Decimal(3)
-    assert list_price("gemini", "models/gemini-2.5-pro").cached == Decimal("0.125")
-    assert list_price("openai", "gpt-99") is None
-    assert list_price("nobody", "gpt-5") is None
+    assert find_model_facts("openai", "gpt-5-mini-2025-08-07").price.output == Decimal(2)
+    assert find_model_facts("anthropic", "claude-sonnet-4-5-20250929").price.input == Decimal(3)
+    assert find_model_facts("gemini", "models/gemini-2.5-pro").price.cached == Decimal("0.125")
+    assert find_model_facts("openai", "gpt-99") is None
+    assert find_model_facts("nobody", "gpt-5") is None
     assert find_model_facts("nobody", "what-is-it") is None
     assert find_model_facts("ollama", "gpt-oss:20b").price is None, "what it costs elsewhere"
     assert find_model_facts("compatible", "mistral-large-latest", "https://api.mistral.ai/v1").price

@@ -15,7 +15,7 @@ from batuta.clients import (
     WorkerSpec,
     open_client,
 )
-from batuta.clients.catalog import build_worker
+from batuta.clients.catalog import ListedModel, known_worker
 from batuta.core import Cost, Request, Usage, user_message
 from batuta.errors import LimitReachedError
 from clients.cases import RecordingListener
@@ -119,7 +119,7 @@ async def test_a_retrying_client_frees_its_place_while_it_waits():
         FakeOpenAI("well", [Fault.RATE_LIMIT, Fault.CUT]) as server,
     ):
         spec = WorkerSpec(
-            worker=build_worker("openai", "gpt-5-mini"),
+            worker=known_worker("openai", ListedModel(name="gpt-5-mini")),
             provider="openai",
             base_url=server.url,
             key=Secret(server.key),

@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 
 from batuta.clients import HttpTransport, ScriptedClient, WorkerSpec, open_client
-from batuta.clients.catalog import list_price
+from batuta.clients.catalog import find_model_facts
 from batuta.clients.http_target import Secret
 from batuta.clients.resilience import RetryPolicy
 from batuta.config.load import load_config
@@ -260,7 +260,7 @@ async def test_a_pool_file_names_who_embeds(tmp_path):
 
 
 def test_a_model_that_embeds_has_its_list_price():
-    price = list_price("openai", "text-embedding-3-small")
+    price = find_model_facts("openai", "text-embedding-3-small").price
     assert price is not None
     assert price.input > 0
     assert price.output == 0

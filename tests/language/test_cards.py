@@ -6,7 +6,7 @@ from decimal import Decimal
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batuta.clients.catalog import build_worker
+from batuta.clients.catalog import ListedModel, known_worker
 from batuta.core import (
     Plan,
     PlanningContext,
@@ -104,8 +104,11 @@ def test_the_prompt_ends_with_what_is_to_be_done():
 
 
 def test_what_a_maker_says_is_known_of_its_model_elsewhere():
-    assert build_worker("openrouter", "openai/gpt-5.2").description.startswith("Its maker says: ")
-    assert not build_worker("openrouter", "nobody/gpt-5.2").description
+    def described(name):
+        return known_worker("openrouter", ListedModel(name=name)).description
+
+    assert described("openai/gpt-5.2").startswith("Its maker says: ")
+    assert not described("nobody/gpt-5.2")
 
 
 def test_an_anonymous_card_is_a_number():

@@ -18,7 +18,7 @@ import anyio
 import pytest
 
 from batuta.clients import HttpTransport
-from batuta.clients.discovery import discover_workers
+from batuta.clients.discovery import discover_pool
 from batuta.clients.factory import open_client
 from batuta.config.load import load_config
 from batuta.core import Outcome, Question, Request, user_message
@@ -94,7 +94,7 @@ async def test_two_models_at_one_address_are_found_and_answer():
         assert status == 404 and "served: one, two" in said
         async with HttpTransport() as http:
             environ = NOWHERE | {"LLAMACPP_BASE_URL": f"{address}/v1"}
-            found = await discover_workers(environ, http)
+            found = (await discover_pool(environ, http)).specs
     assert [spec.worker.id for spec in found] == ["llamacpp/one", "llamacpp/two"]
     assert all(spec.worker.context_window == 4096 for spec in found)
     sizes = [spec.worker.parameters for spec in found]

@@ -2,9 +2,9 @@
 
 from batuta.clients.anthropic.client import AnthropicClient
 from batuta.clients.cache import CallCache, CallCacheClient
-from batuta.clients.catalog import ModelFacts, build_worker, find_model_facts, list_price
+from batuta.clients.catalog import ModelFacts, find_model_facts
 from batuta.clients.decoding import SseParser
-from batuta.clients.discovery import discover_workers
+from batuta.clients.discovery import discover_pool
 from batuta.clients.factory import (
     WorkerCheck,
     check_worker,
@@ -65,15 +65,13 @@ __all__ = [
     "WorkerCheck",
     "WorkerHealth",
     "WorkerSpec",
-    "build_worker",
     "check_worker",
-    "discover_workers",
+    "discover_pool",
     "estimate_request_tokens",
     "estimate_tokens",
     "estimate_usage",
     "find_model_facts",
     "find_provider",
-    "list_price",
     "open_client",
     "open_clients",
     "open_provider_client",

@@ -101,12 +101,6 @@ def find_model_facts(provider: str, model: str, base_url: str = "") -> ModelFact
     )
 
 
-def list_price(provider: str, model: str) -> Price | None:
-    """Return the list price of a model; None: not known, which is not free."""
-    facts = find_model_facts(provider, model)
-    return None if facts is None else facts.price
-
-
 def abilities_of(model: str) -> tuple[str, ...]:
     """Return tags that the model's family is known to deserve; empty: it is not known to us."""
     name = plain_name(model)
@@ -354,11 +348,6 @@ def parameters_in(text: str) -> float | None:
 
 def _in_billions(number: str, unit: str) -> float:
     return float(number) / (1000 if unit.lower() == "m" else 1)
-
-
-def build_worker(provider: str, model: str, context_window: int | None = None) -> Worker:
-    """Return a worker named `provider/model`, with what is known of its model."""
-    return known_worker(provider, ListedModel(name=model, context_window=context_window))
 
 
 def known_worker(provider: str, model: ListedModel, base_url: str = "") -> Worker:

@@ -317,33 +317,15 @@ class Discovery:
     """The workers of `specs` on local servers which nobody named."""
 
 
-async def discover_workers(
-    environ: Mapping[str, str], http: HttpTransport, *, probe: bool = True
-) -> tuple[WorkerSpec, ...]:
-    """Return the workers that the environment's keys and this machine's servers give.
+async def discover_pool(environ: Mapping[str, str], http: HttpTransport) -> Discovery:
+    """Return the models that the environment's keys and this machine's servers give.
 
     Args:
         environ: usually `os.environ`.
-        http: the session to probe with.
-        probe: whether to ask servers which models they have. Without it local servers, and
-            servers named by an override such as OPENAI_BASE_URL, give no workers, and a hosted
-            provider gives the models that we know.
-
-    Returns:
-        Hosted providers first, each provider's models in its own order.
+        http: the session with which servers are asked which models they have.
 
     Raises:
         ConfigError: a variable holds a key or a URL that cannot be used.
-    """
-    return (await discover_pool(environ, http, probe=probe)).specs
-
-
-async def discover_pool(
-    environ: Mapping[str, str], http: HttpTransport, *, probe: bool = True
-) -> Discovery:
-    """Return the same, and which named servers do not answer.
-
-    Arguments and errors are those of `discover`.
     """
     found: dict[str, tuple[WorkerSpec, ...]] = {}
     silent: list[str] = []
@@ -361,15 +343,12 @@ async def discover_pool(
         listed = await list_hosted_models(http, server.provider, server.base_url, server.key)
         found[server.provider.name] = _hosted_workers(server, listed)
 
-    if probe:
-        # Nothing that may raise runs in the group: it would wrap the error in an ExceptionGroup.
-        async with anyio.create_task_group() as group:
-            for server in to_probe:
-                group.start_soon(ask_server, server)
-            for server in hosted:
-                group.start_soon(ask_hosted, server)
-    else:
-        found = {server.provider.name: _hosted_workers(server, ()) for server in hosted}
+    # Nothing that may raise runs in the group: it would wrap the error in an ExceptionGroup.
+    async with anyio.create_task_group() as group:
+        for server in to_probe:
+            group.start_soon(ask_server, server)
+        for server in hosted:
+            group.start_soon(ask_hosted, server)
     return Discovery(
         specs=tuple(spec for name in PROVIDERS for spec in found.get(name, ())),
         silent=tuple(sorted(silent)),

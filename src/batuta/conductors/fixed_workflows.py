@@ -178,15 +178,17 @@ def worker_chain(worker_ids: Sequence[str]) -> FixedConductor:
     return FixedConductor(f"chain/{'>'.join(chain)}", write)
 
 
-def plan_solve_verify(worker_ids: Sequence[str] = ()) -> FixedConductor:
+_PANEL = 3
+"""The most members of a panel."""
+
+
+def plan_solve_verify() -> FixedConductor:
     """Return the pipeline plan, solve, verify of hand-coded frameworks."""
-    return FixedConductor(
-        "plan-solve-verify",
-        sequential_chain((PLAN, FOLLOW_PLAN, VERIFY), worker_ids).build_workflow,
-    )
+    chain = sequential_chain((PLAN, FOLLOW_PLAN, VERIFY))
+    return FixedConductor("plan-solve-verify", chain.build_workflow)
 
 
-def panel_fusion(panel: int = 3) -> FixedConductor:
+def panel_fusion() -> FixedConductor:
     """Return a conductor whose best workers answer in parallel; the best then compares and fuses.
 
     The panel has as many members as the pool has workers, three at most.
@@ -194,7 +196,7 @@ def panel_fusion(panel: int = 3) -> FixedConductor:
 
     def write(pool: Pool) -> Workflow:
         ranked = [worker.id for worker in pool.ranked()]
-        answers = tuple(Step(subtask="", worker=worker) for worker in ranked[:panel])
+        answers = tuple(Step(subtask="", worker=worker) for worker in ranked[:_PANEL])
         seen = tuple(range(len(answers)))
         judge = Step(subtask=COMPARE, worker=ranked[0], access=seen)
         writer = Step(subtask=FUSE, worker=ranked[0], access=(*seen, len(seen)))
@@ -230,7 +232,7 @@ def named_workflow(name: str, workflow: Workflow) -> FixedConductor:
     return FixedConductor(name, write)
 
 
-def parallel_vote(voters: int = 3, worker_ids: Sequence[str] = ()) -> FixedConductor:
+def parallel_vote(voters: int = 3) -> FixedConductor:
     """Return a vote: independent solutions, between which the best worker decides.
 
     Raises:
@@ -241,8 +243,7 @@ def parallel_vote(voters: int = 3, worker_ids: Sequence[str] = ()) -> FixedCondu
 
     def write(pool: Pool) -> Workflow:
         ranked = [worker.id for worker in pool.ranked()]
-        workers = [_known_worker_id(w, pool) for w in worker_ids] or ranked
-        votes = [Step(subtask=SOLVE, worker=workers[i % len(workers)]) for i in range(voters)]
+        votes = [Step(subtask=SOLVE, worker=ranked[i % len(ranked)]) for i in range(voters)]
         return Workflow(
             (*votes, Step(subtask=DECIDE, worker=ranked[0], access=tuple(range(voters))))
         )

@@ -5,11 +5,12 @@ import json
 from batuta.conductors import LLMConductor
 from batuta.core import Limits
 from batuta.lab import worlds
-from batuta.lab.evals import EvalOptions, ResultLog, Subject, evaluate_task_set, open_tasks
+from batuta.lab.evals import EvalOptions, ResultLog, Subject, open_tasks
 from batuta.lab.evals.plots import draw_figures
 from batuta.lab.evals.report import build_report
 from batuta.lab.evals.report_files import publish_report
 from batuta.lab.worlds import HandWrittenClient
+from lab.evals.evaluated import evaluate_task_set
 
 
 async def measure_report(folder):

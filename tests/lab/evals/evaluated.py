@@ -5,7 +5,8 @@ from decimal import Decimal
 from batuta.clients import ScriptedClient
 from batuta.conductors import parallel_vote
 from batuta.core import Pool, Price, Task, TaskId, Worker, WorkerId
-from batuta.lab.evals import Subject, TaskSet, TrialResult
+from batuta.lab.evals import Subject, TaskSet, TrialResult, evaluate_parts
+from batuta.lab.evals.evaluation import EvalPart
 from batuta.lab.evals.grading import grade_by_task
 from batuta.lab.evals.result_log import StepSummary
 
@@ -50,6 +51,12 @@ def task_set(count, calibration=0):
         calibration=questions(calibration, 1000),
         grade=grade_by_task,
     )
+
+
+async def evaluate_task_set(subject, tasks, names, options, result_log, **more):
+    """Measure the systems of those names on one task set."""
+    parts = (EvalPart(subject=subject, tasks=tasks, seeds=options.seeds),)
+    return await evaluate_parts(parts, names, options=options, result_log=result_log, **more)
 
 
 def result(task="t0", score=1.0, **fields):

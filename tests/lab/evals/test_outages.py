@@ -8,12 +8,12 @@ import pytest
 
 from batuta.core import Grade, WorkerId
 from batuta.errors import ProviderOverloadedError
-from batuta.lab.evals import EvalOptions, ResultLog, evaluate_task_set
+from batuta.lab.evals import EvalOptions, ResultLog
 from batuta.lab.evals.cost_quality import build_recovered
 from batuta.lab.evals.fitted_methods import FittedMethod, WorkerPair
 from batuta.lab.evals.markdown_report import render_markdown, table_rows
 from batuta.lab.evals.report import build_report
-from lab.evals.evaluated import subject, task_set
+from lab.evals.evaluated import evaluate_task_set, subject, task_set
 
 pytestmark = pytest.mark.anyio
 LOST = 0

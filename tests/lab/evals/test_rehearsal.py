@@ -5,9 +5,10 @@ import pytest
 from batuta.conductors import LLMConductor
 from batuta.core import Limits
 from batuta.lab import worlds
-from batuta.lab.evals import EvalOptions, ResultLog, Subject, evaluate_task_set, open_tasks
+from batuta.lab.evals import EvalOptions, ResultLog, Subject, open_tasks
 from batuta.lab.evals.report import summarize_runs
 from batuta.lab.worlds import HandWrittenClient
+from lab.evals.evaluated import evaluate_task_set
 
 pytestmark = pytest.mark.anyio
 NAMES = ("ultra", "random", "best-single", "self-consistency@3", "self-reflection", "moa", "pipeline", "oracle", "pass@3", "ultra-solve-only")  # fmt: skip

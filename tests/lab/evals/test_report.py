@@ -4,7 +4,7 @@ import json
 from decimal import Decimal
 
 import pytest
-from evaluated import result, subject, task_set
+from evaluated import evaluate_task_set, result, subject, task_set
 
 from batuta.errors import ConfigError
 from batuta.lab.evals import (
@@ -12,7 +12,6 @@ from batuta.lab.evals import (
     Evaluation,
     MatchedBudget,
     ResultLog,
-    evaluate_task_set,
     find_system,
     report_files,
 )

@@ -8,13 +8,13 @@ import anyio
 import pytest
 
 from batuta.core import Reply
-from batuta.lab.evals import EvalOptions, ResultLog, evaluate_task_set
+from batuta.lab.evals import EvalOptions, ResultLog
 from batuta.lab.evals.run_archive import RUNS_FILE, MeasuredRun, RunArchive
 from batuta.store import Store
 from batuta.store.run_filter import RunFilter
 from fakes.openai import FakeOpenAI
 from fakes.server import KEY
-from lab.evals.evaluated import subject, task_set
+from lab.evals.evaluated import evaluate_task_set, subject, task_set
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
 SYSTEMS = ("good", "bad", "vote", "oracle", "best-single", "self-consistency@3", "ultra")

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import anyio
 import pytest
-from evaluated import PRICE, questions, result, subject, task_set
+from evaluated import PRICE, evaluate_task_set, questions, result, subject, task_set
 
 from batuta.clients import ScriptedClient
 from batuta.conductors import LLMConductor
 from batuta.core import Grade, Pool, Reply, Usage
 from batuta.errors import BadRequestError, ConfigError, ProviderOverloadedError, StoreError
-from batuta.lab.evals import EvalOptions, ResultLog, TaskSet, evaluate_task_set
+from batuta.lab.evals import EvalOptions, ResultLog, TaskSet
 from batuta.lab.evals.grading import open_answer_grader
 from batuta.lab.evals.markdown_report import render_markdown, table_rows
 from batuta.lab.evals.report import build_report
@@ -335,8 +335,8 @@ sys.path.insert(0, {tests!r})
 import anyio
 from pathlib import Path
 from dataclasses import replace
-from evaluated import subject, task_set
-from batuta.lab.evals import EvalOptions, ResultLog, evaluate_task_set
+from evaluated import evaluate_task_set, subject, task_set
+from batuta.lab.evals import EvalOptions, ResultLog
 from batuta.lab.evals.report import build_report
 
 log = os.open("calls.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)

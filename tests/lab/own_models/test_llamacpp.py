@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from batuta.clients import HttpTransport
-from batuta.clients.discovery import discover_workers
+from batuta.clients.discovery import discover_pool
 from batuta.config.load import load_config
 from batuta.core import (
     Outcome,
@@ -117,7 +117,7 @@ def request(text, **more):
 async def test_it_is_found_with_its_size_and_window(server):
     async with HttpTransport() as http:
         environ = NOWHERE | {"LLAMACPP_BASE_URL": f"{server.url}/v1"}
-        (spec,) = await discover_workers(environ, http)
+        (spec,) = (await discover_pool(environ, http)).specs
     assert spec.worker.id == "llamacpp/SmolLM2-135M-Instruct.Q4_1"
     assert spec.worker.parameters == pytest.approx(0.1345, abs=0.001)
     assert spec.worker.context_window and spec.worker.context_window >= 1024

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, final
 
 import anyio
@@ -20,6 +20,7 @@ from batuta.gateway.http.body import encode_json
 from batuta.gateway.messages import request as messages
 from batuta.gateway.openapi.field_recorder import body_schema
 from batuta.gateway.responses import request as responses
+from batuta.jobs import JobState
 from batuta.store.run_filter import RUN_PARAMETERS
 
 Json = dict[str, Any]
@@ -27,11 +28,12 @@ _FUNCTION = {"tools[].type": "function"}
 _PAGE_PREFIX = "/ui"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Operation:
     """The description of a route's method."""
 
     summary: str
+    _: KW_ONLY
     body: str = ""
     """The schema of the request's body; empty: it has none."""
     answer: str = "Object"
@@ -50,113 +52,102 @@ _COUNT: Json = {"type": "integer", "minimum": 0}
 _RUN_QUERY: Mapping[str, Json] = dict.fromkeys(RUN_PARAMETERS, _TEXT)
 OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("POST", "/v1/chat/completions"): Operation(
-        summary="An answer as a chat completion",
-        body="ChatRequest",
-        answer="ChatCompletion",
-        streams=True,
+        "An answer as a chat completion", body="ChatRequest", answer="ChatCompletion", streams=True
     ),
     ("POST", "/v1/responses"): Operation(
-        summary="An answer as a response", body="ResponseRequest", answer="Response", streams=True
+        "An answer as a response", body="ResponseRequest", answer="Response", streams=True
     ),
     ("POST", "/v1/responses/compact"): Operation(
-        summary="A conversation in fewer words", body="ResponseRequest"
+        "A conversation in fewer words", body="ResponseRequest"
     ),
     ("GET", "/v1/responses/{id}"): Operation(
-        summary="A stored response",
+        "A stored response",
         answer="Response",
         streams=True,
         query={"stream": {"type": "boolean"}, "starting_after": _COUNT},
     ),
-    ("DELETE", "/v1/responses/{id}"): Operation(summary="Forgets a response"),
+    ("DELETE", "/v1/responses/{id}"): Operation("Forgets a response"),
     ("POST", "/v1/responses/{id}/cancel"): Operation(
-        summary="Cancels a background response", answer="Response"
+        "Cancels a background response", answer="Response"
     ),
-    ("GET", "/v1/responses/{id}/input_items"): Operation(summary="What was put in", answer="List"),
+    ("GET", "/v1/responses/{id}/input_items"): Operation("What was put in", answer="List"),
     ("POST", "/v1/completions"): Operation(
-        summary="An answer as a text completion",
+        "An answer as a text completion",
         body="TextCompletionRequest",
         answer="TextCompletion",
         streams=True,
     ),
     ("POST", "/v1/moderations"): Operation(
-        summary="What the provider of moderation says of a text", body="Object"
+        "What the provider of moderation says of a text", body="Object"
     ),
     ("POST", "/v1/embeddings"): Operation(
-        summary="Texts as vectors", body="EmbeddingRequest", answer="EmbeddingList"
+        "Texts as vectors", body="EmbeddingRequest", answer="EmbeddingList"
     ),
-    ("GET", "/v1/containers/{container}/files/{id}"): Operation(summary="A file of a program"),
+    ("GET", "/v1/containers/{container}/files/{id}"): Operation("A file of a program"),
     ("GET", "/v1/containers/{container}/files/{id}/content"): Operation(
-        summary="What a program wrote", answer=""
+        "What a program wrote", answer=""
     ),
-    ("POST", "/v1/files"): Operation(summary="Keeps a file", form=True),
+    ("POST", "/v1/files"): Operation("Keeps a file", form=True),
     ("GET", "/v1/files"): Operation(
-        summary="The caller's files",
+        "The caller's files",
         answer="List",
         query={"limit": _COUNT, "after": _TEXT, "purpose": _TEXT},
     ),
-    ("GET", "/v1/files/{id}"): Operation(summary="A file"),
-    ("DELETE", "/v1/files/{id}"): Operation(summary="Forgets a file"),
-    ("GET", "/v1/files/{id}/content"): Operation(summary="What was uploaded", answer=""),
+    ("GET", "/v1/files/{id}"): Operation("A file"),
+    ("DELETE", "/v1/files/{id}"): Operation("Forgets a file"),
+    ("GET", "/v1/files/{id}/content"): Operation("What was uploaded", answer=""),
     ("POST", "/v1/messages"): Operation(
-        summary="An answer as a message", body="MessageRequest", answer="Message", streams=True
+        "An answer as a message", body="MessageRequest", answer="Message", streams=True
     ),
     ("POST", "/v1/messages/count_tokens"): Operation(
-        summary="About how many tokens a body has", body="CountRequest", answer="TokenCount"
+        "About how many tokens a body has", body="CountRequest", answer="TokenCount"
     ),
-    ("GET", "/v1/models"): Operation(summary="What can be asked for", answer="List"),
-    ("GET", "/v1/models/{id}"): Operation(summary="One model", answer="Model"),
+    ("GET", "/v1/models"): Operation("What can be asked for", answer="List"),
+    ("GET", "/v1/models/{id}"): Operation("One model", answer="Model"),
     ("GET", "/v1/runs"): Operation(
-        summary="Stored runs",
-        answer="List",
-        query={"limit": _COUNT, "after": _TEXT, **_RUN_QUERY},
+        "Stored runs", answer="List", query={"limit": _COUNT, "after": _TEXT, **_RUN_QUERY}
     ),
-    ("GET", "/v1/runs/totals"): Operation(summary="Totals of stored runs", query=_RUN_QUERY),
+    ("GET", "/v1/runs/totals"): Operation("Totals of stored runs", query=_RUN_QUERY),
     ("GET", "/v1/sessions"): Operation(
-        summary="Sessions beside the best single worker",
+        "Sessions beside the best single worker",
         answer="List",
         query={"limit": _COUNT, "since": _TEXT, "session": _TEXT, "tenant": _TEXT},
     ),
-    ("GET", "/v1/runs/{id}"): Operation(summary="A stored run"),
-    ("DELETE", "/v1/runs/{id}"): Operation(summary="Forgets a run"),
-    ("POST", "/v1/runs/{id}/feedback"): Operation(
-        summary="A score in [0, 1] for a run", body="Object"
-    ),
-    ("GET", "/v1/admin/keys"): Operation(summary="The keys", answer="List"),
-    ("POST", "/v1/admin/keys"): Operation(summary="A new key", body="Object"),
-    ("GET", "/v1/admin/keys/{id}"): Operation(summary="A key"),
-    ("PATCH", "/v1/admin/keys/{id}"): Operation(summary="Changes a key", body="Object"),
-    ("POST", "/v1/admin/keys/{id}/revoke"): Operation(summary="Revokes a key"),
-    ("POST", "/v1/admin/keys/{id}/rotate"): Operation(summary="Replaces a key", body="Object"),
-    ("GET", "/v1/admin/tenants"): Operation(summary="The tenants", answer="List"),
-    ("PUT", "/v1/admin/tenants/{name}"): Operation(summary="A tenant's budget", body="Object"),
-    ("DELETE", "/v1/admin/tenants/{name}"): Operation(summary="Forgets a tenant"),
-    ("GET", "/v1/admin/spend"): Operation(summary="What was spent"),
+    ("GET", "/v1/runs/{id}"): Operation("A stored run"),
+    ("DELETE", "/v1/runs/{id}"): Operation("Forgets a run"),
+    ("POST", "/v1/runs/{id}/feedback"): Operation("A score in [0, 1] for a run", body="Object"),
+    ("GET", "/v1/admin/keys"): Operation("The keys", answer="List"),
+    ("POST", "/v1/admin/keys"): Operation("A new key", body="Object"),
+    ("GET", "/v1/admin/keys/{id}"): Operation("A key"),
+    ("PATCH", "/v1/admin/keys/{id}"): Operation("Changes a key", body="Object"),
+    ("POST", "/v1/admin/keys/{id}/revoke"): Operation("Revokes a key"),
+    ("POST", "/v1/admin/keys/{id}/rotate"): Operation("Replaces a key", body="Object"),
+    ("GET", "/v1/admin/tenants"): Operation("The tenants", answer="List"),
+    ("PUT", "/v1/admin/tenants/{name}"): Operation("A tenant's budget", body="Object"),
+    ("DELETE", "/v1/admin/tenants/{name}"): Operation("Forgets a tenant"),
+    ("GET", "/v1/admin/spend"): Operation("What was spent"),
     ("GET", "/v1/admin/activity"): Operation(
-        summary="How many runs there were, how long they took and how they ended"
+        "How many runs there were, how long they took and how they ended"
     ),
-    ("GET", "/v1/admin/refusals"): Operation(
-        summary="Which requests were refused for a rate or a budget"
-    ),
-    ("GET", "/v1/admin/approvals"): Operation(
-        summary="Plans that wait for approval", answer="List"
-    ),
+    ("GET", "/v1/admin/refusals"): Operation("Which requests were refused for a rate or a budget"),
+    ("GET", "/v1/admin/approvals"): Operation("Plans that wait for approval", answer="List"),
     ("POST", "/v1/admin/approvals/{id}"): Operation(
-        summary="Approves, refuses or edits a plan", body="Object"
+        "Approves, refuses or edits a plan", body="Object"
     ),
     ("POST", "/webhooks/approvals"): Operation(
-        summary="Decides about a plan, by a signed message", body="Object", public=True
+        "Decides about a plan, by a signed message", body="Object", public=True
     ),
-    ("GET", "/v1/admin/audit"): Operation(summary="What administrators did", answer="List"),
-    ("GET", "/healthz"): Operation(summary="The process answers", public=True),
-    ("GET", "/readyz"): Operation(summary="Runs can be served", public=True),
-    ("GET", "/metrics"): Operation(summary="What is counted, for Prometheus", answer=""),
-    ("GET", "/openapi.json"): Operation(summary="This document", public=True),
-    ("GET", "/docs"): Operation(summary="This document as a page", public=True, answer=""),
+    ("GET", "/v1/admin/audit"): Operation("What administrators did", answer="List"),
+    ("GET", "/healthz"): Operation("The process answers", public=True),
+    ("GET", "/readyz"): Operation("Runs can be served", public=True),
+    ("GET", "/metrics"): Operation("What is counted, for Prometheus", answer=""),
+    ("GET", "/openapi.json"): Operation("This document", public=True),
+    ("GET", "/docs"): Operation("This document as a page", public=True, answer=""),
 }
 """Operations by method and path; a test holds them against the routes."""
 OPTIONAL_OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("POST", "/v1/mcp"): Operation(
-        summary="A message of the Model Context Protocol, whose tools are ask, plan and runs",
+        "A message of the Model Context Protocol, whose tools are ask, plan and runs",
         body="Object",
         streams=True,
     ),
@@ -286,95 +277,68 @@ def _parse_response(body: Any) -> Any:
     return responses.parse_response(body, responses.ResponseHistory())
 
 
-def _object_schema(*required: str, **properties: Json) -> Json:
-    return {"type": "object", "properties": properties, "required": list(required)}
-
-
 _ROWS: Json = {"type": "array", "items": {"type": "object"}}
 _NULLABLE_TEXT: Json = {"type": ["string", "null"]}
+_TYPES: dict[str, Json] = {
+    "code": _NULLABLE_TEXT,
+    "created": _COUNT,
+    "finish_reason": _TEXT,
+    "id": _TEXT,
+    "index": _COUNT,
+    "input_tokens": _COUNT,
+    "model": _TEXT,
+    "param": _NULLABLE_TEXT,
+}
+"""The types of fields that are the same wherever answers have them."""
+
+
+def _object_schema(required: str, **properties: Json) -> Json:
+    """Return the schema of an object that has those fields, and perhaps others."""
+    names = required.split()
+    known = {name: _TYPES[name] for name in names if name in _TYPES}
+    return {"type": "object", "properties": known | properties, "required": names}
+
+
+_CHOICE = _object_schema("index message finish_reason")
+_COMPLETION = "id object created model choices usage"
 _ANSWERS: dict[str, Json] = {
     "Object": {"type": "object"},
     "List": _object_schema("data", data=_ROWS),
-    "Model": _object_schema("id", "object", id=_TEXT, object={"const": "model"}),
-    "TokenCount": _object_schema("input_tokens", input_tokens=_COUNT),
+    "Model": _object_schema("id object", object={"const": "model"}),
+    "TokenCount": _object_schema("input_tokens"),
     "ChatCompletion": _object_schema(
-        "id",
-        "object",
-        "created",
-        "model",
-        "choices",
-        "usage",
-        id=_TEXT,
+        _COMPLETION,
         object={"const": "chat.completion"},
-        created=_COUNT,
-        model=_TEXT,
-        choices={
-            "type": "array",
-            "minItems": 1,
-            "items": _object_schema(
-                "index", "message", "finish_reason", index=_COUNT, finish_reason=_TEXT
-            ),
-        },
-        usage=_object_schema("prompt_tokens", "completion_tokens", "total_tokens"),
+        choices={"type": "array", "minItems": 1, "items": _CHOICE},
+        usage=_object_schema("prompt_tokens completion_tokens total_tokens"),
     ),
     "Response": _object_schema(
-        "id",
-        "object",
-        "status",
-        "output",
-        id=_TEXT,
+        "id object status output",
         object={"const": "response"},
-        status={
-            "enum": ["queued", "in_progress", "completed", "failed", "cancelled", "incomplete"]
-        },
+        status={"enum": [state.value for state in JobState]},
         output=_ROWS,
     ),
     "Message": _object_schema(
-        "id",
-        "type",
-        "role",
-        "content",
-        "usage",
-        id=_TEXT,
+        "id type role content usage",
         type={"const": "message"},
         role={"const": "assistant"},
         content=_ROWS,
-        usage=_object_schema("input_tokens", "output_tokens"),
+        usage=_object_schema("input_tokens output_tokens"),
     ),
     "TextCompletion": _object_schema(
-        "id",
-        "object",
-        "created",
-        "model",
-        "choices",
-        "usage",
-        id=_TEXT,
+        _COMPLETION,
         object={"const": "text_completion"},
-        created=_COUNT,
-        model=_TEXT,
         choices=_ROWS,
         usage={"type": "object"},
     ),
     "EmbeddingList": _object_schema(
-        "object",
-        "data",
-        "usage",
+        "object data usage",
         object={"const": "list"},
         data=_ROWS,
-        usage=_object_schema("prompt_tokens", "total_tokens"),
+        usage=_object_schema("prompt_tokens total_tokens"),
     ),
     "Error": _object_schema(
-        "error",
-        error=_object_schema(
-            "message",
-            "type",
-            "param",
-            "code",
-            message=_TEXT,
-            type=_TEXT,
-            param=_NULLABLE_TEXT,
-            code=_NULLABLE_TEXT,
-        ),
+        "error", error=_object_schema("message type param code", message=_TEXT, type=_TEXT)
     ),
 }
 """Schemas of the answers."""

@@ -24,7 +24,6 @@ from batuta.store.savings import list_savings
 from batuta.store.session_course import SessionRequest, read_requests, read_session
 from batuta.usage import ZERO_COST
 
-SESSIONS_PATH = "/ui/sessions"
 PAGE_SIZE = 50
 """Requests that are shown at once."""
 MOST_SWITCHES = 50

@@ -1,11 +1,6 @@
 """Evaluation: runs systems on tasks, counts their costs, and reports results with intervals."""
 
-from batuta.lab.evals.eval_session import (
-    StartProgress,
-    evaluate_parts,
-    evaluate_task_set,
-    forecast_parts,
-)
+from batuta.lab.evals.eval_session import StartProgress, evaluate_parts, forecast_parts
 from batuta.lab.evals.evaluation import EvalPart, Evaluation
 from batuta.lab.evals.matched_budget import MatchedBudget
 from batuta.lab.evals.recorded_sets import open_recorded_parts
@@ -27,7 +22,6 @@ __all__ = [
     "TaskSet",
     "TrialResult",
     "evaluate_parts",
-    "evaluate_task_set",
     "find_system",
     "forecast_parts",
     "open_recorded_parts",

@@ -46,7 +46,6 @@ from batuta.lab.evals.systems import (
     runnable_systems,
     why_not_runnable,
 )
-from batuta.lab.evals.task_sets import TaskSet
 from batuta.lab.learners.history import History
 
 StartProgress = Callable[[str, int], Callable[[], None]]
@@ -83,27 +82,6 @@ async def learn_skills(part: EvalPart, history: History, *, concurrency: int) ->
 
 BUDGET_SPENT = "the budget was spent before its turn"
 NOTHING_LEFT = "it must learn from other questions and there are none left: ask fewer with --limit"
-
-
-async def evaluate_task_set(
-    subject: Subject,
-    tasks: TaskSet,
-    names: Sequence[str],
-    options: EvalOptions,
-    result_log: ResultLog,
-    bar: StartProgress = lambda _, __: lambda: None,
-    *,
-    equal: Sequence[EqualResource] = (),
-) -> Evaluation:
-    """Measure the systems of those names on one task set; see `evaluate_parts`."""
-    return await evaluate_parts(
-        (EvalPart(subject=subject, tasks=tasks, seeds=options.seeds),),
-        names,
-        options=options,
-        result_log=result_log,
-        bar=bar,
-        equal=equal,
-    )
 
 
 async def evaluate_parts(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from decimal import Decimal
 from typing import final
@@ -14,7 +13,6 @@ from batuta.core import (
     CallListener,
     Cost,
     Delta,
-    Price,
     Reply,
     Request,
     Role,
@@ -35,24 +33,16 @@ SIMULATED_PREFIX = "simulated/"
 class ReplayPool:
     """A record as clients; each run needs new ones."""
 
-    def __init__(
-        self,
-        record: RecordedOutcomes,
-        *,
-        prices: Mapping[str, Price] | None = None,
-        simulate: bool = False,
-    ) -> None:
+    def __init__(self, record: RecordedOutcomes, *, simulate: bool = False) -> None:
         """Index the questions.
 
         Args:
             record: the recorded answers.
-            prices: the prices of tokens by model, if the record has tokens but no dollars.
             simulate: answer a call that the record cannot know (a check, a repair, a question in
                 other words) with one of the model's recorded answers to that question, and
                 mark the reply's model; otherwise such a call is an error.
         """
         self.record = record
-        self.prices = prices or {}
         self.simulate = simulate
         self._by_first_line: dict[str, list[str]] = {}
         for text in record.positions if simulate else ():
@@ -99,7 +89,6 @@ class RecordedModelClient:
         self._pool = pool
         self._record = pool.record
         self._model = model
-        self._price = pool.prices.get(pool.record.models[model])
         self._given: dict[int, dict[object, int]] = {}
 
     def __repr__(self) -> str:
@@ -155,8 +144,5 @@ class RecordedModelClient:
             if min(tokens) >= 0:
                 usage = Usage(calls=1, input=tokens[0], output=tokens[1])
         usage = usage or estimate_usage(request, Reply(text=text))
-        if not math.isnan(usd):
-            cost = Cost(Decimal(str(usd)))
-        else:
-            cost = usage_cost(usage, None if usage.estimated else self._price)
+        cost = usage_cost(usage, None) if math.isnan(usd) else Cost(Decimal(str(usd)))
         return Reply(text=text, usage=usage, cost=cost, model=model)
