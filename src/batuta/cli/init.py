@@ -11,7 +11,6 @@ from typing import Annotated
 
 import anyio
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from batuta.clients import (
@@ -27,7 +26,7 @@ from batuta.config.workers import open_worker_client
 from batuta.core import Pool, WorkerId
 from batuta.core.formatting import format_percent, format_seconds
 from batuta.errors import ConfigError
-from batuta.rendering.console import open_console
+from batuta.rendering.console import new_table, open_console
 from batuta.rendering.terminal import write_error
 
 CHECK_SECONDS = 30.0
@@ -176,9 +175,7 @@ def _worker_count_text(specs: list[WorkerSpec]) -> str:
 
 
 def _print_found(found: Discovery, checks: dict[WorkerId, WorkerCheck]) -> None:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for name in ("", "worker", "$/M in", "$/M out", "says"):
-        table.add_column(name, justify="right" if name.startswith("$") else "left")
+    table = new_table("", "worker", "$/M in", "$/M out", "says", right={"$/M in", "$/M out"})
     for spec in found.specs:
         result, price = checks.get(spec.worker.id), spec.worker.price
         mark = "·" if result is None else Text("✗", "red") if result.error else Text("✓", "green")

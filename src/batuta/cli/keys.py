@@ -11,7 +11,6 @@ from typing import Annotated, Any, TypeVar
 
 import anyio
 import typer
-from rich.table import Table
 
 from batuta.cli import json_output
 from batuta.cli.options import (
@@ -29,7 +28,7 @@ from batuta.config.load import store_target
 from batuta.core.formatting import format_cost, format_count, format_usd
 from batuta.environment import data_folder
 from batuta.errors import BatutaError, ConfigError
-from batuta.rendering.console import open_console
+from batuta.rendering.console import new_table, open_console
 from batuta.rendering.terminal import write_error, write_output
 from batuta.store import Store
 from batuta.store.key_hasher import IssuedKey, KeyHasher, open_key_hasher
@@ -200,9 +199,7 @@ def list_keys(
     if not keys:
         console.print("no keys yet; make one: batuta keys create NAME", style="dim")
         return
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for title in ("key", "tenant", "name", "state", "limits"):
-        table.add_column(title)
+    table = new_table("key", "tenant", "name", "state", "limits")
     for key in keys:
         limits = describe_permissions(key.policy) or "none"
         table.add_row(key.id, key.tenant.name, key.name, key.state(time.time()), limits)
@@ -316,9 +313,8 @@ def show_spending(
     if json:
         json_output.print_json([spend_group_json(groups, one) for one in found])
         return
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for title in (*groups, "runs", "calls", "tokens", "cost"):
-        table.add_column(title, justify="left" if title in groups else "right")
+    figures = ("runs", "calls", "tokens", "cost")
+    table = new_table(*groups, *figures, right=figures)
     for one in found:
         numbers = (one.runs, one.calls, one.input_tokens + one.output_tokens)
         names = (name or "–" for name in one.group)

@@ -10,7 +10,6 @@ from typing import Annotated
 import anyio
 import typer
 from anyio import to_thread
-from rich.table import Table
 from rich.text import Text
 
 from batuta.cli import json_output
@@ -26,7 +25,7 @@ from batuta.local.catalogue import (
 )
 from batuta.local.llama_backends import ServingOptions, check_llama, check_memory
 from batuta.local.model_server import serve_models
-from batuta.rendering.console import open_console
+from batuta.rendering.console import new_table, open_console
 from batuta.rendering.terminal import write_error, write_output
 
 app = typer.Typer(
@@ -47,7 +46,7 @@ def list_models(json: Json = False) -> None:
         json_output.print_json([_describe_model(model) for model in MODELS.values()])
         return
     console = open_console()
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table = new_table()
     for name in ("name", "model", "size", "licence", "here"):
         table.add_column(name, justify="right" if name == "size" else "left", no_wrap=True)
     for model in MODELS.values():

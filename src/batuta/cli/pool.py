@@ -7,7 +7,6 @@ from typing import Annotated
 import anyio
 import typer
 from rich.progress import Progress
-from rich.table import Table
 from rich.text import Text
 
 from batuta.cli import json_output
@@ -18,7 +17,7 @@ from batuta.config.loaded import LoadedConfig
 from batuta.core import Worker, WorkerId
 from batuta.core.formatting import format_seconds
 from batuta.errors import ClientError
-from batuta.rendering.console import open_console
+from batuta.rendering.console import new_table, open_console
 
 app = typer.Typer(help="The workers: list them, check that they answer.", no_args_is_help=True)
 
@@ -55,7 +54,7 @@ async def _print_workers(pool: str | None, json: bool) -> None:
     console.print(f"{loaded.source} · conductor {loaded.conductor.name}", style="dim")
     for note in loaded.notes:
         console.print(note)
-    table = Table(box=None, expand=True, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table = new_table(expand=True)
     names = [max((len(text) for text in row), default=0) for row in _name_columns(loaded)]
     for name, width in zip(
         ("", "worker", "model", "$/M in", "$/M out"), (1, *names, 6, 7), strict=True
@@ -110,9 +109,7 @@ async def _ask_workers(pool: str | None, json: bool) -> bool:
 
 
 def _print_checks(config: LoadedConfig, results: dict[WorkerId, WorkerCheck]) -> None:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for name in ("", "worker", "time", "says"):
-        table.add_column(name)
+    table = new_table("", "worker", "time", "says")
     for worker in config.pool:
         result = results[worker.id]
         mark = Text("✗", "red") if result.error else Text("✓", "green")

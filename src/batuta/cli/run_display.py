@@ -28,6 +28,7 @@ from batuta.core import (
 )
 from batuta.core.formatting import format_cost, format_count, format_percent, format_seconds
 from batuta.engine import Recorder
+from batuta.rendering.console import new_table
 
 SUBTASK_WIDTH = 46
 TABLE_LINES = 12
@@ -131,7 +132,7 @@ def run_summary(run: Run) -> Text:
 
 def workflow_table() -> Table:
     """Return the empty table of a workflow."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table = new_table()
     table.add_column("", width=1)
     table.add_column("step", justify="right")
     table.add_column("worker", style="cyan", no_wrap=True)

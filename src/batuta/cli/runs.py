@@ -11,7 +11,6 @@ from typing import Annotated, ClassVar, Literal, TypeVar
 import anyio
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from batuta.cli import json_output
 from batuta.cli.options import Json, format_example, with_option_groups
@@ -26,7 +25,7 @@ from batuta.core.formatting import format_cost, format_count, format_seconds, fo
 from batuta.engine import RunHooks, RunSettings, conduct
 from batuta.errors import ConfigError
 from batuta.language.plan_rules import NO_RULES
-from batuta.rendering.console import open_console
+from batuta.rendering.console import new_table, open_console
 from batuta.rendering.terminal import write_error, write_json, write_output
 from batuta.store import RunSummary, Store, encode_run
 from batuta.store.run_filter import EVERY_RUN, RunFilter, RunFilterError, parse_run_filter
@@ -209,7 +208,7 @@ def _print_table(console: Console, summaries: list[RunSummary]) -> None:
     length = _id_length(summaries)
     rows = [[column.show(summary, length) for column in columns] for summary in summaries]
     widths = [max(len(c.name), *(len(row[at]) for row in rows)) for at, c in enumerate(columns)]
-    table = Table(box=None, pad_edge=False, padding=(0, _PADDING, 0, 0), header_style="dim")
+    table = new_table(padding=(0, _PADDING, 0, 0))
     for column, width in zip(columns, widths, strict=True):
         table.add_column(column.name, no_wrap=True, width=width, justify=column.justify)
     room = max(_LEAST_QUESTION, console.width - sum(widths) - _PADDING * len(widths))
@@ -254,7 +253,7 @@ def list_sessions(
     if not found:
         console.print("no sessions yet; they come with requests: batuta serve", style="dim")
         return
-    table = Table(box=None, pad_edge=False, padding=(0, _PADDING, 0, 0), header_style="dim")
+    table = new_table(padding=(0, _PADDING, 0, 0))
     for name in ("session", "latest", "runs", "cost", "best single, est.", "saved, est."):
         table.add_column(name, no_wrap=True, justify="left" if name == "session" else "right")
     for one in found:

@@ -6,13 +6,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 from batuta.cli import json_output
 from batuta.cli.options import Json, format_example
 from batuta.core.formatting import format_count, format_percent, format_seconds
 from batuta.errors import ConfigError
-from batuta.rendering.console import open_console
+from batuta.rendering.console import new_table, open_console
 from batuta.store import Store
 from batuta.store.activity import ACTIVITY_GROUPS, Activity, activity_json, report_activity
 from batuta.store.hours import day_start
@@ -72,7 +71,7 @@ def add_usage_commands(app: typer.Typer, with_store: WithStore) -> None:
             counted = zip(rows, found, strict=True)
             json_output.print_json([{**row, "requests": one.requests} for row, one in counted])
             return
-        table = _new_table((*groups, "requests"), left=groups)
+        table = new_table(*groups, "requests", right={"requests"})
         for one in found:
             table.add_row(*map(_format_name, one.group), format_count(one.requests))
         open_console().print(table)
@@ -80,7 +79,7 @@ def add_usage_commands(app: typer.Typer, with_store: WithStore) -> None:
 
 def _print_activity(groups: Sequence[str], found: Sequence[Activity]) -> None:
     columns = ("runs", "without an answer", "median", "p95", "input", "cached", "output")
-    table = _new_table((*groups, *columns), left=groups)
+    table = new_table(*groups, *columns, right=columns)
     for one in found:
         times = [
             "–" if value is None else format_seconds(value)
@@ -97,13 +96,6 @@ def _print_activity(groups: Sequence[str], found: Sequence[Activity]) -> None:
             format_count(one.output_tokens),
         )
     open_console().print(table)
-
-
-def _new_table(titles: Sequence[str], *, left: Sequence[str]) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for title in titles:
-        table.add_column(title, justify="left" if title in left else "right")
-    return table
 
 
 def _split_groups(by: str) -> list[str]:

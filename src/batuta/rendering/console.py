@@ -7,13 +7,16 @@ terminal (`core.control_characters`); colours and movements of the cursor are th
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from typing import Any, final
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING, Any, final
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
 from batuta.core.formatting import escape_controls
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 WIDTH_IN_FILES = 200
 """Characters of a line in a file or a pipe, where nobody's screen ends; COLUMNS says otherwise."""
@@ -59,3 +62,21 @@ def open_console(
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = WIDTH_IN_FILES
     return console
+
+
+def new_table(*titles: str, right: Collection[str] = (), **settings: Any) -> Table:
+    """Return a table without lines.
+
+    Args:
+        titles: the columns.
+        right: the titles of those that are set to the right.
+        settings: what else rich's tables take.
+    """
+    from rich.table import Table  # noqa: PLC0415 - many commands show none
+
+    table = Table(
+        box=None, **{"pad_edge": False, "padding": (0, 2, 0, 0), "header_style": "dim"} | settings
+    )
+    for title in titles:
+        table.add_column(title, justify="right" if title in right else "left")
+    return table

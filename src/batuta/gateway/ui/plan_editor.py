@@ -13,13 +13,12 @@ from batuta.core.formatting import format_cost, format_count
 from batuta.core.workflow import Plan
 from batuta.gateway.errors import not_found
 from batuta.gateway.http.body import read_fields
-from batuta.gateway.serving.deliver import AnswerDelivery
 from batuta.gateway.serving.models import Catalogue, ServedModel
 from batuta.gateway.serving.prepare import PlanEstimate
 from batuta.gateway.ui.page_runs import PageRuns
-from batuta.gateway.ui.playground import default_model, edited_call, load_run
+from batuta.gateway.ui.playground import ScriptEndpoint, default_model, edited_call, load_run
 from batuta.gateway.ui.rendering import PAGE_HEADERS, render_fragment, render_page
-from batuta.gateway.ui.session import SessionManager, WebSession, check_form_token
+from batuta.gateway.ui.session import WebSession, check_form_token
 from batuta.store import Store
 from batuta.usage import usage_cost
 
@@ -97,23 +96,11 @@ def _offered_workers(pool: Pool, session: WebSession) -> list[str]:
 
 
 @final
-class PlanPreviewEndpoint:
+class PlanPreviewEndpoint(ScriptEndpoint):
     """POST /ui/plan: the body of the playground's plan; its picture and what it will cost.
 
     Nothing is called, booked or stored, and the workflow is read by the parser of the API.
     """
-
-    def __init__(
-        self,
-        delivery: AnswerDelivery,
-        store: Store | None,
-        sessions: SessionManager,
-        page_runs: PageRuns,
-    ) -> None:
-        self._delivery = delivery
-        self._page_runs = page_runs
-        self._store = store
-        self._sessions = sessions
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request.

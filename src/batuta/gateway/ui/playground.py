@@ -308,18 +308,8 @@ class PlaygroundPage:
         return list(found.values())
 
 
-@final
-class PlaygroundEndpoint:
-    """POST /ui/ask: the body of a chat completion; begins a run.
-
-    In its place, `replay` with a run's id repeats that run, and `edit` with one answers its
-    question by the workflow in `orchestration`. Beside it, `follow` with a run's id continues its
-    conversation, `again` asks its last question in other words, and `results` answers its calls of
-    tools.
-
-    It is booked and executed like a call of the API, under the same rules and limits. The answer
-    is the address of its events; the request continues behind the answer until the run has ended.
-    """
+class ScriptEndpoint:
+    """What the page's script asks for, about runs that it began or that are stored."""
 
     def __init__(
         self,
@@ -332,6 +322,20 @@ class PlaygroundEndpoint:
         self._page_runs = page_runs
         self._store = store
         self._sessions = sessions
+
+
+@final
+class PlaygroundEndpoint(ScriptEndpoint):
+    """POST /ui/ask: the body of a chat completion; begins a run.
+
+    In its place, `replay` with a run's id repeats that run, and `edit` with one answers its
+    question by the workflow in `orchestration`. Beside it, `follow` with a run's id continues its
+    conversation, `again` asks its last question in other words, and `results` answers its calls of
+    tools.
+
+    It is booked and executed like a call of the API, under the same rules and limits. The answer
+    is the address of its events; the request continues behind the answer until the run has ended.
+    """
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request.
@@ -376,22 +380,11 @@ class PlaygroundEndpoint:
 
 
 @final
-class ApiBodyEndpoint:
+class ApiBodyEndpoint(ScriptEndpoint):
     """POST /ui/body: the body of the playground's question; returns the API's whole body for it.
 
     Nothing is called, booked or stored. What the question keeps of an earlier run is in the result.
     """
-
-    def __init__(
-        self,
-        delivery: AnswerDelivery,
-        store: Store | None,
-        sessions: SessionManager,
-        page_runs: PageRuns,
-    ) -> None:
-        self._page_runs = page_runs
-        self._store = store
-        self._sessions = sessions
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request.

@@ -29,7 +29,6 @@ from batuta.engine import Recorder
 from batuta.gateway.errors import APIError, internal_error, log_exception, server_closing
 from batuta.gateway.http.body import encode_json
 from batuta.gateway.serving.deliver import (
-    AnswerDelivery,
     DisconnectReason,
     SSEWriter,
     encoded_event_frame,
@@ -41,16 +40,14 @@ from batuta.gateway.ui.page_runs import (
     Failed,
     PageEvent,
     PageRun,
-    PageRuns,
     Stopped,
     retell_run,
 )
-from batuta.gateway.ui.playground import load_run
+from batuta.gateway.ui.playground import ScriptEndpoint, load_run
 from batuta.gateway.ui.rendering import PAGE_HEADERS, render_answers, render_fragment
 from batuta.gateway.ui.run_view import panel_scope
-from batuta.gateway.ui.session import SessionManager, WebSession
+from batuta.gateway.ui.session import WebSession
 from batuta.rendering.answer import render_answer
-from batuta.store import Store
 
 _ANSWER_SECONDS = 0.25
 """Seconds between two updates of a growing answer, at least."""
@@ -229,20 +226,8 @@ def _visible_text(delta: Delta) -> str:
 
 
 @final
-class RunEventsEndpoint:
+class RunEventsEndpoint(ScriptEndpoint):
     """GET /ui/runs/{id}/events: the events of a run, from its beginning to its end."""
-
-    def __init__(
-        self,
-        delivery: AnswerDelivery,
-        store: Store | None,
-        sessions: SessionManager,
-        page_runs: PageRuns,
-    ) -> None:
-        self._delivery = delivery
-        self._page_runs = page_runs
-        self._store = store
-        self._sessions = sessions
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one reader, for as long as the run goes on.

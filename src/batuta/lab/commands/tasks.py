@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import orjson
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from batuta.cli import json_output
@@ -20,7 +19,7 @@ from batuta.lab.commands.router_arena import export_choices
 from batuta.lab.task_sources import REHEARSAL
 from batuta.lab.tasks import datasets
 from batuta.lab.tasks.datasets import Dataset, HubDataset, reasoning_gym
-from batuta.rendering.console import open_console
+from batuta.rendering.console import new_table, open_console
 from batuta.rendering.terminal import write_error, write_output
 
 
@@ -95,7 +94,7 @@ def list_sources(json: Json = False) -> None:
     if json:
         json_output.print_json({"folder": str(folder), "sources": rows})
         return
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table = new_table()
     for title in ("source", "splits", "here", "licence", "about"):
         table.add_column(title, overflow="fold")
     for row in rows:

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 
 import anyio
 from rich.console import Console
-from rich.table import Table
 
 from batuta.errors import ConfigError
 from batuta.lab.commands.train_settings import check_questions, override_settings, require_packages
-from batuta.rendering.console import open_console
+from batuta.rendering.console import new_table, open_console
 from batuta.rendering.terminal import write_output
 
 if TYPE_CHECKING:
@@ -115,9 +114,7 @@ def _override_chosen(settings: TrainSettings, changes: Sequence[str]) -> TrainSe
 
 
 def _print_choice(console: Console, rows: Sequence[Choice], changes: Sequence[str]) -> None:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for name in ("chosen", "", "why"):
-        table.add_column(name)
+    table = new_table("chosen", "", "why", padding=(0, 1))
     for row in rows:
         table.add_row(*row)
     for change in changes:
@@ -149,9 +146,8 @@ def _print_spending(console: Console, settings: TrainSettings, held: Sequence[Ta
 
 
 def _print_report(console: Console, report: AutoReport, *, held: int) -> None:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for name in ("policy", f"right of {held} held back", "steps a workflow", ""):
-        table.add_column(name, justify="left" if name in {"policy", ""} else "right")
+    figures = (f"right of {held} held back", "steps a workflow")
+    table = new_table("policy", *figures, "", right=figures, padding=(0, 1))
     for one in report.judgements:
         kept = "kept" if one is report.best else ""
         right = "unknown" if one["right"] is None else f"{one['right']:.1%}"

@@ -26,6 +26,7 @@ from batuta.lab.train.run_folder import (
     STOPPED_FILE,
     read_jsonl,
 )
+from batuta.rendering.console import new_table
 
 REFRESH_SECONDS = 1.0
 """Seconds between two reads of the folder."""
@@ -145,7 +146,7 @@ def render_view(view: TrainingView) -> RenderableType:
 
 
 def _curve_table(lines: Sequence[Mapping[str, Any]]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
+    table = new_table(padding=(0, 1))
     table.add_column("")
     for name in ("first", "last", "lowest", "highest"):
         table.add_column(name, justify="right")
