@@ -2,7 +2,7 @@
 
 from batuta.clients.anthropic.client import AnthropicClient
 from batuta.clients.cache import CallCache, CallCacheClient
-from batuta.clients.catalog import ModelFacts, find_model_facts
+from batuta.clients.catalog import find_model_facts
 from batuta.clients.decoding import SseParser
 from batuta.clients.discovery import discover_pool
 from batuta.clients.factory import (
@@ -15,10 +15,9 @@ from batuta.clients.factory import (
 from batuta.clients.gemini.client import GeminiClient
 from batuta.clients.http_target import NO_KEY, Secret, redact_secrets
 from batuta.clients.limits import CallLimiter, RateLimitedClient
-from batuta.clients.openai.client import ChatDialect, OpenAIChatClient
+from batuta.clients.openai.client import OpenAIChatClient
 from batuta.clients.providers import (
     PROVIDERS,
-    Provider,
     WorkerSpec,
     find_provider,
     provider_key,
@@ -28,7 +27,6 @@ from batuta.clients.redis_connections import RedisConnections
 from batuta.clients.replay import RunReplayClient, request_fingerprint
 from batuta.clients.resilience import (
     BreakerPolicy,
-    BreakerState,
     CircuitBreakerClient,
     RetryClient,
     RetryPolicy,
@@ -36,24 +34,19 @@ from batuta.clients.resilience import (
 )
 from batuta.clients.scripted_client import ScriptedClient
 from batuta.clients.transport import HttpTransport
-from batuta.core.token_estimate import estimate_request_tokens, estimate_tokens, estimate_usage
 
 __all__ = [
     "NO_KEY",
     "PROVIDERS",
     "AnthropicClient",
     "BreakerPolicy",
-    "BreakerState",
     "CallCache",
     "CallCacheClient",
     "CallLimiter",
-    "ChatDialect",
     "CircuitBreakerClient",
     "GeminiClient",
     "HttpTransport",
-    "ModelFacts",
     "OpenAIChatClient",
-    "Provider",
     "RateLimitedClient",
     "RedisConnections",
     "RetryClient",
@@ -67,9 +60,6 @@ __all__ = [
     "WorkerSpec",
     "check_worker",
     "discover_pool",
-    "estimate_request_tokens",
-    "estimate_tokens",
-    "estimate_usage",
     "find_model_facts",
     "find_provider",
     "open_client",

@@ -1,12 +1,11 @@
 """The embedded conductor's model: a tiny Qwen2, computed in this process with numpy."""
 
 from batuta.embedded.bpe import Tokenizer
-from batuta.embedded.client import CHAT_TEMPLATE, DEFAULT_SAMPLING, EmbeddedClient
+from batuta.embedded.client import CHAT_TEMPLATE, EmbeddedClient
 from batuta.embedded.qwen2 import KVCache, Qwen2, Qwen2Config
 
 __all__ = [
     "CHAT_TEMPLATE",
-    "DEFAULT_SAMPLING",
     "EmbeddedClient",
     "KVCache",
     "Qwen2",

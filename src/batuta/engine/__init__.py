@@ -1,15 +1,11 @@
 """Workflow and clients become a Run: plan, execute, account, record."""
 
-from batuta.engine.budget import Budget, Funds, Hold
 from batuta.engine.context import Recorder, RunHooks, RunSettings, TimeoutPolicy, fold_events
 from batuta.engine.resumption import find_asking_run, find_resume_state, strip_prompts
 from batuta.engine.run_loop import conduct, new_run_id
 from batuta.engine.workflow_estimate import LatencyLookup, estimate_workflow
 
 __all__ = [
-    "Budget",
-    "Funds",
-    "Hold",
     "LatencyLookup",
     "Recorder",
     "RunHooks",

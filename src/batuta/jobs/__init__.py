@@ -1,17 +1,15 @@
 """Requests that outlive their connections, and the processes that run them."""
 
-from batuta.jobs.checkpoint import Checkpoint, JobHandler
+from batuta.jobs.checkpoint import Checkpoint
 from batuta.jobs.durable import KEEP_DAYS, Jobs, open_jobs
 from batuta.jobs.protocol import (
     OPEN_GATE,
     Job,
     JobEnding,
-    JobEvent,
     JobGate,
     JobOwner,
     JobState,
     JobStatus,
-    Json,
 )
 
 __all__ = [
@@ -20,13 +18,10 @@ __all__ = [
     "Checkpoint",
     "Job",
     "JobEnding",
-    "JobEvent",
     "JobGate",
-    "JobHandler",
     "JobOwner",
     "JobState",
     "JobStatus",
     "Jobs",
-    "Json",
     "open_jobs",
 ]

@@ -1,7 +1,6 @@
 """The workflow selector, which maps a question's text to a workflow in about a millisecond."""
 
 from batuta.conductors.workflow_selector.model import (
-    QuestionReader,
     WorkflowSelector,
     describe_steps,
     fit_ease,
@@ -12,7 +11,6 @@ from batuta.conductors.workflow_selector.model import (
 )
 
 __all__ = [
-    "QuestionReader",
     "WorkflowSelector",
     "describe_steps",
     "fit_ease",

@@ -7,7 +7,7 @@ from batuta.lab.evals.recorded_sets import open_recorded_parts
 from batuta.lab.evals.result_log import ResultLog, TrialResult
 from batuta.lab.evals.runner import EvalOptions
 from batuta.lab.evals.subject import Subject
-from batuta.lab.evals.systems import System, find_system, system_names
+from batuta.lab.evals.systems import find_system, system_names
 from batuta.lab.evals.task_sets import TaskSet, open_tasks
 
 __all__ = [
@@ -18,7 +18,6 @@ __all__ = [
     "ResultLog",
     "StartProgress",
     "Subject",
-    "System",
     "TaskSet",
     "TrialResult",
     "evaluate_parts",

@@ -10,7 +10,7 @@ thick line is the mean of their running means, within a band from the lowest to 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -24,76 +24,34 @@ SMOOTHING_SHARE = 0.04
 """Share of a run over which the running mean is taken."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Panel:
     """One figure: its file, labels and curves."""
 
     file: str
     title: str
     unit: str
-    curves: tuple[tuple[str, str], ...]
-    """The key in the metrics and the label of each curve; one without data is left out."""
+    curves: Mapping[str, str]
+    """The label of each curve by its key in the metrics; one without data is left out."""
+    _: KW_ONLY
     share: bool = False
     """True if the axis shows at least 0 to 1."""
 
 
+_STEPS = {"steps": "all", "steps_easy": "easy questions", "steps_hard": "hard questions"}
+_ROUNDS = {"second/right": "right in the end", "second/stands": "first answer let stand"}
+_SECONDS = {"step_time": "whole", "time/sampling": "sampling", "time/playing": "running"}
+_REWARD = {"reward": "reward", "right": "right"}
+_SPREAD = {"no_spread": "all completions earn the same"}
 PANELS = (
-    Panel(
-        file="reward",
-        title="Reward",
-        unit="mean of a step",
-        curves=(("reward", "reward"), ("right", "right")),
-        share=True,
-    ),
-    Panel(
-        file="valid",
-        title="Validity",
-        unit="share of drafts",
-        curves=(("valid", "well-formed"),),
-        share=True,
-    ),
-    Panel(
-        file="steps",
-        title="Steps of a workflow",
-        unit="steps",
-        curves=(
-            ("steps", "all"),
-            ("steps_easy", "easy questions"),
-            ("steps_hard", "hard questions"),
-        ),
-    ),
-    Panel(
-        file="entropy",
-        title="Entropy of the policy",
-        unit="nats a token",
-        curves=(("entropy", "entropy"),),
-    ),
-    Panel(
-        file="spread",
-        title="Groups without spread",
-        unit="share of groups",
-        curves=(("no_spread", "all completions earn the same"),),
-        share=True,
-    ),
-    Panel(
-        file="tokens",
-        title="Tokens of a workflow",
-        unit="tokens",
-        curves=(("worker_tokens", "of its workers"),),
-    ),
-    Panel(
-        file="rounds",
-        title="Second rounds",
-        unit="share",
-        curves=(("second/right", "right in the end"), ("second/stands", "first answer let stand")),
-        share=True,
-    ),
-    Panel(
-        file="seconds",
-        title="Time of a step",
-        unit="seconds",
-        curves=(("step_time", "whole"), ("time/sampling", "sampling"), ("time/playing", "running")),
-    ),
+    Panel("reward", "Reward", "mean of a step", _REWARD, share=True),
+    Panel("valid", "Validity", "share of drafts", {"valid": "well-formed"}, share=True),
+    Panel("steps", "Steps of a workflow", "steps", _STEPS),
+    Panel("entropy", "Entropy of the policy", "nats a token", {"entropy": "entropy"}),
+    Panel("spread", "Groups without spread", "share of groups", _SPREAD, share=True),
+    Panel("tokens", "Tokens of a workflow", "tokens", {"worker_tokens": "of its workers"}),
+    Panel("rounds", "Second rounds", "share", _ROUNDS, share=True),
+    Panel("seconds", "Time of a step", "seconds", _SECONDS),
 )
 
 Point = tuple[float, float]
@@ -114,7 +72,7 @@ def draw_curves(folders: Sequence[Path], out: Path) -> tuple[Path, ...]:
     return tuple(
         _save_panel(panel, runs, out / f"{panel.file}.png")
         for panel in PANELS
-        if any(key in line for key, _ in panel.curves for run in runs for line in run)
+        if any(key in line for key in panel.curves for run in runs for line in run)
     )
 
 
@@ -127,7 +85,7 @@ def _read_metrics(folder: Path) -> list[dict[str, Any]]:
 
 def _save_panel(panel: Panel, runs: Sequence[Sequence[Mapping[str, Any]]], path: Path) -> Path:
     figure, (axes,) = make_panels(1, 1, (8.0, 4.4))
-    for number, (key, name) in enumerate(panel.curves):
+    for number, (key, name) in enumerate(panel.curves.items()):
         series = [points for run in runs if (points := metric_points(run, key))]
         if series:
             wide = 1.9 + 1.3 * (len(panel.curves) - 1 - number)  # curves that coincide stay visible

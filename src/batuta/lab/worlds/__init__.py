@@ -6,19 +6,15 @@ rates (`pool`, `clients`), and a hand-written conductor (`HandWrittenClient`).
 
 from batuta.lab.worlds.client import OUT_OF_SCOPE_REPLY, RehearsalClient
 from batuta.lab.worlds.grammar import read_problem, render_question
-from batuta.lab.worlds.hand_written_conductor import CONDUCTOR_WORKER, HandWrittenClient
+from batuta.lab.worlds.hand_written_conductor import HandWrittenClient
 from batuta.lab.worlds.pools import rehearsal_clients, rehearsal_pool, shipped_policy_folder
-from batuta.lab.worlds.problem import Problem, ProblemStep
 from batuta.lab.worlds.tasks import HELD_OUT_FAMILY, TRAINING_FAMILIES, draw_tasks, grade_answer
 
 __all__ = [
-    "CONDUCTOR_WORKER",
     "HELD_OUT_FAMILY",
     "OUT_OF_SCOPE_REPLY",
     "TRAINING_FAMILIES",
     "HandWrittenClient",
-    "Problem",
-    "ProblemStep",
     "RehearsalClient",
     "draw_tasks",
     "grade_answer",

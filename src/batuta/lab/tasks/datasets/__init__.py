@@ -3,19 +3,15 @@
 from batuta.lab.tasks.datasets.catalog import DATASETS
 from batuta.lab.tasks.datasets.dataset import (
     Dataset,
-    DatasetSplit,
     HubDataset,
     MultipleChoiceQuestion,
 )
 from batuta.lab.tasks.datasets.hub_files import fetch_split
 from batuta.lab.tasks.datasets.loader import find_split, is_task_file, load_tasks, local_files
-from batuta.lab.tasks.datasets.task_files import read_task_file
-from batuta.lab.tasks.datasets.task_suites import read_task_suite
 
 __all__ = [
     "DATASETS",
     "Dataset",
-    "DatasetSplit",
     "HubDataset",
     "MultipleChoiceQuestion",
     "fetch_split",
@@ -23,6 +19,4 @@ __all__ = [
     "is_task_file",
     "load_tasks",
     "local_files",
-    "read_task_file",
-    "read_task_suite",
 ]

@@ -1,22 +1,19 @@
 """Graders of answers: a grade serves as reward and as score; an undecided one is None, not 0."""
 
 from batuta.lab.tasks.graders.choice import ChoiceGrader
-from batuta.lab.tasks.graders.code import CodeCase, CodeGrader, CodeRunner, RunnableProgram
+from batuta.lab.tasks.graders.code import CodeGrader
 from batuta.lab.tasks.graders.comparison_pool import ComparisonResult, MathsPool
 from batuta.lab.tasks.graders.exact import ExactGrader
 from batuta.lab.tasks.graders.freeform import FreeFormGrader
 from batuta.lab.tasks.graders.integer import IntegerGrader
-from batuta.lab.tasks.graders.judge import RUBRIC, JudgeFallbackGrader, JudgeGrade, JudgeGrader
+from batuta.lab.tasks.graders.judge import JudgeFallbackGrader, JudgeGrade, JudgeGrader
 from batuta.lab.tasks.graders.maths import MathsGrader
 from batuta.lab.tasks.graders.registry import GraderRegistry, grade_answer
 from batuta.lab.tasks.graders.schema import JsonSchemaGrader
 
 __all__ = [
-    "RUBRIC",
     "ChoiceGrader",
-    "CodeCase",
     "CodeGrader",
-    "CodeRunner",
     "ComparisonResult",
     "ExactGrader",
     "FreeFormGrader",
@@ -28,6 +25,5 @@ __all__ = [
     "JudgeGrader",
     "MathsGrader",
     "MathsPool",
-    "RunnableProgram",
     "grade_answer",
 ]

@@ -3,41 +3,32 @@
 from batuta.lab.tasks.recorded.catalog import (
     RECORDED_NAMES,
     RECORDED_SETS,
-    RecordedSet,
     load_recorded,
 )
-from batuta.lab.tasks.recorded.outcomes import GRADER, RecordedOutcomes, RecordedUsage, ReplyTexts
+from batuta.lab.tasks.recorded.outcomes import GRADER, RecordedOutcomes, RecordedUsage
 from batuta.lab.tasks.recorded.own import (
     PACKAGED_RECORDS,
-    complete_record,
     find_outcomes_file,
     read_own_record,
 )
 from batuta.lab.tasks.recorded.references import (
-    ReferenceScores,
     plurality_credit,
     rank_models,
     reference_scores,
 )
-from batuta.lab.tasks.recorded.replay import SIMULATED_PREFIX, RecordedModelClient, ReplayPool
-from batuta.lab.tasks.recorded.split import SHARES, QuestionSplit, random_split, unseen_family_split
+from batuta.lab.tasks.recorded.replay import SIMULATED_PREFIX, ReplayPool
+from batuta.lab.tasks.recorded.split import QuestionSplit, random_split, unseen_family_split
 
 __all__ = [
     "GRADER",
     "PACKAGED_RECORDS",
     "RECORDED_NAMES",
     "RECORDED_SETS",
-    "SHARES",
     "SIMULATED_PREFIX",
     "QuestionSplit",
-    "RecordedModelClient",
     "RecordedOutcomes",
-    "RecordedSet",
     "RecordedUsage",
-    "ReferenceScores",
     "ReplayPool",
-    "ReplyTexts",
-    "complete_record",
     "find_outcomes_file",
     "load_recorded",
     "plurality_credit",

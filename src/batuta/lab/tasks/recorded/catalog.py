@@ -19,7 +19,7 @@ from batuta.lab.tasks.recorded.own import (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class RecordedSet:
     """A set of recorded answers."""
 
@@ -35,56 +35,32 @@ class RecordedSet:
 
 RECORDED_SETS: Mapping[str, RecordedSet] = {
     "reasoning_gym": RecordedSet(
-        folder="reasoning_gym",
-        parts=("easy", "hard"),
-        licence="Apache-2.0",
-        read=readers.read_reasoning_gym,
-        texts=readers.reasoning_gym_replies,
+        "reasoning_gym",
+        ("easy", "hard"),
+        "Apache-2.0",
+        readers.read_reasoning_gym,
+        readers.reasoning_gym_replies,
     ),
     "mmlu_pro": RecordedSet(
-        folder="mmlu_pro",
-        parts=("seven", "all"),
-        licence="Apache-2.0",
-        read=readers.read_mmlu_pro,
-        texts=readers.mmlu_pro_replies,
+        "mmlu_pro", ("seven", "all"), "Apache-2.0", readers.read_mmlu_pro, readers.mmlu_pro_replies
     ),
     "livecodebench": RecordedSet(
-        folder="livecodebench",
-        parts=("v6", "v5", "2024", "repair", "testgen", "execution"),
-        licence="MIT for statements and programs, none stated for scores",
-        read=readers.read_livecodebench,
-        texts=readers.livecodebench_replies,
+        "livecodebench",
+        ("v6", "v5", "2024", "repair", "testgen", "execution"),
+        "MIT for statements and programs, none stated for scores",
+        readers.read_livecodebench,
+        readers.livecodebench_replies,
     ),
     "medagentsbench": RecordedSet(
-        folder="medagentsbench",
-        parts=("test", "hard", "methods"),
-        licence="Apache-2.0",
-        read=readers.read_medagentsbench,
+        "medagentsbench", ("test", "hard", "methods"), "Apache-2.0", readers.read_medagentsbench
     ),
-    "routerdc": RecordedSet(
-        folder="routerdc",
-        parts=("test", "train"),
-        licence="none stated",
-        read=readers.read_routerdc,
-    ),
+    "routerdc": RecordedSet("routerdc", ("test", "train"), "none stated", readers.read_routerdc),
     "routellm": RecordedSet(
-        folder="routellm",
-        parts=("mmlu", "gsm8k"),
-        licence="Apache-2.0",
-        read=readers.read_routellm,
-        texts=readers.routellm_replies,
+        "routellm", ("mmlu", "gsm8k"), "Apache-2.0", readers.read_routellm, readers.routellm_replies
     ),
-    "llmrouter": RecordedSet(
-        folder="llmrouter_ulab",
-        parts=("train", "test"),
-        licence="MIT",
-        read=readers.read_llmrouter,
-    ),
+    "llmrouter": RecordedSet("llmrouter_ulab", ("train", "test"), "MIT", readers.read_llmrouter),
     "matharena": RecordedSet(
-        folder="matharena_aime25",
-        parts=("aime25",),
-        licence="none stated; research use",
-        read=readers.read_matharena,
+        "matharena_aime25", ("aime25",), "none stated; research use", readers.read_matharena
     ),
 }
 
