@@ -64,19 +64,23 @@ def open_console(
     return console
 
 
-def new_table(*titles: str, right: Collection[str] = (), **settings: Any) -> Table:
+def new_table(
+    *titles: str,
+    right: Collection[str] = (),
+    padding: tuple[int, int] | tuple[int, int, int, int] = (0, 2, 0, 0),
+    expand: bool = False,
+) -> Table:
     """Return a table without lines.
 
     Args:
         titles: the columns.
         right: the titles of those that are set to the right.
-        settings: what else rich's tables take.
+        padding: characters around a cell.
+        expand: whether it takes the terminal's whole width.
     """
     from rich.table import Table  # noqa: PLC0415 - many commands show none
 
-    table = Table(
-        box=None, **{"pad_edge": False, "padding": (0, 2, 0, 0), "header_style": "dim"} | settings
-    )
+    table = Table(box=None, pad_edge=False, padding=padding, expand=expand, header_style="dim")
     for title in titles:
         table.add_column(title, justify="right" if title in right else "left")
     return table

@@ -26,9 +26,8 @@ SMOOTHING_SHARE = 0.04
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One figure: its file, labels and curves."""
+    """One figure: its labels and curves."""
 
-    file: str
     title: str
     unit: str
     curves: Mapping[str, str]
@@ -43,16 +42,17 @@ _ROUNDS = {"second/right": "right in the end", "second/stands": "first answer le
 _SECONDS = {"step_time": "whole", "time/sampling": "sampling", "time/playing": "running"}
 _REWARD = {"reward": "reward", "right": "right"}
 _SPREAD = {"no_spread": "all completions earn the same"}
-PANELS = (
-    Panel("reward", "Reward", "mean of a step", _REWARD, share=True),
-    Panel("valid", "Validity", "share of drafts", {"valid": "well-formed"}, share=True),
-    Panel("steps", "Steps of a workflow", "steps", _STEPS),
-    Panel("entropy", "Entropy of the policy", "nats a token", {"entropy": "entropy"}),
-    Panel("spread", "Groups without spread", "share of groups", _SPREAD, share=True),
-    Panel("tokens", "Tokens of a workflow", "tokens", {"worker_tokens": "of its workers"}),
-    Panel("rounds", "Second rounds", "share", _ROUNDS, share=True),
-    Panel("seconds", "Time of a step", "seconds", _SECONDS),
-)
+PANELS = {
+    "reward": Panel("Reward", "mean of a step", _REWARD, share=True),
+    "valid": Panel("Validity", "share of drafts", {"valid": "well-formed"}, share=True),
+    "steps": Panel("Steps of a workflow", "steps", _STEPS),
+    "entropy": Panel("Entropy of the policy", "nats a token", {"entropy": "entropy"}),
+    "spread": Panel("Groups without spread", "share of groups", _SPREAD, share=True),
+    "tokens": Panel("Tokens of a workflow", "tokens", {"worker_tokens": "of its workers"}),
+    "rounds": Panel("Second rounds", "share", _ROUNDS, share=True),
+    "seconds": Panel("Time of a step", "seconds", _SECONDS),
+}
+"""The figures by the names of their files."""
 
 Point = tuple[float, float]
 """A step and a value."""
@@ -70,8 +70,8 @@ def draw_curves(folders: Sequence[Path], out: Path) -> tuple[Path, ...]:
     """
     runs = [_read_metrics(folder) for folder in folders]
     return tuple(
-        _save_panel(panel, runs, out / f"{panel.file}.png")
-        for panel in PANELS
+        _save_panel(panel, runs, out / f"{name}.png")
+        for name, panel in PANELS.items()
         if any(key in line for key in panel.curves for run in runs for line in run)
     )
 

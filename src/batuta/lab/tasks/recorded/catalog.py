@@ -19,7 +19,7 @@ from batuta.lab.tasks.recorded.own import (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedSet:
     """A set of recorded answers."""
 
@@ -35,32 +35,56 @@ class RecordedSet:
 
 RECORDED_SETS: Mapping[str, RecordedSet] = {
     "reasoning_gym": RecordedSet(
-        "reasoning_gym",
-        ("easy", "hard"),
-        "Apache-2.0",
-        readers.read_reasoning_gym,
-        readers.reasoning_gym_replies,
+        folder="reasoning_gym",
+        parts=("easy", "hard"),
+        licence="Apache-2.0",
+        read=readers.read_reasoning_gym,
+        texts=readers.reasoning_gym_replies,
     ),
     "mmlu_pro": RecordedSet(
-        "mmlu_pro", ("seven", "all"), "Apache-2.0", readers.read_mmlu_pro, readers.mmlu_pro_replies
+        folder="mmlu_pro",
+        parts=("seven", "all"),
+        licence="Apache-2.0",
+        read=readers.read_mmlu_pro,
+        texts=readers.mmlu_pro_replies,
     ),
     "livecodebench": RecordedSet(
-        "livecodebench",
-        ("v6", "v5", "2024", "repair", "testgen", "execution"),
-        "MIT for statements and programs, none stated for scores",
-        readers.read_livecodebench,
-        readers.livecodebench_replies,
+        folder="livecodebench",
+        parts=("v6", "v5", "2024", "repair", "testgen", "execution"),
+        licence="MIT for statements and programs, none stated for scores",
+        read=readers.read_livecodebench,
+        texts=readers.livecodebench_replies,
     ),
     "medagentsbench": RecordedSet(
-        "medagentsbench", ("test", "hard", "methods"), "Apache-2.0", readers.read_medagentsbench
+        folder="medagentsbench",
+        parts=("test", "hard", "methods"),
+        licence="Apache-2.0",
+        read=readers.read_medagentsbench,
     ),
-    "routerdc": RecordedSet("routerdc", ("test", "train"), "none stated", readers.read_routerdc),
+    "routerdc": RecordedSet(
+        folder="routerdc",
+        parts=("test", "train"),
+        licence="none stated",
+        read=readers.read_routerdc,
+    ),
     "routellm": RecordedSet(
-        "routellm", ("mmlu", "gsm8k"), "Apache-2.0", readers.read_routellm, readers.routellm_replies
+        folder="routellm",
+        parts=("mmlu", "gsm8k"),
+        licence="Apache-2.0",
+        read=readers.read_routellm,
+        texts=readers.routellm_replies,
     ),
-    "llmrouter": RecordedSet("llmrouter_ulab", ("train", "test"), "MIT", readers.read_llmrouter),
+    "llmrouter": RecordedSet(
+        folder="llmrouter_ulab",
+        parts=("train", "test"),
+        licence="MIT",
+        read=readers.read_llmrouter,
+    ),
     "matharena": RecordedSet(
-        "matharena_aime25", ("aime25",), "none stated; research use", readers.read_matharena
+        folder="matharena_aime25",
+        parts=("aime25",),
+        licence="none stated; research use",
+        read=readers.read_matharena,
     ),
 }
 
