@@ -253,9 +253,9 @@ async def test_runs_of_the_page_take_the_servers_places(tmp_path):
 
 def test_runs_that_have_ended_hold_little_memory():
     """Sixteen questions of 20 MB would be held for good, and counted nowhere."""
-    runs, session = PageRuns(RequestScopes()), cast("Any", SimpleNamespace(tenant=None))
+    runs, admin = PageRuns(RequestScopes()), cast("Any", SimpleNamespace(tenant=None))
 
-    def end_run(number, parts):
+    def end_run(number, parts, session=admin):
         question = Question(messages=(Message(role=Role.USER, parts=parts),))
         prepared = SimpleNamespace(
             run_id=f"run-{number}",
@@ -265,7 +265,7 @@ def test_runs_that_have_ended_hold_little_memory():
         )
         with runs.track(cast("Any", prepared), session):
             pass
-        return [at for at in range(99) if runs.find(f"run-{at}", session)]
+        return [at for at in range(99) if runs.find(f"run-{at}", admin)]
 
     for number in range(20):
         found = end_run(number, (Text("short"),))
@@ -275,6 +275,10 @@ def test_runs_that_have_ended_hold_little_memory():
     assert end_run(21, large)[-2:] == [20, 21]
     assert end_run(22, large) == [21, 22], "8 MB hold two of them"
     assert end_run(23, (File(media_type="x/y", data="x" * 9_000_000),)) == []
+    end_run(24, (Text("short"),), cast("Any", SimpleNamespace(tenant="acme")))
+    for number in range(25, 60):
+        found = end_run(number, (Text("short"),), cast("Any", SimpleNamespace(tenant="loud")))
+    assert found == [24, *range(45, 60)], "a tenant pushes out its own"
 
 
 @pytest.mark.parametrize("place", ["compare?a={}", "compare/figures?a={}&b={}", "?replay={}", "?again={}"])  # fmt: skip

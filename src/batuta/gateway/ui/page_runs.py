@@ -10,7 +10,8 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from time import time
+from math import inf
+from time import monotonic, time
 from typing import final
 
 import anyio
@@ -34,14 +35,16 @@ from batuta.core import (
 from batuta.gateway.errors import APIError
 from batuta.gateway.serving.admission import PreparedCall
 from batuta.gateway.serving.deliver import DisconnectReason, RequestScope, RequestScopes
+from batuta.gateway.serving.tenant_memory import TenantMemory
 from batuta.gateway.ui.session import WebSession
 
 _SECONDS_TO_END = 5.0
 """Seconds that a reader waits at most for a stopped run to be stored."""
-_ENDED_RUNS = 16
-"""The number of ended runs whose events are kept; older ones are shown from the store."""
 _ENDED_CHARACTERS = 8_000_000
-"""The most characters in the questions of those runs together, including pictures and files."""
+"""The most characters in the questions of ended runs whose events are kept, including pictures and
+files; other runs are shown from the store."""
+_LEAST_CHARACTERS = 500_000
+"""The characters that a run counts as at least, for its events."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,48 +231,47 @@ class PageRuns:
             requests: the requests that the server is answering.
         """
         self._requests = requests
-        self._runs: OrderedDict[str, PageRun] = OrderedDict()
+        self._going_on: OrderedDict[str, PageRun] = OrderedDict()
+        self._ended = TenantMemory[str, PageRun](_ENDED_CHARACTERS, inf, monotonic)
 
     @contextmanager
     def track(self, prepared: PreparedCall, session: WebSession) -> Generator[PageRun]:
         """Keep the run while the block lasts, at whose end the run is stored."""
         run = PageRun(prepared, tenant=session.tenant)
-        self._runs[run.id] = run
+        self._going_on[run.id] = run
         try:
             yield run
         finally:
             run.close()
-            self._forget_ended()
+            del self._going_on[run.id]
+            size = max(run.size, _LEAST_CHARACTERS)
+            self._ended.put(run.tenant or "", run.id, run, size)
 
     def find(self, run_id: str, session: WebSession) -> PageRun | None:
         """Return the run of that id, if the visitor may see it and its events are still here."""
-        run = self._runs.get(run_id)
+        run = self._find(run_id)
         return run if run is not None and session.tenant in {None, run.tenant} else None
 
     def going_on(self, session: WebSession) -> list[PageRun]:
         """Return the visitor's runs that have not ended, newest first."""
-        known = reversed(self._runs.values())
-        return [r for r in known if not r.has_ended and session.tenant in {None, r.tenant}]
+        known = reversed(self._going_on.values())
+        return [run for run in known if session.tenant in {None, run.tenant}]
 
     def unfinished(self, session: WebSession) -> list[PageRun | ClientRun]:
         """Return the visitor's runs that have not ended, also those of clients, newest first."""
         called = [
             ClientRun(request, request.prepared)
             for request in self._requests
-            if request.prepared is not None and str(request.prepared.run_id) not in self._runs
+            if request.prepared is not None and self._find(str(request.prepared.run_id)) is None
         ]
         seen = [run for run in called if session.tenant in {None, run.tenant}]
         return sorted([*self.going_on(session), *seen], key=lambda run: -run.started)
 
-    def _forget_ended(self) -> None:
-        """Forget the oldest of the runs that have ended, until those that are left are few."""
-        ended = [run for run in self._runs.values() if run.has_ended]
-        size = sum(run.size for run in ended)
-        for at, run in enumerate(ended):
-            if len(ended) - at <= _ENDED_RUNS and size <= _ENDED_CHARACTERS:
-                return
-            del self._runs[run.id]
-            size -= run.size
+    def _find(self, run_id: str) -> PageRun | None:
+        going_on = self._going_on.get(run_id)
+        if going_on is not None:
+            return going_on
+        return next((ended for ended in self._ended.values() if ended.id == run_id), None)
 
     async def find_going_on(self, run_id: str, session: WebSession) -> PageRun | None:
         """Return the visitor's run of that id if it goes on; wait for one that is being stopped."""
