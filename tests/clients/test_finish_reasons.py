@@ -62,7 +62,8 @@ def test_a_reply_that_the_model_botched_is_none(reason):
         ('"{\\"city\\": \\"Rome\\"}"', '{"city": "Rome"}'),
         ('```json\n{"city": "Rome"}\n```', '{"city": "Rome"}'),
         ('"Rome"', '"Rome"'),
-        ("", ""),
+        ("", "{}"),
+        ("null", "{}"),
         ("```py\nx\n```", "```py\nx\n```"),
     ],
 )
