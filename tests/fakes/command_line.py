@@ -43,6 +43,10 @@ os.environ.clear()
 os.environ.update(wanted["env"])
 for number, path in enumerate(wanted["files"]):
     os.dup2(os.open(path, os.O_RDWR | (os.O_APPEND if number else 0)), number)
+for number, name in enumerate(("stdin", "stdout", "stderr")):  # the old ones know other files
+    old = getattr(sys, name)
+    fresh = open(number, "w" if number else "r", encoding=old.encoding, errors=old.errors, closefd=False)
+    setattr(sys, name, fresh)
 sys.argv = ["batuta", *wanted["args"]]
 if wanted["code"] is None:
     main()
