@@ -15,7 +15,8 @@ from clients.cases import worker
 pytestmark = pytest.mark.anyio
 
 CALL = '{"name": "weather", "arguments": {"city": "Rome"}}'
-NAMES = {"weather", "time"}
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
+TOOLS = {"weather": SCHEMA, "time": {}}
 CALLS = {
     "bare": CALL,
     "blanks around": f"\n  {CALL}\n",
@@ -34,6 +35,33 @@ CALLS = {
         '<|tool_call_argument_begin|>{"city": "Rome"}<|tool_call_end|><|tool_calls_section_end|>'
     ),
     "Llama's name in a tag": '<function=weather>{"city": "Rome"}</function>',
+    "Qwen3-Coder's tags": (
+        "I look.\n<tool_call>\n<function=weather>\n<parameter=city>\nRome\n</parameter>\n"
+        "</function>\n</tool_call>"
+    ),
+    "Qwen3-Coder's tags without the first": (
+        "<function=weather>\n<parameter=city>\nRome\n</parameter>\n</function>\n</tool_call>"
+    ),
+    "GLM's tags": (
+        "<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>Rome</arg_value>\n</tool_call>"
+    ),
+    "MiniMax's tags": (
+        '<minimax:tool_call>\n<invoke name="weather">\n<parameter name="city">Rome</parameter>\n'
+        "</invoke>\n</minimax:tool_call>"
+    ),
+    "DeepSeek's marks": (
+        "Hm.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>weather<｜tool▁sep｜>"
+        '{"city": "Rome"}<｜tool▁call▁end｜><｜tool▁calls▁end｜>'
+    ),
+    "DeepSeek's older marks": (
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>weather\n```json\n"
+        '{"city": "Rome"}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>'
+    ),
+    "DeepSeek's tags": (
+        '<｜DSML｜function_calls>\n<｜DSML｜invoke name="weather">\n'
+        '<｜DSML｜parameter name="city" string="true">Rome</｜DSML｜parameter>\n'
+        "</｜DSML｜invoke>\n</｜DSML｜function_calls>"
+    ),
     "Granite's sign": f"<|tool_call|>[{CALL}]",
     "Nemotron's tag": f"<TOOLCALL>[{CALL}]</TOOLCALL>",
     "Llama's sign": f"<|python_tag|>{CALL.replace('arguments', 'parameters')}",
@@ -54,6 +82,12 @@ ANSWERS = {
     "a name that was not offered": '[TOOL_CALLS]rain[ARGS]{"city": "Rome"}',
     "a name and words": "<function=weather> is how it begins.",
     "a mark without a name": '<|tool_call_begin|>{"city": "Rome"}',
+    "tags and words behind them": (
+        "<tool_call>weather<arg_key>city</arg_key><arg_value>Rome</arg_value></tool_call> is it."
+    ),
+    "tags of a tool that was not offered": "<function=rain>\n</function>",
+    "tags without their end": "<function=weather>\n<parameter=city>\nRome\n</parameter>\n",
+    "a value without its end": "<function=weather>\n<parameter=city>\nRome\n</function>",
     "a program": '```python\nprint({"name": "weather", "arguments": {}})\n```',
     "a file": '```json\n{"name": "batuta", "version": "1"}\n```',
     "deep": "[" * 5000,
@@ -64,20 +98,68 @@ ANSWERS = {
 
 @pytest.mark.parametrize("text", CALLS.values(), ids=CALLS)
 def test_what_is_a_call(text):
-    before, (call,) = find_calls(text, NAMES)
+    before, (call,) = find_calls(text, TOOLS)
     assert call.name == "weather" and json.loads(call.arguments) == {"city": "Rome"}
     assert text.startswith(before) and CALL[2:6] not in before
 
 
 @pytest.mark.parametrize("text", ANSWERS.values(), ids=ANSWERS)
 def test_what_is_an_answer(text):
-    assert find_calls(text, NAMES) == (text, ())
+    assert find_calls(text, TOOLS) == (text, ())
+
+
+def in_tags(value):
+    """The value as Qwen3-Coder and as GLM write it."""
+    return (
+        f"<tool_call>\n<function=weather>\n<parameter=x>\n{value}\n</parameter>\n</function>\n</tool_call>",
+        f"<tool_call>weather\n<arg_key>x</arg_key>\n<arg_value>{value}</arg_value>\n</tool_call>",
+    )
+
+
+TYPED = {
+    "a text that is a number": ({"type": "string"}, "00123", "00123"),
+    "a text that is JSON": ({"type": "string"}, '{"a": 1}', '{"a": 1}'),
+    "a text of lines": ({"type": "string"}, "  a\n\n  b\n", "  a\n\n  b\n"),
+    "a text with tags": ({"type": "string"}, "</parameter> </arg_value> <b>", "</parameter> </arg_value> <b>"),
+    "a number": ({"type": "integer"}, "12", 12),
+    "a fraction": ({"type": "number"}, "1.5", 1.5),
+    "a whole number for a fraction": ({"type": "number"}, "2", 2),
+    "true": ({"type": "boolean"}, "true", True),
+    "true as Python has it": ({"type": "boolean"}, "True", True),
+    "a list": ({"type": "array"}, '["a", 1]', ["a", 1]),
+    "an object": ({"type": "object"}, '{"a": {"b": 1}}', {"a": {"b": 1}}),
+    "no number": ({"type": "integer"}, "twelve", "twelve"),
+    "a number where a list is wanted": ({"type": "array"}, "12", "12"),
+    "null or a text": ({"anyOf": [{"type": "string"}, {"type": "null"}]}, "null", None),
+    "a text or null": ({"type": ["string", "null"]}, "12", "12"),
+    "one of several": ({"enum": ["1", "2"]}, "1", "1"),
+    "any": ({}, "12", 12),
+    "any text": ({}, "twelve", "twelve"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("schema", "said", "meant"), TYPED.values(), ids=TYPED)
+def test_a_value_between_tags_has_the_type_of_its_schema(schema, said, meant):
+    tools = {"weather": {"type": "object", "properties": {"x": schema}}}
+    for text in in_tags(said):
+        _, (call,) = find_calls(text, tools)
+        value = json.loads(call.arguments)["x"]
+        assert value == meant and type(value) is type(meant)
+
+
+def test_several_calls_between_tags_and_some_without_arguments():
+    one, other = in_tags("1")
+    for text in ("<tool_call>time</tool_call>\n" + other, f"{one}\n{other}", one + "\n<function=time>\n</function>"):  # fmt: skip
+        _, calls = find_calls(text, TOOLS)
+        assert len(calls) == 2 and {json.loads(c.arguments).get("x") for c in calls} <= {1, None}
+    two = '<invoke name="time">\n</invoke>\n<invoke name="weather">\n</invoke>'
+    assert len(find_calls(f"<minimax:tool_call>\n{two}\n</minimax:tool_call>", TOOLS)[1]) == 2
 
 
 def test_several_calls_have_ids_of_their_own():
     other = CALL.replace("weather", "time")
     for text in (f"{CALL}\n{other}", f"<tool_call>{CALL}</tool_call>\n<tool_call>{other}</tool_call>", f"[{CALL}, {other}]"):  # fmt: skip
-        _, calls = find_calls(text, NAMES)
+        _, calls = find_calls(text, TOOLS)
         assert [call.name for call in calls] == ["weather", "time"]
         assert len({call.id for call in calls}) == 2
 
@@ -117,7 +199,7 @@ class Stream(NullListener):
 
 
 def request(**more):
-    tools = tuple(Tool(name=name, description="", parameters={}) for name in sorted(NAMES))
+    tools = tuple(Tool(name=name, parameters=schema) for name, schema in TOOLS.items())
     return Request(messages=(user_message("How is the weather?"),), **{"tools": tools, **more})
 
 
@@ -127,7 +209,9 @@ def pieces_of(text):
 
 
 TEXTS = st.sampled_from([*CALLS.values(), *ANSWERS.values()]) | st.lists(
-    st.sampled_from(["```", "json", "\n", " ", CALL, "<tool_call>", "</tool_call>", "a", "`", "<", "[", "[TOOL_CALLS]", "{", '"name"'])
+    st.sampled_from(["```", "json", "\n", " ", CALL, "<tool_call>", "</tool_call>", "a", "`", "<", "[", "[TOOL_CALLS]", "{", '"name"',
+        "<function=", "weather", ">", "<parameter=city>", "</parameter>", "</function>", "<arg_key>", "function<｜tool▁sep｜>",
+        "<arg_value>", "<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>"])
 ).map("".join)  # fmt: skip
 
 
@@ -139,6 +223,13 @@ async def test_a_stream_shows_what_the_reply_has_and_nothing_is_lost(pieces):
     assert reply.finish is (Finish.TOOL_CALLS if reply.tool_calls else Finish.STOP)
     said = "".join(pieces)
     assert said.startswith(reply.text) if reply.tool_calls else said == reply.text
+
+
+@pytest.mark.parametrize("text", CALLS.values(), ids=CALLS)
+async def test_a_call_that_comes_letter_by_letter_is_not_shown(text):
+    stream = Stream()
+    reply = await TextCallClient(Pieces(text), worker()).complete(request(), stream)
+    assert stream.text == reply.text and stream.calls == reply.tool_calls != ()
 
 
 @given(pieces_of("```python\nprint(1)\n```\nand `more` <b>of</b> it"))
@@ -162,6 +253,16 @@ HOSTILE = {
     "tags": "<tool_call>" * 100_000,
     "brackets": "[" * 1_000_000,
     "blanks": " " * 1_000_000 + "{",
+    "values without an end": "<function=weather><parameter=city>" * 20_000,
+    "ends of values": "<function=weather><parameter=city>" + f"</parameter>{' ' * 500}" * 2_000,
+    "names of GLM": "<tool_call>weather<arg_key>" * 20_000,
+    "values of GLM": "<tool_call>weather<arg_key>a</arg_key><arg_value>" * 10_000
+    + "</arg_value>" * 50_000,
+    "arguments without an end": "<function=weather><parameter=city>" * 256
+    + "</parameter>x" * 50_000
+    + "</parameter><parameter=<",
+    "names and blanks": f"<tool_call>weather{' ' * 1000}" * 1_000,
+    "calls in tags": "<function=weather><parameter=city>a</parameter></function>" * 10_000 + "word",
     "beginnings": f"```{CALL[:-2]}" * 20_000,
     "lists": ('```[{"name": "weather", "arguments": {}}, 1]') * 20_000,
 }

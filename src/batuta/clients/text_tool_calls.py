@@ -3,7 +3,8 @@
 Servers of open models leave a call in the text when the model does not write it in the form that
 their parser knows: Qwen2.5-Coder puts it into a code block or writes bare JSON on llama.cpp, Ollama
 and vLLM. What counts as a call is narrow, as an answer may hold JSON: an object that names a tool
-that was offered and has its arguments, and behind it nothing but further calls.
+that was offered and has its arguments, or a mark of a model's own form with such a name and
+arguments behind it; and behind that nothing but further calls.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, cast, final
 
+from batuta.clients.tagged_arguments import DSML, UnfinishedCallError, read_arguments
 from batuta.core import CallListener, Client, Delta, Finish, Reply, Request, ToolCall, Worker
 from batuta.core.conductor import NULL_LISTENER
 from batuta.core.run import Failure
@@ -23,25 +25,39 @@ from batuta.core.run import Failure
 _TAGS = ("tool_call", "tools", "function_call", "TOOLCALL")
 _SIGNS = ("[TOOL_CALLS]", "<|python_tag|>", "<|tool_call|>")
 """Models of Mistral's, Llama's and Granite's families write these before a call."""
-_NAMING = ("[TOOL_CALLS]", "<function=", "<|tool_calls_section_begin|>", "<|tool_call_begin|>")
-"""Behind these the tool is named before the object of its arguments: Mistral, Llama, Kimi."""
+_SEP = "<\uff5ctool\u2581sep\uff5c>"
+_NAMING = (
+    *("[TOOL_CALLS]", "<function=", "<|tool_calls_section_begin|>", "<|tool_call_begin|>"),
+    *("<tool_call>", "<minimax:tool_call>", "<function_calls>", '<invoke name="'),
+    *(f"<{DSML}function_calls>", f'<{DSML}invoke name="'),
+    *("<\uff5ctool\u2581calls\u2581begin\uff5c>", "<\uff5ctool\u2581call\u2581begin\uff5c>"),
+)
+"""Behind these the tool is named before its arguments: by models of Mistral's, Llama's, Kimi's,
+Qwen's, GLM's, MiniMax's and DeepSeek's families."""
+_KINDS = ("functions.", f"function{_SEP}")
+"""Kimi and DeepSeek write these before the name."""
+_LANGUAGES = ("json", "tool_call", "tool_code")
 _OPENING = re.compile(
-    rf"```(?:json|tool_call|tool_code)?[ \t]*\n?|<(?:{'|'.join(_TAGS)})>"
+    rf"```(?:{'|'.join(_LANGUAGES)})?[ \t]*\n?|<(?:{'|'.join(_TAGS)})>"
     rf"|{'|'.join(map(re.escape, _SIGNS))}"
 )
 _CLOSING = re.compile(
-    rf"\s*+(?:```|</(?:{'|'.join(_TAGS)}|function)>|<\|tool_call_end\|>)?+\s*+"
-    r"(?:<\|tool_calls_section_end\|>)?+\s*+"
+    rf"\s*+(?:```\s*+)?+(?:(?:</(?:{'|'.join(_TAGS)}|function|minimax:tool_call|function_calls)>"
+    rf"|</{DSML}function_calls>|<\|tool_call_end\|>|<\|tool_calls_section_end\|>"
+    "|<\uff5ctool\u2581calls?\u2581end\uff5c>)\\s*+)*+"
 )
-_MARKS = ("```", *(f"<{tag}>" for tag in _TAGS), *dict.fromkeys((*_SIGNS, *_NAMING)))
+_MARKS = tuple(dict.fromkeys(("```", *(f"<{tag}>" for tag in _TAGS), *_SIGNS, *_NAMING)))
+_BEGUN_MARKS = (*_MARKS, *(f"```{language}" for language in _LANGUAGES))
+_NAMED_SO_FAR = re.compile(
+    rf"(?:(?:{'|'.join(map(re.escape, _NAMING))})\s*+){{1,2}}"
+    rf"(?:{'|'.join(map(re.escape, _KINDS))})?+([\w.-]{{0,128}})"
+)
 _NAMED = re.compile(
-    rf"(?:(?:{'|'.join(map(re.escape, _NAMING))})\s*+){{1,2}}(?:functions\.)?+"
-    r"([\w.-]{1,128})(?::\d{1,4})?+(?:\[ARGS\]|>|<\|tool_call_argument_begin\|>)?+\s*+(?=\{)"
+    _NAMED_SO_FAR.pattern.replace("{0,128}", "{1,128}+")
+    + rf'(?::\d{{1,4}})?+(?:\[ARGS\]|"?>|<\|tool_call_argument_begin\|>|{_SEP})?+'
+    + r"\s*+(?:```(?:json)?\s*+(?=\{))?+"
 )
 """Matches what comes before the arguments, where the name does."""
-_NAMED_SO_FAR = re.compile(
-    rf"(?:(?:{'|'.join(map(re.escape, _NAMING))})\s*+){{1,2}}(?:functions\.)?+([\w.-]{{0,128}})"
-)
 _KEYS = frozenset({"name", "arguments", "parameters", "type", "id", "function"})
 _BEGINNINGS = tuple(f'{bracket}{{"{key}":' for key in sorted(_KEYS) for bracket in ("", "["))
 _LONGEST_BEGINNING = 200
@@ -56,18 +72,22 @@ _MOST_CALLS = 128
 _DECODER = json.JSONDecoder(strict=False)  # models write line ends into strings
 
 
-def find_calls(text: str, names: Collection[str]) -> tuple[str, tuple[ToolCall, ...]]:
+Schemas = Mapping[str, Mapping[str, Any]]
+"""The tools that were offered: by their names, the schemas of their arguments."""
+
+
+def find_calls(text: str, tools: Schemas) -> tuple[str, tuple[ToolCall, ...]]:
     """Return what an answer says before its calls, and the calls with which it ends.
 
     Args:
         text: the answer.
-        names: those of the tools that were offered.
+        tools: those that were offered.
     """
     end = 0
     for at in islice(_find_places(text), _MOST_PLACES):
-        if at < end or not _may_be_calls(text, at, names):
+        if at < end or not _may_be_calls(text, at, tools):
             continue  # what began within calls that were read would end where they do
-        calls, end = _read_calls(text, at, names)
+        calls, end = _read_calls(text, at, tools)
         if calls and end >= len(text):
             return text[:at], calls
     return text, ()
@@ -75,7 +95,7 @@ def find_calls(text: str, names: Collection[str]) -> tuple[str, tuple[ToolCall, 
 
 def _may_be_calls(text: str, at: int, names: Collection[str]) -> bool:
     """Return whether calls may begin at `at`, as far as the text has come."""
-    if any(mark.startswith(text[at : at + _LONGEST_MARK]) for mark in _MARKS):
+    if any(mark.startswith(text[at : at + _LONGEST_MARK]) for mark in _BEGUN_MARKS):
         return True
     naming = _NAMED_SO_FAR.match(text, at)
     if naming is not None and _may_name(naming, names):
@@ -93,8 +113,10 @@ def _may_name(naming: re.Match[str], names: Collection[str]) -> bool:
     """Return whether a tool is named behind a mark, as far as the text has come."""
     name, rest = naming[1], naming.string[naming.end() : naming.end() + _LONGEST_MARK]
     if rest:
+        if any(kind.startswith(name + rest) for kind in _KINDS):
+            return True
         return name in names or (not name and any(mark.startswith(rest) for mark in _NAMING))
-    return any(one.startswith(name) for one in (*names, "functions."))
+    return any(one.startswith(name) for one in (*names, *_KINDS))
 
 
 def _is_decided(text: str, at: int) -> bool:
@@ -111,26 +133,41 @@ def _read_beginning(text: str, at: int) -> str:
     return "".join(text[at : at + _LONGEST_BEGINNING].split())
 
 
-def _read_calls(text: str, at: int, names: Collection[str]) -> tuple[tuple[ToolCall, ...], int]:
+def _read_calls(text: str, at: int, tools: Schemas) -> tuple[tuple[ToolCall, ...], int]:
     """Return the calls that stand from `at` on, and where something else begins, or the end."""
     calls: list[ToolCall] = []
     while at < len(text) and len(calls) < _MOST_CALLS:
-        named = _NAMED.match(text, at)
-        opening = named or _OPENING.match(text, at)
-        begin = _end_of(_BLANKS, text, opening.end() if opening else at)
         try:
-            value, end = _DECODER.raw_decode(text, begin)
+            value, end = _read_next(text, at, tools)
+        except UnfinishedCallError as error:
+            return (), error.at
         except (ValueError, RecursionError):
             break
-        if named is not None:
-            value = {"name": named[1], "arguments": value}
         entries = cast("list[Any]", value) if isinstance(value, list) else [value]
-        found = [_read_call(entry, names) for entry in entries]
+        found = [_read_call(entry, tools) for entry in entries]
         if None in found:
             break
         calls += filter(None, found)
         at = _end_of(_CLOSING, text, end)
     return tuple(calls), at
+
+
+def _read_next(text: str, at: int, tools: Schemas) -> tuple[Any, int]:
+    """Return what stands there as the value that a call is, and where it ends.
+
+    Raises:
+        ValueError: it is no call.
+    """
+    named = _NAMED.match(text, at)
+    if named is None:
+        opening = _OPENING.match(text, at)
+        return _DECODER.raw_decode(text, _end_of(_BLANKS, text, opening.end() if opening else at))
+    name, begin = named[1], named.end()
+    if text.startswith("{", begin):
+        arguments, end = _DECODER.raw_decode(text, begin)
+    else:
+        arguments, end = read_arguments(text, begin, tools.get(name, {}))
+    return {"name": name, "arguments": arguments}, end
 
 
 def _end_of(pattern: re.Pattern[str], text: str, at: int) -> int:
@@ -172,10 +209,10 @@ class TextCallClient:
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
         """Return `inner`'s reply with its calls as calls."""
-        names = frozenset(tool.name for tool in request.tools)
-        if not names or request.tool_choice == "none" or request.sampling.logprobs is not None:
+        tools = {tool.name: tool.parameters for tool in request.tools}
+        if not tools or request.tool_choice == "none" or request.sampling.logprobs is not None:
             return await self.inner.complete(request, listener)
-        holding = _HoldingListener(listener, names)
+        holding = _HoldingListener(listener, tools)
         reply = await self.inner.complete(request, holding)
         choices = [await holding.settle(number, one) for number, one in enumerate(reply.choices)]
         return replace(choices[0], alternatives=tuple(choices[1:]))
@@ -217,9 +254,9 @@ class _HeldText:
 class _HoldingListener:
     """Passes the fragments of an answer on to a listener, but for text that may be a call."""
 
-    def __init__(self, listener: CallListener, names: Collection[str]) -> None:
+    def __init__(self, listener: CallListener, tools: Schemas) -> None:
         self._listener = listener
-        self._names = names
+        self._tools = tools
         self._choices: dict[int, _HeldText] = {}
         self.streaming = listener.streaming
 
@@ -240,14 +277,14 @@ class _HoldingListener:
         choice = self._choices.setdefault(delta.choice, _HeldText())
         waits = choice.is_decided or (bool(choice.pieces) and delta.text.isspace())
         choice.pieces.append(delta.text)
-        passed = "" if waits else choice.take(self._names)
+        passed = "" if waits else choice.take(self._tools)
         if passed or delta.reasoning:
             await self._listener.on_delta(replace(delta, text=passed))
 
     async def settle(self, number: int, reply: Reply) -> Reply:
         """Return a choice with its calls, and pass on what is still held of it."""
         held = "".join(self._choices.pop(number, _HeldText()).pieces)
-        text, calls = find_calls(reply.text, self._names)
+        text, calls = find_calls(reply.text, self._tools)
         if reply.tool_calls or reply.is_refusal or not calls:
             await self._pass_text(number, held)
             return reply
