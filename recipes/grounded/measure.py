@@ -161,7 +161,7 @@ class Measurement:
         )  # fmt: skip
 
     def _truth(self, statement: str, planted: str | None, sources: list[Source]) -> str:
-        if planted and self._plain(statement.strip()) == planted:
+        if planted and planted in self._plain(statement):  # a citation behind it belongs to it
             return "planted"
         return judge_own(statement.strip(), sources)
 
