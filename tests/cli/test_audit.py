@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sqlite3
 
 import pytest
@@ -39,3 +40,13 @@ def test_the_trail_from_a_key_to_its_export_and_a_broken_record(batuta, tmp_path
     assert done.returncode == 1 and "broken at record 2" in done.stderr
     told = json.loads(batuta("audit", "verify", "--json").stdout)
     assert told["broken_at"] == 2
+
+
+REPORTS = ["audit list", "keys list", "keys spend", "keys activity", "keys refusals", "runs list"]
+
+
+@pytest.mark.parametrize("report", REPORTS)
+def test_a_report_of_nothing_says_so(batuta, report):
+    done = batuta(*report.split())
+    assert done.returncode == 0
+    assert re.match(r"no [a-z ]+ yet[;,] ", done.stdout) and done.stdout.count("\n") == 1

@@ -76,3 +76,21 @@ def test_a_shell_completes_commands_and_options(command_line, tmp_path):
     assert complete("batuta ta") == ["tasks"]
     assert complete("batuta runs rep") == ["replay"]
     assert complete("batuta ask --max-c") == ["--max-cost"]
+
+
+FOLDERS = [
+    (path, option)
+    for path, command in COMMANDS.items()
+    for option in command.params
+    if option.opts[0].startswith("--")
+    and re.match(r"((The f|F|A f|Where to, a f)older|Training runs)", option.help or "")
+]
+
+
+@pytest.mark.parametrize(("path", "option"), FOLDERS, ids=[f"{p} {o.opts[0]}" for p, o in FOLDERS])
+def test_an_option_for_a_folder_refuses_a_file_before_anything_is_done(path, option, tmp_path):
+    """Else it is said after minutes, as "File exists", or never."""
+    file = tmp_path / "notes.txt"
+    file.write_text("mine", encoding="utf-8")
+    said = CliRunner(env={"COLUMNS": "400"}).invoke(app, [*path.split(), option.opts[0], str(file)])
+    assert said.exit_code == 2 and f"'{file}' is a file" in said.output

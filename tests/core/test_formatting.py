@@ -12,6 +12,7 @@ from batuta.core.formatting import (
     format_percent,
     format_seconds,
     format_usd,
+    join_words,
 )
 
 
@@ -36,3 +37,11 @@ def test_times_counts_and_shares():
     assert [format_age(0, now) for now in (1, 120, 7200, 200_000)] == [
         "just now", "2 min ago", "2 h ago", "2 d ago",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [([], ""), (["a"], "a"), (["a", "b"], "a and b"), (["a", "b", "c"], "a, b and c")],
+)
+def test_words_are_listed_as_a_sentence_lists_them(words, text):
+    assert join_words(words) == text

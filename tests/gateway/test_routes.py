@@ -271,7 +271,9 @@ async def test_only_the_loopback_is_served(host):
 async def test_a_port_in_use_is_one_sentence():
     async with Serving() as server:
         port = int(server.url.rpartition(":")[2])
-        with pytest.raises(ConfigError, match=f"port {port} on 127.0.0.1 cannot be had"):
+        with pytest.raises(
+            ConfigError, match=f"^port {port} on 127.0.0.1 .* another port with --port$"
+        ):
             await run_server(server.app_state, port=port)
 
 

@@ -155,6 +155,14 @@ async def test_a_full_queue_of_a_broken_store_refuses(path):
         await store.__aexit__(None, None, None)
 
 
+async def test_one_run_that_is_lost_is_no_plural(path):
+    store = await Store(path).__aenter__()
+    await store.database.execute(text("DROP TABLE runs"))
+    await store.append(make_run(1))
+    with pytest.raises(StoreError, match=r"^1 run could not be written: "):
+        await store.__aexit__(None, None, None)
+
+
 async def test_a_row_that_the_database_refuses_holds_up_no_other(path, caplog):
     async with Store(path) as store:
         await store.database.execute(

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from batuta.cli.json_output import print_json
 from batuta.cli.options import Json, command_actor, format_example
+from batuta.cli.usage_reports import print_nothing
 from batuta.config.load import store_target
 from batuta.core.formatting import format_count, format_time
 from batuta.distribution import package_version
@@ -51,6 +52,9 @@ def list_records(
     found = _with_store(lambda store: store.audit.list(limit, action=action))
     if as_json:
         print_json([record.as_json() for record in found])
+        return
+    if not found:
+        print_nothing("no records")
         return
     table = Table("no.", "when", "who", "what", "tenant", "to what", "details")
     for one in found:

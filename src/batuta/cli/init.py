@@ -24,7 +24,7 @@ from batuta.clients.discovery import Discovery
 from batuta.config.load import DEFAULT_FILE, NO_MODELS, find_workers
 from batuta.config.workers import open_worker_client
 from batuta.core import Pool, WorkerId
-from batuta.core.formatting import format_percent, format_seconds
+from batuta.core.formatting import format_percent, format_seconds, join_words
 from batuta.errors import ConfigError
 from batuta.rendering.console import new_table, open_console
 from batuta.rendering.terminal import write_error
@@ -142,7 +142,7 @@ async def _look_around(
     async with HttpTransport(idle=CHECK_SECONDS) as http:
         found = await find_workers(environ, http)
         if not found.specs:
-            silent = " and ".join(found.silent)
+            silent = join_words(found.silent)
             raise ConfigError(
                 f"no server answers at {silent}: start it, or unset the variable"
                 if silent

@@ -22,7 +22,7 @@ from batuta.cli.options import (
     format_example,
     with_option_groups,
 )
-from batuta.cli.usage_reports import add_usage_commands, parse_day
+from batuta.cli.usage_reports import add_usage_commands, parse_day, print_nothing
 from batuta.clients import HttpTransport
 from batuta.config.load import store_target
 from batuta.core.formatting import format_cost, format_count, format_usd
@@ -312,6 +312,9 @@ def show_spending(
     found = _with_store(work)
     if json:
         json_output.print_json([spend_group_json(groups, one) for one in found])
+        return
+    if not found:
+        print_nothing("no spending")
         return
     figures = ("runs", "calls", "tokens", "cost")
     table = new_table(*groups, *figures, right=figures)

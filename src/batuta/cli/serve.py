@@ -12,6 +12,7 @@ import typer
 from batuta.cli.options import BASELINES_PANEL, OUTPUT_PANEL, PoolOptions, with_option_groups
 from batuta.config.load import store_target
 from batuta.config.settings import LogFormat
+from batuta.rendering.terminal import write_error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +27,9 @@ class BaselineOptions:
     ] = None
     cascade: Annotated[
         Path | None,
-        typer.Option(help="A folder of `batuta train selector`, whose cascade is served."),
+        typer.Option(
+            file_okay=False, help="A folder of `batuta train selector`, whose cascade is served."
+        ),
     ] = None
     checker: Annotated[
         str | None, typer.Option(help="The worker that checks the cascade's answers.")
@@ -44,7 +47,10 @@ class ServeOutput:
     ] = False
     runs_dir: Annotated[
         list[Path] | None,
-        typer.Option(help="Training runs and reports that the web page shows; may be repeated."),
+        typer.Option(
+            file_okay=False,
+            help="Training runs and reports that the web page shows; may be repeated.",
+        ),
     ] = None
     log: Annotated[
         LogFormat,
@@ -68,6 +74,9 @@ def serve_command(
     from batuta.gateway.telemetry.logs import start_logs  # noqa: PLC0415
     from batuta.store.process_lock import lock_server_store  # noqa: PLC0415
 
+    for folder in output.runs_dir or ():
+        if not folder.exists():
+            write_error(f"batuta: {folder} is not there yet; the page shows what it will hold\n")
     pool.pull_missing()
     start_logs(output.log)
     options = ServeOptions(

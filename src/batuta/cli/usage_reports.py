@@ -71,13 +71,23 @@ def add_usage_commands(app: typer.Typer, with_store: WithStore) -> None:
             counted = zip(rows, found, strict=True)
             json_output.print_json([{**row, "requests": one.requests} for row, one in counted])
             return
-        table = new_table(*groups, "requests", right={"requests"})
-        for one in found:
-            table.add_row(*map(_format_name, one.group), format_count(one.requests))
-        open_console().print(table)
+        _print_refusals(groups, found)
+
+
+def _print_refusals(groups: Sequence[str], found: Sequence[RefusalGroup]) -> None:
+    if not found:
+        print_nothing("no refused requests")
+        return
+    table = new_table(*groups, "requests", right={"requests"})
+    for one in found:
+        table.add_row(*map(_format_name, one.group), format_count(one.requests))
+    open_console().print(table)
 
 
 def _print_activity(groups: Sequence[str], found: Sequence[Activity]) -> None:
+    if not found:
+        print_nothing("no runs")
+        return
     columns = ("runs", "without an answer", "median", "p95", "input", "cached", "output")
     table = new_table(*groups, *columns, right=columns)
     for one in found:
@@ -96,6 +106,11 @@ def _print_activity(groups: Sequence[str], found: Sequence[Activity]) -> None:
             format_count(one.output_tokens),
         )
     open_console().print(table)
+
+
+def print_nothing(what: str) -> None:
+    """Say that a report is empty: of all that is stored, or of what its options chose."""
+    open_console().print(f"{what} yet, or none that the options choose", style="dim")
 
 
 def _split_groups(by: str) -> list[str]:

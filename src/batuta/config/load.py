@@ -45,6 +45,7 @@ from batuta.config.workers import (
 )
 from batuta.core import Conductor, Limits, Pool, Price, Worker, WorkerId
 from batuta.core.conductor import conductor_worker, needed_rounds
+from batuta.core.formatting import join_words
 from batuta.core.server_tools import ServerTools
 from batuta.core.suggestions import find_similar
 from batuta.core.worker import EMBEDDINGS, IMAGE
@@ -214,7 +215,7 @@ class _Loading:
         """Load what the environment names; where it names nothing, the local servers."""
         asked = tuple(spec for spec in found.specs if spec not in found.unasked)
         if found.silent and not asked:
-            names = " and ".join(found.silent)
+            names = join_words(found.silent)
             raise ConfigError(f"no server answers at {names}: start it, or unset the variable")
         source = "the environment's keys and addresses" if asked else "the servers of this machine"
         return self.build(source, asked or found.specs)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from decimal import Decimal
 from math import isnan
 
@@ -63,6 +63,11 @@ def format_seconds(seconds: float) -> str:
 def format_count(number: float) -> str:
     """Return a whole number with its thousands apart: `1,054`."""
     return f"{number:,.0f}"
+
+
+def join_words(words: Sequence[str]) -> str:
+    """Return the words as a sentence lists them: `a`, `a and b`, `a, b and c`."""
+    return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
 
 
 def format_short(number: float) -> str:

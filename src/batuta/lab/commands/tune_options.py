@@ -87,7 +87,10 @@ class TuneOutput:
     panel: ClassVar = OUTPUT_PANEL
 
     out: Annotated[
-        Path, typer.Option(help="Folder of the results; the same command resumes there.")
+        Path,
+        typer.Option(
+            file_okay=False, help="Folder of the results; the same command resumes there."
+        ),
     ] = Path("runs/tuned")
     json: JsonOutput = False
 

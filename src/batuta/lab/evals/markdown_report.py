@@ -150,7 +150,7 @@ def _describe_equals(names: Sequence[str], report: Json) -> str:
     unit = next((u for u in ("usd", "tokens") if all(systems[n][u] for n in names)), None)
     ordered = sorted(names, key=lambda name: systems[name][unit]) if unit else list(names)
     labels = [system_label(name, report) for name in ordered]
-    equals = f"{', '.join(labels[:-1])} and {labels[-1]} alike"
+    equals = f"{formatting.join_words(labels)} alike"
     if unit is None or systems[ordered[0]][unit] == systems[ordered[1]][unit]:
         return equals
     return f"{equals}, the cheapest first"

@@ -11,6 +11,7 @@ import orjson
 from pydantic import TypeAdapter, ValidationError
 
 from batuta.clients.providers import Identity, identity_digest
+from batuta.core.formatting import join_words
 from batuta.errors import StoreError
 
 WORKERS_FILE = "workers.json"
@@ -57,7 +58,7 @@ def note_identities(
             notes.append(f"{name} ({_describe_change(before.latest, now)})")
     if write and noted != known:
         _write_noted(path, noted)
-    sentence = f"{' and '.join(notes)} changed since {folder} was last used" if notes else ""
+    sentence = f"{join_words(notes)} changed since {folder} was last used" if notes else ""
     effect = "earlier results of what changed are not used, and it is asked again"
     return PoolChanges(replaced, f"{sentence}; {effect}" if sentence else "")
 

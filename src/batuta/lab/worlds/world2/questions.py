@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import pairwise
 from random import Random
 
+from batuta.core.formatting import join_words
 from batuta.lab.worlds.seeded_random import hash_parts, seeded_generator, uniform_number
 from batuta.lab.worlds.world2.wordings import WORDINGS
 
@@ -81,10 +82,6 @@ _LIGHTHOUSES = 40
 _DAY = 24 * 60
 
 
-def _join_words(parts: Sequence[str]) -> str:
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
-
-
 def _split_words(text: str) -> list[str]:
     return re.split(r", | and ", text)
 
@@ -92,7 +89,7 @@ def _split_words(text: str) -> list[str]:
 def _draw_bill(rng: Random, level: int) -> Slots:
     things = rng.sample(_THINGS, level)
     return {
-        "items": _join_words(
+        "items": join_words(
             [f"{rng.randint(2, 12)} {t} at {rng.randint(3, 95)} cents each" for t in things]
         )
     }
@@ -109,7 +106,7 @@ def _read_bill(slots: Slots) -> tuple[tuple[str, ...], str] | None:
 def _draw_clock(rng: Random, level: int) -> Slots:
     start = rng.randrange(5 * 60, 20 * 60, 5)
     stages = [f"{rng.randint(4, 95)} minutes of {d}" for d in rng.sample(_DOINGS, level)]
-    return {"start": _format_time(start), "stages": _join_words(stages)}
+    return {"start": _format_time(start), "stages": join_words(stages)}
 
 
 def _read_clock(slots: Slots) -> tuple[tuple[str, ...], str] | None:
@@ -127,7 +124,7 @@ def _format_time(minutes: int) -> str:
 
 
 def _draw_letters(rng: Random, level: int) -> Slots:
-    return {"words": _join_words(rng.sample(_WORDS, level + 2))}
+    return {"words": join_words(rng.sample(_WORDS, level + 2))}
 
 
 def _read_letters(slots: Slots) -> tuple[tuple[str, ...], str] | None:
@@ -138,7 +135,7 @@ def _read_letters(slots: Slots) -> tuple[tuple[str, ...], str] | None:
 
 
 def _draw_almanac(rng: Random, level: int) -> Slots:
-    return {"towns": _join_words(rng.sample(_TOWNS, level))}
+    return {"towns": join_words(rng.sample(_TOWNS, level))}
 
 
 def _read_almanac(slots: Slots) -> tuple[tuple[str, ...], str] | None:
@@ -159,7 +156,7 @@ def _draw_walk(rng: Random, level: int) -> Slots:
         way = rng.choice(tuple(_DIRECTIONS))
         if not legs or not legs[-1].endswith(way):
             legs.append(f"{rng.randint(2, 15)} steps {way}")
-    return {"legs": _join_words(legs)}
+    return {"legs": join_words(legs)}
 
 
 def _read_walk(slots: Slots) -> tuple[tuple[str, ...], str] | None:
@@ -178,7 +175,7 @@ def _draw_ranks(rng: Random, level: int) -> Slots:
     people = rng.sample(_PEOPLE, level + 2)
     facts = [f"{a} is taller than {b}" for a, b in pairwise(people)]
     rng.shuffle(facts)
-    return {"facts": _join_words(facts), "which": rng.choice(("tallest", "shortest"))}
+    return {"facts": join_words(facts), "which": rng.choice(("tallest", "shortest"))}
 
 
 def _read_ranks(slots: Slots) -> tuple[tuple[str, ...], str] | None:
@@ -200,7 +197,7 @@ def _draw_mixture(rng: Random, level: int) -> Slots:
         for _ in vessels
     ]
     named = [f"{a} from the {v}" for a, v in zip(amounts, vessels, strict=True)]
-    return {"vessels": _join_words(named)}
+    return {"vessels": join_words(named)}
 
 
 def _read_mixture(slots: Slots) -> tuple[tuple[str, ...], str] | None:
