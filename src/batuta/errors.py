@@ -17,7 +17,7 @@
         ├── StreamInterruptedError     a stream cut in the middle             tried again
         ├── InvalidReplyError          not the dialect: content type, JSON    tried again
         ├── ProviderAuthError          401, 403                               another worker
-        ├── ModelNotFoundError         404                                    another worker
+        ├── ModelNotFoundError         404, a redirect                        another worker
         ├── ContextLengthError         the prompt does not fit                another worker
         ├── InsufficientCreditError    402, an exhausted quota                another worker
         ├── CircuitOpenError           failed too often, skipped for a while  another worker
@@ -104,7 +104,8 @@ class ClientError(BatutaError):
         self.usage = usage
         """Tokens that the broken call consumed, as far as they are known."""
         self.host = ""
-        """Host and port that were called, for the operator; the sentence never names them."""
+        """Host and port that were called, and where they redirect to, for the operator; the
+        sentence never names them."""
         self.cost = cost
         """Dollars that the broken call cost, as far as they are known."""
         self.words = ""
@@ -161,7 +162,7 @@ class ProviderAuthError(ClientError):
 
 
 class ModelNotFoundError(ClientError):
-    """The provider does not have this model (404)."""
+    """The provider does not have this model (404), or no such API at this address (a redirect)."""
 
     code = "model_missing"
 

@@ -176,7 +176,7 @@ async def test_usage_that_is_not_told_is_estimated(case, http, streaming):
         (Fault.MISSHAPEN, errors.InvalidReplyError),
         (Fault.HTML, errors.InvalidReplyError),
         (Fault.ERROR_INSIDE, errors.ProviderOverloadedError),
-        (Fault.REDIRECT, errors.InvalidReplyError),
+        (Fault.REDIRECT, errors.ModelNotFoundError),
     ],
     ids=lambda value: getattr(value, "name", ""),
 )
@@ -188,7 +188,9 @@ async def test_every_fault_is_one_clear_error(case, http, streaming, fault, kind
             await client.complete(ASK, RecordingListener(streaming=streaming))
         error = caught.value
         assert type(error) is kind, error
-        assert error.host == server.host and server.host not in str(error)
+        points = ", which points to http://127.0.0.1:1/elsewhere"
+        assert error.host == server.host + (points if fault is Fault.REDIRECT else "")
+        assert server.host not in str(error) and "127.0.0.1" not in str(error)
         assert "/v1" not in str(error)
         assert "\n" not in str(error)
         told = "".join(traceback.format_exception(error)) + repr(error) + repr(client)

@@ -16,6 +16,7 @@ from batuta.clients.gemini.client import GeminiAdapter
 from batuta.clients.openai.client import DEEPSEEK_DIALECT, OPENAI_DIALECT, OpenAIChatAdapter
 from batuta.clients.openai.models import needs_responses, reasoning_effort
 from batuta.clients.openai.responses import OpenAIResponsesAdapter
+from batuta.clients.openai.responses_stream import ResponsesStreamAccumulator, parse_response
 from batuta.clients.providers import PROVIDERS, WorkerSpec
 from batuta.core import (
     Finish,
@@ -32,6 +33,7 @@ from batuta.core import (
 from batuta.core.cost_bound import reasons_unasked
 from batuta.errors import UnsupportedFieldError
 from clients.cases import RecordingListener, worker
+from clients.test_pictures import PNG
 from fakes import FakeAnthropic, Said
 from fakes.openai_responses import FakeOpenAIResponses
 from fakes.server import KEY
@@ -161,6 +163,20 @@ async def test_the_provider_openai_speaks_the_api_that_the_model_needs(http):
     for model, name in (("gpt-6.1-sol", "OpenAIResponses"), ("gpt-4.1-mini", "OpenAIChat")):
         spec = WorkerSpec(worker=worker(model), provider="openai", key=Secret(KEY))
         assert repr(open_provider_client(spec, http)).startswith(f"{name}(")
+
+
+def test_a_picture_that_a_model_draws_unasked_is_in_the_reply():
+    drawn = {"type": "image_generation_call", "id": "ig_1", "result": PNG}
+    response = {"status": "completed", "output": [drawn]}
+    whole = parse_response(response, "gpt-5.4").reply
+    fold, told = ResponsesStreamAccumulator("gpt-5.4"), []
+    for event in (
+        {"type": "response.output_item.done", "output_index": 0, "item": drawn},
+        {"type": "response.completed", "response": response},
+    ):
+        told += fold.add_event(event["type"], json.dumps(event).encode())
+    assert [image.url for image in whole.images] == [f"data:image/png;base64,{PNG}"]
+    assert fold.result().reply.images == whole.images == tuple(one.image for one in told)
 
 
 @pytest.mark.parametrize("streaming", [False, True])

@@ -67,7 +67,7 @@ KEY = "sk-proj-abcdefghijklmnopqrstuvwxyz"
         (413, {}, errors.BadRequestError),
         (502, "<html>Bad gateway</html>", errors.ProviderOverloadedError),
         (503, None, errors.ProviderOverloadedError),
-        (302, "", errors.InvalidReplyError),
+        (302, "", errors.ModelNotFoundError),
     ],
 )
 def test_every_provider_s_words(status, payload, kind):

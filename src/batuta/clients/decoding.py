@@ -43,9 +43,15 @@ class SseParser:
     Comments, `id` and `retry` are dropped.
     """
 
-    __slots__ = ("_cr", "_data", "_first", "_name", "_rest")
+    __slots__ = ("_cr", "_data", "_first", "_has_bare_lines", "_name", "_rest")
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_bare_lines: bool = False) -> None:
+        """Begin a stream.
+
+        Args:
+            has_bare_lines: each line is the data of an event, with nothing before them.
+        """
+        self._has_bare_lines = has_bare_lines
         self._rest: list[bytes] = []
         self._data: list[bytes] = []
         self._name = ""
@@ -90,6 +96,8 @@ class SseParser:
                     events.append((self._name, b"\n".join(self._data)))
                     self._data = []
                 self._name = ""
+            elif self._has_bare_lines:
+                events.append(("", line))
             elif line.startswith(b"data: "):
                 self._data.append(line[6:])
             else:

@@ -20,7 +20,6 @@ from batuta.errors import (
     ClientError,
     ContextLengthError,
     InsufficientCreditError,
-    InvalidReplyError,
     ModelNotFoundError,
     ProviderAuthError,
     ProviderOverloadedError,
@@ -115,7 +114,6 @@ _ERROR_SENTENCES: Mapping[type[ClientError], str] = {
     RateLimitError: "asks to slow down",
     ProviderOverloadedError: "failed",
     ProviderTimeoutError: "gave up waiting",
-    InvalidReplyError: "sent us elsewhere, which is not followed",
     BadRequestError: "refused the request",
 }
 
@@ -144,7 +142,9 @@ def error_from_response(
     if len(short) > MESSAGE_CHARACTERS:
         short = short[: MESSAGE_CHARACTERS - 1].rstrip() + "…"
     fallback = _ERROR_SENTENCES[kind]
-    if kind is ModelNotFoundError and isinstance(payload, str):
+    if status < HTTPStatus.BAD_REQUEST:
+        fallback = "sent us elsewhere, which is not followed: its base_url must be the final one"
+    elif kind is ModelNotFoundError and isinstance(payload, str):
         fallback = "has no such API at this address, so its base_url may be wrong"
     sentence = f"the provider {fallback} ({status})" + (f": {short}" if short else "")
     wait = None
@@ -211,7 +211,8 @@ def _error_class(status: int, codes: str, message: str) -> type[ClientError]:
         return found
     if HTTPStatus.BAD_REQUEST <= status < HTTPStatus.INTERNAL_SERVER_ERROR:
         return _ERROR_BY_STATUS.get(status, BadRequestError)
-    return InvalidReplyError if status < HTTPStatus.BAD_REQUEST else ProviderOverloadedError
+    # What redirects today does so at the next try as well.
+    return ModelNotFoundError if status < HTTPStatus.BAD_REQUEST else ProviderOverloadedError
 
 
 def _error_codes_and_message(payload: Any) -> tuple[tuple[str, ...], str]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import ssl
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote, urljoin, urlsplit
 from urllib.request import (
     proxy_bypass_environment,  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType]
 )
@@ -200,7 +201,21 @@ def url_host(url: str) -> str:
     return parts.netloc.rpartition("@")[2]
 
 
-def with_host(target: HttpTarget, error: ClientError) -> ClientError:
-    """Return the error, knowing where it happened."""
+_MOST_OF_ADDRESS = 200
+
+
+def with_host(target: HttpTarget, error: ClientError, *, location: str = "") -> ClientError:
+    """Return the error, knowing where it happened.
+
+    Args:
+        target: what was called.
+        error: what came of it.
+        location: where a redirect points; told without users and queries, which may have keys.
+    """
     error.host = target.host
+    if location:
+        with suppress(ValueError):
+            place = urlsplit(urljoin(target.url, location))
+            where = f"{place.scheme}://{place.netloc.rpartition('@')[2]}{place.path}"
+            error.host += f", which points to {where[:_MOST_OF_ADDRESS]}"
     return error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
@@ -157,6 +158,8 @@ def too_large_error(target: HttpTarget, limit: int) -> ClientError:
 MEBIBYTE = 1 << 20
 MAX_ERROR_BYTES = 1 << 16
 """Most bytes that are read of an error's body."""
+_LINES = re.compile(r"ndjson|jsonl|json-?lines|stream\+json")
+"""Matches the content types of a stream whose lines are JSON, without the frame of events."""
 _SPACE = b"\xef\xbb\xbf \t\r\n"
 _FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
 """Prefixes of an event's lines."""
@@ -297,12 +300,15 @@ class HttpTransport:
         try:
             begun = await self._first_bytes(target, response)
             kind = response.content_type
-            if _begins_value(begun) or ("json" in kind and not _begins_event(begun)):
+            is_lines = streamed and bool(_LINES.search(kind)) and not _begins_event(begun)
+            is_value = _begins_value(begun) or ("json" in kind and not _begins_event(begun))
+            if is_value and not is_lines:
                 return WholeBody(await self._read_whole(target, response, begun))
-            if kind != "text/event-stream" and not _begins_event(begun):
+            if kind != "text/event-stream" and not is_lines and not _begins_event(begun):
                 raise wrong_type_error(target, kind, wanted)
             is_read = True
-            return EventStream(response, target, self._max_reply, begun)
+            parser = SseParser(has_bare_lines=is_lines)
+            return EventStream(response, target, parser, limit=self._max_reply, begun=begun)
         finally:
             if not is_read:
                 _release_connection(response)
@@ -499,12 +505,18 @@ class EventStream:
     __slots__ = ("_begun", "_broken", "_left", "_limit", "_parser", "_response", "target")
 
     def __init__(
-        self, response: aiohttp.ClientResponse, target: HttpTarget, limit: int, begun: bytes = b""
+        self,
+        response: aiohttp.ClientResponse,
+        target: HttpTarget,
+        parser: SseParser,
+        *,
+        limit: int,
+        begun: bytes = b"",
     ) -> None:
         self._begun = begun
         self._broken: ClientError | None = None
         self._response = response
-        self._parser = SseParser()
+        self._parser = parser
         self._left = limit
         self._limit = limit
         self.target = target
@@ -614,4 +626,4 @@ async def _status_error(target: HttpTarget, response: aiohttp.ClientResponse) ->
         target.key,
         address=address_parts(target.url),
     )
-    return with_host(target, error)
+    return with_host(target, error, location=response.headers.get("Location", ""))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, final
@@ -185,6 +186,7 @@ class GeminiStreamAccumulator:
         Raises:
             ClientError: it is an error object.
         """
+        chunk = _with_camel_case(chunk)
         if chunk.get("error"):
             raise ErrorReply(chunk)
         raise_counts(self._usage, chunk.get("usageMetadata"))
@@ -216,6 +218,37 @@ class GeminiStreamAccumulator:
             usage=parse_usage(self._usage),
             audio_input=_audio_tokens(self._usage),
         )
+
+
+_MOST_NESTED = 12
+_NAME_IN_SNAKE_CASE = re.compile(r"_([a-z])")
+
+
+def _with_camel_case(chunk: Any) -> Any:
+    """Return a response with the names of the API; Google's own libraries write others."""
+    candidates = [as_object(each) for each in as_array(as_object(chunk).get("candidates"))]
+    parts = [
+        one for each in candidates for one in as_array(as_object(each.get("content")).get("parts"))
+    ]
+    places = (as_object(chunk), *candidates, *map(as_object, parts))
+    return (
+        _rename_fields(chunk) if any("_" in name for place in places for name in place) else chunk
+    )
+
+
+def _rename_fields(value: Any, nested: int = _MOST_NESTED) -> Any:
+    if not nested:
+        return value
+    if isinstance(value, list):
+        return [_rename_fields(one, nested - 1) for one in as_array(value)]
+    if isinstance(value, dict):
+        return {
+            _NAME_IN_SNAKE_CASE.sub(lambda found: found[1].upper(), name): (
+                one if name == "args" else _rename_fields(one, nested - 1)
+            )
+            for name, one in as_object(value).items()
+        }
+    return value
 
 
 def parse_response(data: Any, asked: str = "") -> ProviderReply:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
 
+from batuta.clients.data_url import read_picture
 from batuta.clients.decoding import (
     MAX_TOOL_CALLS,
     ErrorReply,
@@ -32,7 +33,7 @@ from batuta.clients.decoding import (
 )
 from batuta.clients.error_mapping import find_stated_error
 from batuta.clients.native_search import UNAVAILABLE, SearchReader, page_address
-from batuta.core import Citation, Delta, Finish, Reply, Thought, ToolCall, Usage
+from batuta.core import Citation, Delta, Finish, Image, Reply, Thought, ToolCall, Usage
 from batuta.core.server_tools import WEB_FETCH
 
 _COUNTS = ("input_tokens", "output_tokens")
@@ -64,7 +65,7 @@ class _Item:
     arguments: list[str] = field(default_factory=list[str])
     has_thought: bool = False
     has_ended: bool = False
-    """True if its pages were named, or it was told as a search."""
+    """True if its pages were named, or it was told as a search or a picture."""
 
 
 @final
@@ -93,6 +94,7 @@ class ResponsesStreamAccumulator:
         self._items: list[_Item] = []
         self._by_place: dict[int | str, _Item] = {}
         self._thoughts: list[Thought] = []
+        self._images: list[Image] = []
         self._refused = False
         self._searches = SearchReader()
         self._ended: dict[str, Any] = {}
@@ -157,6 +159,9 @@ class ResponsesStreamAccumulator:
         for place, item in enumerate(map(as_object, output)):
             known = self._place_of(place, item)
             deltas += self._read_item(known, item, is_whole=True)
+        if not output and not self._text:  # a field for people, and all that some gateways fill
+            whole = as_string(response.get("output_text"))
+            deltas += self._say_rest(self._new_item(), ("text", 0), whole)
         self._ended = response
         return deltas
 
@@ -175,6 +180,7 @@ class ResponsesStreamAccumulator:
             thoughts=tuple(self._thoughts),
             is_refusal=self._refused,
             server_calls=self._searches.calls(),
+            images=tuple(self._images),
         )
         return ProviderReply(reply=reply, usage=parse_usage(self._usage))
 
@@ -219,8 +225,9 @@ class ResponsesStreamAccumulator:
             known.name = known.name or need_string(item.get("name") or "")
             given = item.get(_CALL_TYPES[kind])
             return self._read_arguments(known, kind, given, is_whole=is_whole)
-        if kind == "web_search_call":
-            return self._read_search(known, item) if is_whole else []
+        if kind in {"web_search_call", "image_generation_call"}:
+            read = self._read_search if kind == "web_search_call" else self._read_picture
+            return read(known, item) if is_whole else []
         deltas: list[Delta] = []
         for name in ("summary", "content"):
             parts = item.get(name)
@@ -254,6 +261,16 @@ class ResponsesStreamAccumulator:
         sources = map(as_object, as_array(action.get("sources")))
         pages = [Citation(url=page_address(as_string(each.get("url")))) for each in sources]
         return list(self._searches.add_call(call_id, query, at=at, pages=pages, error=error))
+
+    def _read_picture(self, known: _Item, item: dict[str, Any]) -> list[Delta]:
+        """Take in a picture, which some gateways' models draw unasked."""
+        encoded = as_string(item.get("result"))
+        if known.has_ended or not encoded:
+            return []
+        known.has_ended = True
+        image = read_picture(encoded, f"image/{as_string(item.get('output_format')) or 'png'}")
+        self._images.append(image)
+        return [Delta(image=image)]
 
     def _name_pages(self, known: _Item, item: dict[str, Any]) -> list[Delta]:
         """Return what names the pages that a message cites and does not name itself."""
