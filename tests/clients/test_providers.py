@@ -134,7 +134,7 @@ def test_the_catalogue_knows_what_it_knows():
     assert find_model_facts("anthropic", "claude-sonnet-4-5-20250929").price.input == Decimal(3)
     assert find_model_facts("gemini", "models/gemini-2.5-pro").price.cached == Decimal("0.125")
     assert find_model_facts("openai", "gpt-99") is None
-    assert find_model_facts("nobody", "gpt-5") is None
+    assert find_model_facts("nobody", "gpt-5").price is None
     assert find_model_facts("nobody", "what-is-it") is None
     assert find_model_facts("ollama", "gpt-oss:20b").price is None, "what it costs elsewhere"
     assert find_model_facts("compatible", "mistral-large-latest", "https://api.mistral.ai/v1").price

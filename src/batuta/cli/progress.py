@@ -47,6 +47,7 @@ def open_progress_bars(*, in_bytes: bool = False) -> ProgressBars:
         in_bytes: whether bytes are counted, in place of steps.
     """
     counted = (DownloadColumn(), TransferSpeedColumn()) if in_bytes else (MofNCompleteColumn(),)
+    console = open_console(stderr=True)
     bars = ProgressBars(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -54,7 +55,8 @@ def open_progress_bars(*, in_bytes: bool = False) -> ProgressBars:
         TextColumn("{task.fields[status]}"),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
-        console=open_console(stderr=True),
+        console=console,
+        disable=not console.is_terminal,
     )
     if in_bytes:
         bars.format_amount = lambda amount: format_bytes(int(amount))
