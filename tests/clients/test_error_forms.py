@@ -92,7 +92,7 @@ def test_a_wait_in_words(words, seconds):
         ({"retry_after": "3.5"}, 3.5),
         ({"retry_after": "5s"}, 5),
         ({"retry_after": "1m30s"}, 90),
-        ({"Retry_After": format_datetime(moment(3600), usegmt=True)}, 3600),
+        (lambda: {"Retry_After": format_datetime(moment(3600), usegmt=True)}, 3600),
         ({"retry_after_ms": "1200", "retry_after": "2"}, 1.2),
         ({"x_ms_retry_after_ms": "1500"}, 1.5),
         ({"x_ratelimit_reset_tokens": "6m0s"}, 360),
@@ -101,15 +101,15 @@ def test_a_wait_in_words(words, seconds):
         ({"x_ratelimit_reset_requests": "12ms", "x_ratelimit_remaining_requests": "0",
           "x_ratelimit_reset_tokens": "1m30s", "x_ratelimit_remaining_tokens": "9"}, 0.012),
         ({"x_ratelimit_reset_tokens": "6s", "x_ratelimit_remaining_tokens": "100"}, None),
-        ({"X_RateLimit_Reset": str(int((time.time() + 3600) * 1000))}, 3600),
-        ({"X_RateLimit_Reset": str(int(time.time() + 3600))}, 3600),
-        ({"anthropic_ratelimit_tokens_remaining": "0",
+        (lambda: {"X_RateLimit_Reset": str(int((time.time() + 3600) * 1000))}, 3600),
+        (lambda: {"X_RateLimit_Reset": str(int(time.time() + 3600))}, 3600),
+        (lambda: {"anthropic_ratelimit_tokens_remaining": "0",
           "anthropic_ratelimit_tokens_reset": moment(3600).strftime("%Y-%m-%dT%H:%M:%SZ")}, 3600),
         ({"x_ratelimit_reset_tokens": "soon", "retry_after": "later"}, None),
     ],
 )  # fmt: skip
 def test_a_wait_in_headers(headers, seconds):
-    wait = wait_of(**headers)
+    wait = wait_of(**(headers() if callable(headers) else headers))
     if seconds is None or seconds < 3600:
         assert wait == seconds
     else:
