@@ -3,6 +3,7 @@
 import time
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from typing import Any
 
 import pytest
 from multidict import CIMultiDict
@@ -109,7 +110,8 @@ def test_a_wait_in_words(words, seconds):
     ],
 )  # fmt: skip
 def test_a_wait_in_headers(headers, seconds):
-    wait = wait_of(**(headers() if callable(headers) else headers))
+    told: Any = headers() if callable(headers) else headers
+    wait = wait_of(**told)
     if seconds is None or seconds < 3600:
         assert wait == seconds
     else:

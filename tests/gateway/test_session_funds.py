@@ -3,6 +3,7 @@
 import asyncio
 import uuid
 from decimal import Decimal
+from typing import Any
 
 import pytest
 
@@ -34,7 +35,7 @@ class Slow:
         return Reply(text="Hi.", usage=Usage(calls=1, input=20, output=words), cost=Cost(usd))
 
 
-def limited(whose):
+def limited(whose) -> tuple[dict[str, Any], dict[str, Any]]:
     """Limits of the key, and what a request asks for."""
     if whose == "key":
         return {"session_max_cost": MOST}, {}

@@ -215,7 +215,7 @@ def test_no_visitor_waits_for_a_template():
 def test_templates_leave_the_form_of_dollars_to_their_filter():
     environment = _template_environment()
     for name in environment.list_templates():
-        source, *_ = environment.loader.get_source(environment, name)  # pyright: ignore[reportOptionalMemberAccess]
+        source, *_ = environment.loader.get_source(environment, name)
         assert not re.search(r"\$%|%\.\d+[ge]", source), name
 
 

@@ -580,5 +580,6 @@ class Fields:
 
     def _check(self, name: str, value: float, low: float, high: float) -> None:
         if not low <= value <= high:
-            reason = f"{value} is not in the range from {low:g} to {high:g}."
+            form = "," if isinstance(value, int) else "g"
+            reason = f"{value} is not in the range from {low:{form}} to {high:{form}}."
             raise invalid_value(self.path(name), reason)
