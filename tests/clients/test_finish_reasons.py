@@ -2,7 +2,8 @@
 
 import pytest
 
-from batuta.clients.decoding import ErrorReply, arguments_text, read_finish
+from batuta.clients.decoding import ErrorReply, arguments_text
+from batuta.clients.finish_reasons import read_finish
 from batuta.core import Finish
 
 REASONS = {

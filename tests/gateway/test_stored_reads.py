@@ -10,7 +10,7 @@ from batuta.core import Message, Question, Reply, Role, Text
 from batuta.gateway.access.caller import Caller, set_caller
 from batuta.gateway.access.rate_limit import LocalRateLimiter
 from batuta.gateway.errors import APIError
-from batuta.gateway.http import request_slots as reads
+from batuta.gateway.http import stored_reads as reads
 from batuta.gateway.http.request_slots import BodyMemory, HeldMemory
 from batuta.gateway.responses.request import HistoryReferences
 from batuta.gateway.responses.store import ResponseStore

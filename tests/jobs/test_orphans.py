@@ -144,7 +144,7 @@ async def test_what_is_held_for_jobs_that_are_over_counts_as_spent(store, jobs):
         jobs.states[response_id(run)] = state
         await store.budgets.reserve(run, 10, (bucket,), key="k", for_job=True, at=NOW)
     _, responses = parts(store, jobs)
-    orphans = await responses.find_orphans(store.budgets)
+    _, orphans = await responses.sort_reservations(store.budgets)
     held = {one.id: one.run_id for one in await store.budgets.job_reservations()}
     assert {held[one] for one in orphans} == {"run_over", "run_gone"}
     assert await store.budgets.end_job_reservations(orphans) == 2

@@ -10,21 +10,21 @@ from typing import Annotated, TypeVar
 
 import anyio
 import typer
-from rich.table import Table
 
 from batuta.cli.json_output import print_json
 from batuta.cli.options import Json, command_actor, format_example
-from batuta.cli.usage_reports import print_nothing
 from batuta.config.load import store_target
 from batuta.core.formatting import format_count, format_time
 from batuta.distribution import package_version
 from batuta.errors import ConfigError
-from batuta.rendering.console import open_console
+from batuta.rendering.console import new_table, open_console, print_nothing
 from batuta.rendering.terminal import write_error, write_json, write_output
 from batuta.store import Store
 from batuta.store.audit import AuditEntry, cef_line
 
 app = typer.Typer(help="What administrators did, in a sealed trail.", no_args_is_help=True)
+_WIDE = 110
+"""Columns of a terminal that has room for the details of a record."""
 
 EXIT_BROKEN = 1
 _KNOWN = re.compile(r"([0-9]{1,18}):([0-9a-f]{64})")
@@ -56,11 +56,14 @@ def list_records(
     if not found:
         print_nothing("no records")
         return
-    table = Table("no.", "when", "who", "what", "tenant", "to what", "details")
+    console = open_console()
+    titles = ("no.", "when", "who", "what", "tenant", "to what", "details")
+    shown = titles if console.width >= _WIDE else titles[:-1]
+    table = new_table(*shown, right={"no."})
     for one in found:
         cells = (one.actor, one.action, one.tenant, one.subject, one.details)
-        table.add_row(str(one.seq), format_time(one.at), *cells)
-    open_console().print(table)
+        table.add_row(*(str(one.seq), format_time(one.at), *cells)[: len(shown)])
+    console.print(table)
 
 
 @app.command("verify", epilog=format_example("batuta audit verify"))

@@ -22,13 +22,13 @@ from batuta.cli.options import (
     format_example,
     with_option_groups,
 )
-from batuta.cli.usage_reports import add_usage_commands, parse_day, print_nothing
+from batuta.cli.usage_reports import add_usage_commands, parse_day
 from batuta.clients import HttpTransport
 from batuta.config.load import store_target
 from batuta.core.formatting import format_cost, format_count, format_usd
 from batuta.environment import data_folder
 from batuta.errors import BatutaError, ConfigError
-from batuta.rendering.console import new_table, open_console
+from batuta.rendering.console import new_table, open_console, print_nothing
 from batuta.rendering.terminal import write_error, write_output
 from batuta.store import Store
 from batuta.store.key_hasher import IssuedKey, KeyHasher, open_key_hasher

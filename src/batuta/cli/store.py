@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import anyio
 import typer
-from rich.table import Table
 
 from batuta.cli.json_output import print_json
 from batuta.cli.options import Json, format_example
 from batuta.config.load import store_target
-from batuta.rendering.console import open_console
+from batuta.rendering.console import new_table, open_console
 from batuta.rendering.terminal import write_error, write_progress
 
 if TYPE_CHECKING:
@@ -72,7 +71,8 @@ def _describe_transfer(one: TableTransfer) -> dict[str, object]:
 
 
 def _print_transfers(found: tuple[TableTransfer, ...]) -> None:
-    table = Table("table", "source", "target", "written", "forgotten", "dollars", "")
+    figures = ("source", "target", "written", "forgotten", "dollars")
+    table = new_table("table", *figures, "", right=figures)
     for one in found:
         dollars = f"{one.target_usd}" if one.source_usd or one.target_usd else ""
         counts = (one.source, one.target, one.written, one.forgotten)

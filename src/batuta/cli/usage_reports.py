@@ -11,7 +11,7 @@ from batuta.cli import json_output
 from batuta.cli.options import Json, format_example
 from batuta.core.formatting import format_count, format_percent, format_seconds
 from batuta.errors import ConfigError
-from batuta.rendering.console import new_table, open_console
+from batuta.rendering.console import new_table, open_console, print_nothing
 from batuta.store import Store
 from batuta.store.activity import ACTIVITY_GROUPS, Activity, activity_json, report_activity
 from batuta.store.hours import day_start
@@ -106,11 +106,6 @@ def _print_activity(groups: Sequence[str], found: Sequence[Activity]) -> None:
             format_count(one.output_tokens),
         )
     open_console().print(table)
-
-
-def print_nothing(what: str) -> None:
-    """Say that a report is empty: of all that is stored, or of what its options chose."""
-    open_console().print(f"{what} yet, or none that the options choose", style="dim")
 
 
 def _split_groups(by: str) -> list[str]:

@@ -197,7 +197,8 @@ They are OpenRouter's and LiteLLM's."""
 _OPAQUE = "reasoning_opaque"
 """The text of a turn that goes back: GitHub's Copilot."""
 _EXTRAS = {"extras": "extra_content", "fields": "provider_specific_fields"}
-"""What goes back beside a call, by the name under which it is kept: Google's, LiteLLM's."""
+"""These fields of a call go back with it, by the name under which they are kept; the first is
+Google's, the second LiteLLM's."""
 
 
 def has_fields(message: dict[str, Any]) -> bool:

@@ -84,3 +84,8 @@ def new_table(
     for title in titles:
         table.add_column(title, justify="right" if title in right else "left")
     return table
+
+
+def print_nothing(what: str) -> None:
+    """Say that a report is empty: of all that is stored, or of what its options chose."""
+    open_console().print(f"{what} yet, or none that the options choose", style="dim")

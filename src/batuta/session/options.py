@@ -77,7 +77,7 @@ _TYPES: dict[str, tuple[Any, str]] = {
     "dry_run": (bool, "True or False"),
     "on_event": (Callable, "an async function"),
 }
-"""What each option is, and in words; an option left out is no None, which stands for it too."""
+"""Each option has a type, which the words name; None stands for an option that is left out."""
 
 
 def check_options(options: AskOptions) -> None:

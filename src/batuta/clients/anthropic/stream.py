@@ -21,12 +21,12 @@ from batuta.clients.decoding import (
     load_json,
     need_string,
     raise_counts,
-    read_finish,
     resolve_finish,
     take_foreign,
     with_own_names,
 )
 from batuta.clients.error_mapping import find_stated_error
+from batuta.clients.finish_reasons import read_finish
 from batuta.clients.native_search import SearchReader, call_error
 from batuta.core import Citation, Delta, Finish, Reply, Thought, Usage
 

@@ -26,7 +26,7 @@ from batuta.core import Delta, ToolCall
 
 _MAX_NAME_CHARACTERS = 1024
 _UNTOLD = {"", "n", '"', "`"}
-"""What arguments begin with that may be told only when they are whole."""
+"""Arguments that begin so are told only when they are whole."""
 _STRUCTURE = re.compile(r'\\.|["{}\[\]]', re.DOTALL)
 
 

@@ -24,12 +24,12 @@ from batuta.clients.decoding import (
     parse_logprobs,
     raise_counts,
     read_cache_counts,
-    read_finish,
     resolve_finish,
     take_foreign,
     with_own_names,
 )
 from batuta.clients.error_mapping import find_stated_error
+from batuta.clients.finish_reasons import read_finish
 from batuta.clients.native_search import SearchReader
 from batuta.clients.openai.call_fragments import (
     CallFragments,

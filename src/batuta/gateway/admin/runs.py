@@ -14,7 +14,7 @@ from batuta.gateway.access.caller import actor_of, caller_of, record_reading
 from batuta.gateway.admin.paging import check_query, parse_limit
 from batuta.gateway.errors import invalid_value, not_found, require_part
 from batuta.gateway.http.body import encode_json, json_response, read_fields
-from batuta.gateway.http.request_slots import in_pieces, read_stored_run
+from batuta.gateway.http.stored_reads import in_pieces, read_stored_run
 from batuta.gateway.serving.deletions import Deletions
 from batuta.store import RunSummary, Store
 from batuta.store.run_filter import RUN_PARAMETERS, RunFilter, RunFilterError, parse_run_filter

@@ -22,7 +22,7 @@ from batuta.distribution import install_hint
 from batuta.gateway.access.caller import CallerRole, caller_of
 from batuta.gateway.errors import APIError, invalid_value, missing_parameter, not_found
 from batuta.gateway.http.body import json_response, query_number, read_body
-from batuta.gateway.http.request_slots import make_room
+from batuta.gateway.http.stored_reads import make_room
 from batuta.gateway.serving.uploaded_files import (
     UNKNOWN_TYPE,
     UploadedFiles,

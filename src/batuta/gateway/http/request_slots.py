@@ -1,13 +1,11 @@
-"""Places for requests, and memory for their bodies and for what they read of the store.
+"""Places for requests and memory for their bodies.
 
-Requests for answers run so many at once; others wait in a bounded queue, or are refused. What is
-read of the store counts in its reader's bytes a minute, too.
+Requests for answers run so many at once; others wait in a bounded queue, or are refused.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import final
 
@@ -15,11 +13,9 @@ import anyio
 from starlette.types import Message, Receive, Scope
 
 from batuta.gateway.access.caller import caller_of
-from batuta.gateway.access.rate_limit import RateLimiter, retry_headers
 from batuta.gateway.errors import APIError, server_closing
 from batuta.gateway.http.body import read_body, unpack_body
 from batuta.gateway.http.server_limits import ConcurrencyLimits
-from batuta.store import Store
 
 MAX_BODY = 20 * 1024 * 1024
 MAX_BODIES = 256 * 1024 * 1024
@@ -28,14 +24,6 @@ _SMALL_BODY = 256 * 1024
 """Bodies of up to this many bytes do not count as large."""
 _LENGTH_DIGITS = 12
 _HELD_KEY = "batuta.held_memory"
-MAX_READ_BYTES = 512 * 1024 * 1024
-"""The most stored bytes that a key may read in a minute."""
-PIECE = 1 << 20
-"""Bytes of what is stored that are sent at once."""
-_READ_BYTES = "bytes"
-_ROW_BYTES = 16 * 1024
-"""Bytes that each read counts for beside its size."""
-_LIMITER_KEY = "batuta.rate_limiter"
 
 
 def _too_large_error() -> APIError:
@@ -185,48 +173,6 @@ def hold_memory(scope: Scope, size: int) -> None:
     held = scope.get(_HELD_KEY)
     if isinstance(held, HeldMemory):
         held.hold(size)
-
-
-def give_limiter(scope: Scope, rate_limiter: RateLimiter) -> None:
-    """Let the request's reads count in those rates."""
-    scope[_LIMITER_KEY] = rate_limiter
-
-
-async def make_room(scope: Scope, size: int) -> None:
-    """Count what the request is about to read, in the memory of bodies and in its reader's rate.
-
-    Raises:
-        APIError: there is no room for it, or its reader reads too much.
-    """
-    rate_limiter: RateLimiter | None = scope.get(_LIMITER_KEY)
-    if rate_limiter is not None:
-        caller = caller_of(scope)
-        name = caller.key or f"tenant {caller.tenant}"
-        window = await rate_limiter.take(_READ_BYTES, name, MAX_READ_BYTES, size + _ROW_BYTES)
-        if not window.is_allowed:
-            message = f"Too much was read of what is stored; try again in {window.reset:.1f} s."
-            headers = retry_headers(window.reset)
-            raise APIError(429, "rate_limit_exceeded", message, headers=headers)
-    hold_memory(scope, size)
-
-
-async def read_stored_run(
-    store: Store, run_id: str, tenant: str | None, scope: Scope
-) -> bytes | None:
-    """Return a run as it is stored; None if there is none, or its content was not kept.
-
-    Raises:
-        APIError: there is no room for it, or its reader reads too much.
-    """
-    await make_room(scope, await store.measure(run_id, tenant))
-    return await store.get_encoded(run_id, tenant)
-
-
-async def in_pieces(*parts: bytes) -> AsyncIterator[bytes]:
-    """Yield the parts, a piece at a time: others have the loop while a reader takes it in."""
-    for part in parts:
-        for at in range(0, len(part), PIECE):
-            yield part[at : at + PIECE]
 
 
 LIMITED_PATHS = frozenset(

@@ -98,7 +98,7 @@ class BackgroundResponses:
         before: set[str] = set()
         while True:
             try:
-                living, found = await self._sort_reservations(budgets)
+                living, found = await self.sort_reservations(budgets)
                 await budgets.renew_job_reservations(living, time())
                 if ended := found & before:
                     await budgets.end_job_reservations(ended)
@@ -107,11 +107,7 @@ class BackgroundResponses:
                 _LOG.warning("reservations of jobs are not looked at now: %s", error)
             await anyio.sleep(self._orphan_seconds)
 
-    async def find_orphans(self, budgets: Budgets) -> set[str]:
-        """Return the ids of the reservations whose jobs have ended, or are not there."""
-        return (await self._sort_reservations(budgets))[1]
-
-    async def _sort_reservations(self, budgets: Budgets) -> tuple[set[str], set[str]]:
+    async def sort_reservations(self, budgets: Budgets) -> tuple[set[str], set[str]]:
         """Return the ids of the reservations whose jobs wait or are run, and of the others."""
         living, orphans = set[str](), set[str]()
         for held in await budgets.job_reservations():

@@ -17,7 +17,8 @@ from batuta.errors import StoreError
 from batuta.gateway.access.caller import Caller, caller_of
 from batuta.gateway.errors import APIError, invalid_value, log_exception
 from batuta.gateway.http.body import Fields, encode_json
-from batuta.gateway.http.request_slots import MAX_BODIES, MAX_BODY, make_room
+from batuta.gateway.http.request_slots import MAX_BODIES, MAX_BODY
+from batuta.gateway.http.stored_reads import make_room
 from batuta.gateway.responses.items import item_type
 from batuta.gateway.responses.request import HistoryReferences, ResponseCall, ResponseHistory
 from batuta.gateway.responses.response import item_id, response_id_of_item

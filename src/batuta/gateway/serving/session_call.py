@@ -81,7 +81,7 @@ class SessionCall:
     state: SessionState
     """The session before the run, and after it once it has ended."""
     turn: Turn | None = None
-    """Its conversation's newest turn; None: it was not read."""
+    """The newest turn of its conversation; it is None where that was not read."""
     max_cost_usd: Decimal | None = None
     tokens: int = 0
     """About how many tokens the conversation has; counted only where somebody acts."""

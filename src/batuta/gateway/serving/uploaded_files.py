@@ -28,7 +28,8 @@ from batuta.errors import StoreError
 from batuta.gateway.access.caller import Caller, CallerRole, caller_of
 from batuta.gateway.errors import APIError, invalid_value, require_part
 from batuta.gateway.http.body import Fields, parse_fields, read_fields
-from batuta.gateway.http.request_slots import MAX_BODY, make_room
+from batuta.gateway.http.request_slots import MAX_BODY
+from batuta.gateway.http.stored_reads import make_room
 from batuta.gateway.serving.attachments import read_office_files
 from batuta.gateway.serving.parsed_call import ParsedCall
 from batuta.language.material import wrap_fetched

@@ -13,7 +13,7 @@ from starlette.responses import RedirectResponse, Response
 from batuta.gateway.access.caller import actor_of, record_export
 from batuta.gateway.admin.runs import run_entry
 from batuta.gateway.errors import APIError, invalid_value, not_found, require_part
-from batuta.gateway.http.request_slots import read_stored_run
+from batuta.gateway.http.stored_reads import read_stored_run
 from batuta.gateway.serving.deletions import Deletions
 from batuta.gateway.ui.comparison import SIDES
 from batuta.gateway.ui.rendering import PAGE_HEADERS

@@ -37,7 +37,7 @@ from batuta.gateway.access.caller import record_reading
 from batuta.gateway.chat.request import parse_chat
 from batuta.gateway.errors import APIError, invalid_value, not_found
 from batuta.gateway.http.body import Fields, encode_json, read_fields
-from batuta.gateway.http.request_slots import read_stored_run
+from batuta.gateway.http.stored_reads import read_stored_run
 from batuta.gateway.serving.admission import PreparedCall
 from batuta.gateway.serving.baselines import BASELINE_PREFIX
 from batuta.gateway.serving.deliver import AnswerDelivery
@@ -309,7 +309,7 @@ class PlaygroundPage:
 
 
 class ScriptEndpoint:
-    """What the page's script asks for, about runs that it began or that are stored."""
+    """Answers what the page's script asks about runs that it began or that are stored."""
 
     def __init__(
         self,

@@ -19,7 +19,7 @@ from batuta.core.small_number import read_small_number
 from batuta.errors import StoreError
 from batuta.gateway.access.caller import CallerRole, record_export, record_reading
 from batuta.gateway.errors import invalid_value, not_found, require_part
-from batuta.gateway.http.request_slots import in_pieces, read_stored_run
+from batuta.gateway.http.stored_reads import in_pieces, read_stored_run
 from batuta.gateway.serving.models import Catalogue
 from batuta.gateway.ui import run_view
 from batuta.gateway.ui.conversation import list_pictures

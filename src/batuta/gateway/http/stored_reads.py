@@ -1,0 +1,64 @@
+"""Reads of what is stored: in the memory of request bodies, and so many bytes a minute."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from starlette.types import Scope
+
+from batuta.gateway.access.caller import caller_of
+from batuta.gateway.access.rate_limit import RateLimiter, retry_headers
+from batuta.gateway.errors import APIError
+from batuta.gateway.http.request_slots import hold_memory
+from batuta.store import Store
+
+MAX_READ_BYTES = 512 * 1024 * 1024
+"""The most stored bytes that a key may read in a minute."""
+PIECE = 1 << 20
+"""Bytes of what is stored that are sent at once."""
+_READ_BYTES = "bytes"
+_ROW_BYTES = 16 * 1024
+"""Bytes that each read counts for beside its size."""
+_LIMITER_KEY = "batuta.rate_limiter"
+
+
+def give_limiter(scope: Scope, rate_limiter: RateLimiter) -> None:
+    """Let the request's reads count in those rates."""
+    scope[_LIMITER_KEY] = rate_limiter
+
+
+async def make_room(scope: Scope, size: int) -> None:
+    """Count what the request is about to read, in the memory of bodies and in its reader's rate.
+
+    Raises:
+        APIError: there is no room for it, or its reader reads too much.
+    """
+    rate_limiter: RateLimiter | None = scope.get(_LIMITER_KEY)
+    if rate_limiter is not None:
+        caller = caller_of(scope)
+        name = caller.key or f"tenant {caller.tenant}"
+        window = await rate_limiter.take(_READ_BYTES, name, MAX_READ_BYTES, size + _ROW_BYTES)
+        if not window.is_allowed:
+            message = f"Too much was read of what is stored; try again in {window.reset:.1f} s."
+            headers = retry_headers(window.reset)
+            raise APIError(429, "rate_limit_exceeded", message, headers=headers)
+    hold_memory(scope, size)
+
+
+async def read_stored_run(
+    store: Store, run_id: str, tenant: str | None, scope: Scope
+) -> bytes | None:
+    """Return a run as it is stored; None if there is none, or its content was not kept.
+
+    Raises:
+        APIError: there is no room for it, or its reader reads too much.
+    """
+    await make_room(scope, await store.measure(run_id, tenant))
+    return await store.get_encoded(run_id, tenant)
+
+
+async def in_pieces(*parts: bytes) -> AsyncIterator[bytes]:
+    """Yield the parts, a piece at a time: others have the loop while a reader takes it in."""
+    for part in parts:
+        for at in range(0, len(part), PIECE):
+            yield part[at : at + PIECE]
