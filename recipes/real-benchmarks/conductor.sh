@@ -14,7 +14,7 @@ here=recipes/real-benchmarks
 out=runs/real-benchmarks
 : "${SEED:=1}" "${STAGES:=import distil grpo export ask}"
 policy=$out/conductor-$SEED
-settings="--config $here/conductor.toml --seed $SEED --out $policy"
+settings="--config $here/conductor.toml --seed $SEED --out $policy ${EXTRA:-}"
 
 if [ "${1:-}" = --check ]; then
     exec $batuta train conductor $settings --check
