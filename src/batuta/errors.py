@@ -31,6 +31,8 @@ A bad run is data: the engine turns a `ClientError` into a `Failure` and goes on
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import ClassVar
 
 from batuta.usage import Cost, Usage
@@ -205,3 +207,12 @@ class UnsupportedFieldError(BadRequestError):
     """The worker cannot honour a field of the request, which the message names."""
 
     code = "unsupported_field"
+
+
+@contextmanager
+def report_unwritable(what: object) -> Generator[None]:
+    """Raise StoreError if the block cannot write that file or folder."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(f"{what} cannot be written: {error.strerror}") from None

@@ -87,6 +87,10 @@ def test_a_list_has_a_line_a_run_and_room_for_the_question(batuta):
             assert run_id.startswith(shown) and len(shown) == 12
             assert re.fullmatch(r"\d\d:\d\d", hour)
             assert "  Compute the result" in line and rest
+    for columns in ("20", "40", "60"):
+        _, *lines, empty, _ = batuta("runs", "list", COLUMNS=columns).stdout.strip().splitlines()
+        assert [line.split()[0] for line in lines] == [run_id[:12] for run_id in ids], columns
+        assert max(map(len, lines)) <= int(columns)
         shown = json.loads(batuta("runs", "show", lines[0].split()[0], "--json").stdout)
         assert shown["header"]["id"] == ids[0]
 
@@ -185,6 +189,7 @@ def test_outside_its_world_it_says_so(batuta):
             2,
             "no conductor 'nobody' and no folder of a trained one; choose among: ",
         ),
+        (["ask", "q", "--conductor", "."], 2, ". is no folder of a trained conductor: it has no "),
         (["ask", "q", "--max-cost", "much"], 2, "--max-cost"),
         (["ask", "q", "--max-tokens", "0"], 4, "no answer yet"),
         (["ask", "q", "--plan", "--max-tokens", "0"], 4, "no workflow"),
@@ -435,6 +440,22 @@ def test_an_output_that_cannot_be_written_is_one_sentence(batuta, words):
         )
     assert done.returncode == 1
     assert done.stderr == "batuta: what was asked for cannot be written: No space left on device\n"
+
+
+@pytest.mark.parametrize("made", [["create", "ci"], ["create", "ci", "--json"], ["rotate"]])
+def test_of_a_key_whose_text_could_not_be_written_it_is_said_what_to_do(batuta, made):
+    if made == ["rotate"]:
+        batuta("keys", "create", "ci")
+        made = [*made, json.loads(batuta("keys", "list", "--json").stdout)[0]["id"]]
+    command = [sys.executable, "-m", "batuta", "keys", *made]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            command, check=False, env=batuta.env, stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert done.returncode == 1
+    [key] = json.loads(batuta("keys", "list", "--json").stdout)
+    assert f"its text is lost: give it another with: batuta keys rotate {key['id']}" in done.stderr
+    assert done.stderr.endswith("cannot be written: No space left on device\n")
 
 
 @pytest.mark.parametrize(

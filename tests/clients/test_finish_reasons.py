@@ -2,8 +2,8 @@
 
 import pytest
 
-from batuta.clients.decoding import ErrorReply, arguments_text
-from batuta.clients.finish_reasons import read_finish
+from batuta.clients.decoding import ErrorReply, read_finish
+from batuta.clients.tool_turns import arguments_text
 from batuta.core import Finish
 
 REASONS = {

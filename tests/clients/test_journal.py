@@ -143,3 +143,4 @@ def test_a_file_that_is_no_journal_is_one_sentence(tmp_path):
     with pytest.raises(StoreError) as caught:
         CallCache(path)
     assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+    assert "restore it from a backup, or move it away" in str(caught.value)

@@ -10,10 +10,12 @@ import pytest
 
 from batuta.clients.anthropic.stream import AnthropicStreamAccumulator, parse_message
 from batuta.clients.anthropic.stream import parse_usage as anthropic_usage
-from batuta.clients.call import _DECODING_ERRORS
-from batuta.clients.decoding import MAX_CHOICES, MAX_TOOL_CALLS, with_joined_halves
-from batuta.clients.error_mapping import error_from_reply
-from batuta.clients.fragment_sender import HalfJoiner
+from batuta.clients.decoding import (
+    MAX_CHOICES,
+    MAX_TOOL_CALLS,
+    with_joined_halves,
+)
+from batuta.clients.error_mapping import error_from_reply, name_dialect_mistake
 from batuta.clients.gemini.stream import GeminiStreamAccumulator, parse_response
 from batuta.clients.gemini.stream import parse_usage as gemini_usage
 from batuta.clients.openai.responses_stream import ResponsesStreamAccumulator
@@ -21,8 +23,9 @@ from batuta.clients.openai.stream import (
     OpenAIStreamAccumulator,
     parse_completion,
     parse_usage,
+    stated_usd,
 )
-from batuta.clients.stated_cost import stated_usd
+from batuta.clients.stream_reading import DECODING_ERRORS, HalfJoiner
 from batuta.clients.tool_turns import give_back
 from batuta.core import Message, Role
 
@@ -33,6 +36,15 @@ def streamed(accumulator, *told):
     for event in told:
         accumulator.add_event("", json.dumps(event).encode())
     return accumulator.result()
+
+
+OLLAMA = {"model": "llama3.2", "created_at": "2026-08-04T08:52:19Z", "done": False}
+
+
+@pytest.mark.parametrize("words", [{"message": {"content": "It is "}}, {"response": "It is "}])
+def test_who_reaches_ollamas_own_api_is_told_what_to_change(words):
+    assert "`base_url` end with /v1" in name_dialect_mistake({**OLLAMA, **words})
+    assert "/v1" not in name_dialect_mistake({"choices": [], **words})
 
 
 @pytest.mark.parametrize("wrong", [*WRONG, None])
@@ -48,7 +60,7 @@ def test_a_tools_name_is_a_string(wrong):
         (parse_response, {"candidates": [{"content": {"parts": [part]}, "finishReason": "STOP"}]}),
         (lambda one: streamed(AnthropicStreamAccumulator("m"), one), start),
     ):
-        with pytest.raises(_DECODING_ERRORS):
+        with pytest.raises(DECODING_ERRORS):
             parse(told)
 
 
@@ -57,7 +69,7 @@ def test_a_tools_name_is_a_string(wrong):
 def test_a_fragment_is_a_string(wrong, kind):
     stream = AnthropicStreamAccumulator("m")
     delta = {"type": f"{kind}_delta", kind: wrong}
-    with pytest.raises(_DECODING_ERRORS):
+    with pytest.raises(DECODING_ERRORS):
         streamed(stream, {"type": "content_block_delta", "index": 0, "delta": delta})
     assert stream.result().reply.text == "", "what came before can still be billed"
 

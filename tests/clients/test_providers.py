@@ -2,6 +2,7 @@
 
 from decimal import Decimal
 
+import anyio
 import pytest
 
 from batuta import errors
@@ -9,6 +10,7 @@ from batuta.clients import (
     PROVIDERS,
     AnthropicClient,
     GeminiClient,
+    HttpTransport,
     OpenAIChatClient,
     ScriptedClient,
     Secret,
@@ -22,7 +24,8 @@ from batuta.clients import (
     provider_key,
     provider_url,
 )
-from batuta.clients.text_tool_calls import TextCallClient
+from batuta.clients.discovery import PROBE_SECONDS
+from batuta.clients.openai.client import TextCallClient
 from clients.cases import worker
 from fakes import FakeOpenAI, Fault
 from fakes.server import KEY
@@ -88,6 +91,24 @@ async def test_another_server_behind_openai_s_variable_is_asked_for_its_models(h
         assert (await check_worker(open_provider_client(spec, http), spec.worker)).error is None
     assert spec.provider == "compatible"
     assert not server.wrong
+
+
+async def test_an_address_that_is_named_is_waited_for():
+    """It may be far away; only what may listen on a common port is given a moment."""
+
+    class Far(FakeOpenAI):
+        async def _models(self, request):
+            await anyio.sleep(2 * PROBE_SECONDS)
+            return await super()._models(request)
+
+    async with Far(strict_openai=False) as server, HttpTransport() as http:
+        server.models = [{"id": "their-model"}]
+        for variables in (
+            {"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": server.url},
+            {"VLLM_BASE_URL": server.url},
+        ):
+            (spec,) = (await discover_pool(NOWHERE | variables, http)).specs
+            assert spec.worker.model == "their-model"
 
 
 async def test_a_key_that_is_none_names_its_variable(http):

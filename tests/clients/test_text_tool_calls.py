@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batuta.clients.text_tool_calls import TextCallClient, find_calls
+from batuta.clients.openai.client import TextCallClient
+from batuta.clients.text_tool_calls import find_calls
 from batuta.core import CallListener, Delta, Finish, Reply, Request, Tool, ToolCall, user_message
 from batuta.core.conductor import NULL_LISTENER, NullListener
 from clients.cases import worker
@@ -65,6 +66,10 @@ CALLS = {
     "Granite's sign": f"<|tool_call|>[{CALL}]",
     "Nemotron's tag": f"<TOOLCALL>[{CALL}]</TOOLCALL>",
     "Llama's sign": f"<|python_tag|>{CALL.replace('arguments', 'parameters')}",
+    "Llama's list of Python": '[weather(city="Rome")]',
+    "Llama 4's marks": "I look.<|python_start|>[weather(city='Rome',)]<|python_end|>",
+    "Llama's sign before Python": '<|python_tag|>weather(city="Rome")',
+    "Gemma's code block": '```tool_code\nweather(city="""Rome""")\n```',
     "parameters": CALL.replace("arguments", "parameters"),
     "arguments as a text": json.dumps({"name": "weather", "arguments": '{"city": "Rome"}'}),
     "as OpenAI has it": json.dumps({"id": "1", "type": "function", "function": json.loads(CALL)}),
@@ -88,6 +93,20 @@ ANSWERS = {
     "tags of a tool that was not offered": "<function=rain>\n</function>",
     "tags without their end": "<function=weather>\n<parameter=city>\nRome\n</parameter>\n",
     "a value without its end": "<function=weather>\n<parameter=city>\nRome\n</function>",
+    "a list of Python with a tool that was not offered": '[weather(city="Rome"), rain()]',
+    "Python without its list": 'weather(city="Rome")',
+    "Python behind words": 'So: [weather(city="Rome")]',
+    "Python and words behind it": '[weather(city="Rome")] is how it is called.',
+    "Python that is cut off": '[weather(city="Rome"',
+    "Python by position": '[weather("Rome")]',
+    "an expression of Python": '[weather(city=open("/etc/passwd").read())]',
+    "a sum of Python": "[weather(city=1 + 1)]",
+    "no value of JSON": '[weather(city=b"Rome")]',
+    "more than a number": "[weather(city=1e999)]",
+    "one argument twice": '[weather(city="Rome", city="Oslo")]',
+    "a link": "[weather](https://weather.example)",
+    "deep Python": "[weather(city=" + "[" * 5000,
+    "long Python": "[weather(city=[" + "1, " * 9000 + "])]",
     "a program": '```python\nprint({"name": "weather", "arguments": {}})\n```',
     "a file": '```json\n{"name": "batuta", "version": "1"}\n```',
     "deep": "[" * 5000,
@@ -106,6 +125,26 @@ def test_what_is_a_call(text):
 @pytest.mark.parametrize("text", ANSWERS.values(), ids=ANSWERS)
 def test_what_is_an_answer(text):
     assert find_calls(text, TOOLS) == (text, ())
+
+
+def test_what_python_writes_is_told_as_json():
+    text = """[weather(a=-3, b=[1, 2.5, (True,)], c={'x': None}, d='it\\'s\\u00e9 \\d', e=false), time()]"""
+    _, calls = find_calls(text, TOOLS)
+    assert [call.name for call in calls] == ["weather", "time"]
+    assert json.loads(calls[0].arguments) == {
+        "a": -3,
+        "b": [1, 2.5, [True]],
+        "c": {"x": None},
+        "d": "it'sé \\d",
+        "e": False,
+    }
+
+
+@pytest.mark.parametrize("literal", ["'{}'", '"{}"', "'''{}'''", '"""{}"""'])
+@pytest.mark.parametrize("value", ["two\nlines", "tab\t", "漢字 é 👩", "[x(a=1)]", "\0", "a, b)"])
+def test_a_text_of_python_is_taken_as_it_stands(literal, value):
+    _, (call,) = find_calls(f"[weather(city={literal.format(value)}, days=3)]", TOOLS)
+    assert json.loads(call.arguments) == {"city": value, "days": 3}
 
 
 def in_tags(value):

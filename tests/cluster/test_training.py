@@ -14,8 +14,7 @@ pytest.importorskip("trl", reason="training needs batuta-llm[train]")
 import torch
 from safetensors.torch import load_file
 
-from batuta.lab.train.model import make_model
-from batuta.lab.train.tokenizer import make_tokenizer
+from batuta.lab.train.model import make_model, make_tokenizer
 from cluster.hosts import Hosts, why_not
 from lab.train.stage import LIBRARIES, NETWORK, metrics, settings, untimed
 

@@ -3,8 +3,8 @@
 import pytest
 
 from batuta.clients import ScriptedClient
-from batuta.conductors.open_conductor import open_conductor
 from batuta.conductors.prompted import ConductorOptions
+from batuta.config.conductors import open_conductor
 from batuta.core import Plan, PlanningContext, Pool, Question, Worker, WorkerId
 from batuta.core.conductor import conductor_worker, describe_prompt
 from batuta.errors import ConfigError

@@ -4,8 +4,8 @@ import pytest
 
 from batuta.clients import HttpTransport, ScriptedClient, Secret
 from batuta.clients.public_addresses import PublicResolver
-from batuta.conductors.open_conductor import FIXED
 from batuta.conductors.research import DRAFT, GAP, QUERY, REPORT, Research, slide_writer
+from batuta.config.conductors import FIXED
 from batuta.core import Limits, Outcome, Pool, Question, Worker, WorkerId
 from batuta.engine import conduct
 from batuta.language.step_reading import read_step

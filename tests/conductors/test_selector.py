@@ -27,15 +27,17 @@ from batuta.core import (
 )
 from batuta.errors import ConfigError, SourceError
 from batuta.lab.learners.history import History
-from batuta.lab.learners.selector_guard import HeldOutTrial, fit_guard
 from batuta.lab.learners.selector_training import (
+    HeldOutTrial,
     SelectorRecipe,
+    fit_guard,
     fit_selector,
+    fit_values,
     grouped_folds,
+    held_out_values,
     mean_reward_picked,
     random_folds,
 )
-from batuta.lab.learners.value_fit import fit_values, held_out_values
 
 WORKERS = ("sums", "words", "even")
 KINDS = {

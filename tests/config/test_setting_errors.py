@@ -1,14 +1,18 @@
 """A wrong setting is told in a person's words, never in those of Python or pydantic."""
 
 import tomllib
+from pathlib import Path
 
 import pytest
 
+from batuta.clients import HttpTransport
+from batuta.config.load import DEFAULT_FILE, load_config
 from batuta.config.settings import Settings
 from batuta.config.settings_file import read_settings, validate_settings
 from batuta.errors import ConfigError
 from batuta.lab.train.settings import TrainSettings
 
+pytestmark = pytest.mark.anyio
 WORKER = '[[workers]]\nid = "sonnet"\nmodel = "claude"\nprovider = "anthropic"\n'
 
 
@@ -168,3 +172,17 @@ def test_a_file_that_is_nested_without_end_is_one_plain_sentence(tmp_path):
     file.write_text("x = " + "[" * 5000 + "]" * 5000)
     with pytest.raises(ConfigError, match="is not TOML"):
         read_settings(file, Settings)
+
+
+@pytest.mark.parametrize("kind", ["folder", "lost link"])
+async def test_settings_that_are_here_and_cannot_be_read_are_not_passed_over(
+    kind, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    if kind == "folder":
+        Path(DEFAULT_FILE).mkdir()
+    else:
+        Path(DEFAULT_FILE).symlink_to(tmp_path / "gone.toml")
+    async with HttpTransport() as http:
+        with pytest.raises(ConfigError, match=r"^batuta\.toml cannot be read: "):
+            await load_config(http, environ={"OPENAI_API_KEY": "sk-x"}, rehearses=True)

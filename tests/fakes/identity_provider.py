@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hmac
 import json
 import time
 from base64 import urlsafe_b64encode
 from urllib.parse import parse_qs, urlencode, urlsplit
 
+import anyio
 from aiohttp import web
 from authlib.oauth2.rfc7636 import create_s256_code_challenge
 from joserfc import jwt
@@ -16,6 +18,10 @@ RIGHT = RSAKey.generate_key(2048, {"kid": "one"})
 BACK = "https://batuta.example/ui/oidc/callback"
 
 
+def encode(part):
+    return urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=")
+
+
 class IdentityProvider:
     """Gives out codes for whoever asks, and tokens for codes; bends them where it is told to."""
 
@@ -23,11 +29,17 @@ class IdentityProvider:
         self.back, self.person, self.refuses = back, {}, False
         self.codes, self.posted = {}, []
         self.claims, self.key, self.algorithm = {}, RIGHT, "RS256"
+        self.key_name = "one"
+        """The `kid` in the header of tokens; None: there is none."""
         self.keys, self.secret = [RIGHT], "the-clients-secret"
         self.document = {}
+        self.other_keys = []
+        """Shown beside the keys, as they are."""
+        self.asked, self.speaks = [], anyio.Event()
+        self.speaks.set()
 
     async def __aenter__(self):
-        app = web.Application()
+        app = web.Application(middlewares=[self.note])
         app.router.add_get("/.well-known/openid-configuration", self.describe)
         app.router.add_get("/keys", self.show_keys)
         app.router.add_get("/authorize", self.show_page)
@@ -41,13 +53,21 @@ class IdentityProvider:
     async def __aexit__(self, *_):
         await self.runner.cleanup()
 
+    @web.middleware
+    async def note(self, request, handler):
+        """Write down what is asked for, and answer once it may speak."""
+        self.asked.append(request.path)
+        await self.speaks.wait()
+        return await handler(request)
+
     async def describe(self, _):
         places = {"authorization_endpoint": "/authorize", "token_endpoint": "/token", "jwks_uri": "/keys"}  # fmt: skip
         document = {"issuer": self.issuer, **{k: self.issuer + v for k, v in places.items()}}
         return web.json_response({**document, **self.document})
 
     async def show_keys(self, _):
-        return web.json_response({"keys": [key.as_dict(private=False) for key in self.keys]})
+        own = [key.as_dict(private=False) for key in self.keys]
+        return web.json_response({"keys": [*self.other_keys, *own]})
 
     def authorize(self, url, **person):
         """What the provider's page does once somebody has signed in there: the way back."""
@@ -76,10 +96,15 @@ class IdentityProvider:
         claims = {"iss": self.issuer, "aud": "batuta", "sub": "17", "iat": now, "exp": now + 300}
         claims |= {"nonce": asked["nonce"], **person, **self.claims}
         claims = {name: value for name, value in claims.items() if value is not None}
-        header = {"alg": self.algorithm, "kid": "one"}
+        header = {"alg": self.algorithm}
+        if self.key_name is not None:
+            header["kid"] = self.key_name
         if self.algorithm == "none":
-            parts = [urlsafe_b64encode(json.dumps(part).encode()) for part in (header, claims)]
-            token = ".".join(part.decode().rstrip("=") for part in parts) + "."
+            token = f"{encode(header)}.{encode(claims)}."
+        elif isinstance(self.key, bytes):  # joserfc takes no public key for a secret
+            text = f"{encode(header)}.{encode(claims)}"
+            digest = hmac.digest(self.key, text.encode(), "sha256")
+            token = f"{text}.{urlsafe_b64encode(digest).decode().rstrip('=')}"
         else:
             token = jwt.encode(header, claims, self.key, algorithms=[self.algorithm])
         return web.json_response({"access_token": "a", "token_type": "Bearer", "id_token": token})

@@ -8,6 +8,9 @@ import sys
 import aiohttp
 import anyio
 
+ENDING_S = 15
+"""Seconds that a server which takes no connections has to end by itself."""
+
 
 class Server:
     """The process, for the length of a block."""
@@ -46,9 +49,23 @@ class Server:
         async with self.http.get("/v1/models") as response:
             return {model["id"] for model in (await response.json())["data"]}
 
-    async def __aexit__(self, *_):
-        if self.process.returncode is None:
-            self.process.kill()
+    async def __aexit__(self, kind, error, trace):
         with anyio.CancelScope(shield=True):  # a cancelled block leaves no process behind
+            if isinstance(error, aiohttp.ClientConnectionError):
+                with anyio.move_on_after(ENDING_S):  # it says why once it has ended
+                    await self.process.wait()
+            ended = "was running"
+            if self.process.returncode is None:
+                self.process.kill()
+            else:
+                ended = f"had ended with {self.process.returncode}"
             await self.http.close()
+            if error is not None:
+                error.add_note(f"the server {ended}; it said: {self.said}{await self.rest()}")
             await self.process.aclose()
+
+    async def rest(self):
+        """The rest of what a process has said that has ended."""
+        with anyio.move_on_after(5):  # one that it started may hold the pipe open
+            return b"".join([part async for part in self.process.stderr]).decode()
+        return ""

@@ -131,6 +131,7 @@ async def test_a_long_reason_is_refused_on_every_way_and_signs_reach_no_terminal
         assert (await place.decide(plan, "refuse", reason=WICKED))[0] == 200
     [(status, _, said)] = place.answers
     assert status == 403 and "red" in said["error"]["message"]
+    await store.flush()
     told = await command("runs", "show", plan["run_id"])
     assert "red" in told.stdout and "\x1b" not in told.stdout.replace("\x1b[0m", "")
 

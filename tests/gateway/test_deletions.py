@@ -70,7 +70,7 @@ async def test_a_run_is_forgotten_with_what_was_kept_to_repeat_it(tmp_path):
         assert (await delete(server, f"/v1/runs/{run}"))[0] == 404
         _, headers, _ = await server.post(**asked)
         assert headers["x-batuta-run-id"] != run, "it is run anew, not repeated"
-        rows = await store.database.read(lambda c: c.exec_driver_sql("select usd from ledger where run_id = ?", (run,)).all())  # fmt: skip
+        rows = await store.database.run_read(lambda c: c.exec_driver_sql("select usd from ledger where run_id = ?", (run,)).all())  # fmt: skip
         assert rows, "the ledger of money stays"
     assert seen(tmp_path), "the second one is another run"
 
@@ -207,7 +207,7 @@ async def test_a_tenant_is_forgotten_and_nobody_else(tmp_path):
 
 async def said_by(store):
     """How many runs of each tenant are kept."""
-    rows = await store.database.read(
+    rows = await store.database.run_read(
         lambda c: c.exec_driver_sql("select tenant, count(*) from runs group by tenant").all()
     )
     return {row[0]: row[1] for row in rows}

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 pytest.importorskip("authlib", reason="authlib is not installed: pip install 'batuta-llm[oidc]'")
-from joserfc.jwk import OctKey, RSAKey
+from joserfc.jwk import ECKey, OctKey, RSAKey
 
 from batuta.clients import HttpTransport, ScriptedClient
 from batuta.clients.http_target import Secret
@@ -26,25 +26,31 @@ from gateway.live_server import HI, Serving, scripted_state
 
 pytestmark = pytest.mark.anyio
 OTHER = RSAKey.generate_key(2048, {"kid": "one"})
+THIRD = RSAKey.generate_key(2048, {"kid": "one"})
 SHARED = OctKey.generate_key(256, {"kid": "one"})
 
 
 class Door:
     """A server where people sign in, and a browser."""
 
-    def __init__(self, provider, store, http, **options):
+    def __init__(self, provider, store, http, *, patience=10.0, **options):
         hasher = KeyHasher(b"x" * 32)
         wanted = {"client_secret": Secret(provider.secret), "redirect_uri": BACK, **options}
         options = OidcOptions(issuer=provider.issuer, client_id="batuta", **wanted)
         gate = Authenticator(store, hasher, has_sign_in=True)
         ada = ScriptedClient(lambda _: HELLO)
         self.store, self.provider, self.hasher = store, provider, hasher
+        self.later = 0.0
+        """Seconds that have passed for whoever asks the provider."""
+        oidc = OidcClient(
+            options, http, hasher, lambda: time.monotonic() + self.later, patience=patience
+        )
         self.serving = Serving(
             scripted_state(
                 {"ada": ada},
                 store=store,
                 authenticator=gate,
-                oidc=OidcClient(options, http, hasher),
+                oidc=oidc,
             )
         )
 
@@ -184,6 +190,70 @@ async def test_what_cannot_be_believed_is_refused(provider, store, name):
     assert await store.keys.list() == []
 
 
+NAMELESS = RSAKey.generate_key(2048)
+AS_SECRET = NAMELESS.as_pem(private=False)
+"""The public key, taken for a shared secret."""
+CURVE, LARGE_CURVE = ECKey.generate_key("P-256"), ECKey.generate_key("P-384")
+
+
+def shown(key, **fields):
+    return key.as_dict(private=False, **fields)
+
+
+@pytest.mark.parametrize(
+    ("others", "status"),
+    [
+        ([], 200),
+        ([shown(CURVE)], 200),
+        ([shown(OTHER, use="enc")], 200),
+        ([shown(OTHER, alg="RS512")], 200),
+        ([SHARED.as_dict()], 200),
+        ([shown(OTHER)], 401),
+        ([shown(OTHER, use="sig")], 401),
+    ],
+    ids=[
+        "alone",
+        "a curve",
+        "for encryption",
+        "another algorithm",
+        "a secret",
+        "two",
+        "two of use",
+    ],
+)
+async def test_a_token_that_names_no_key_is_of_the_only_one_that_fits(
+    provider, store, others, status
+):
+    provider.key, provider.keys, provider.key_name = NAMELESS, [NAMELESS], None
+    provider.other_keys = others
+    async with door_of(provider, store) as door:
+        assert (await door.sign_in(**EVE))[0] == status
+
+
+@pytest.mark.parametrize(
+    ("key", "algorithm", "name"),
+    [
+        (OTHER, "RS256", None),
+        (SHARED, "HS256", None),
+        (AS_SECRET, "HS256", None),
+        (SHARED, "none", None),
+        (CURVE, "ES256", None),
+        (LARGE_CURVE, "ES384", None),
+        (NAMELESS, "RS512", None),
+        (NAMELESS, "RS256", "one"),
+        (NAMELESS, "RS256", ""),
+    ],
+)
+async def test_a_token_that_names_no_key_is_believed_no_sooner(
+    provider, store, key, algorithm, name
+):
+    provider.keys, provider.other_keys = [NAMELESS], [SHARED.as_dict(), shown(LARGE_CURVE)]
+    provider.key, provider.algorithm, provider.key_name = key, algorithm, name
+    async with door_of(provider, store) as door:
+        assert (await door.sign_in(**EVE))[:2] == (401, None)
+        assert await store.keys.list() == []
+
+
 async def test_a_sign_in_belongs_to_the_browser_that_began_it(provider, store):
     async with door_of(provider, store) as door:
         url, kept = await door.start()
@@ -216,7 +286,75 @@ async def test_keys_that_change_are_read_again_and_another_issuer_is_not_believe
         provider.document = {"issuer": "https://evil.example"}
         assert (await door.get("/ui/oidc/start"))[0] == 503
         provider.document = {}
+        door.later += 10
         assert (await door.sign_in(**EVE))[0] == 200
+        provider.keys = [THIRD]  # rotated, a moment after the first were read
+        provider.key = THIRD
+        assert (await door.sign_in(**EVE))[:2] == (401, None)
+        door.later += 60
+        assert (await door.sign_in(**EVE))[0] == 200
+
+
+async def test_strangers_make_nobody_ask_the_provider_again_and_again(provider, store):
+    async with door_of(provider, store) as door:
+        provider.document = {"issuer": "https://evil.example"}
+        assert {(await door.get("/ui/oidc/start"))[0] for _ in range(20)} == {503}
+        assert len(provider.asked) == 1, "what cannot be read is not asked for by each of them"
+        provider.document = {}
+        door.later += 10
+        assert (await door.sign_in(**EVE))[0] == 200
+        provider.asked.clear()
+        provider.key = OTHER
+        door.later += 60
+        for _ in range(20):
+            assert (await door.sign_in(**EVE))[0] == 401
+        assert provider.asked.count("/keys") == 1
+
+
+async def test_keys_that_cannot_be_used_are_left_out(provider, store):
+    """A provider shows keys of kinds that are newer than this server, or meant for others."""
+    async with door_of(provider, store) as door:
+        provider.other_keys = [
+            {"kty": "RSA", "kid": "broken", "n": "!!", "e": "AQAB"},
+            {"kty": "AKP", "kid": "newer", "alg": "ML-DSA-44", "pub": "AA"},
+            {"kid": "kindless"},
+            SHARED.as_dict(),
+            *(None, 7, "x", []),
+        ]
+        assert (await door.sign_in(**EVE))[0] == 200
+        provider.keys = []
+        door.later += 7200
+        assert (await door.get("/ui/oidc/start"))[0] == 503
+
+
+@pytest.mark.parametrize("place", ["authorization_endpoint", "token_endpoint", "jwks_uri"])
+@pytest.mark.parametrize("url", ["/token", "", "ftp://x/", "javascript:alert(1)", 7, None])
+async def test_addresses_that_the_provider_cannot_have(provider, store, place, url):
+    async with door_of(provider, store) as door:
+        provider.document = {place: url}
+        assert (await door.get("/ui/oidc/start"))[0] == 503
+
+
+async def test_the_secret_is_not_sent_without_tls_where_the_issuer_has_it(provider):
+    options = OidcOptions(issuer="https://id.example", client_id="b", redirect_uri=BACK)
+    async with HttpTransport() as http:
+        client = OidcClient(options, http, KeyHasher(b"x" * 32))
+        client._check_endpoint("https://id.example/token")
+        with pytest.raises(ValueError, match="TLS"):
+            client._check_endpoint("http://id.example/token")
+
+
+async def test_a_provider_that_says_nothing_holds_nobody_for_long(provider, store):
+    async with door_of(provider, store, patience=0.3) as door:
+        url, kept = await door.start()
+        back = provider.authorize(url, **EVE)
+        provider.speaks = anyio.Event()
+        with anyio.fail_after(20):
+            status, session, text = await door.come_back(back, kept)
+            assert (status, session) == (401, None) and "gave no token" in text
+            door.later += 7200
+            assert (await door.get("/ui/oidc/start"))[0] == 503
+        provider.speaks.set()
 
 
 async def test_a_provider_that_is_away_is_said_to_be(store):

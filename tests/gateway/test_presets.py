@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from batuta.clients import HttpTransport, ScriptedClient
+from batuta.config.conductors import PATTERN_PREFIX, PATTERNS, open_patterns
 from batuta.config.load import load_config
-from batuta.config.presets import PATTERN_PREFIX, PATTERNS, open_patterns
 from batuta.core import Reply
 from batuta.core.conductor import conductor_worker
 from batuta.errors import ConfigError

@@ -209,7 +209,9 @@ async def test_files_of_programs_are_bounded_and_odd_ones_left_out(store):
         assert status == 200, got
     names = [one["filename"] for one in got["orchestration"]["files"]]
     assert names[:MAX_WRITTEN] == [f"{n:02}.txt" for n in range(MAX_WRITTEN)]
-    assert sorted(names[MAX_WRITTEN:]) == sorted(["out.csv", "a" * 56 + ".txt", "after.txt"])
+    kept = ["a" * 56 + ".txt", "after.txt", "out.csv"]
+    # where Landlock holds the program it may change no modes, so that its other file can be read
+    assert sorted(names[MAX_WRITTEN:]) in (kept, ["2-out.csv", *kept])
     answers = (m.parts[0] for m in ada.requests[-1].messages if m.role is Role.TOOL)
     results = [one.content for one in answers if isinstance(one, ToolResult)]
     assert "zz.bin is not kept: a program may write 10 files of 8 MB together." in results[0]

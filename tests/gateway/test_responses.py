@@ -10,7 +10,9 @@ from batuta.core import Finish, Reply, ToolCall, Usage
 from batuta.errors import ProviderOverloadedError
 from batuta.gateway.access.caller import Authenticator
 from batuta.gateway.http.body import Fields
+from batuta.gateway.responses.events import ResponseEventWriter
 from batuta.gateway.responses.items import parse_items
+from batuta.gateway.responses.stream import SSEEventSink
 from batuta.store.key_hasher import KeyHasher
 from batuta.store.key_permissions import KeyPermissions
 from gateway.live_server import Breaking, Halting, Serving, StreamTimeouts, scripted_state, stored
@@ -444,6 +446,27 @@ async def test_the_background_answers_after_the_reader_has_gone(store):
         )
         assert again.status == "completed"
     assert len(await stored(store, 2)) == 2
+
+
+async def test_events_keep_their_order_while_the_last_one_waits_to_be_stored():
+    sent = []
+
+    async def send(message):
+        sent.append(message.get("body", b"").decode())
+
+    events = ResponseEventWriter({"status": "in_progress"})
+    sink = SSEEventSink(send, StreamTimeouts(keep_alive=0.0), events.sign_of_life, keep_events=True)
+    await sink.open({})
+    for event in events.begin():
+        await sink.send(event)
+    await sink.writer.tick()
+    end = events.end({"status": "completed"})
+    await sink.writer.tick()  # the database is slow
+    await sink.send(end, last=True)
+    told = [orjson.loads(frame.split("data: ")[1]) for frame in sent if "data: " in frame]
+    assert [event["sequence_number"] for event in told] == [0, 1, 2, 3]
+    assert told[-1]["type"] == "response.completed"
+    assert sent[-2] == ": keep-alive\n\n"
 
 
 async def test_a_stream_of_the_background_can_be_left_and_resumed(store):

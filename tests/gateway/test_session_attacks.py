@@ -17,7 +17,7 @@ from batuta.conductors.sessions.patterns import Advise, Escalate, Gate
 from batuta.core import Cost, WorkerId
 from batuta.gateway import served_models
 from batuta.gateway.access.caller import Authenticator
-from batuta.gateway.serving.session_memory import LocalSessions
+from batuta.gateway.serving.tenant_memory import LocalSessions
 from batuta.store.key_hasher import KeyHasher
 from batuta.store.key_permissions import KeyPermissions
 from batuta.store.spend_report import report_spending

@@ -17,7 +17,7 @@ from batuta.clients import ScriptedClient
 from batuta.conductors.sessions.patterns import Advise, Escalate, Gate
 from batuta.conductors.sessions.state import SessionRules
 from batuta.core import Cost, Reply, WorkerId
-from batuta.gateway.serving.session_memory import LocalSessions
+from batuta.gateway.serving.tenant_memory import LocalSessions
 from gateway.live_server import Serving
 from gateway.test_session_attacks import ChatClient, ClaudeClient, Client, CodexClient
 from gateway.test_session_memory import replicas  # noqa: F401 - a fixture

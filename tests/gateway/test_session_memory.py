@@ -19,7 +19,8 @@ from batuta.conductors.sessions.state import (
     WarmPrefix,
 )
 from batuta.core import Cost, WorkerId
-from batuta.gateway.serving.session_memory import KEPT_SECONDS, LocalSessions, RedisSessions
+from batuta.gateway.serving.shared_sessions import RedisSessions
+from batuta.gateway.serving.tenant_memory import KEPT_SECONDS, LocalSessions
 from batuta.store.key_permissions import KeyPermissions, permissions_json, read_permissions
 from gateway.keyed_server import COST, KeyedServer
 from gateway.live_server import HI

@@ -30,7 +30,7 @@ from batuta.core import (
 )
 from batuta.errors import ClientError
 from batuta.gateway import served_models
-from batuta.gateway.serving.session_memory import LocalSessions
+from batuta.gateway.serving.tenant_memory import LocalSessions
 from batuta.store import Store
 from gateway.live_server import HI, Serving, server_state, stored
 

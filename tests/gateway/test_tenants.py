@@ -294,6 +294,8 @@ async def test_the_admin_makes_limits_and_reads_spending(keyed):
         {"tenant": "other"},
         {"digest": "x"},
         {"limits": {"rpm": 0}},
+        {"name": " \n"},
+        {"name": "x" * 201},
     ):
         assert (await keyed.ask(ADMIN, path, "PATCH", json=bad))[0] == 400
     await keyed.chat(key)

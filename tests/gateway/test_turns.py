@@ -9,7 +9,7 @@ import pytest
 from batuta.core import Reply, Usage
 from batuta.core.conductor import NULL_LISTENER
 from batuta.gateway.app import create_app
-from batuta.gateway.http.turns import MOST_BEGUN, LoopTurns
+from batuta.gateway.http.request_slots import MOST_BEGUN, LoopTurns
 from gateway.live_server import scripted_state
 from gateway.loop_steps import PATHS, LoopbackApp
 

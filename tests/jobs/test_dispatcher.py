@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from batuta.jobs import Job, JobEnding, JobOwner, JobState, open_jobs
-from batuta.jobs.dispatcher import JobPlaces
+from batuta.jobs.dispatcher import JobDispatcher, JobPlaces
 
 from .conftest import working
 
@@ -160,3 +160,35 @@ def test_places_are_never_more_than_there_are(total):
     for owner in taken:
         places.give_back(owner)
     assert places.choose([ADA]) == ADA
+
+
+@pytest.mark.parametrize(("waiting", "least", "most"), [((), 1, 3), ((ADA,), 4, 20)])
+async def test_the_table_is_looked_at_seldom_while_no_job_waits(waiting, least, most):
+    """A server that nobody asks lets its machine sleep; a new job wakes it."""
+    looks = []
+
+    class ClosedGate:
+        async def enter(self, owner, token):
+            return False
+
+        async def leave(self, owner, token):
+            pass
+
+    async def find_owners():
+        looks.append(anyio.current_time())
+        return waiting
+
+    async def start_next(_):
+        raise AssertionError("nothing is let in")
+
+    dispatcher = JobDispatcher(JobPlaces(4), find_owners, start_next)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(dispatcher.run, ClosedGate())
+        await anyio.sleep(1.9)
+        assert least <= len(looks) <= most
+        seen = len(looks)
+        dispatcher.look_again()
+        with anyio.fail_after(5):
+            while len(looks) == seen:
+                await anyio.sleep(0.01)
+        tasks.cancel_scope.cancel()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+from anyio import to_thread
 
 from batuta.clients import ScriptedClient
 from batuta.core import Reply, Request, WorkerId, user_message
@@ -187,3 +188,42 @@ async def test_what_an_earlier_version_left_to_dbos_is_read_and_run(tmp_path):
         assert db.execute("SELECT count(*) FROM workflow_status").fetchone() == (0,)
         assert db.execute("SELECT count(*) FROM workflow_input").fetchone() == (0,)
         assert db.execute("SELECT count(*) FROM workflow_output").fetchone() == (0,)
+
+
+def rename_table(path, old, new):
+    with closing(sqlite3.connect(path, timeout=30)) as db:
+        db.execute(f"ALTER TABLE {old} RENAME TO {new}")
+
+
+async def test_an_outage_is_told_once_and_the_next_one_again(tmp_path, caplog):
+    async def echo(job, checkpoint):
+        return JobEnding(JobState.COMPLETED, {})
+
+    path = tmp_path / "jobs.db"
+    async with open_jobs(path) as jobs, working(jobs, echo):
+        for number in (1, 2):
+            await to_thread.run_sync(rename_table, path, "jobs", "away")
+            await anyio.sleep(2.5)  # some looks
+            await to_thread.run_sync(rename_table, path, "away", "jobs")
+            await jobs.submit(Job(f"job-{number}", "ada"))
+            await told(jobs, f"job-{number}")
+            assert caplog.text.count("no waiting job can be started now") == number
+
+
+async def test_a_call_waits_while_nobody_can_tell_what_is_kept_of_it(tmp_path, caplog):
+    path = tmp_path / "jobs.db"
+
+    async def ask(job, checkpoint):
+        client = checkpoint.wrap_clients({WorkerId("w"): ScriptedClient(lambda _: Reply(text="Yes."))})[WorkerId("w")]  # fmt: skip
+        await to_thread.run_sync(rename_table, path, "job_calls", "away")
+        reply = await client.complete(Request(messages=(user_message("Q?"),)))
+        return JobEnding(JobState.COMPLETED, {"text": reply.text})
+
+    async with open_jobs(path) as jobs, working(jobs, ask):
+        await jobs.submit(Job("job-1", "ada"))
+        with anyio.fail_after(60):
+            while "no such table: job_calls" not in caplog.text:
+                await anyio.sleep(0.01)
+        await to_thread.run_sync(rename_table, path, "away", "job_calls")
+        await told(jobs, "job-1")
+        assert await jobs.result("job-1", "ada") == {"text": "Yes."}

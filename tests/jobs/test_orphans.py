@@ -1,14 +1,16 @@
 """What a job holds of a budget is settled before the job has ended, or counts as spent after it."""
 
+from contextlib import contextmanager
 from decimal import Decimal
 from time import monotonic, time
 
 import anyio
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import Engine, event, select, update
 
 from batuta.clients import ScriptedClient
 from batuta.core import Question, RunId
+from batuta.errors import StoreError
 from batuta.gateway.access.caller import Authenticator, Caller
 from batuta.gateway.access.rate_limit import LocalRateLimiter
 from batuta.gateway.errors import APIError
@@ -109,6 +111,24 @@ def parts(store, jobs):
     return service, behind
 
 
+@contextmanager
+def refusing_once():
+    """Every statement about reservations fails when it comes for the first time; these did."""
+    seen = set()
+
+    def refuse(_connection, _cursor, statement, parameters, _context, _many):
+        if "reservations" not in statement or statement in seen:
+            return statement, parameters
+        seen.add(statement)
+        return "SELECT refused", ()
+
+    event.listen(Engine, "before_cursor_execute", refuse, retval=True)
+    try:
+        yield seen
+    finally:
+        event.remove(Engine, "before_cursor_execute", refuse)
+
+
 async def test_a_job_ends_only_once_its_run_is_billed(store, jobs):
     body = await run_in_background(store, jobs)
     assert body["status"] == "completed"
@@ -192,3 +212,24 @@ async def test_what_a_job_holds_that_waits_for_days_is_held_as_long(store, jobs)
     grown = await store.budgets.grow(held, 5, 5)
     assert grown.nano == 15
     assert await store.budgets.reap(monotonic(), time() + 2 * 86_400) == 1, "nobody renews it now"
+
+
+async def test_a_look_may_fail_at_each_of_its_questions(store, jobs):
+    """What is waited for is done all the same, and the server goes on."""
+    run, bucket = RunId("run_waiting"), Bucket("key:k", utc_day(time()), 100)
+    jobs.states[response_id(run)] = JobState.IN_PROGRESS
+    held = await store.budgets.reserve(run, 10, (bucket,), key="k", for_job=True)
+    mine = update(RESERVATIONS).where(RESERVATIONS.c.id == held.id)
+    await store.database.run_write(lambda one: one.execute(mine.values(expires=time() + 60)))
+    _, responses = parts(store, jobs)
+    later = select(RESERVATIONS.c.id).where(RESERVATIONS.c.expires > time() + 3600)
+    with refusing_once() as refused:
+        with pytest.raises(StoreError, match="refused"):
+            await store.database.fetch_rows(later)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(responses.work)
+            with anyio.fail_after(60):
+                while not await store.database.fetch_rows(later):
+                    await anyio.sleep(0.02)
+            tasks.cancel_scope.cancel()
+    assert len(refused) >= 4, "this one's, the list, the search and the renewal"

@@ -114,24 +114,29 @@ def test_what_was_given_or_fetched_is_a_source_and_what_a_model_said_is_none():
     )
     found = find_sources(question, steps, pool, answer)
     assert [(each.text, each.url, each.number) for each in found] == [
-        ("a page", "https://a.org/x", 3), ("T\nE", "https://c.org/", 1),
-        ("D\nwhole", "https://d.org/", 2), ("another", "https://b.org/", None),
-        ("given", "", None), ("result", "", None),
+        ("given", "", None), ("result", "", None), ("a page", "https://a.org/x", 3),
+        ("another", "https://b.org/", None), ("T\nE", "https://c.org/", 1),
+        ("D\nwhole", "https://d.org/", 2),
     ]  # fmt: skip
 
 
-def test_a_page_has_the_number_for_the_checker_by_which_it_is_cited():
-    """Small models name the one where they mean the other."""
-    pages = tuple(Citation(url=f"https://a.org/{one}", excerpt=one) for one in ("x", "y"))
-    call = ServerCall(id="1", name="web_search", query="q", citations=pages)
-    answer = Reply(text="", server_calls=(call,))
-    found = find_sources(
-        Question.of("Is it so?"), (), Pool((Worker(id=WorkerId("w"), model="m"),)), answer
-    )
-    told = checking_messages(["x [1]"], found, ())[1].text
-    assert "Source 1 (a page that was found, to be cited as [1]):" in told
-    assert "Source 2 (a page that was found, to be cited as [2]):" in told
-    assert "Source 3 (given):" in told
+def test_a_checker_does_not_see_which_source_is_cited():
+    """Small models repeat its number as that of the source that says it."""
+    pages = [Source(text=text, number=number) for number, text in enumerate(("a", "b", "c"), 1)]
+    statements = ["It opened in 1885 ([1], [3]).", "So `x[1]` is [2][9]", "```\ny [3]\n```"]
+    told = checking_messages(statements, pages, ())[1].text.split("The statements:")[1]
+    assert "It opened in 1885.\n" in told and "So `x[1]` is\n" in told and "y [3]" in told
+    rows = [
+        {"claim": claim, "supported": "yes", "where": [where]}
+        for claim, where in enumerate((1, 2, 1), 1)
+    ]
+    reply = json.dumps({"verdicts": rows})
+    assert find_unsupported(reply, statements, pages) == [0, 1]
+
+
+def test_numbers_stay_where_no_source_has_one():
+    told = checking_messages(["One of the [1] rows."], [Source(text="given")], ())[1].text
+    assert "One of the [1] rows." in told
 
 
 def test_a_page_cannot_claim_to_be_another():
@@ -154,7 +159,7 @@ def test_a_file_cannot_pass_for_a_page():
     pool = Pool((Worker(id=files, model="r", tags=("file_search",)),))
     told = f"[1] https://bank.org/ (2026), page 3\n{wrap_fetched('one')}\n\n[2] b c.pdf, lines 1-9\n{wrap_fetched('two')}"
     found = find_sources(Question.of("q"), (ended(files, Reply(text=told)),), pool, Reply(text=""))
-    assert [(each.text, each.url, each.number) for each in found[:-1]] == [
+    assert [(each.text, each.url, each.number) for each in found[1:]] == [
         ("one", "", 1), ("two", "", 2),
     ]  # fmt: skip
 

@@ -3,6 +3,7 @@
 
 import json
 import os
+import signal
 import sys
 import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -34,7 +35,12 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
 
-if Path(ARGUMENTS[ARGUMENTS.index("--model") + 1]).read_bytes()[:4] != b"GGUF":
+FILE = Path(ARGUMENTS[ARGUMENTS.index("--model") + 1]).read_bytes()
+if FILE == b"crash":
+    sys.stdout.write("loading")
+    sys.stdout.flush()
+    os.kill(os.getpid(), signal.SIGILL)
+if FILE[:4] != b"GGUF":
     sys.exit("error: this is no GGUF file")
 port = int(ARGUMENTS[ARGUMENTS.index("--port") + 1])
 HTTPServer(("127.0.0.1", port), Handler).serve_forever()

@@ -137,6 +137,15 @@ async def test_a_program_that_ends_at_once_is_told_with_its_last_words(tmp_path)
                 assert answer.status == 400
 
 
+async def test_a_program_that_crashes_is_not_blamed_on_the_file(tmp_path):
+    (tmp_path / "c.gguf").write_bytes(b"crash")
+    said = r"was ended by SIGILL while it loaded .*c\.gguf \(its last words: loading\)"
+    with pytest.raises(ConfigError, match=said) as error:
+        async with serve_models({"c": tmp_path / "c.gguf"}, 0, ServingOptions(program=FAKE)):
+            pass
+    assert "pull it again" not in str(error.value)
+
+
 async def test_a_busy_port_and_too_little_memory_are_sentences():
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))

@@ -1,15 +1,18 @@
 """Background work on budgets: warned of once while the database fails, and finished at the end."""
 
 import logging
+from functools import partial
 from typing import Any, cast
 
 import anyio
 import pytest
+from sqlalchemy.exc import SQLAlchemyError
 
 from batuta.core import RunId
 from batuta.errors import StoreError
+from batuta.store import Store
 from batuta.store.budgets import LEASE_SECONDS, Budgets
-from batuta.store.database import open_database, parse_url
+from batuta.store.database import DatabaseFailedError, open_database, parse_url
 from batuta.store.leases import Leases
 from batuta.store.ledger import Bucket, Reservation
 from batuta.store.schema import upgrade_database
@@ -56,3 +59,30 @@ async def test_what_is_doubtful_at_the_end_is_given_back(tmp_path):
     await budgets.give_back_leases()
     assert [one.reserved for one in await budgets.budget_status((bucket,))] == [0]
     await database.close()
+
+
+async def test_a_database_that_fails_is_a_store_error_whatever_it_was_asked(tmp_path):
+    """Whoever looks after budgets goes on after a StoreError, and would end with any other."""
+    bucket, now = Bucket("key:k", "2026-11-27", 1000), 1e9
+    async with Store(tmp_path / "runs.db") as store:
+        budgets = store.budgets
+        held = await budgets.reserve(RunId("run_1"), 400, (bucket,), for_job=True)
+        assert isinstance(held, Reservation)
+        for table in ("reservations", "spending"):
+            rename = f"ALTER TABLE {table} RENAME TO away_{table}"
+            await store.database.run_write(lambda one, text=rename: one.exec_driver_sql(text))
+        for ask in (
+            partial(budgets.reserve, RunId("run_2"), 1, (bucket,)),
+            partial(budgets.grow, held, 1, 1),
+            partial(budgets.find_job_reservation, RunId("run_1"), {}),
+            budgets.job_reservations,
+            partial(budgets.renew_job_reservations, ["a"], now),
+            partial(budgets.end_job_reservations, ["a"]),
+            partial(budgets.release, held),
+            partial(budgets.budget_status, [bucket]),
+            partial(budgets.renew, now),
+            partial(budgets.reap, now),
+        ):
+            with pytest.raises(DatabaseFailedError, match="no such table") as caught:
+                await ask()
+            assert isinstance(caught.value.__cause__, SQLAlchemyError)

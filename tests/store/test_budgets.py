@@ -102,7 +102,7 @@ async def test_no_more_than_the_cap_is_spent_and_reserved_at_the_same_time(targe
 async def test_every_bucket_or_none(target, which):
     async with Store(target) as store:
         buckets = [bucket(10**6), bucket(10**6, period=DAY[:7])]
-        buckets[which] = replace(buckets[which], cap=5)
+        buckets[which] = buckets[which]._replace(cap=5)
         found = await store.budgets.reserve(RunId("r"), 6, tuple(buckets))
         assert found == BudgetStatus(buckets[which], 0, 0)
         assert [full.reserved for full in await store.budgets.budget_status(buckets)] == [0, 0]

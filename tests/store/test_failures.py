@@ -43,7 +43,7 @@ async def test_a_folder_in_place_of_the_file(tmp_path):
 
 async def test_a_file_in_place_of_the_folder(path):
     path.write_text("")
-    await opening(path / "runs.db", "the folder of .* cannot be created")
+    await opening(path / "runs.db", r"runs\.db/runs\.db cannot be opened or made: ")
 
 
 @pytest.mark.parametrize(
@@ -232,8 +232,23 @@ async def everywhere(store, pragma):
 
     async with anyio.create_task_group() as group:
         for _ in range(4):
-            group.start_soon(store.database.read, say)
-        group.start_soon(store.database.write, say)
+            group.start_soon(store.database.run_read, say)
+        group.start_soon(store.database.run_write, say)
+
+
+async def test_a_run_that_cannot_be_written_yet_is_shown(path):
+    run = make_run()
+    async with Store(path) as store:
+        await everywhere(store, "PRAGMA query_only=ON")
+        await store.append(run, "acme", session="s1")
+        with pytest.raises(StoreError):
+            await store.flush()
+        waiting = await store.summary(run.id, "acme")
+        assert waiting is not None and waiting.session == "s1"
+        assert await store.summary(run.id, "another") is None
+        await everywhere(store, "PRAGMA query_only=OFF")
+        await store.flush()
+        assert await store.summary(run.id, "acme") == waiting
 
 
 async def test_a_read_only_database(path):

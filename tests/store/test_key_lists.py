@@ -140,3 +140,20 @@ async def test_many_who_make_keys_at_once_pass_no_limit_of_their_user(target):
         await make(two)
         await make(one)
         assert len(refused) == 25 - most
+
+
+async def test_a_name_of_a_key_is_one_line_of_a_bounded_length(target):
+    hasher = KeyHasher(b"x" * 32)
+    limits = {"tenant": "t", "is_admin": False, "permissions": KeyPermissions()}
+    async with Store(target) as store:
+        key, _ = await store.keys.create(hasher, "t", " a\nkey_0000\tt\x1ealice\u2028active ")
+        assert key.name == "a key_0000 t alice active"
+        changed = await store.keys.change(key.id, name="b\r\nc")
+        assert changed is not None and changed.name == "b c"
+        user = await store.keys.enter_user(hasher, "who", "Ann\nkey_0000" + "x" * 500, **limits)
+        assert user.name.startswith("Ann key_0000x") and len(user.name) == 200
+        for name in ("", " \n", "x" * 201):
+            with pytest.raises(ValueError, match="a key needs a name"):
+                await store.keys.create(hasher, "t", name)
+            with pytest.raises(ValueError, match="a key needs a name"):
+                await store.keys.change(key.id, name=name)

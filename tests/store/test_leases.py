@@ -25,7 +25,7 @@ from batuta.core import RunId
 from batuta.errors import StoreError
 from batuta.store import Store
 from batuta.store.budgets import LEASE_SECONDS, Budgets
-from batuta.store.database import DATABASE_ERRORS, explain_error, open_database, parse_url
+from batuta.store.database import explained_errors, open_database, parse_url
 from batuta.store.leases import Leases
 from batuta.store.ledger import LEASE_PREFIX, BudgetStatus, Reservation, RunCharge, utc_day
 from batuta.store.rows import RunEntry
@@ -55,18 +55,13 @@ class UnsureDatabase:
     def __getattr__(self, name):
         return getattr(self.database, name)
 
-    async def write(self, work):
-        result = await self.database.write(work)
+    async def run_write(self, work):
+        result = await self.database.run_write(work)
         if self.loses_next:
             self.loses_next = False
-            raise OperationalError("COMMIT", None, Exception("the connection was lost"))
+            with explained_errors(self.url):
+                raise OperationalError("COMMIT", None, Exception("the connection was lost"))
         return result
-
-    async def run_write(self, work):
-        try:
-            return await self.write(work)
-        except DATABASE_ERRORS as error:
-            raise explain_error(error, self.url) from error
 
 
 @dataclass
@@ -294,7 +289,7 @@ class Money(RuleBasedStateMachine):
     def look_after(self, one):
         try:
             self.go(one.look_after())
-        except (StoreError, *DATABASE_ERRORS):
+        except StoreError:
             return
 
     def read(self, statement):
@@ -447,7 +442,7 @@ async def test_requests_that_are_far_apart_take_no_lease(target):
 async def test_a_lowered_budget_is_not_paid_from_a_lease(target):
     async with Store(target) as store:
         await leased(store)
-        lower = replace(CAP, cap=350)
+        lower = CAP._replace(cap=350)
         found = await store.budgets.reserve(RunId("run_4"), 100, (lower,))
         assert isinstance(found, BudgetStatus) and found.remaining <= 50
 

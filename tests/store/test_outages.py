@@ -195,8 +195,8 @@ async def test_what_was_answered_meanwhile_is_kept_and_billed(tmp_path, postgres
     async with serving(tmp_path, postgres, url) as (provider, server, ask):
         await ask.chat("free")
         await proxy.mute()
-        status, headers, _ = await ask.chat("free")
-        assert status == 200
+        status, headers, said = await ask.chat("free")
+        assert status == 200, said
         await ask.until(503)
         await proxy.mend()
         await ask.until(200)

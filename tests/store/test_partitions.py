@@ -184,7 +184,7 @@ def alembic_config(connection):
 
 async def migrate(target, revision):
     database = open_database(parse_url(target), pooled=False)
-    await database.write(lambda connection: command.upgrade(alembic_config(connection), revision))
+    await database.run_write(lambda one: command.upgrade(alembic_config(one), revision))
     await database.close()
 
 
@@ -206,7 +206,7 @@ async def fill_old_schema(target, times):
             )
 
     database = open_database(parse_url(target), pooled=False)
-    await database.write(insert)
+    await database.run_write(insert)
     await database.close()
 
 

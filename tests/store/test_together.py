@@ -108,7 +108,7 @@ async def test_who_is_cancelled_while_a_file_is_written_leaves_when_it_is(tmp_pa
         with pytest.raises(StoreError, match="two"):
             await database.run_write(fail)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(database.write, write)
+            tasks.start_soon(database.run_write, write)
             await anyio.sleep(0.01)
             tasks.cancel_scope.cancel()
             go.set()

@@ -17,7 +17,7 @@ from batuta.config.load import store_target
 from batuta.core.formatting import format_count, format_time
 from batuta.distribution import package_version
 from batuta.errors import ConfigError
-from batuta.rendering.console import new_table, open_console, print_nothing
+from batuta.rendering.console import new_table, open_console, print_nothing, print_table
 from batuta.rendering.terminal import write_error, write_json, write_output
 from batuta.store import Store
 from batuta.store.audit import AuditEntry, cef_line
@@ -63,7 +63,7 @@ def list_records(
     for one in found:
         cells = (one.actor, one.action, one.tenant, one.subject, one.details)
         table.add_row(*(str(one.seq), format_time(one.at), *cells)[: len(shown)])
-    console.print(table)
+    print_table(console, table)
 
 
 @app.command("verify", epilog=format_example("batuta audit verify"))

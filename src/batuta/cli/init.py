@@ -26,7 +26,7 @@ from batuta.config.workers import open_worker_client
 from batuta.core import Pool, WorkerId
 from batuta.core.formatting import format_percent, format_seconds, join_words
 from batuta.errors import ConfigError
-from batuta.rendering.console import new_table, open_console
+from batuta.rendering.console import new_table, open_console, print_table
 from batuta.rendering.terminal import write_error
 
 CHECK_SECONDS = 30.0
@@ -184,7 +184,7 @@ def _print_found(found: Discovery, checks: dict[WorkerId, WorkerCheck]) -> None:
         paid = (f"{price.input:f}", f"{price.output:f}") if price else ("unknown", "unknown")
         table.add_row(mark, Text(spec.worker.id, "cyan"), *paid, shown)
     console = open_console(stderr=True)
-    console.print(table)
+    print_table(console, table)
     for name in found.silent:
         console.print(f"no server answers at {name}", style="yellow")
 

@@ -28,7 +28,7 @@ from batuta.config.load import store_target
 from batuta.core.formatting import format_cost, format_count, format_usd
 from batuta.environment import data_folder
 from batuta.errors import BatutaError, ConfigError
-from batuta.rendering.console import new_table, open_console, print_nothing
+from batuta.rendering.console import new_table, open_console, print_nothing, print_table
 from batuta.rendering.terminal import write_error, write_output
 from batuta.store import Store
 from batuta.store.key_hasher import IssuedKey, KeyHasher, open_key_hasher
@@ -203,7 +203,7 @@ def list_keys(
     for key in keys:
         limits = describe_permissions(key.policy) or "none"
         table.add_row(key.id, key.tenant.name, key.name, key.state(time.time()), limits)
-    console.print(table)
+    print_table(console, table)
 
 
 @app.command("limit", epilog=format_example("batuta keys limit 3fa9c1 --per-day 10"))
@@ -241,7 +241,7 @@ def change_limits(
 
 @app.command("revoke", epilog=format_example("batuta keys revoke 3fa9c1"))
 def revoke_key(key_id: Id) -> None:
-    """Revoke a key for good. A running server follows in 10 s; its admin's route at once."""
+    """Revoke a key for good: what runs for it ends too. A running server follows in 10 s."""
     _require_key(_with_store(lambda store: store.keys.revoke(key_id, by=command_actor())), key_id)
     write_error(f"the key {key_id} is revoked\n")
 
@@ -322,7 +322,7 @@ def show_spending(
         numbers = (one.runs, one.calls, one.input_tokens + one.output_tokens)
         names = (name or "–" for name in one.group)
         table.add_row(*names, *(format_count(number) for number in numbers), format_cost(one.cost))
-    open_console().print(table)
+    print_table(open_console(), table)
 
 
 def _with_store(work: Callable[[Store], Awaitable[_T]]) -> _T:
@@ -345,11 +345,15 @@ def _with_hasher(work: Callable[[Store, KeyHasher], Awaitable[_T]]) -> _T:
 
 
 def _show_issued(key: ApiKey, issued: IssuedKey, *, json: bool) -> None:
-    if json:
-        json_output.print_json({**key_json(key), "key": issued.text})
-        return
-    write_error(f"the key {key.id} of {key.tenant.name}; it is not shown again:\n")
-    write_output(f"{issued.text}\n")
+    try:
+        if json:
+            json_output.print_json({**key_json(key), "key": issued.text})
+            return
+        write_error(f"the key {key.id} of {key.tenant.name}; it is not shown again:\n")
+        write_output(f"{issued.text}\n")
+    except OSError:  # it is stored, and nobody has seen it
+        write_error(f"its text is lost: give it another with: batuta keys rotate {key.id}\n")
+        raise
 
 
 def _require_key(value: _T | None, key_id: str) -> _T:

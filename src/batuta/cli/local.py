@@ -25,7 +25,7 @@ from batuta.local.catalogue import (
 )
 from batuta.local.llama_backends import ServingOptions, check_llama, check_memory
 from batuta.local.model_server import serve_models
-from batuta.rendering.console import new_table, open_console
+from batuta.rendering.console import new_table, open_console, print_table
 from batuta.rendering.terminal import write_error, write_output
 
 app = typer.Typer(
@@ -45,16 +45,13 @@ def list_models(json: Json = False) -> None:
     if json:
         json_output.print_json([_describe_model(model) for model in MODELS.values()])
         return
-    console = open_console()
-    table = new_table()
-    for name in ("name", "model", "size", "licence", "here"):
-        table.add_column(name, justify="right" if name == "size" else "left", no_wrap=True)
+    table = new_table("name", "model", "size", "licence", "here", right={"size"})
     for model in MODELS.values():
         path = pulled_file(model)
         where = str(path) if path else f"no: batuta local pull {model.name}"
         size = format_bytes(model.size)
         table.add_row(Text(model.name, "cyan"), model.title, size, model.licence, where)
-    console.print(table)
+    print_table(open_console(), table)
 
 
 @app.command("pull", epilog=format_example("batuta local pull qwen-0.5b"))

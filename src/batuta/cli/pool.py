@@ -17,7 +17,7 @@ from batuta.config.loaded import LoadedConfig
 from batuta.core import Worker, WorkerId
 from batuta.core.formatting import format_seconds
 from batuta.errors import ClientError
-from batuta.rendering.console import new_table, open_console
+from batuta.rendering.console import new_table, open_console, print_table
 
 app = typer.Typer(help="The workers: list them, check that they answer.", no_args_is_help=True)
 
@@ -115,7 +115,7 @@ def _print_checks(config: LoadedConfig, results: dict[WorkerId, WorkerCheck]) ->
         mark = Text("✗", "red") if result.error else Text("✓", "green")
         says = _error_text(result.error) if result.error else "it answers"
         table.add_row(mark, Text(worker.id, "cyan"), format_seconds(result.seconds), says)
-    open_console().print(table)
+    print_table(open_console(), table)
 
 
 def _error_text(error: ClientError) -> str:

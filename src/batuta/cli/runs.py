@@ -25,7 +25,7 @@ from batuta.core.formatting import format_cost, format_count, format_seconds, fo
 from batuta.engine import RunHooks, RunSettings, conduct
 from batuta.errors import ConfigError
 from batuta.language.plan_rules import NO_RULES
-from batuta.rendering.console import new_table, open_console
+from batuta.rendering.console import new_table, open_console, print_table
 from batuta.rendering.terminal import write_error, write_json, write_output
 from batuta.store import RunSummary, Store, encode_run
 from batuta.store.run_filter import EVERY_RUN, RunFilter, RunFilterError, parse_run_filter
@@ -203,7 +203,10 @@ def list_runs(
 
 
 def _print_table(console: Console, summaries: list[RunSummary]) -> None:
-    """Print one line a run: the question gets what the columns that fit leave of the width."""
+    """Print one line a run: the question gets what the columns that fit leave of the width.
+
+    A narrow terminal shows fewer columns: the id, which `runs show` takes, is never cut.
+    """
     columns = [c for c in _COLUMNS if console.width >= c.least_width]
     length = _id_length(summaries)
     rows = [[column.show(summary, length) for column in columns] for summary in summaries]
@@ -211,7 +214,8 @@ def _print_table(console: Console, summaries: list[RunSummary]) -> None:
     table = new_table(padding=(0, _PADDING, 0, 0))
     for column, width in zip(columns, widths, strict=True):
         table.add_column(column.name, no_wrap=True, width=width, justify=column.justify)
-    room = max(_LEAST_QUESTION, console.width - sum(widths) - _PADDING * len(widths))
+    least = _LEAST_QUESTION if len(columns) > 1 else 1
+    room = max(least, console.width - sum(widths) - _PADDING * len(widths))
     table.add_column("question", no_wrap=True, overflow="ellipsis", width=room)
     for row, summary in zip(rows, summaries, strict=True):
         table.add_row(*row, " ".join(summary.question_preview.split()))
@@ -255,12 +259,12 @@ def list_sessions(
         return
     table = new_table(padding=(0, _PADDING, 0, 0))
     for name in ("session", "latest", "runs", "cost", "best single, est.", "saved, est."):
-        table.add_column(name, no_wrap=True, justify="left" if name == "session" else "right")
+        table.add_column(name, overflow="fold", justify="left" if name == "session" else "right")
     for one in found:
         usd = [format_usd(one.usd), format_usd(one.alone_usd), format_usd(one.saved_usd)]
         when = time.strftime("%m-%d %H:%M", time.localtime(one.latest))
         table.add_row(one.session or "", when, str(one.runs), *(usd if one.runs else ["–"] * 3))
-    console.print(table)
+    print_table(console, table)
     summary = " · ".join(filter(None, (total.sentence, total.verdicts)))
     console.print(f"\n{summary}", style="dim", soft_wrap=True)
 
@@ -441,8 +445,8 @@ class _Column:
 
 _COLUMNS = (
     _Column(name="run", show=lambda run, length: run.id[:length]),
-    _Column(name="when", show=lambda run, _: _format_when(run.created)),
-    _Column(name="outcome", show=lambda run, _: run.outcome.value),
+    _Column(name="when", show=lambda run, _: _format_when(run.created), least_width=55),
+    _Column(name="outcome", show=lambda run, _: run.outcome.value, least_width=40),
     _Column(
         name="system",
         show=lambda run, _: (run.model or run.conductor)[:_LONGEST_SYSTEM],
@@ -461,8 +465,15 @@ _COLUMNS = (
         least_width=100,
         justify="right",
     ),
-    _Column(name="cost", show=lambda run, _: format_cost(run.cost), justify="right"),
-    _Column(name="time", show=lambda run, _: format_seconds(run.seconds), justify="right"),
+    _Column(
+        name="cost", show=lambda run, _: format_cost(run.cost), least_width=65, justify="right"
+    ),
+    _Column(
+        name="time",
+        show=lambda run, _: format_seconds(run.seconds),
+        least_width=75,
+        justify="right",
+    ),
 )
 
 

@@ -11,7 +11,7 @@ import typer
 from batuta.cli.json_output import print_json
 from batuta.cli.options import Json, format_example
 from batuta.config.load import store_target
-from batuta.rendering.console import new_table, open_console
+from batuta.rendering.console import new_table, open_console, print_table
 from batuta.rendering.terminal import write_error, write_progress
 
 if TYPE_CHECKING:
@@ -78,4 +78,4 @@ def _print_transfers(found: tuple[TableTransfer, ...]) -> None:
         counts = (one.source, one.target, one.written, one.forgotten)
         mark = "equal" if one.equal else "differs"
         table.add_row(one.table, *(f"{count:,}" for count in counts), dollars, mark)
-    open_console().print(table)
+    print_table(open_console(), table)

@@ -11,7 +11,7 @@ from batuta.cli import json_output
 from batuta.cli.options import Json, format_example
 from batuta.core.formatting import format_count, format_percent, format_seconds
 from batuta.errors import ConfigError
-from batuta.rendering.console import new_table, open_console, print_nothing
+from batuta.rendering.console import new_table, open_console, print_nothing, print_table
 from batuta.store import Store
 from batuta.store.activity import ACTIVITY_GROUPS, Activity, activity_json, report_activity
 from batuta.store.hours import day_start
@@ -81,7 +81,7 @@ def _print_refusals(groups: Sequence[str], found: Sequence[RefusalGroup]) -> Non
     table = new_table(*groups, "requests", right={"requests"})
     for one in found:
         table.add_row(*map(_format_name, one.group), format_count(one.requests))
-    open_console().print(table)
+    print_table(open_console(), table)
 
 
 def _print_activity(groups: Sequence[str], found: Sequence[Activity]) -> None:
@@ -105,7 +105,7 @@ def _print_activity(groups: Sequence[str], found: Sequence[Activity]) -> None:
             share,
             format_count(one.output_tokens),
         )
-    open_console().print(table)
+    print_table(open_console(), table)
 
 
 def _split_groups(by: str) -> list[str]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, Literal, get_args
 
@@ -352,6 +353,12 @@ _APPLIED: Mapping[Kind, Callable[[Request], Request]] = {
 }
 """Applied in this order: kinds that add messages come before kinds that reorder them."""
 
+
+@lru_cache(maxsize=256)
+def _find_changes(kinds: frozenset[Kind]) -> tuple[Callable[[Request], Request], ...]:
+    return tuple(apply for kind, apply in _APPLIED.items() if kind in kinds)
+
+
 _FORM_IN_WORDS: frozenset[Kind] = frozenset({"no_json_schema", "no_json_mode"})
 """The kinds with which no server holds a model to a form."""
 
@@ -399,11 +406,8 @@ class Adaptations:
             request = replace(request, sampling=replace(request.sampling, effort=other))
         if self.schemas and _schema_digest(request) in self.schemas:
             request = schema_in_words(request)
-        if not self.kinds:
-            return request
-        for kind, apply in _APPLIED.items():
-            if kind in self.kinds:
-                request = apply(request)
+        for apply in _find_changes(self.kinds):
+            request = apply(request)
         return request
 
     def loses_form(self, request: Request) -> bool:
@@ -467,6 +471,7 @@ class Adaptations:
         yield replace(self, kinds=self.kinds | {kind})
 
 
+NO_ADAPTATIONS = Adaptations()
 _PART_OF_SCHEMA = re.compile(
     r"(?:invalid|unsupported|bad) (?:json )?schema|schema (?:is )?(?:invalid|too)|keyword"
     r"|additionalproperties|m(?:in|ax)(?:length|items|imum|properties)|\$ref|\$defs|pattern"
@@ -507,9 +512,8 @@ def _other_effort(words: str, sent: str | None) -> str | None:
 class LearnedAdaptations:
     """The adaptations learned for a worker, shared by all its calls in this process."""
 
-    current: Adaptations = Adaptations()
+    current: Adaptations = NO_ADAPTATIONS
 
     def keep(self, helped: Adaptations) -> None:
         """Remember what a call was answered with."""
-        if helped is not self.current:
-            self.current = self.current.merged(helped)
+        self.current = self.current.merged(helped)

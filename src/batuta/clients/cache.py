@@ -53,7 +53,10 @@ def open_journal_file(path: Path, table: str, name: str) -> sqlite3.Connection:
         file.execute("PRAGMA synchronous=NORMAL")
         file.execute(table)
     except (OSError, sqlite3.Error) as error:
-        raise StoreError(f"{name} {path} cannot be opened: {error}") from None
+        raise StoreError(
+            f"{name} {path} cannot be opened: {error}; what was paid is written there: restore it "
+            "from a backup, or move it away and what it held is paid for again"
+        ) from None
     return file
 
 

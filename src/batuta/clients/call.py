@@ -8,35 +8,40 @@ Every dialect's numbers pass `count_reply` before they become tokens or money.
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol, Self
 
-import anyio
 import anyio.to_thread
 
-from batuta.clients.adaptations import MAX_ADAPTATIONS, Adaptations, LearnedAdaptations
+from batuta.clients.adaptations import (
+    MAX_ADAPTATIONS,
+    NO_ADAPTATIONS,
+    Adaptations,
+    LearnedAdaptations,
+)
 from batuta.clients.decoding import (
     LARGE_BODY,
     ErrorReply,
     ProviderReply,
-    SseEvent,
     as_object,
     dump_json,
     with_joined_halves,
 )
-from batuta.clients.error_mapping import decode_body, error_from_reply, find_stated_error
-from batuta.clients.fragment_sender import FragmentSender
+from batuta.clients.error_mapping import find_stated_error, name_dialect_mistake
 from batuta.clients.http_target import HttpTarget, with_host
-from batuta.clients.reply_cost import count_reply, price_searches
-from batuta.clients.transport import DRAIN_SECONDS, EventStream, HttpTransport, WholeBody
+from batuta.clients.reply_cost import count_reply, counts_by_itself, price_searches
+from batuta.clients.stream_reading import (
+    DECODING_ERRORS,
+    StreamAccumulator,
+    map_error_reply,
+    read_stream,
+)
+from batuta.clients.transport import HttpTransport, WholeBody
 from batuta.core import CallListener, Delta, Reply, Request, Worker
 from batuta.core.conductor import NULL_LISTENER
-from batuta.core.redaction import address_parts
 from batuta.errors import (
     ClientError,
     FormRefusedError,
@@ -46,44 +51,8 @@ from batuta.errors import (
 )
 from batuta.offload.threads import read_off_loop
 
-_TURN_EVENTS = 64
-"""Events of a stream after which others have their turn: a few milliseconds' work."""
-USAGE_SECONDS = 10.0
-"""Seconds to wait for the usage after a reply has given its finish reason."""
-COUNTS_SECONDS = 0.5
-"""Seconds of silence that end the search for the usage behind an event that cannot be read."""
-_BATCH_EVENTS = 8
-"""Events for which the reading of what came at once counts."""
 _MANY_PARTS = 1000
 """A request of at most so many parts is written on the event loop, for some 10 ms."""
-_DECODING_ERRORS = (AttributeError, IndexError, KeyError, TypeError, ValueError)
-"""Errors that decoding raises when JSON has not the dialect's shape."""
-
-
-class StreamAccumulator(Protocol):
-    """Takes a stream's events one by one; pure but for its own state."""
-
-    @property
-    def is_finished(self) -> bool:
-        """The end of the reply was announced."""
-        ...
-
-    @property
-    def is_closed(self) -> bool:
-        """True if nothing that matters can follow; reading may stop."""
-        ...
-
-    def add_event(self, event: str, data: bytes) -> Sequence[Delta]:
-        """Return the fragments of one event.
-
-        Raises:
-            ClientError: the event is an error object.
-        """
-        ...
-
-    def result(self) -> ProviderReply:
-        """Return the reply as far as it has come."""
-        ...
 
 
 class ProviderAdapter(Protocol):
@@ -156,7 +125,8 @@ class ProviderClient:
 
     def adapt(self, adaptations: Adaptations) -> Self:
         """Send this client's requests in that form from the beginning; return the client."""
-        self._endpoint.learned.keep(adaptations)
+        if adaptations != NO_ADAPTATIONS:
+            self._endpoint.learned.keep(adaptations)
         return self
 
     def __repr__(self) -> str:
@@ -191,7 +161,8 @@ class ProviderClient:
                 if other is None:
                     raise
             else:
-                endpoint.learned.keep(form.adaptations)
+                if form.adaptations is not endpoint.learned.current:
+                    endpoint.learned.keep(form.adaptations)
                 return await _count_aside(endpoint, form.request, provider_reply)
             form = other
             tried.append(form.body)
@@ -213,8 +184,11 @@ def _adapt_request(
     adapter: ProviderAdapter, adaptations: Adaptations, asked: Request, *, stream: bool
 ) -> _Form:
     """Write the request in the form that the worker's server is known to take."""
-    request = adaptations.adapt_request(asked)
-    body = adaptations.adapt_body(adapter.build_body(request, stream=stream))
+    if adaptations is NO_ADAPTATIONS:
+        request, body = asked, adapter.build_body(asked, stream=stream)
+    else:
+        request = adaptations.adapt_request(asked)
+        body = adaptations.adapt_body(adapter.build_body(request, stream=stream))
     return _Form(asked=asked, adaptations=adaptations, request=request, body=body, stream=stream)
 
 
@@ -264,7 +238,7 @@ async def _fetch_reply(
         if isinstance(opened, WholeBody):
             return await _parse_whole(endpoint, endpoint.reply_target, opened, accumulator)
         with opened:
-            return await _read_stream(endpoint, accumulator, opened, NULL_LISTENER)
+            return await read_stream(endpoint.stream_target, accumulator, opened, NULL_LISTENER)
     except (ProviderTimeoutError, StreamInterruptedError, InvalidReplyError) as error:
         # The provider had taken the prompt and may charge for it.
         _attach_cost(error, endpoint, request, accumulator.result())
@@ -291,7 +265,7 @@ async def _stream_reply(
             if endpoint.adapter.supports_prefill and request.prefill:
                 sent = True
                 await listener.on_delta(Delta(text=request.prefill))
-            return await _read_stream(endpoint, accumulator, events, listener)
+            return await read_stream(endpoint.stream_target, accumulator, events, listener)
     except (ProviderTimeoutError, StreamInterruptedError, InvalidReplyError) as error:
         _attach_cost(error, endpoint, request, accumulator.result())
         raise
@@ -333,7 +307,7 @@ async def _parse_whole(
     except _FaultyReplyError as caught:
         faulty = caught
     usage = {name: faulty.data.get(name) for name in ("usage", "usageMetadata")}
-    with suppress(ErrorReply, *_DECODING_ERRORS):
+    with suppress(ErrorReply, *DECODING_ERRORS):
         accumulator.add_event("", dump_json(usage).encode())
     raise faulty.error
 
@@ -356,197 +330,15 @@ def _parse_reply(endpoint: _ProviderEndpoint, target: HttpTarget, data: Any) -> 
     try:
         return with_joined_halves(endpoint.adapter.parse_reply(data))
     except ErrorReply as error:
-        failure = _map_error_reply(target, error)
-    except _DECODING_ERRORS:
+        failure = map_error_reply(target, error)
+    except DECODING_ERRORS:
         stated = find_stated_error(data)
         failure = (
-            InvalidReplyError("the provider answered with JSON that is not in its dialect")
+            InvalidReplyError(f"the provider answered with JSON {name_dialect_mistake(data)}")
             if stated is None
-            else _map_error_reply(target, ErrorReply(stated))
+            else map_error_reply(target, ErrorReply(stated))
         )
     raise _FaultyReplyError(with_host(target, failure), data)
-
-
-async def _read_stream(
-    endpoint: _ProviderEndpoint,
-    accumulator: StreamAccumulator,
-    events: EventStream,
-    listener: CallListener,
-) -> ProviderReply:
-    """Feed `accumulator` until its reply is closed, or the connection ends as announced."""
-    turn, sender = _Turn(), FragmentSender(listener)
-    behind: Sequence[SseEvent] = ()
-    while not accumulator.is_closed:
-        batch = await _next_batch(accumulator, events)
-        if batch is None:
-            await _read_rest(endpoint, accumulator, events, sender)
-            break
-        for place, (event, data) in enumerate(batch):
-            try:
-                deltas = _parse_event(endpoint, accumulator, event, data)
-            except ClientError:
-                await sender.send_held()
-                await _read_behind(
-                    endpoint, accumulator, events, batch[place + 1 :], silence=COUNTS_SECONDS
-                )
-                raise
-            for delta in deltas:  # one event may have thousands
-                await sender.add(delta)
-                await turn.count(1)
-            await turn.count(not deltas)
-            if accumulator.is_closed:
-                behind = batch[place + 1 :]
-                break
-        await sender.send_held()
-        await turn.count(_BATCH_EVENTS)  # it may have been comments alone
-    return with_joined_halves(await _check_end(endpoint, accumulator, events, behind))
-
-
-async def _check_end(
-    endpoint: _ProviderEndpoint,
-    accumulator: StreamAccumulator,
-    events: EventStream,
-    behind: Sequence[SseEvent],
-) -> ProviderReply:
-    """Return the reply with the counts that came behind its end.
-
-    Raises:
-        InvalidReplyError: words came there that are not in the reply.
-    """
-    result = accumulator.result()
-    if not behind and events.is_over:
-        return result
-    deltas = await _read_behind(endpoint, accumulator, events, behind, silence=DRAIN_SECONDS)
-    text = "".join(delta.text + delta.reasoning for delta in deltas).strip()
-    known = result.reply.text + result.reply.reasoning
-    if text not in known or any(delta.tool_index is not None for delta in deltas):
-        broken = InvalidReplyError("the provider went on after the end of its reply")
-        raise with_host(events.target, broken)
-    return replace(accumulator.result(), reply=result.reply)
-
-
-async def _read_behind(
-    endpoint: _ProviderEndpoint,
-    accumulator: StreamAccumulator,
-    events: EventStream,
-    batch: Sequence[SseEvent],
-    *,
-    silence: float,
-) -> list[Delta]:
-    """Take in what comes behind the end, or behind an event that cannot be read, until a silence.
-
-    A stream states its tokens at its end: what was already sent of it is counted. Where it has
-    ended as it should, its connection can be used again.
-    """
-    more: Sequence[SseEvent] | None = batch
-    turn, deltas, ends = _Turn(), list[Delta](), time.monotonic() + USAGE_SECONDS
-    while more is not None and time.monotonic() < ends:
-        for event, data in more:
-            with suppress(ClientError):
-                deltas += _parse_event(endpoint, accumulator, event, data)
-            await turn.count(1)
-        await turn.count(_BATCH_EVENTS)
-        more = await _batch_within(events, silence)
-    for event, data in events.rest():
-        with suppress(ClientError):
-            deltas += _parse_event(endpoint, accumulator, event, data)
-    return deltas
-
-
-async def _batch_within(events: EventStream, seconds: float) -> list[SseEvent] | None:
-    """Return the next events if they come in time; None: none does, or none will."""
-    if events.is_over:
-        return None
-    with anyio.move_on_after(seconds), suppress(ClientError):
-        return await events.batch()
-    return None
-
-
-async def _next_batch(accumulator: StreamAccumulator, events: EventStream) -> list[SseEvent] | None:
-    """Return the next events, or None if a reply is at its end and need not wait for more."""
-    if not accumulator.is_finished:
-        return await events.batch()
-    with anyio.move_on_after(USAGE_SECONDS):
-        try:
-            return await events.batch()
-        except (ProviderTimeoutError, StreamInterruptedError):
-            pass  # the finish reason has come, so the reply is whole
-    return None
-
-
-async def _read_rest(
-    endpoint: _ProviderEndpoint,
-    accumulator: StreamAccumulator,
-    events: EventStream,
-    sender: FragmentSender,
-) -> None:
-    """Take in the event that the end of the connection left.
-
-    Raises:
-        StreamInterruptedError: the reply has not ended.
-        ClientError: the event is an error object, or is whole and contradicts those before it.
-    """
-    for event, data in events.rest():
-        try:
-            deltas = _parse_event(endpoint, accumulator, event, data)
-        except InvalidReplyError:
-            if isinstance(decode_body(data), dict):
-                raise  # it is whole, and cannot be what it says
-            continue  # cut off
-        for delta in deltas:
-            await sender.add(delta)
-    await sender.send_held()
-    if not (accumulator.is_finished or accumulator.is_closed):
-        broken = StreamInterruptedError("the provider ended its reply in the middle")
-        raise with_host(events.target, broken)
-
-
-class _Turn:
-    """Lets others have the loop where a stream comes faster than it is passed on.
-
-    What is there already is read without waiting, so such a stream would keep the loop to itself.
-    """
-
-    __slots__ = ("_done",)
-
-    def __init__(self) -> None:
-        self._done = 0
-
-    async def count(self, work: int) -> None:
-        """Note work that was done, in events, and give up the loop for a moment after some."""
-        self._done += work
-        if self._done >= _TURN_EVENTS:
-            self._done = 0
-            await asyncio.sleep(0)
-
-
-_EMPTY = {b"", b"null", b"[]"}
-"""Data of events that say nothing."""
-
-
-def _parse_event(
-    endpoint: _ProviderEndpoint, accumulator: StreamAccumulator, event: str, data: bytes
-) -> Sequence[Delta]:
-    target = endpoint.stream_target
-    if data in _EMPTY or data.startswith(b":"):  # some put their signs of life into the data
-        return ()
-    try:
-        return accumulator.add_event(event, data)
-    except ErrorReply as error:
-        failure = _map_error_reply(target, error)
-    except _DECODING_ERRORS:
-        payload = decode_body(data)
-        stated = {"error": payload} if event == "error" else find_stated_error(payload)
-        failure = (
-            InvalidReplyError("the provider streamed an event that is not in its dialect")
-            if stated is None
-            else _map_error_reply(target, ErrorReply(stated))
-        )
-    raise with_host(target, failure)
-
-
-def _map_error_reply(target: HttpTarget, error: ErrorReply) -> ClientError:
-    return error_from_reply(error.payload, target.key, address_parts(target.url))
 
 
 async def _count_aside(
@@ -555,9 +347,11 @@ async def _count_aside(
     """Return the reply with its usage and cost; counting much text does not hold the event loop."""
     reply = provider_reply.reply
     complete = partial(_complete_reply, endpoint, request, provider_reply)
-    if len(reply.text) + len(reply.reasoning) <= LARGE_BODY:
-        return await read_off_loop(request.messages, complete)
-    return await anyio.to_thread.run_sync(complete)
+    if len(reply.text) + len(reply.reasoning) > LARGE_BODY:
+        return await anyio.to_thread.run_sync(complete)
+    if counts_by_itself(provider_reply):
+        return complete()  # what was asked is not read
+    return await read_off_loop(request.messages, complete)
 
 
 def _complete_reply(

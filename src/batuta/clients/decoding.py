@@ -8,9 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
-import secrets
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, TypeVar, final
@@ -19,7 +17,6 @@ import anyio.to_thread
 import orjson
 
 from batuta.core import (
-    Delta,
     Finish,
     Reply,
     Thought,
@@ -242,6 +239,8 @@ def as_string(value: Any) -> str:
 
 def as_count(value: Any) -> int:
     """Return `value` if it is a number of at least 0 that tokens could have, else 0."""
+    if type(value) is int:
+        return value if 0 <= value <= MOST_TOKENS else 0
     value = _as_number(value)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return 0
@@ -270,8 +269,10 @@ def need_string(value: Any) -> str:
 
 def is_wrong_count(value: Any) -> bool:
     """Return True if a number of tokens was told that cannot be one."""
+    if value is None:
+        return False
     value = _as_number(value)
-    return value is not None and (isinstance(value, bool) or as_count(value) != value)
+    return isinstance(value, bool) or as_count(value) != value
 
 
 def raise_counts(known: dict[str, Any], stated: Any) -> None:
@@ -352,8 +353,10 @@ def _foreign_counts(event: Mapping[str, Any], own: tuple[str, str]) -> dict[str,
     return counts
 
 
-_CACHE_READ = ("cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_tokens")
-_CACHE_WRITTEN = ("cache_write_tokens", "cache_creation_input_tokens", "cache_creation_tokens")
+_CACHE_READ = frozenset({"cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_tokens"})
+_CACHE_WRITTEN = frozenset(
+    {"cache_write_tokens", "cache_creation_input_tokens", "cache_creation_tokens"}
+)
 
 
 def read_cache_counts(usage: dict[str, Any]) -> tuple[int, int]:
@@ -361,12 +364,14 @@ def read_cache_counts(usage: dict[str, Any]) -> tuple[int, int]:
 
     Servers and gateways tell them under several names, beside the counts or in their details.
     """
-    details = (usage.get("prompt_tokens_details"), usage.get("input_tokens_details"))
-    places = (usage, *map(as_object, details))
-    read, written = (
-        max(as_count(place.get(name)) for place in places for name in names)
-        for names in (_CACHE_READ, _CACHE_WRITTEN)
-    )
+    read = written = 0
+    for place in (usage, usage.get("prompt_tokens_details"), usage.get("input_tokens_details")):
+        if place:
+            counts = as_object(place)
+            for name in _CACHE_READ & counts.keys():
+                read = max(read, as_count(counts[name]))
+            for name in _CACHE_WRITTEN & counts.keys():
+                written = max(written, as_count(counts[name]))
     return read, written
 
 
@@ -390,17 +395,17 @@ def with_joined_halves(provider_reply: ProviderReply) -> ProviderReply:
 
 
 def _join_reply(reply: Reply) -> Reply:
-    joined = replace(
-        reply,
-        text=join_halves(reply.text),
-        reasoning=join_halves(reply.reasoning),
-        tool_calls=tuple(map(_join_call, reply.tool_calls)),
-        model=join_halves(reply.model),
-        stop_sequence=reply.stop_sequence and join_halves(reply.stop_sequence),
-        thoughts=tuple(map(join_thought, reply.thoughts)),
-        alternatives=tuple(map(_join_reply, reply.alternatives)),
-    )
-    return reply if joined == reply else joined
+    joined: dict[str, Any] = {
+        "text": join_halves(reply.text),
+        "reasoning": join_halves(reply.reasoning),
+        "tool_calls": tuple(map(_join_call, reply.tool_calls)),
+        "model": join_halves(reply.model),
+        "stop_sequence": reply.stop_sequence and join_halves(reply.stop_sequence),
+        "thoughts": tuple(map(join_thought, reply.thoughts)),
+        "alternatives": tuple(map(_join_reply, reply.alternatives)),
+    }
+    changed = {name: value for name, value in joined.items() if value != getattr(reply, name)}
+    return replace(reply, **changed) if changed else reply
 
 
 def _join_call(call: ToolCall) -> ToolCall:
@@ -447,81 +452,10 @@ class ProviderReply:
     """Tokens of recordings in the prompt that did not come from a cache."""
 
 
-def arguments_text(given: str) -> str:
-    """Return the arguments of a call, taken out of a JSON text or a code block around them.
-
-    Blanks and `null` are no arguments.
-    """
-    text = given.strip()
-    if text in {"", "null"}:
-        return "{}"
-    if fenced := _FENCED.fullmatch(text):
-        text = fenced[1]
-    elif text[:1] == '"':
-        with suppress(ValueError):
-            text = need_string(load_json(text.encode()))
-    return text if text[:1] == "{" else given
-
-
-_FENCED = re.compile(r"```(?:json)?\s*(\{.*\})\s*```", re.DOTALL)
 MAX_TOOL_CALLS = 1024
 """Tool calls of one reply."""
 MAX_CHOICES = 128
 """The most replies to one request: OpenAI's own limit."""
-
-
-@final
-class ToolCallAccumulator:
-    """The tool calls of a reply as their fragments come."""
-
-    __slots__ = ("_arguments", "_ids", "_names")
-
-    def __init__(self) -> None:
-        self._ids: list[str] = []
-        self._names: list[str] = []
-        self._arguments: list[list[str]] = []
-
-    def __len__(self) -> int:
-        return len(self._ids)
-
-    def start_call(self, call_id: str, name: str, arguments: str = "") -> Delta:
-        """Begin a call; one without an id, or with that of another, is given one.
-
-        Raises:
-            TypeError: what a provider sent in place of a string is none.
-            ValueError: they are too many.
-        """
-        for value in (call_id, name, arguments):
-            need_string(value)
-        if len(self) >= MAX_TOOL_CALLS:
-            raise ValueError(f"more than {MAX_TOOL_CALLS:,} tool calls in one reply")
-        given = bool(call_id) and call_id not in self._ids
-        self._ids.append(call_id if given else f"call_{secrets.token_hex(8)}")
-        self._names.append(name)
-        self._arguments.append([arguments])
-        return Delta(
-            tool_index=len(self) - 1,
-            tool_id=self._ids[-1],
-            tool_name=name,
-            tool_arguments=arguments,
-        )
-
-    def add_arguments(self, index: int, arguments: str) -> Delta:
-        """Add more of a call's arguments.
-
-        Raises:
-            TypeError: what a provider sent in place of a string is none.
-        """
-        need_string(arguments)
-        self._arguments[index].append(arguments)
-        return Delta(tool_index=index, tool_arguments=arguments)
-
-    def tool_calls(self) -> tuple[ToolCall, ...]:
-        """Return the calls so far; one without arguments has an empty object."""
-        rows = zip(self._ids, self._names, self._arguments, strict=True)
-        return tuple(
-            ToolCall(id=i, name=name, arguments="".join(parts) or "{}") for i, name, parts in rows
-        )
 
 
 def check_choices(count: int) -> None:
@@ -532,6 +466,53 @@ def check_choices(count: int) -> None:
     """
     if count > MAX_CHOICES:
         raise ValueError(f"more than {MAX_CHOICES} replies to one request")
+
+
+_FINISHES = {
+    "stop": Finish.STOP,
+    "end_turn": Finish.STOP,
+    "completed": Finish.STOP,
+    "length": Finish.LENGTH,
+    "max_tokens": Finish.LENGTH,
+    "tool_calls": Finish.TOOL_CALLS,
+    "tool_use": Finish.TOOL_CALLS,
+    "content_filter": Finish.CONTENT_FILTER,
+}
+_BROKEN = re.compile(
+    r"error|abort|cancel|fail|insufficient|interrupt|time_?d?_?out|unavailable|overload"
+    r"|rate_limit|quota"
+)
+_BOTCHED = re.compile(r"malformed|too_many_tool|unexpected_tool|missing_thought")
+_FINISH_WORDS = (
+    (re.compile(r"filter|safety|sensitive|block|refus|guardrail|recitation|prohibit|spii|language"
+                r"|moderat|risk|policy|armor|unsafe|censor|harm"), Finish.CONTENT_FILTER),
+    # pause_turn: Anthropic's API stops its own searching there, and wants to be asked on.
+    (re.compile(r"length|max|limit|trunc|window|incomplete|exceed|pause"), Finish.LENGTH),
+    (re.compile(r"tool|function|call"), Finish.TOOL_CALLS),
+)  # fmt: skip
+_MOST_REASON_CHARACTERS = 100
+
+
+def read_finish(reason: Any) -> Finish:
+    """Return why a reply ended; a reason that nothing is known of is a plain end.
+
+    The reasons are told apart by their words, as each of dozens of servers has its own:
+    `length`, `MAX_TOKENS`, `max_output_reached`, `model_length`…
+
+    Raises:
+        ErrorReply: the provider broke the reply off, so what came of it is no answer.
+        ValueError: the model wrote what is no answer, such as a call that cannot be read.
+    """
+    name = as_string(reason)[:_MOST_REASON_CHARACTERS]
+    if (plain := _FINISHES.get(name)) is not None:
+        return plain
+    words = re.sub(r"[^a-z]+", "_", name.lower())
+    if _BOTCHED.search(words):
+        raise ValueError(f"the model's reply is no answer: {name}")
+    if _BROKEN.search(words):
+        message = f"the provider broke its reply off: {name}"
+        raise ErrorReply({"error": {"message": message, "code": 502}})
+    return next((finish for pattern, finish in _FINISH_WORDS if pattern.search(words)), Finish.STOP)
 
 
 def resolve_finish(finish: Finish, calls: Sequence[ToolCall]) -> Finish:

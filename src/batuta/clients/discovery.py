@@ -28,7 +28,9 @@ from batuta.clients.transport import HttpTransport
 from batuta.errors import ClientError, ConfigError
 
 PROBE_SECONDS = 0.3
-"""How long a server may take to list its models."""
+"""How long a server on a common port may take to list its models: every start waits for it."""
+NAMED_PROBE_SECONDS = 5.0
+"""The same of an address that somebody named, which may be far away."""
 DETAIL_SECONDS = 1.0
 """How long it may then take to tell more of them; without that they are listed all the same."""
 MODELS_AT_MOST = 16
@@ -69,7 +71,7 @@ async def list_models(http: HttpTransport, server: ModelServer) -> tuple[ListedM
     None means that the server does not answer.
     """
     found: tuple[ListedModel, ...] | None = None
-    with anyio.move_on_after(PROBE_SECONDS):
+    with anyio.move_on_after(NAMED_PROBE_SECONDS if server.named else PROBE_SECONDS):
         try:
             found = await _LISTS.get(server.kind, _list_served)(http, server)
         except ClientError:

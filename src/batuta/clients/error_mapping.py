@@ -303,6 +303,14 @@ _CLIENT_NAMES = {"choices": "n"}
 """Fields that clients call by another name."""
 
 
+def name_dialect_mistake(payload: Any) -> str:
+    """Say what was sent that is not in the dialect, and what to change where it shows that."""
+    fields = as_object(payload)
+    if isinstance(fields.get("done"), bool) and ("message" in fields or "response" in fields):
+        return "in the dialect of Ollama's own API (/api): let `base_url` end with /v1"
+    return "that is not in its dialect"
+
+
 def refuse_fields(model: str, sampling: Sampling, names: Iterable[str]) -> None:
     """Refuse these fields: one that is asked for is named rather than left out.
 

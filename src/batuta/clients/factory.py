@@ -15,7 +15,7 @@ from batuta.clients.cloud_credentials import open_signer
 from batuta.clients.gemini.client import GeminiClient
 from batuta.clients.http_target import url_host
 from batuta.clients.limits import CallLimiter, RateLimitedClient
-from batuta.clients.openai.client import OpenAIChatClient
+from batuta.clients.openai.client import OpenAIChatClient, TextCallClient
 from batuta.clients.openai.embeddings import EmbeddingClient
 from batuta.clients.openai.images import ImageClient
 from batuta.clients.openai.responses import OpenAIResponsesClient, ResponsesOrChatClient
@@ -35,7 +35,6 @@ from batuta.clients.resilience import (
     RetryPolicy,
     WorkerHealth,
 )
-from batuta.clients.text_tool_calls import TextCallClient
 from batuta.clients.think_tags import ThinkTagClient
 from batuta.clients.transport import HttpTransport
 from batuta.core import (
@@ -289,6 +288,9 @@ def _open_openai_client(
         if provider.local or provider.name == COMPATIBLE:
             read = TextCallClient(read, spec.worker)
         return StreamedClient(read) if provider.always_streams else read
+    if dialect.merges_system:
+        kinds = adaptations.kinds | {"merge_first_system_messages"}
+        adaptations = replace(adaptations, kinds=kinds)
     responses = OpenAIResponsesClient(spec.worker, http, **common).adapt(adaptations)
     own = spec.openai_api is None and base_url != provider.base_url
     return ResponsesOrChatClient(responses, chat) if own else responses

@@ -49,6 +49,8 @@ def count_reply(
         partial: the provider has told, at most, a part of the usage.
     """
     stated = _complete_usage(request, provider_reply, partial=partial)
+    if provider_reply.usd is None and _is_small(stated):
+        return stated, _own_cost(worker, request, stated, provider_reply)
     bound = max_prompt_tokens(request, worker)
     prompt = MARGIN * bound + SERVER_TOKENS
     output = _max_output_tokens(worker, request, provider_reply, stated.output)
@@ -64,9 +66,7 @@ def count_reply(
             f"{usage.output:,}",
         )
     if provider_reply.usd is None:
-        cost = _priced_cost(worker, usage, provider_reply)
-        calls = price_searches(worker, request, provider_reply.reply)
-        return usage, sum((call.cost for call in calls), cost)
+        return usage, _own_cost(worker, request, usage, provider_reply)
     most = _max_usd(worker, request, prompt / Decimal(max(bound, 1)), output)
     if provider_reply.usd <= most:
         return usage, Cost(provider_reply.usd)
@@ -78,6 +78,17 @@ def count_reply(
         format_usd(most),
     )
     return replace(usage, estimated=1), Cost(most)
+
+
+def counts_by_itself(provider_reply: ProviderReply) -> bool:
+    """Return True if `count_reply` need not read what was asked: it was told, and is small."""
+    usage = _whole_usage(provider_reply, partial=provider_reply.usage_is_partial)
+    return usage is not None and provider_reply.usd is None and _is_small(usage)
+
+
+def _is_small(usage: Usage) -> bool:
+    """Tell whether any call can have used so much, whatever was sent and with whatever cap."""
+    return usage.input <= SERVER_TOKENS and usage.output <= MARGIN * MIN_OUTPUT_TOKENS
 
 
 def price_searches(worker: Worker, request: Request, reply: Reply) -> tuple[ServerCall, ...]:
@@ -98,16 +109,22 @@ def price_searches(worker: Worker, request: Request, reply: Reply) -> tuple[Serv
     return tuple(priced)
 
 
-def _complete_usage(request: Request, provider_reply: ProviderReply, *, partial: bool) -> Usage:
-    """Return the usage that was told, with our estimate of what was not.
+def _whole_usage(provider_reply: ProviderReply, *, partial: bool) -> Usage | None:
+    """Return the usage that was told; None if not all of it was.
 
     A prompt of no tokens, and nothing for what was said, are numbers that were not told.
     """
     stated, reply = provider_reply.usage, provider_reply.reply
     says = reply.text or reply.reasoning or reply.tool_calls or reply.images
-    if stated is not None and not partial and stated.input and (stated.output or not says):
-        return stated
-    guessed = estimate_usage(request, reply)
+    is_whole = stated is not None and stated.input and (stated.output or not says)
+    return stated if is_whole and not partial else None
+
+
+def _complete_usage(request: Request, provider_reply: ProviderReply, *, partial: bool) -> Usage:
+    """Return the usage that was told, with our estimate of what was not."""
+    if (whole := _whole_usage(provider_reply, partial=partial)) is not None:
+        return whole
+    stated, guessed = provider_reply.usage, estimate_usage(request, provider_reply.reply)
     if stated is None:
         return guessed
     prompt = max(stated.input, guessed.input) if partial else stated.input or guessed.input
@@ -162,6 +179,15 @@ def _max_usd(worker: Worker, request: Request, prompts: Decimal, output: int) ->
     bound = bound_call_cost(request, worker, ASSUMED_PRICE)
     each = bound.token_usd / (request.sampling.choices or 1)
     return prompts * bound.input_usd + output * each + SERVER_USD
+
+
+def _own_cost(
+    worker: Worker, request: Request, usage: Usage, provider_reply: ProviderReply
+) -> Cost:
+    """Return what the call costs by the worker's price, with its searches."""
+    cost = _priced_cost(worker, usage, provider_reply)
+    calls = price_searches(worker, request, provider_reply.reply)
+    return sum((call.cost for call in calls), cost) if calls else cost
 
 
 def _priced_cost(worker: Worker, usage: Usage, provider_reply: ProviderReply) -> Cost:

@@ -39,14 +39,14 @@ _OF_PYTHON = {"True": True, "False": False, "None": None}
 _MOST_NESTED = 4
 
 
-class UnfinishedCallError(ValueError):
-    """Arguments whose call has no end.
+class NoCallError(ValueError):
+    """Arguments whose call has no end, or that are none.
 
-    None that begins before `at` has one, so that a text is not searched for one again and again.
+    No call begins before `at`, so that a text is not searched for one again and again.
     """
 
     def __init__(self, at: int) -> None:
-        super().__init__("the arguments have no end")
+        super().__init__("these are no arguments of a call")
         self.at = at
 
 
@@ -59,19 +59,19 @@ def read_arguments(text: str, at: int, schema: Mapping[str, Any]) -> tuple[dict[
         schema: JSON schema of the tool's arguments.
 
     Raises:
-        UnfinishedCallError: they have no end.
+        NoCallError: they have no end.
     """
     arguments: dict[str, Any] = {}
     while len(arguments) < _MOST_ARGUMENTS and (begun := _PARAMETER.match(text, at)):
         name = (begun[1] or begun[3]).strip()
         ended = _END_OF_VALUE.search(text, begun.end())
         if ended is None:
-            raise UnfinishedCallError(len(text))
+            raise NoCallError(len(text))
         arguments[name] = _read_value(begun, text[begun.end() : ended.start()], schema)
         at = ended.end()
     end = _END.match(text, at)
     if end is None:
-        raise UnfinishedCallError(at)
+        raise NoCallError(at)
     return arguments, end.end()
 
 

@@ -3,8 +3,9 @@
 Servers of open models leave a call in the text when the model does not write it in the form that
 their parser knows: Qwen2.5-Coder puts it into a code block or writes bare JSON on llama.cpp, Ollama
 and vLLM. What counts as a call is narrow, as an answer may hold JSON: an object that names a tool
-that was offered and has its arguments, or a mark of a model's own form with such a name and
-arguments behind it; and behind that nothing but further calls.
+that was offered and has its arguments, a mark of a model's own form with such a name and
+arguments behind it, or such a name called in a list of Python; and behind that nothing but further
+calls.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, cast, final
 
-from batuta.clients.tagged_arguments import DSML, UnfinishedCallError, read_arguments
+from batuta.clients.python_calls import begins_python_call, read_python_calls
+from batuta.clients.tagged_arguments import DSML, NoCallError, read_arguments
 from batuta.core import CallListener, Client, Delta, Finish, Reply, Request, ToolCall, Worker
-from batuta.core.conductor import NULL_LISTENER
 from batuta.core.run import Failure
 
 _TAGS = ("tool_call", "tools", "function_call", "TOOLCALL")
-_SIGNS = ("[TOOL_CALLS]", "<|python_tag|>", "<|tool_call|>")
+_SIGNS = ("[TOOL_CALLS]", "<|python_tag|>", "<|python_start|>", "<|tool_call|>")
 """Models of Mistral's, Llama's and Granite's families write these before a call."""
 _SEP = "<\uff5ctool\u2581sep\uff5c>"
 _NAMING = (
@@ -43,7 +44,7 @@ _OPENING = re.compile(
 )
 _CLOSING = re.compile(
     rf"\s*+(?:```\s*+)?+(?:(?:</(?:{'|'.join(_TAGS)}|function|minimax:tool_call|function_calls)>"
-    rf"|</{DSML}function_calls>|<\|tool_call_end\|>|<\|tool_calls_section_end\|>"
+    rf"|</{DSML}function_calls>|<\|python_end\|>|<\|tool_call_end\|>|<\|tool_calls_section_end\|>"
     "|<\uff5ctool\u2581calls?\u2581end\uff5c>)\\s*+)*+"
 )
 _MARKS = tuple(dict.fromkeys(("```", *(f"<{tag}>" for tag in _TAGS), *_SIGNS, *_NAMING)))
@@ -100,6 +101,10 @@ def _may_be_calls(text: str, at: int, names: Collection[str]) -> bool:
     naming = _NAMED_SO_FAR.match(text, at)
     if naming is not None and _may_name(naming, names):
         return True
+    opening = _OPENING.match(text, at)
+    behind = opening.end() if opening else at
+    if begins_python_call(text, behind, names, in_list=opening is None):
+        return True
     begun = _read_beginning(text, at)
     named = _NAME.match(begun)
     if named is not None:
@@ -139,7 +144,7 @@ def _read_calls(text: str, at: int, tools: Schemas) -> tuple[tuple[ToolCall, ...
     while at < len(text) and len(calls) < _MOST_CALLS:
         try:
             value, end = _read_next(text, at, tools)
-        except UnfinishedCallError as error:
+        except NoCallError as error:
             return (), error.at
         except (ValueError, RecursionError):
             break
@@ -161,7 +166,10 @@ def _read_next(text: str, at: int, tools: Schemas) -> tuple[Any, int]:
     named = _NAMED.match(text, at)
     if named is None:
         opening = _OPENING.match(text, at)
-        return _DECODER.raw_decode(text, _end_of(_BLANKS, text, opening.end() if opening else at))
+        begin = _end_of(_BLANKS, text, opening.end() if opening else at)
+        if begins_python_call(text, begin, tools, in_list=opening is None):
+            return read_python_calls(text, begin, tools)
+        return _DECODER.raw_decode(text, begin)
     name, begin = named[1], named.end()
     if text.startswith("{", begin):
         arguments, end = _DECODER.raw_decode(text, begin)
@@ -196,26 +204,12 @@ def _read_call(value: object, names: Collection[str]) -> ToolCall | None:
     return ToolCall(id=f"call_{secrets.token_hex(8)}", name=name, arguments=written)
 
 
-@final
-class TextCallClient:
-    """Calls `inner`, whose answers may have calls of tools in their text."""
-
-    def __init__(self, inner: Client, worker: Worker) -> None:
-        self.inner = inner
-        self.worker = worker
-
-    def __repr__(self) -> str:
-        return repr(self.inner)
-
-    async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """Return `inner`'s reply with its calls as calls."""
-        tools = {tool.name: tool.parameters for tool in request.tools}
-        if not tools or request.tool_choice == "none" or request.sampling.logprobs is not None:
-            return await self.inner.complete(request, listener)
-        holding = _HoldingListener(listener, tools)
-        reply = await self.inner.complete(request, holding)
-        choices = [await holding.settle(number, one) for number, one in enumerate(reply.choices)]
-        return replace(choices[0], alternatives=tuple(choices[1:]))
+async def complete_with_calls(inner: Client, request: Request, listener: CallListener) -> Reply:
+    """Return `inner`'s reply with the calls of its text as calls."""
+    holding = _HoldingListener(listener, {tool.name: tool.parameters for tool in request.tools})
+    reply = await inner.complete(request, holding)
+    choices = [await holding.settle(number, one) for number, one in enumerate(reply.choices)]
+    return replace(choices[0], alternatives=tuple(choices[1:]))
 
 
 @dataclass(slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The calls and results of a conversation in the form that one provider takes.
+"""Calls of tools as a reply tells them, and as a conversation takes them to one provider.
 
 A conversation may come from another worker, with ids that this provider refuses or that repeat; and
 clients give results in any order, while some models tell them apart by their order alone.
@@ -15,19 +15,101 @@ from __future__ import annotations
 import binascii
 import hashlib
 import re
+import secrets
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, final
 
 import orjson
 
-from batuta.clients.decoding import as_array, as_object, dump_json
-from batuta.core import Message, Part, Role, Thought, ToolCall, ToolResult
+from batuta.clients.decoding import (
+    MAX_TOOL_CALLS,
+    as_array,
+    as_object,
+    dump_json,
+    load_json,
+    need_string,
+)
+from batuta.core import Delta, Message, Part, Role, Thought, ToolCall, ToolResult
 from batuta.core.small_number import read_small_number
 
 _DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+
+
+_FENCED = re.compile(r"```(?:json)?\s*(\{.*\})\s*```", re.DOTALL)
+
+
+def arguments_text(given: str) -> str:
+    """Return the arguments of a call, taken out of a JSON text or a code block around them.
+
+    Blanks and `null` are no arguments.
+    """
+    text = given.strip()
+    if text in {"", "null"}:
+        return "{}"
+    if fenced := _FENCED.fullmatch(text):
+        text = fenced[1]
+    elif text[:1] == '"':
+        with suppress(ValueError):
+            text = need_string(load_json(text.encode()))
+    return text if text[:1] == "{" else given
+
+
+@final
+class ToolCallAccumulator:
+    """The tool calls of a reply as their fragments come."""
+
+    __slots__ = ("_arguments", "_ids", "_names")
+
+    def __init__(self) -> None:
+        self._ids: list[str] = []
+        self._names: list[str] = []
+        self._arguments: list[list[str]] = []
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def start_call(self, call_id: str, name: str, arguments: str = "") -> Delta:
+        """Begin a call; one without an id, or with that of another, is given one.
+
+        Raises:
+            TypeError: what a provider sent in place of a string is none.
+            ValueError: they are too many.
+        """
+        for value in (call_id, name, arguments):
+            need_string(value)
+        if len(self) >= MAX_TOOL_CALLS:
+            raise ValueError(f"more than {MAX_TOOL_CALLS:,} tool calls in one reply")
+        given = bool(call_id) and call_id not in self._ids
+        self._ids.append(call_id if given else f"call_{secrets.token_hex(8)}")
+        self._names.append(name)
+        self._arguments.append([arguments])
+        return Delta(
+            tool_index=len(self) - 1,
+            tool_id=self._ids[-1],
+            tool_name=name,
+            tool_arguments=arguments,
+        )
+
+    def add_arguments(self, index: int, arguments: str) -> Delta:
+        """Add more of a call's arguments.
+
+        Raises:
+            TypeError: what a provider sent in place of a string is none.
+        """
+        need_string(arguments)
+        self._arguments[index].append(arguments)
+        return Delta(tool_index=index, tool_arguments=arguments)
+
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        """Return the calls so far; one without arguments has an empty object."""
+        rows = zip(self._ids, self._names, self._arguments, strict=True)
+        return tuple(
+            ToolCall(id=i, name=name, arguments="".join(parts) or "{}") for i, name, parts in rows
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,16 +278,11 @@ _LISTS = {"details": "reasoning_details", "blocks": "thinking_blocks"}
 They are OpenRouter's and LiteLLM's."""
 _OPAQUE = "reasoning_opaque"
 """The text of a turn that goes back: GitHub's Copilot."""
+GIVEN_BACK = (*_LISTS.values(), _OPAQUE)
+"""The fields of a message, or of a fragment of one, that go back with the turn."""
 _EXTRAS = {"extras": "extra_content", "fields": "provider_specific_fields"}
 """These fields of a call go back with it, by the name under which they are kept; the first is
 Google's, the second LiteLLM's."""
-
-
-def has_fields(message: dict[str, Any]) -> bool:
-    """Tell whether a message, or a fragment of one, has fields that go back with the turn."""
-    return bool(
-        message.get("reasoning_details") or message.get("thinking_blocks") or message.get(_OPAQUE)
-    )
 
 
 def has_extra(call: dict[str, Any]) -> bool:

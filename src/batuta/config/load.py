@@ -20,11 +20,16 @@ from batuta.clients.http_target import Secret
 from batuta.clients.providers import LOCAL, PYTHON, find_provider
 from batuta.clients.webhook import Webhook
 from batuta.conductors import LLMConductor
-from batuta.conductors.open_conductor import open_trained
 from batuta.config.aliases import Aliases
-from batuta.config.conductors import CONDUCTOR, ConductorOpener
+from batuta.config.conductors import (
+    CONDUCTOR,
+    ConductorOpener,
+    Preset,
+    open_patterns,
+    open_presets,
+    open_trained,
+)
 from batuta.config.loaded import LoadedConfig, PoolPlugin
-from batuta.config.presets import Preset, open_patterns, open_presets
 from batuta.config.settings import (
     ConductorSetting,
     LimitsSetting,
@@ -132,7 +137,7 @@ async def load_config(
     loading = _Loading(http=http, conductor=conductor, environ=environ, processes=processes)
     if pool is None:
         pool = environ.get("BATUTA_CONFIG") or (
-            DEFAULT_FILE if Path(DEFAULT_FILE).is_file() else None
+            DEFAULT_FILE if os.path.lexists(DEFAULT_FILE) else None
         )
         if not pool:
             found = await find_workers(environ, http)
@@ -146,10 +151,12 @@ async def load_config(
         return loading.build("this machine's own models (llama.cpp)", _local_pool(names, environ))
     if pool == DISCOVER_POOL:
         return loading.build("what was found here", (await find_workers(environ, http)).specs)
-    near = find_similar(kind, (*plugin_names("pool"), LOCAL, DISCOVER_POOL))
-    if near and not Path(pool).exists():
+    path = Path(pool)
+    if not path.exists() and (
+        near := find_similar(kind, (*plugin_names("pool"), LOCAL, DISCOVER_POOL))
+    ):
         raise ConfigError(f"there is no file {pool}; did you mean {near}?")
-    return await loading.read_file(Path(pool))
+    return await loading.read_file(path)
 
 
 async def find_workers(environ: Mapping[str, str], http: HttpTransport) -> Discovery:

@@ -10,7 +10,7 @@ from batuta.clients import WorkerHealth
 from batuta.clients.openai.moderation import ModerationClient
 from batuta.clients.webhook import Webhook
 from batuta.config.aliases import Aliases
-from batuta.config.presets import Preset
+from batuta.config.conductors import Preset
 from batuta.config.settings import (
     AnswerCacheSetting,
     ExploreSetting,

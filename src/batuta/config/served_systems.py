@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 from batuta.conductors import best_single_worker
 from batuta.config.aliases import MINI_MODEL, ULTRA_MODEL
+from batuta.config.conductors import Preset
 from batuta.config.loaded import LoadedConfig
-from batuta.config.presets import Preset
 from batuta.core import (
     MAX_ROUNDS,
     Client,

@@ -364,6 +364,8 @@ class ServerSetting(StrictModel):
     """Answers worked on at the same time; jobs in the background apart."""
     waiting: int = Field(default=1024, ge=0)
     """Requests that may wait for one of them to end; the next ones are turned away."""
+    waiting_jobs_per_tenant: int = Field(default=1000, ge=1)
+    """Background responses of one tenant that may wait; the next ones are turned away."""
     patience_s: float = Field(default=30.0, ge=0)
     """How long a request may wait."""
     grace_s: float = Field(default=30.0, ge=0)

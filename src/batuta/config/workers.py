@@ -68,7 +68,6 @@ FILES_DESCRIPTION = (
 NO_TOOLS = ToolsSetting()
 MODERATION = WorkerId("moderation")
 """The id under which keys allow or deny the provider of moderation."""
-_NO_SAMPLING = Sampling()
 PROGRAMS = 4
 """Programs of one worker at the same time."""
 
@@ -175,7 +174,7 @@ def check_sampling(spec: WorkerSpec, wanted: Sampling, name: str) -> None:
     Raises:
         ConfigError: one would be left out, or the provider refuses it; it is named.
     """
-    if wanted == _NO_SAMPLING:
+    if wanted.is_empty:
         return
     for field in idle_sampling(spec, wanted):
         raise ConfigError(f"{name}.{field} has no effect on {spec.worker.model}: leave it out")

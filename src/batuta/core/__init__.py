@@ -63,7 +63,7 @@ from batuta.core.run import (
     WorkflowEstimate,
 )
 from batuta.core.task import Grade, Grader, Task, TaskId
-from batuta.core.worker import Finish, Pool, Sampling, Skill, Worker, WorkerId
+from batuta.core.worker import NO_SAMPLING, Finish, Pool, Sampling, Skill, Worker, WorkerId
 from batuta.core.workflow import (
     MAX_ROUNDS,
     MAX_STEPS,
@@ -81,6 +81,7 @@ from batuta.usage import Cost, Price, Usage
 __all__ = [
     "MAX_ROUNDS",
     "MAX_STEPS",
+    "NO_SAMPLING",
     "AcceptedAnswer",
     "Attachment",
     "Attempt",

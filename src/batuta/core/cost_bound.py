@@ -129,8 +129,7 @@ def _normal_form(letter: str) -> _NormalForm:
     return _NormalForm(growth, marks, unicodedata.normalize("NFKD", letter) != letter)
 
 
-@dataclass(frozen=True, slots=True)
-class PromptSize:
+class PromptSize(NamedTuple):
     """How large a prompt is at most, as far as that is the same for every worker."""
 
     tokens: int
@@ -140,7 +139,10 @@ class PromptSize:
 
 def measure_prompt(request: Request) -> PromptSize:
     """Return the size of the prompt of `request`."""
-    total = REQUEST_TOKENS + sum(map(_max_message_tokens, request.messages))
+    total, images = REQUEST_TOKENS, 0
+    for message in request.messages:
+        total += _max_message_tokens(message)
+        images += len(message.images)
     if request.prefill:
         total += max_text_tokens(request.prefill)
     if request.tools:
@@ -152,7 +154,7 @@ def measure_prompt(request: Request) -> PromptSize:
             total += tool.native.max_uses * SEARCH_TOKENS
     if request.response_format is not None:
         total += RESPONSE_FORMAT_TOKENS + _max_json_tokens(request.response_format.schema)
-    return PromptSize(total, sum(len(message.images) for message in request.messages))
+    return PromptSize(total, images)
 
 
 def max_prompt_tokens(request: Request, worker: Worker, size: PromptSize | None = None) -> int:

@@ -8,7 +8,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, NamedTuple
 
-from batuta.core.worker import AUDIO, FILES, VISION, Finish, Sampling
+from batuta.core.worker import AUDIO, FILES, NO_SAMPLING, VISION, Finish, Sampling
 from batuta.usage import ZERO_COST, ZERO_USAGE, Cost, Usage
 
 
@@ -215,17 +215,17 @@ class Message:
     @property
     def text(self) -> str:
         """The text parts, one after another."""
-        return "".join(part.text for part in self.parts if isinstance(part, Text))
+        return "".join([part.text for part in self.parts if isinstance(part, Text)])
 
     @property
     def images(self) -> tuple[Image, ...]:
         """The pictures."""
-        return tuple(part for part in self.parts if isinstance(part, Image))
+        return tuple([part for part in self.parts if isinstance(part, Image)])
 
     @property
     def attachments(self) -> tuple[Attachment, ...]:
         """The pictures, the files and the recordings."""
-        return tuple(part for part in self.parts if isinstance(part, _ATTACHMENTS))
+        return tuple([part for part in self.parts if isinstance(part, _ATTACHMENTS)])
 
 
 def system_message(text: str) -> Message:
@@ -280,7 +280,7 @@ class Question:
     tool_choice: str | None = None
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None
-    sampling: Sampling = Sampling()
+    sampling: Sampling = NO_SAMPLING
     """The client asks this of the visible answer; it binds the last step only."""
     cache: PromptCache | None = None
     """The client asks this of the providers' prompt caches; it goes to every worker."""
@@ -301,7 +301,7 @@ class Question:
             for part in message.parts
             if isinstance(part, _ATTACHMENTS)
         }
-        return tuple(tag for kind, tag in _TAGS if kind in kinds)
+        return tuple(tag for kind, tag in _TAGS if kind in kinds) if kinds else ()
 
     @property
     def has_tool_results(self) -> bool:
@@ -334,7 +334,7 @@ class Request:
     """A prompt for one call: everything but which model is called."""
 
     messages: tuple[Message, ...]
-    sampling: Sampling = Sampling()
+    sampling: Sampling = NO_SAMPLING
     tools: tuple[Tool, ...] = ()
     tool_choice: str | None = None
     """`auto`, `none`, `required`, or the name of a tool."""

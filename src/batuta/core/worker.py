@@ -77,12 +77,17 @@ class Sampling:
     dimensions: int | None = None
     """Numbers of each vector, of a model that embeds; None: the model's own."""
 
+    @property
+    def is_empty(self) -> bool:
+        """True if no choice was made; `NO_SAMPLING` itself needs no comparison of fields."""
+        return self is NO_SAMPLING or self == NO_SAMPLING
+
     def with_defaults(self, default: Sampling) -> Sampling:
         """Return these choices, and `default` where none was made."""
-        if default == _NO_CHOICES:
-            return self
-        if self == _NO_CHOICES:
+        if self.is_empty:
             return default
+        if default.is_empty:
+            return self
         return Sampling(
             temperature=default.temperature if self.temperature is None else self.temperature,
             top_p=default.top_p if self.top_p is None else self.top_p,
@@ -99,7 +104,8 @@ class Sampling:
         )
 
 
-_NO_CHOICES = Sampling()
+NO_SAMPLING = Sampling()
+"""No choice was made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +140,7 @@ class Worker:
     """Tokens; None: unknown."""
     price: Price | None = None
     """None: unknown, which is not free."""
-    sampling: Sampling = Sampling()
+    sampling: Sampling = NO_SAMPLING
     """This worker's defaults."""
     strength: float | None = None
     """Share of questions it answers correctly alone, in [0, 1], as measured or as believed."""

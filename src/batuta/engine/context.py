@@ -27,6 +27,7 @@ from batuta.core import (
     RunFinished,
     RunHeader,
     RunId,
+    StepDelta,
     StepFinished,
     StepRun,
     Worker,
@@ -119,10 +120,15 @@ class Recorder:
         self.rounds: list[Round] = []
         self.ended: RunFinished | None = None
         self.guards: list[GuardrailTriggered] = []
+        self._run: Run | None = None
+        """The run, once it was asked for and nothing has happened since."""
 
     def add(self, event: Event) -> None:
         """Take in the next event; fragments and retries leave no trace of their own."""
+        self._run = None
         match event:
+            case StepDelta():
+                pass  # by far the most of a stream
             case RunHeader():
                 self.header = event
             case RoundPlanned():  # a plan that was edited comes again
@@ -152,8 +158,10 @@ class Recorder:
         """
         if self.header is None or self.ended is None:
             raise ValueError("a run needs a RunHeader first and a RunFinished last")
+        if self._run is not None:
+            return self._run
         end = self.ended
-        return Run(
+        self._run = Run(
             header=self.header,
             rounds=tuple(self.rounds),
             outcome=end.outcome,
@@ -167,6 +175,7 @@ class Recorder:
             expected=end.expected,
             confidence=end.confidence,
         )
+        return self._run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

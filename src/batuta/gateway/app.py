@@ -51,8 +51,8 @@ from batuta.gateway.serving.execute import RunService
 from batuta.gateway.serving.models import Catalogue, ServedModel
 from batuta.gateway.serving.moderation import MODERATIONS_PATH, ModerationEndpoint
 from batuta.gateway.serving.pool_editor import PoolEditor
-from batuta.gateway.serving.session_memory import LocalSessions, SessionMemory
 from batuta.gateway.serving.shadow import ShadowRuns
+from batuta.gateway.serving.tenant_memory import LocalSessions, SessionMemory
 from batuta.gateway.serving.uploaded_files import FileLimits, UploadedFiles
 from batuta.gateway.serving.waiting_runs import PendingToolRuns, SharedWaitingRuns
 from batuta.gateway.telemetry.metrics import CONTENT_TYPE, Metrics
@@ -153,6 +153,7 @@ def assemble_app(state: ServerState) -> tuple[Starlette, BackgroundResponses, Sh
         answer_cache=state.answer_cache,
         sessions=state.sessions,
         files=files,
+        key_watch=authenticator.key_watch,
     )
     delivery = AnswerDelivery(service, state.request_scopes, state.stream_timeouts)
     deletions = Deletions(state.jobs, authenticator, pending)
@@ -188,8 +189,7 @@ def assemble_app(state: ServerState) -> tuple[Starlette, BackgroundResponses, Sh
     routes.append(Route("/openapi.json", document.send))
     routes.append(Route("/docs", ApiReference(document.read).page))
     mcp = None if state.mcp is None else McpEndpoint(state.mcp)
-    if mcp is not None:
-        routes.append(mcp.route())
+    routes += [] if mcp is None else [mcp.route()]
     app = _open_app(routes, _request_layer(state, metrics, routes), mcp)
     return app, background, service.shadows
 

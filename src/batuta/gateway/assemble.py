@@ -7,6 +7,7 @@ import signal
 import sys
 import webbrowser
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
@@ -61,12 +62,13 @@ from batuta.gateway.serving.models import (
     served_models,
 )
 from batuta.gateway.serving.pool_editor import PoolEditor
-from batuta.gateway.serving.session_memory import LocalSessions, RedisSessions
+from batuta.gateway.serving.shared_sessions import RedisSessions
 from batuta.gateway.serving.similar_questions import SimilarQuestions
+from batuta.gateway.serving.tenant_memory import LocalSessions
 from batuta.gateway.serving.uploaded_files import FileLimits
 from batuta.gateway.serving.waiting_runs import RedisWaitingRuns, SharedWaitingRuns
 from batuta.gateway.telemetry.spans import open_span_exporter
-from batuta.jobs import KEEP_DAYS, open_jobs
+from batuta.jobs import KEEP_DAYS, Jobs, open_jobs
 from batuta.rendering.terminal import write_error
 from batuta.store import Store
 from batuta.store.audit import AuditEntry
@@ -195,7 +197,7 @@ async def run_configured_server(
         server = config.server
         async with (
             Store.open(store_target()) as store,
-            open_jobs(jobs_target(), kept_days=_job_days(server)) as jobs,
+            _open_jobs(server) as jobs,
             open_span_exporter(os.environ) as span_exporter,
             anyio.create_task_group() as tasks,
         ):
@@ -303,9 +305,10 @@ def _find_redis(server: ServerSetting) -> RedisConnections | None:
     return RedisConnections(url, server.replicas, patience=_REDIS_PATIENCE_S) if url else None
 
 
-def _job_days(server: ServerSetting) -> float:
-    """Return how many days a job is kept after its end."""
-    return min(server.keep_days or KEEP_DAYS, KEEP_DAYS)
+def _open_jobs(server: ServerSetting) -> AbstractAsyncContextManager[Jobs]:
+    kept_days = min(server.keep_days or KEEP_DAYS, KEEP_DAYS)
+    most = server.waiting_jobs_per_tenant
+    return open_jobs(jobs_target(), kept_days=kept_days, most_waiting=most)
 
 
 def _open_oidc(

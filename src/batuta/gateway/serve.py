@@ -20,7 +20,7 @@ import anyio
 import uvicorn
 from anyio.to_thread import run_sync
 
-from batuta.errors import ConfigError
+from batuta.errors import ConfigError, StoreError
 from batuta.gateway.app import ServerState, assemble_app
 from batuta.gateway.errors import APIError
 from batuta.gateway.http.connections import ConnectionTable, GuardedProtocol
@@ -85,24 +85,19 @@ async def run_server(
         )
         server = _GracefulServer(config)
         server.exit_after = grace_seconds + _CANCEL_SECONDS + _STUCK_SECONDS
+        if state.store is not None:
+            with suppress(StoreError):  # it is not open, as /readyz says
+                state.store.look_after_budgets()
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(background.work)
-            tasks.start_soon(shadows.work)
+            for work in (background.work, shadows.work, state.authenticator.key_watch.work):
+                tasks.start_soon(work)
             if app.state.mcp is not None:
                 tasks.start_soon(app.state.mcp.work)
             tasks.start_soon(table.watch_deadlines)
             tasks.start_soon(state.rate_limiter.concurrency.renew)
             tasks.start_soon(run_sync, compile_templates)
-            tasks.start_soon(
-                partial(
-                    _watch_shutdown,
-                    server,
-                    state,
-                    url=url_of(listener),
-                    on_ready=on_ready,
-                    grace_seconds=grace_seconds,
-                )
-            )
+            watch = partial(_watch_shutdown, server, state, url=url_of(listener), on_ready=on_ready)
+            tasks.start_soon(partial(watch, grace_seconds=grace_seconds))
             try:
                 collections = reduce_collections() if owns_process else nullcontext()
                 with _absorb_signals(), collections, _cancel_exit_timer():

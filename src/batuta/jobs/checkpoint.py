@@ -40,7 +40,7 @@ from batuta.jobs.records import CallKey, JobRecords
 logger = logging.getLogger(__name__)
 
 _RETRY_PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 30.0, 30.0, 0.0)
-"""Seconds between attempts to keep a call that was paid for."""
+"""Seconds between attempts to keep a call that was paid for, or to read what was kept."""
 _CALL_PLACE: ContextVar[str] = ContextVar("batuta_job_place", default="call")
 """The present task's place in its run; the engine runs each step within one task."""
 
@@ -156,14 +156,24 @@ class Checkpoint:
         """Return the call's result from before the crash; each result is given back once.
 
         Raises:
-            StoreError: it cannot be read.
+            StoreError: it cannot be read, for minutes.
         """
         async with self._order:
             if key not in self._saved_calls:
-                bodies = await self._records.find_calls(key)
+                bodies = await self._find_calls(key)
                 self._saved_calls[key] = _SavedCalls(deque(bodies), len(bodies))
         left = self._saved_calls[key].left
         return left.popleft() if left else None
+
+    async def _find_calls(self, key: CallKey) -> list[str]:
+        """Read what was kept; while the database fails, again: else the step would have failed."""
+        for pause in _RETRY_PAUSES[:-1]:
+            try:
+                return await self._records.find_calls(key)
+            except StoreError as error:
+                logger.warning("job %s waits for the database: %s", self._job.id, error)
+            await anyio.sleep(pause)
+        return await self._records.find_calls(key)
 
     async def save_call(self, key: CallKey, given: Reply | Decision) -> None:
         """Keep what the call gave: it was paid for, so a cancellation waits.

@@ -34,6 +34,8 @@ class Notifier:
 
 POLL_SECONDS = 0.2
 """Seconds between looks for jobs that came from elsewhere, or may be let in by now."""
+IDLE_SECONDS = 1.0
+"""The same while none waits: those that are submitted here are started at once all the same."""
 RESERVED_SHARE = 4
 """One place in so many is kept for tenants of which no job runs."""
 
@@ -125,15 +127,16 @@ class JobDispatcher:
         async with anyio.create_task_group() as tasks:
             while True:
                 self._changed = anyio.Event()
-                await self._start_jobs(gate, tasks)
-                with anyio.move_on_after(POLL_SECONDS):
+                some_wait = await self._start_jobs(gate, tasks)
+                with anyio.move_on_after(POLL_SECONDS if some_wait else IDLE_SECONDS):
                     await self._changed.wait()
 
-    async def _start_jobs(self, gate: JobGate, tasks: anyio.abc.TaskGroup) -> None:
-        """Start what may be started."""
+    async def _start_jobs(self, gate: JobGate, tasks: anyio.abc.TaskGroup) -> bool:
+        """Start what may be started; tell whether any job waited."""
         if self._places.choose([_NEWCOMER]) is None:
-            return
+            return True
         waiting = set(await self._find_owners())
+        some_wait = bool(waiting)
         self._places.forget_absent(waiting)
         while (owner := self._places.choose(waiting)) is not None:
             token = f"job-{uuid4().hex}"
@@ -151,6 +154,7 @@ class JobDispatcher:
                 continue
             self._places.take(owner)
             tasks.start_soon(self._hold_place, gate, owner, token, ended)
+        return some_wait
 
     async def _hold_place(
         self, gate: JobGate, owner: JobOwner, token: str, ended: anyio.Event

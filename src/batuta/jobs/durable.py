@@ -8,6 +8,7 @@ design/0003-jobs.md.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Collection
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -50,6 +51,8 @@ logger = logging.getLogger(__name__)
 
 CONCURRENCY = 16
 """Jobs that one process runs at the same time."""
+WAITING_PER_TENANT = 1000
+"""Jobs of one tenant that may wait."""
 KEEP_DAYS = 30.0
 """How long a job can be asked for after it has ended."""
 _POLL_SECONDS = 0.25
@@ -83,7 +86,11 @@ class _RunningJob:
 
 @asynccontextmanager
 async def open_jobs(
-    target: str | Path, *, concurrency: int = CONCURRENCY, kept_days: float = KEEP_DAYS
+    target: str | Path,
+    *,
+    concurrency: int = CONCURRENCY,
+    kept_days: float = KEEP_DAYS,
+    most_waiting: int = WAITING_PER_TENANT,
 ) -> AsyncGenerator[Jobs]:
     """Open the jobs of a database; at the end let go of what is run: the next process takes it up.
 
@@ -91,6 +98,7 @@ async def open_jobs(
         target: a path of an SQLite file, created with its folder, or a database URL.
         concurrency: jobs that run at the same time.
         kept_days: how long a job is kept after its end.
+        most_waiting: jobs of one tenant that may wait.
 
     Raises:
         StoreError: another process has it, or it cannot be used.
@@ -106,7 +114,9 @@ async def open_jobs(
         await database.run_write(create_tables)
         while (await database.run_write(import_dbos_jobs))[0]:
             pass
-        jobs = Jobs(database, concurrency=concurrency, kept_days=kept_days)
+        jobs = Jobs(
+            database, concurrency=concurrency, kept_days=kept_days, most_waiting=most_waiting
+        )
         await jobs.let_go()
         try:
             yield jobs
@@ -127,17 +137,24 @@ class Jobs:
     idempotent; a state that is final does not change; another tenant's job does not exist.
     """
 
-    def __init__(self, database: Database, *, concurrency: int, kept_days: float) -> None:
+    def __init__(
+        self, database: Database, *, concurrency: int, kept_days: float, most_waiting: int
+    ) -> None:
         self._database = database
         self._shared = not is_sqlite(database.url)
         """Whether other processes may run its jobs too."""
         self._concurrency = concurrency
         self._kept_days = kept_days
+        self.most_waiting = most_waiting
+        """Jobs of one tenant that may wait."""
+        self._entering: Counter[str] = Counter()
+        """Jobs that are about to be submitted here, by tenant."""
         self._records = JobRecords(database)
         self._table = JobTable(database, f"batuta-{uuid4()}" if self._shared else "local")
         self._running: dict[str, _RunningJob] = {}
         self._notifier = Notifier()
         self._dispatcher: JobDispatcher | None = None
+        self._asks_in_vain = False
         self._suspects = anyio.Lock()
         """Held by a job whose process died: such jobs run one at a time, so that after another
         death it is known which of them caused it."""
@@ -145,6 +162,24 @@ class Jobs:
     async def let_go(self) -> None:
         """Let the jobs wait again that this process was running, or one before it on its file."""
         await self._table.requeue_own()
+
+    @asynccontextmanager
+    async def enter_queue(self, tenant: str) -> AsyncGenerator[bool]:
+        """Say whether one more job of the tenant may wait, which the block then submits.
+
+        However many are submitted here at once, no more wait than may; replicas that do so in the
+        same moment may pass it by as many as they submit.
+
+        Raises:
+            StoreError: the database fails.
+        """
+        self._entering[tenant] += 1
+        try:
+            waiting = await self._table.count_waiting(tenant, self.most_waiting)
+            yield waiting + self._entering[tenant] <= self.most_waiting
+        finally:
+            self._entering[tenant] -= 1
+            self._entering += Counter()  # forgets who submits nothing
 
     async def submit(self, job: Job) -> None:
         """Take the job in; once this returns it will be run.
@@ -223,19 +258,31 @@ class Jobs:
 
     async def _find_owners(self) -> Collection[JobOwner]:
         """Return the owners of waiting jobs; none while the database cannot be asked."""
-        return await _try_to_ask(self._table.waiting_owners()) or ()
+        return await self._try_to_ask(self._table.waiting_owners()) or ()
 
     async def _start_next(
         self, perform: JobHandler, tasks: TaskGroup, owner: JobOwner
     ) -> anyio.Event | None:
         """Start the owner's oldest waiting job, and return the event of its end."""
-        job = await _try_to_ask(self._table.claim(owner))
+        job = await self._try_to_ask(self._table.claim(owner))
         # One that is being run here waited again because this process was silent for a while.
         if job is None or job.id in self._running:
             return None
         running = self._running[job.id] = _RunningJob()
         tasks.start_soon(self._run_job, perform, job, running)
         return running.ended
+
+    async def _try_to_ask(self, question: Awaitable[T]) -> T | None:
+        """Return the table's answer; None if it failed, to be asked again later."""
+        try:
+            answer = await question
+        except StoreError as error:
+            if not self._asks_in_vain:  # it is asked every second
+                logger.warning("no waiting job can be started now: %s", error)
+            self._asks_in_vain = True
+            return None
+        self._asks_in_vain = False
+        return answer
 
     async def _run_job(self, perform: JobHandler, job: Job, running: _RunningJob) -> None:
         """Run one job to its ending, its cancellation, or the end of this process."""
@@ -363,12 +410,3 @@ class Jobs:
                 running.claim.cancel()
             elif job_id in gone:
                 running.scope.cancel()
-
-
-async def _try_to_ask(question: Awaitable[T]) -> T | None:
-    """Return the table's answer; None if it failed, to be asked again later."""
-    try:
-        return await question
-    except StoreError as error:
-        logger.warning("no waiting job can be started now: %s", error)
-        return None

@@ -101,6 +101,12 @@ class JobTable:
         new = insert_statement(self._dialect, JOBS_TABLE).values(row)
         await self._database.execute(new.on_conflict_do_nothing())
 
+    async def count_waiting(self, tenant: str, most: int) -> int:
+        """Count the waiting jobs of the tenant, as far as `most`."""
+        waiting = select(_ITS.id).where(_ITS.tenant == tenant, _ITS.state == _WAITING).limit(most)
+        query = select(func.count().label("jobs")).select_from(waiting.subquery())
+        return int((await self._database.fetch_rows(query))[0]["jobs"])
+
     async def waiting_owners(self) -> list[JobOwner]:
         """Return the owners of waiting jobs."""
         return [owner_from_text(row["owner"]) for row in await self._database.fetch_rows(_OWNERS)]

@@ -80,11 +80,8 @@ def check_simulated_questions(
 
     They may cost money, and their answers to such questions tell nothing about them.
 
-    Args:
-        names: what the questions come from, as `--tasks` names it.
-        pool: where the workers come from, in words.
-        simulated: whether they are programs, which cost nothing.
-        allowed: whether somebody has said that it is meant so.
+    `simulated` workers are programs, which cost nothing; `allowed` is whether somebody has said
+    that it is meant so.
     """
     worlds = [name for name in names if name.partition(":")[0] in TASK_SOURCES]
     if not worlds or simulated or allowed:

@@ -41,8 +41,7 @@ Give a verdict for every statement, by its number:
 where it may be true, and "no claim" if it claims nothing that could be true or false, such as a \
 greeting, a heading or a question.
 - where: the numbers of the sources that say it; empty if there are none.
-A statement that cites a source, by its number in brackets or its address, is supported only if \
-that very source says it."""
+A statement that cites a source by its address is supported only if that very source says it."""
 REPAIR = """\
 These statements of your answer are not supported by what you were given:
 
@@ -56,8 +55,12 @@ MAX_STATEMENTS = 120
 _TOOLS = {SEARCH, READER, MCP, FILE_SEARCH}
 """The tags of workers whose replies are what they have fetched."""
 _SENTENCES = re.compile(r"```.*?(?:```[^\S\n]*|\Z)|\n|(?<=[.!?])\s+(?=\S)|(?<=[。！？])", re.DOTALL)
-_NUMBER = re.compile(r"\[(\d{1,3})\]")
 _PROGRAMS = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`", re.DOTALL)
+_NUMBER = re.compile(r"\[(\d{1,3})\]")
+_NUMBERS = re.compile(
+    rf"({_PROGRAMS.pattern})|[^\S\n]?(?:\((?:\[\d{{1,3}}\][,; ]*)+\)|\[\d{{1,3}}\])", re.DOTALL
+)
+"""A program, or what cites by numbers outside programs."""
 _CITATIONS = re.compile(r"\[\d{1,3}\]|https?://\S+")
 _FETCHED = re.compile(
     rf"^(?:\[(\d+)\] )?(?:(https?://\S+)(?: \([^)\n]*\))?|[^\n]*)"
@@ -117,9 +120,6 @@ def find_sources(
 ) -> list[Source]:
     """Return what was given or fetched, each once: what a model said is no source.
 
-    Those with a number stand first, then other pages, so that the number by which an answer cites
-    one is, after one search, its number for the checker too: small models confuse the two.
-
     Args:
         question: its conversation was given, but for what an assistant said in it.
         steps: those of tools have fetched something.
@@ -134,8 +134,7 @@ def find_sources(
         if step.worker in pool and not _TOOLS.isdisjoint(pool[step.worker].tags):
             found += _fetched_pages(step.result.text)
     found += _found_pages(answer)
-    known = [source for source in dict.fromkeys(found) if source.text.strip()]
-    return sorted(known, key=lambda source: 0 if source.number else 1 if source.url else 2)
+    return [source for source in dict.fromkeys(found) if source.text.strip()]
 
 
 def _given_sources(question: Question) -> Iterator[Source]:
@@ -171,6 +170,9 @@ def checking_messages(
 ) -> tuple[Message, ...]:
     """Return the prompt of a checker: the sources and the statements, numbered from 1.
 
+    The numbers of sources that a statement cites are left out of it: small models repeat them as
+    the sources that say it. `find_unsupported` compares the two.
+
     Args:
         statements: of the answer.
         sources: texts that were given or fetched.
@@ -180,15 +182,17 @@ def checking_messages(
     if attached:
         parts.append(f"Source {len(sources) + 1} is what is attached.")
     parts.append("The statements:")
-    parts += [wrap_in_tag(RESPONSE, each.strip(), step) for step, each in enumerate(statements, 1)]
+    numbered = _are_numbered(sources)
+    for number, statement in enumerate(statements, 1):
+        shown = _NUMBERS.sub(r"\1", statement) if numbered else statement
+        parts.append(wrap_in_tag(RESPONSE, shown.strip(), number))
     asked = Message(role=Role.USER, parts=(Text("\n\n".join(parts)), *attached))
     return (system_message(INSTRUCTION), asked)
 
 
 def _show_source(number: int, source: Source) -> str:
-    cited = f", to be cited as [{source.number}]" if source.number is not None else ""
     shown = f"{source.url}\n{source.text}" if source.url else source.text
-    return f"Source {number} ({source.name}{cited}):\n{wrap_fetched(shown)}"
+    return f"Source {number} ({source.name}):\n{wrap_fetched(shown)}"
 
 
 def verdict_format(statements: int, bounds: Collection[str] = ()) -> ResponseFormat:
@@ -248,7 +252,7 @@ def _says_cited(statement: str, where: set[int], sources: Sequence[Source]) -> b
     """Return True if all that the statement cites is among the sources that say it."""
     named = [sources[index] for index in where if index < len(sources)]
     urls = set(find_addresses(statement))
-    if any(source.number is not None for source in sources):
+    if _are_numbered(sources):
         numbers = _NUMBER.findall(_PROGRAMS.sub("", statement))
         if not all(any(_has_number(source, number) for source in named) for number in numbers):
             return False
@@ -256,6 +260,10 @@ def _says_cited(statement: str, where: set[int], sources: Sequence[Source]) -> b
     if not pages <= {source.url for source in named}:
         return False
     return all(any(url in source.text for source in named) for url in urls - pages)
+
+
+def _are_numbered(sources: Iterable[Source]) -> bool:
+    return any(source.number is not None for source in sources)
 
 
 def _has_number(source: Source, number: str) -> bool:

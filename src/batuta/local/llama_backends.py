@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import shutil
+import signal
 import socket
 import subprocess
 from contextlib import AsyncExitStack
@@ -151,7 +152,19 @@ async def _start_program(
                 await anyio.sleep(0.1)
     output.seek(0)
     lines = output.read().decode("utf-8", "replace").strip().splitlines()
-    raise _load_error(path, lines[-1] if lines else "it said nothing")
+    last = lines[-1] if lines else "it said nothing"
+    ended = process.poll()
+    if ended is None:
+        raise ConfigError(
+            f"llama.cpp has not loaded {path} within {LOAD_SECONDS:.0f} s (its last words: {last})"
+        )
+    if ended < 0:  # no file makes it do that
+        name = signal.Signals(-ended).name
+        raise ConfigError(
+            f"{command[0]} was ended by {name} while it loaded {path} (its last words: {last}): "
+            "it may be built for another processor, or memory was too little"
+        )
+    raise _load_error(path, last)
 
 
 def _open_program(command: list[str], output: IO[bytes]) -> subprocess.Popen[bytes]:

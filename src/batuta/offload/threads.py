@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from anyio.to_thread import run_sync
 
-from batuta.core import Message, Part, Text, ToolCall, ToolResult
+from batuta.core import Message, Text, ToolCall, ToolResult
 
 _T = TypeVar("_T")
 _LARGE_PARTS = 1_000
@@ -20,21 +20,16 @@ async def read_off_loop(messages: Sequence[Message], read: Callable[[], _T]) -> 
 
 
 def _is_large(messages: Sequence[Message]) -> bool:
-    if sum(len(message.parts) for message in messages) > _LARGE_PARTS:
-        return True
-    return (
-        sum(_count_characters(part) for message in messages for part in message.parts)
-        > _LARGE_CHARACTERS
-    )
-
-
-def _count_characters(part: Part) -> int:
-    match part:
-        case Text():
-            return len(part.text)
-        case ToolCall():
-            return len(part.arguments)
-        case ToolResult():
-            return len(part.content)
-        case _:  # pictures, files and recordings are not read
-            return 0
+    parts = characters = 0
+    for message in messages:
+        for part in message.parts:
+            parts += 1
+            if isinstance(part, Text):
+                characters += len(part.text)
+            elif isinstance(part, ToolResult):
+                characters += len(part.content)
+            elif isinstance(part, ToolCall):
+                characters += len(part.arguments)  # pictures, files and recordings are not read
+        if parts > _LARGE_PARTS or characters > _LARGE_CHARACTERS:
+            return True
+    return False

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 WIDTH_IN_FILES = 200
 """Characters of a line in a file or a pipe, where nobody's screen ends; COLUMNS says otherwise."""
+_BETWEEN = 2
+"""Characters between two columns of a table."""
+_LEAST_LAST = 24
+"""Characters that a table's last column has at least; a path in it is then a few lines."""
 
 
 @final
@@ -52,11 +56,8 @@ def open_console(
 ) -> Console:
     """Return a console as wide as the terminal; where there is none, nothing is cut.
 
-    Args:
-        stderr: on standard error, in place of standard output.
-        highlight: whether numbers and the like get colours on a terminal.
-        soft_wrap: whether long lines are left to the terminal.
-        quiet: whether nothing is written.
+    `highlight` gives numbers and the like colours on a terminal; `soft_wrap` leaves long lines to
+    the terminal.
     """
     console = EscapingConsole(stderr=stderr, highlight=highlight, soft_wrap=soft_wrap, quiet=quiet)
     if not console.is_terminal and "COLUMNS" not in os.environ:
@@ -67,23 +68,51 @@ def open_console(
 def new_table(
     *titles: str,
     right: Collection[str] = (),
-    padding: tuple[int, int] | tuple[int, int, int, int] = (0, 2, 0, 0),
+    padding: tuple[int, int] | tuple[int, int, int, int] = (0, _BETWEEN, 0, 0),
     expand: bool = False,
 ) -> Table:
-    """Return a table without lines.
+    """Return a table without lines; what a narrow terminal has no room for is folded, not cut.
 
-    Args:
-        titles: the columns.
-        right: the titles of those that are set to the right.
-        padding: characters around a cell.
-        expand: whether it takes the terminal's whole width.
+    `right` are the titles of those columns that are set to the right.
     """
     from rich.table import Table  # noqa: PLC0415 - many commands show none
 
     table = Table(box=None, pad_edge=False, padding=padding, expand=expand, header_style="dim")
     for title in titles:
-        table.add_column(title, justify="right" if title in right else "left")
+        table.add_column(title, justify="right" if title in right else "left", overflow="fold")
     return table
+
+
+def print_table(console: Console, table: Table) -> None:
+    """Print a table; on a terminal so narrow that words would be broken, its rows one by one.
+
+    Only the last column may be folded within its words, where it is left some room.
+    """
+    from rich.measure import Measurement  # noqa: PLC0415 - many commands show no table
+
+    least: list[int] = []
+    for column in table.columns:
+        cells = (column.header, *column.cells)
+        sizes = [Measurement.get(console, console.options, cell) for cell in cells]
+        least.append(max(size.minimum for size in sizes))
+        column.no_wrap = least[-1] >= max(size.maximum for size in sizes)  # no room between words
+    table.columns[-1].no_wrap = False
+    least[-1] = min(least[-1], _LEAST_LAST)
+    if sum(least) + _BETWEEN * (len(least) - 1) <= console.width:
+        console.print(table)
+        return
+    columns = [(column.header, list(column.cells)) for column in table.columns]
+    for row in range(table.row_count):
+        lines = new_table()
+        lines.show_header = False
+        lines.add_column(style=table.header_style, no_wrap=True)
+        lines.add_column(overflow="fold")
+        for title, cells in columns:
+            if cells[row]:
+                lines.add_row(title, cells[row])
+        if row:
+            console.print()
+        console.print(lines)
 
 
 def print_nothing(what: str) -> None:

@@ -39,10 +39,7 @@ def cited_addresses(text: str) -> tuple[str, ...]:
 def render_report(title: str, text: str, read: Collection[str]) -> str:
     """Return a report as a page; what it cites and nobody has read is named at its end.
 
-    Args:
-        title: the page's title.
-        text: the report in Markdown.
-        read: the addresses of the pages that were found or read for it.
+    `read` are the addresses of the pages that were found or read for it.
     """
     unread = [url for url in cited_addresses(text) if url not in read]
     warned = "".join(f"<li><code>{escape(url)}</code></li>" for url in unread)
@@ -54,9 +51,7 @@ def render_report(title: str, text: str, read: Collection[str]) -> str:
 def render_deck(title: str, text: str) -> str:
     """Return slides as a page that shows one after another, and prints one a sheet.
 
-    Args:
-        title: the page's title.
-        text: Markdown, with a line of three hyphens between slides.
+    In the Markdown a line of three hyphens stands between slides.
     """
     slides = [part.strip() for part in _BREAK.split(text) if part.strip()]
     shown = "\n".join(f"<section>{render_markdown(slide)}</section>" for slide in slides)

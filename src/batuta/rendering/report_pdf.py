@@ -46,13 +46,7 @@ def find_font_folder() -> Path | None:
 
 
 def render_report_pdf(title: str, text: str, read: Collection[str]) -> bytes:
-    """Return a report as a PDF; what it cites and nobody has read is named at its end.
-
-    Args:
-        title: the document's title.
-        text: the report in Markdown.
-        read: the addresses of the pages that were found or read for it.
-    """
+    """Return a report as a PDF; what it cites and nobody has read is named at its end."""
     from fpdf import FPDF  # noqa: PLC0415 - of an extra
 
     pdf = FPDF(format="A4")

@@ -59,13 +59,9 @@ async def run_in_notebook(
 ) -> NotebookRun:
     """Run a program and return what came out of it.
 
-    Args:
-        code: the program.
-        limits: of it and those before it, together.
-        before: programs that run first, unheard.
-        given: files that are in its folder, by their names; None: nor are its own kept.
-        shows_value: whether the value of its last line is printed.
-        python: the interpreter.
+    The limits are of it and those before it, together; those run first, unheard. Without `given`
+    there are no files in its folder, nor are its own kept; `shows_value` prints its last line's
+    value.
 
     Raises:
         SandboxError: no sandbox works on this machine.
@@ -133,10 +129,7 @@ async def keep_pictures(
 ) -> tuple[WrittenFile, ...]:
     """Keep the pictures that a program drew and did not write itself.
 
-    Args:
-        run: what came out of the program.
-        files: where they are kept; None: nowhere.
-        before: the number of pictures that earlier programs drew.
+    `before` counts the pictures that earlier programs drew.
     """
     kept: list[WrittenFile] = []
     if files is None:

@@ -34,28 +34,10 @@ from batuta.sandbox.program import (
 
 MAX_STDERR = 4000
 PRELOADABLE_MODULES = (
-    "numpy",
-    "pandas",
-    "matplotlib.pyplot",
-    "sortedcontainers",
-    "typing",
-    "collections",
-    "heapq",
-    "bisect",
-    "itertools",
-    "functools",
-    "re",
-    "math",
-    "random",
-    "string",
-    "datetime",
-    "dataclasses",
-    "decimal",
-    "fractions",
-    "statistics",
-    "unittest",
-    "threading",
-)
+    "numpy", "pandas", "matplotlib.pyplot", "sortedcontainers", "typing", "collections", "heapq",
+    "bisect", "itertools", "functools", "re", "math", "random", "string", "datetime",
+    "dataclasses", "decimal", "fractions", "statistics", "unittest", "threading",
+)  # fmt: skip
 """Modules that the supervisor imports before its children do, where a program mentions them."""
 
 

@@ -174,10 +174,8 @@ class Sandbox:
     ) -> AsyncGenerator[Sandbox]:
         """Yield a sandbox of that tier, which has passed its self-test.
 
-        Args:
-            backend: `none` alone runs programs without isolation.
-            slots: programs at the same time.
-            python: the interpreter that runs the programs, with the packages they may import.
+        The tier `none` alone runs programs without isolation. So many slots run at the same time,
+        in an interpreter that has the packages they may import.
 
         Raises:
             SandboxError: no tier that was asked for works here, with causes and a remedy.

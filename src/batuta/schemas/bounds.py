@@ -136,11 +136,7 @@ class _Totals:
             self._mapping(name, cast("Mapping[str, object]", value))
 
     def check(self) -> None:
-        """Return if all is within bounds, else raise.
-
-        Raises:
-            ValueError: it is not.
-        """
+        """Return if all is within bounds, else raise."""
         _check_bound(self.characters, MAX_BYTES, "characters")
         _check_bound(self.references, MAX_REFERENCES, "references")
         _check_bound(self.branches, MAX_BRANCHES, "branches")

@@ -43,10 +43,7 @@ def find_text_fault(
 ) -> str | None:
     """Return the first thing that is wrong with the text; None if nothing is.
 
-    Args:
-        schema: what it must fit; None: any JSON.
-        text: what may be JSON.
-        is_object: whether without a schema it must be an object.
+    Without a schema any JSON fits, or with `is_object` any object.
     """
     try:
         value = json.loads(text, parse_constant=_refuse_constant)

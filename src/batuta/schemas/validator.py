@@ -62,9 +62,7 @@ class JsonValidator:
     def __init__(self, schema: Mapping[str, Any] | None, *, is_object: bool = False) -> None:
         """Measure the schema, in time linear in its size; `check` says whether it is one.
 
-        Args:
-            schema: what texts must fit; None or empty: any JSON.
-            is_object: whether without a schema a text must be an object.
+        Without a schema any JSON fits, or with `is_object` any object.
 
         Raises:
             ValueError: it is too large in some way; the sentence says which.

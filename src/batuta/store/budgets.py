@@ -28,7 +28,7 @@ from sqlalchemy import and_, select, tuple_, update
 from batuta.core import RunId
 from batuta.core.formatting import format_usd
 from batuta.errors import StoreError
-from batuta.store.database import DATABASE_ERRORS, Database, explain_error
+from batuta.store.database import Database, DatabaseFailedError
 from batuta.store.leases import IDLE_SECONDS, Leases
 from batuta.store.ledger import (
     JOBS_OWNER,
@@ -265,8 +265,8 @@ class Budgets:
                 await self._grow(held, amount)
             except BudgetFullError as refused:
                 return refused.exhausted
-            except DATABASE_ERRORS as error:
-                return explain_error(error, self._database.url)
+            except DatabaseFailedError as error:
+                return error
             return replace(held, nano=held.nano + amount)
 
         return await self._take_up_to(take, nano, least, held.buckets)
@@ -277,7 +277,7 @@ class Budgets:
             self._leases.grow(held.id, nano) or await self._leases.move_to_row(held.id, nano)
         ):
             return
-        await self._database.write(lambda connection: grow_reservation(connection, held, nano))
+        await self._database.run_write(lambda connection: grow_reservation(connection, held, nano))
 
     async def _take_up_to(
         self,
@@ -307,11 +307,7 @@ class Budgets:
         pending = self._writer.pending_count > 0
         if pending:
             await self._writer.flush()  # runs that have ended may still hold what they reserved
-        try:
-            returned = await self._leases.give_back_of(buckets)
-        except DATABASE_ERRORS as error:
-            raise explain_error(error, self._database.url) from error
-        return pending or returned
+        return await self._leases.give_back_of(buckets) or pending
 
     async def find_job_reservation(
         self, run_id: RunId, caps: Mapping[str, PeriodCaps]
@@ -428,7 +424,7 @@ class Budgets:
     async def _try(self, name: str, work: Callable[[], Awaitable[object]]) -> None:
         try:
             await work()
-        except (StoreError, *DATABASE_ERRORS) as error:
+        except StoreError as error:
             if name not in self._failing:
                 _LOG.warning("budgets: %s", error)
             self._failing.add(name)
@@ -466,7 +462,7 @@ class Budgets:
         query = select(*columns).where(RESERVATIONS.c.owner != self._leases.owner)
         today = time() if today is None else today
         async with self._reaping:
-            rows = await self._database.read(lambda one: one.execute(query).all())
+            rows = await self._database.run_read(lambda one: one.execute(query).all())
             seen, dead = dict[str, tuple[float, float]](), list[tuple[str, float]]()
             for name, owner, reserved in rows:
                 before = self._seen.get(name)
@@ -482,12 +478,12 @@ class Budgets:
             return await self._end_lost(unchanged) if dead else 0
 
     async def _end_lost(self, dead: Any) -> int:
-        lines = await self._database.write(lambda connection: end_reservations(connection, dead))
+        lines = await self._database.run_write(lambda one: end_reservations(one, dead))
         return _warn_of_lost(lines, "process")
 
     async def _has_reservation(self, chosen: Any) -> bool:
         query = select(RESERVATIONS.c.id).where(chosen).limit(1)
-        return await self._database.read(lambda one: one.execute(query).first() is not None)
+        return await self._database.run_read(lambda one: one.execute(query).first() is not None)
 
     async def _grant(self, asks: list[ReserveRequest]) -> list[_ReserveResult]:
         """Grant all in one transaction; if a bucket is too full for all, one by one."""
@@ -504,8 +500,8 @@ class Budgets:
             await self._transact(asks)
         except BudgetFullError as refused:
             return refused.exhausted
-        except DATABASE_ERRORS as error:
-            return explain_error(error, self._database.url)
+        except DatabaseFailedError as error:
+            return error
         return None
 
     async def _undo(self, answer: _ReserveResult) -> None:
@@ -532,8 +528,8 @@ class Budgets:
             if busy:
                 await self._leases.reserve(sums, rows, busy)
             else:
-                await self._database.write(lambda one: reserve_in_buckets(one, sums, rows))
-        except DATABASE_ERRORS:
+                await self._database.run_write(lambda one: reserve_in_buckets(one, sums, rows))
+        except DatabaseFailedError:
             self._leases.doubt(ask.wanted.id for ask in asks)
             raise
 

@@ -94,6 +94,8 @@ def clean_text(text: str) -> str:
 
 def sql_text(text: str) -> str:
     """Return the text without what databases refuse: lone surrogates and, in PostgreSQL, NUL."""
+    if text.isascii() and "\0" not in text:
+        return text
     return clean_text(text).replace("\0", "\ufffd")
 
 

@@ -9,11 +9,12 @@ import asyncio
 import os
 import re
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
     closing,
+    contextmanager,
     suppress,
 )
 from functools import partial
@@ -156,7 +157,7 @@ _T = TypeVar("_T")
 DatabaseWork = Callable[[Connection], _T]
 """Work with a connection; it blocks, and knows no event loop."""
 
-DATABASE_ERRORS = (SQLAlchemyError, OSError)
+_DRIVER_ERRORS = (SQLAlchemyError, OSError)
 """Errors of a database that cannot be used; asyncpg's refused connection is an OSError."""
 
 _MAX_READERS = 4
@@ -194,6 +195,13 @@ _SENTENCES = (
 )
 
 
+class DatabaseFailedError(StoreError):
+    """The database could not be used or refused what it was told; its cause is the driver's error.
+
+    No other error of a driver leaves this module: whoever goes on in spite of a StoreError goes on.
+    """
+
+
 @final
 class Database:
     """An open database.
@@ -211,23 +219,17 @@ class Database:
         self._prober = anyio.CapacityLimiter(1)
         self._silent_until = 0.0
 
-    async def write(self, work: DatabaseWork[_T]) -> _T:
-        """Do `work` in a transaction; errors are the driver's.
+    async def run_write(self, work: DatabaseWork[_T]) -> _T:
+        """Do `work` in a transaction.
 
         Raises:
-            OSError: it cannot be reached.
+            DatabaseFailedError: the database fails; the driver's error is its cause.
         """
         engine = self._engine
-        if isinstance(engine, Engine):
-            return await self._in_writer(partial(_run_in_connection, engine.begin, work))
-        return await self._run_async(engine.begin, work)
-
-    async def run_write(self, work: DatabaseWork[_T]) -> _T:
-        """Do `work` in a transaction."""
-        try:
-            return await self.write(work)
-        except DATABASE_ERRORS as error:
-            raise explain_error(error, self.url) from error
+        with explained_errors(self.url):
+            if isinstance(engine, Engine):
+                return await self._in_writer(partial(_run_in_connection, engine.begin, work))
+            return await self._run_async(engine.begin, work)
 
     async def execute(self, first: Executable, *then: Executable) -> int:
         """Do statements in one transaction; return how many rows the first changed."""
@@ -240,38 +242,33 @@ class Database:
 
         return await self.run_write(run)
 
-    async def read(self, work: DatabaseWork[_T]) -> _T:
-        """Do `work`, which changes nothing; errors are the driver's.
+    async def run_read(self, work: DatabaseWork[_T]) -> _T:
+        """Do `work`, which changes nothing.
 
         Raises:
-            OSError: it cannot be reached.
+            DatabaseFailedError: the database fails; the driver's error is its cause.
         """
         engine = self._engine
-        if isinstance(engine, Engine):
-            return await run_sync(_run_in_connection, engine.connect, work, limiter=self._readers)
-        return await self._run_async(engine.connect, work)
+        with explained_errors(self.url):
+            if isinstance(engine, Engine):
+                one = partial(_run_in_connection, engine.connect, work)
+                return await run_sync(one, limiter=self._readers)
+            return await self._run_async(engine.connect, work)
 
     async def probe(self, work: DatabaseWork[_T]) -> _T:
-        """Do `work`, which changes nothing, as somebody who might write; errors are the driver's.
+        """Do `work`, which changes nothing, as somebody who might write.
 
         An SQLite file is opened anew for it, as what is open already has parts of it in memory,
         and whoever is cancelled waits for no disk.
 
         Raises:
-            SQLAlchemyError: the database fails, or others do not let anybody write.
-            OSError: it cannot be reached.
+            DatabaseFailedError: the database fails, or others do not let anybody write.
         """
         if not is_sqlite(self.url):
-            return await self.read(work)
+            return await self.run_read(work)
         probe = partial(probe_file, self.url, work)
-        return await run_sync(probe, abandon_on_cancel=True, limiter=self._prober)
-
-    async def run_read(self, work: DatabaseWork[_T]) -> _T:
-        """Do `work`, which changes nothing."""
-        try:
-            return await self.read(work)
-        except DATABASE_ERRORS as error:
-            raise explain_error(error, self.url) from error
+        with explained_errors(self.url):
+            return await run_sync(probe, abandon_on_cancel=True, limiter=self._prober)
 
     async def fetch_rows(self, query: Any) -> list[dict[str, Any]]:
         """Return the rows that the query finds."""
@@ -286,10 +283,8 @@ class Database:
         engine = self._engine
         if not isinstance(engine, Engine):
             return
-        try:
+        with explained_errors(self.url):
             await self._in_writer(partial(truncate_log, engine))
-        except DATABASE_ERRORS as error:
-            raise explain_error(error, self.url) from error
 
     async def _in_writer(self, work: Callable[[], _T]) -> _T:
         """Return the result of `work` in the writing thread.
@@ -474,28 +469,40 @@ def _describe_missing(package: str) -> str:
     return f"{package} is not installed: {hint}"
 
 
-def explain_error(error: Exception, url: URL) -> StoreError:
+@contextmanager
+def explained_errors(url: URL) -> Generator[None]:
+    """Raise the errors of a driver as one sentence that says what to do."""
+    try:
+        yield
+    except _DRIVER_ERRORS as error:
+        raise explain_error(error, url) from error
+
+
+def explain_error(error: Exception, url: URL) -> DatabaseFailedError:
     """Return the error as one sentence that says what to do."""
     cause = error.orig if isinstance(error, DBAPIError) and error.orig else error
     if isinstance(cause, OSError) and not is_sqlite(url):
         why = "it does not answer" if isinstance(cause, TimeoutError) else "no connection is made"
         hint = "check that the server runs and that the address is right"
-        return StoreError(f"{database_name(url)} cannot be used: {why}: {hint}")
+        return DatabaseFailedError(f"{database_name(url)} cannot be used: {why}: {hint}")
     text = str(cause)
     for mark, sentence in _SENTENCES:
         if mark in text.lower():
-            return StoreError(sentence.format(place=database_name(url)))
-    return StoreError(f"{database_name(url)} cannot be used: {text or type(cause).__name__}")
+            return DatabaseFailedError(sentence.format(place=database_name(url)))
+    reason = text or type(cause).__name__
+    return DatabaseFailedError(f"{database_name(url)} cannot be used: {reason}")
 
 
-def is_transient(error: Exception) -> bool:
+def is_transient(failed: DatabaseFailedError) -> bool:
     """Return True if the same statement may well succeed in a moment."""
+    error = failed.__cause__
     message = str(error.orig).lower() if isinstance(error, DBAPIError) else ""
     return any(mark in message for mark in _BUSY_MARKS)
 
 
-def is_row_error(error: Exception) -> bool:
+def is_row_error(failed: DatabaseFailedError) -> bool:
     """Return True if the database works and only refuses these values."""
+    error = failed.__cause__
     if isinstance(error, DBAPIError):
         return isinstance(error, (IntegrityError, DataError))
     return isinstance(error, StatementError)
@@ -510,9 +517,7 @@ def _create_file(url: URL, synchronous: str) -> None:
             set_pragmas(connection, None, synchronous=synchronous)
             use_wal(connection)
     except OSError as error:
-        raise StoreError(
-            f"the folder of {path} cannot be created: {error.strerror or error}"
-        ) from error
+        raise StoreError(f"{path} cannot be opened or made: {error.strerror or error}") from error
     except sqlite3.Error as error:
         raise explain_error(error, url) from error
 

@@ -141,15 +141,17 @@ def observe_value(state: DriftState, value: float, at: float) -> DriftState:
     else:
         up, down = float(value > high), float(value < low)
         may_up = may_down = SECONDS_SHARE
-    return _with_side(
-        replace(
-            state,
-            count=state.count + 1,
-            recent=_mix_recent(state.recent, value),
-            above=place_bet(state.above, up, may_up),
-            below=place_bet(state.below, down, may_down),
-        ),
-        at,
+    above, below = place_bet(state.above, up, may_up), place_bet(state.below, down, may_down)
+    side = _find_side(state, mean_evidence(below), mean_evidence(above))
+    since = None if side is DriftSide.WITHIN else state.since if side is state.side else at
+    return replace(
+        state,
+        count=state.count + 1,
+        recent=_mix_recent(state.recent, value),
+        above=above,
+        below=below,
+        side=side,
+        since=since,
     )
 
 
@@ -157,8 +159,10 @@ def place_bet(evidence: Sequence[float], value: float, most: float) -> tuple[flo
     """Return the evidence that values in [0, 1] have a mean above `most`, after another value."""
     claim = max(most, _SMALLEST_SHARE)
     return tuple(
-        min((old + 1) * (1 - stake + stake * value / claim), _MAX_EVIDENCE)
-        for old, stake in zip(evidence, STAKES, strict=True)
+        [
+            min((old + 1) * (1 - stake + stake * value / claim), _MAX_EVIDENCE)
+            for old, stake in zip(evidence, STAKES, strict=True)
+        ]
     )
 
 
@@ -180,17 +184,12 @@ def _learn_interval(state: DriftState, value: float) -> DriftState:
     return replace(learned, interval=interval, first=(), side=DriftSide.WITHIN)
 
 
-def _with_side(state: DriftState, at: float) -> DriftState:
-    below, above = mean_evidence(state.below), mean_evidence(state.above)
-    side = state.side
+def _find_side(before: DriftState, below: float, above: float) -> DriftSide:
+    """Return where it is by that evidence."""
     if max(below, above) >= FALSE_ALARM_VALUES:
-        side = DriftSide.BELOW if below >= above else DriftSide.ABOVE
-    elif state.has_left:
-        own = below if side is DriftSide.BELOW else above
-        side = DriftSide.WITHIN if own < _CALM_EVIDENCE else side
-    if side is DriftSide.WITHIN:
-        return replace(state, side=side, since=None)
-    return replace(state, side=side, since=state.since if side is state.side else at)
+        return DriftSide.BELOW if below >= above else DriftSide.ABOVE
+    own = below if before.side is DriftSide.BELOW else above
+    return DriftSide.WITHIN if before.has_left and own < _CALM_EVIDENCE else before.side
 
 
 def _mix_recent(recent: float | None, value: float) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from time import time
@@ -15,6 +16,7 @@ from batuta.errors import StoreError
 from batuta.store.audit import AuditEntry, append_entry
 from batuta.store.codec import format_cursor, parse_cursor, sql_text
 from batuta.store.database import Database, insert_statement
+from batuta.store.deleted import in_pages
 from batuta.store.key_hasher import IssuedKey, KeyHasher
 from batuta.store.key_permissions import KeyPermissions, permissions_json, read_permissions
 from batuta.store.models import KEYS, TENANTS
@@ -142,13 +144,12 @@ class ApiKeyStore:
             ValueError: the tenant or the name cannot be called so, or the user has as many keys.
         """
         check_name(tenant)
-        if not name.strip() or len(name) > _MAX_NAME_CHARACTERS:
-            raise ValueError(f"a key needs a name of at most {_MAX_NAME_CHARACTERS} characters")
+        name = _key_name(name)
         issued, now = hasher.issue(), time()
         values = {
             "id": issued.id,
             "tenant": tenant,
-            "name": sql_text(name),
+            "name": name,
             "digest": issued.digest,
             "policy": orjson.dumps(permissions_json(permissions or KeyPermissions())).decode(),
             "created": now,
@@ -188,6 +189,15 @@ class ApiKeyStore:
         key = _key_from_row(rows[0])
         return key if key.user is None else replace(key, owner=await self.find(key.user))
 
+    async def find_all(self, ids: Collection[str]) -> dict[str, ApiKey]:
+        """Return the keys of those ids that there are."""
+        rows: list[dict[str, Any]] = []
+        for page in in_pages(sorted(ids)):
+            query = _SELECT_KEYS.where(KEYS.c.id.in_([sql_text(one) for one in page]))
+            rows += await self._database.fetch_rows(query)
+        found = await self._with_owners([_key_from_row(row) for row in rows])
+        return {key.id: key for key in found}
+
     async def enter_user(
         self,
         hasher: KeyHasher,
@@ -216,7 +226,7 @@ class ApiKeyStore:
         values = {
             "id": issued.id,
             "tenant": tenant,
-            "name": sql_text(name)[:_MAX_NAME_CHARACTERS] or "user",
+            "name": _one_line(name)[:_MAX_NAME_CHARACTERS] or "user",
             "digest": issued.digest,
             "policy": orjson.dumps(permissions_json(permissions)).decode(),
             "created": now,
@@ -271,17 +281,20 @@ class ApiKeyStore:
         if after is not None:
             query = query.where(tuple_(KEYS.c.created, KEYS.c.id) < parse_cursor(after))
         found = [_key_from_row(row) for row in await self._database.fetch_rows(query)]
-        owners = await self._owners({key.user for key in found if key.user is not None})
+        return [*await self._with_owners(found)]
+
+    async def _with_owners(self, found: Sequence[ApiKey]) -> Sequence[ApiKey]:
+        """Return the keys, those of users with their entries."""
+        users = {key.user for key in found if key.user is not None}
+        if not users:
+            return found
+        owners: dict[str, ApiKey] = {}
+        for page in in_pages(sorted(users)):
+            rows = await self._database.fetch_rows(_SELECT_KEYS.where(KEYS.c.id.in_(page)))
+            owners |= {row["id"]: _key_from_row(row) for row in rows}
         return [
             key if key.user is None else replace(key, owner=owners.get(key.user)) for key in found
         ]
-
-    async def _owners(self, users: set[str]) -> dict[str, ApiKey]:
-        """Return the users' own entries by their ids."""
-        if not users:
-            return {}
-        rows = await self._database.fetch_rows(_SELECT_KEYS.where(KEYS.c.id.in_(users)))
-        return {row["id"]: _key_from_row(row) for row in rows}
 
     async def change(
         self,
@@ -293,12 +306,16 @@ class ApiKeyStore:
         never_expires: bool = False,
         by: str = SYSTEM,
     ) -> ApiKey | None:
-        """Return the key with another policy, name or end; None if there is none."""
+        """Return the key with another policy, name or end; None if there is none.
+
+        Raises:
+            ValueError: the key cannot be called so.
+        """
         values: dict[str, Any] = {}
         if permissions is not None:
             values["policy"] = orjson.dumps(permissions_json(permissions)).decode()
         if name is not None:
-            values["name"] = sql_text(name)
+            values["name"] = _key_name(name)
         if expires is not None or never_expires:
             values["expires"] = expires
         details = {"changed": sorted(values), **_told_limits(permissions)}
@@ -410,6 +427,23 @@ class ApiKeyStore:
         if key is None:
             raise StoreError(f"the key {key_id} vanished while it was made: try again")
         return key
+
+
+def _key_name(name: str) -> str:
+    """Return a name as it is kept.
+
+    Raises:
+        ValueError: it says nothing, or is too long.
+    """
+    line = _one_line(name)
+    if not line or len(line) > _MAX_NAME_CHARACTERS:
+        raise ValueError(f"a key needs a name of at most {_MAX_NAME_CHARACTERS} characters")
+    return line
+
+
+def _one_line(name: str) -> str:
+    """Return the name as one line: in a list a second one could pass for another key's."""
+    return " ".join(sql_text(name).split())
 
 
 def _told_limits(permissions: KeyPermissions | None) -> dict[str, Any]:

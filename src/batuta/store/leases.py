@@ -25,7 +25,7 @@ import anyio
 from sqlalchemy import Connection, Executable, delete, insert, update
 
 from batuta.errors import StoreError
-from batuta.store.database import DATABASE_ERRORS, Database, insert_statement
+from batuta.store.database import Database, DatabaseFailedError, insert_statement
 from batuta.store.lease_changes import Lease, LeaseChanges, LeasedRun, TopUp
 from batuta.store.ledger import Bucket, ReserveRequest, grow_reservation, settle_reservations
 from batuta.store.models import RESERVATIONS
@@ -177,7 +177,6 @@ class Leases:
 
         Raises:
             BudgetFullError: a budget has no room for the reservations; nothing was written.
-            OSError: it cannot be reached.
         """
         async with self.turn:
             trusted, now = self._trusted_from_now(), self._clock()
@@ -187,7 +186,7 @@ class Leases:
                 busy, known, self.owner, now=now, expires=self._wall() + self._seconds
             )  # fmt: skip
             with self._doubting(top_up.new_ids):
-                await self._database.write(lambda one: top_up.run(one, sums, rows))
+                await self._database.run_write(lambda one: top_up.run(one, sums, rows))
             for bucket, lease in known.items():
                 if lease.id not in top_up.alive:
                     self._end(lease)
@@ -208,7 +207,7 @@ class Leases:
         """Remember the rows of those ids if it is not known whether they were written."""
         try:
             yield
-        except DATABASE_ERRORS:
+        except DatabaseFailedError:
             self.doubt(ids)
             raise
 
@@ -224,9 +223,8 @@ class Leases:
             False if it has one already, which was left as it is.
 
         Raises:
-            StoreError: a lease has ended.
+            StoreError: a lease has ended, or the database fails.
             BudgetFullError: a budget has no room for more; nothing was changed.
-            OSError: it cannot be reached.
         """
         async with self.turn:
             run = self._runs.get(reservation_id)
@@ -249,8 +247,8 @@ class Leases:
                 grow_reservation(connection, run.asked.wanted, more)
 
             try:
-                await self._database.write(work)
-            except DATABASE_ERRORS:
+                await self._database.run_write(work)
+            except DatabaseFailedError:
                 run.has_row = run.may_have_moved = True
                 for lease in run.leases:
                     lease.nano -= run.nano
@@ -341,8 +339,7 @@ class Leases:
         """Give back what nobody holds of these leases; without any, of all, with doubtful rows.
 
         Raises:
-            SQLAlchemyError: the database fails; what leases hold is known when they are renewed.
-            OSError: it cannot be reached.
+            StoreError: the database fails; what leases hold is known when they are renewed.
         """
         chosen = list(self._leases.values()) if leases is None else list(leases)
         await self._give_back_parts({lease: lease.nano for lease in chosen})
@@ -375,7 +372,7 @@ class Leases:
                 settle_reservations(connection, ended, {}, changes.returned(used))
 
             with self._doubting(ended):
-                await self._database.write(work)
+                await self._database.run_write(work)
             for lease in used:
                 if lease.id in changes.left:
                     lease.nano = changes.left[lease.id]
@@ -386,8 +383,7 @@ class Leases:
         """Give back what nobody holds of those buckets; tell whether there was something.
 
         Raises:
-            SQLAlchemyError: the database fails; what leases hold is known when they are renewed.
-            OSError: it cannot be reached.
+            StoreError: the database fails; what leases hold is known when they are renewed.
         """
         places = {(bucket.account, bucket.period) for bucket in buckets}
         found = [

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from decimal import ROUND_CEILING, Decimal
 from functools import cache, lru_cache
 from math import floor
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 from sqlalchemy import (
@@ -55,8 +55,7 @@ Place = tuple[str, str]
 """An account and a period of it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Bucket:
+class Bucket(NamedTuple):
     """A budget: what an account may spend in a period."""
 
     account: str

@@ -8,7 +8,7 @@ from typing import final
 import anyio
 from sqlalchemy import Connection, delete, select, tuple_
 
-from batuta.store.database import DATABASE_ERRORS, Database, explain_error, is_transient
+from batuta.store.database import Database, DatabaseFailedError, is_transient
 from batuta.store.models import RUNS
 from batuta.store.partitions import drop_old_days, prunable_tables
 from batuta.store.responses import RESPONSES
@@ -69,11 +69,11 @@ class RetentionSweeper:
         total = refused = 0
         while True:
             try:
-                found = await self._database.write(lambda one: drop_old_days(one, limit))
-            except DATABASE_ERRORS as error:
+                found = await self._database.run_write(lambda one: drop_old_days(one, limit))
+            except DatabaseFailedError as error:
                 refused += 1
                 if refused >= _DROP_ATTEMPTS or not is_transient(error):
-                    raise explain_error(error, self._database.url) from error
+                    raise
                 await anyio.sleep(_DROP_PAUSE_SECONDS)
                 continue
             if found < 0:

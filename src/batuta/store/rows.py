@@ -245,6 +245,11 @@ def summary_from_row(row: Mapping[str, Any]) -> RunSummary:
     return RunSummary(**values, acted=acted)
 
 
+def summary_from_entry(entry: RunEntry) -> RunSummary:
+    """Return the summary of a run that is not written yet: nobody has judged it."""
+    return summary_from_row({**_run_row(entry), "score": None, "score_comment": None})
+
+
 def take_acting_note(values: dict[str, Any]) -> ActingNote:
     """Take the columns that say who acted out of a row's values, and return them as a note."""
     return ActingNote(**{each.name: values.pop(each.name) for each in fields(ActingNote)})

@@ -9,10 +9,8 @@ from sqlalchemy import URL, Connection, inspect, select, text
 
 from batuta.errors import StoreError
 from batuta.store.database import (
-    DATABASE_ERRORS,
     Database,
     database_name,
-    explain_error,
     is_sqlite,
     open_database,
     parse_url,
@@ -36,20 +34,15 @@ NEW_SQLITE = MIGRATIONS / "new_sqlite.sql"
 
 
 async def stored_revision(database: Database) -> str | None:
-    """Return the schema the database has; None if it has none.
-
-    Raises:
-        OSError: the database cannot be reached.
-    """
-    return await database.read(_read_revision)
+    """Return the schema the database has; None if it has none."""
+    return await database.run_read(_read_revision)
 
 
 async def usable_revision(database: Database) -> str | None:
     """Return the schema of a database that can be read and written now; None if it has none.
 
     Raises:
-        SQLAlchemyError: the database is locked, damaged or fails.
-        OSError: the database cannot be reached.
+        StoreError: the database is locked, damaged or fails.
     """
     return await database.probe(_read_some)
 
@@ -86,16 +79,13 @@ def upgrade_database(target: str | Path | URL) -> None:
         StoreError: the database cannot be used, or is newer than the code.
     """
     url = target if isinstance(target, URL) else parse_url(target)
-    try:
-        asyncio.run(_upgrade_async(url))
-    except DATABASE_ERRORS as error:
-        raise explain_error(error, url) from error
+    asyncio.run(_upgrade_async(url))
 
 
 async def _upgrade_async(url: URL) -> None:
     database = open_database(url, pooled=False)
     try:
-        await database.write(lambda connection: _bring_to_head(connection, url))
+        await database.run_write(lambda connection: _bring_to_head(connection, url))
     finally:
         await database.close()
 

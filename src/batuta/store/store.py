@@ -24,9 +24,7 @@ from batuta.store.audit import AuditTrail
 from batuta.store.budgets import LEASE_SECONDS, Budgets
 from batuta.store.codec import check_format, encode_run, read_run, sql_text
 from batuta.store.database import (
-    DATABASE_ERRORS,
     Database,
-    explain_error,
     is_sqlite,
     open_database,
     parse_url,
@@ -49,6 +47,7 @@ from batuta.store.rows import (
     RequestLabels,
     RunEntry,
     RunSummary,
+    summary_from_entry,
     summary_from_row,
 )
 from batuta.store.run_filter import RunFilter
@@ -150,19 +149,14 @@ class Store:
             check_revision(revision, self.url)
             if revision != HEAD_REVISION:
                 await run_sync(upgrade_database, self.url)
-        except BaseException as error:
+        except BaseException:
             with anyio.CancelScope(shield=True):
                 await database.close()
-            if isinstance(error, DATABASE_ERRORS):
-                raise explain_error(error, self.url) from error
             raise
         self._database = database
-        leases = Leases(database, seconds=LEASE_SECONDS)
-        self._writer = RunWriter(database, leases, self._capacity)
-        self._budgets = Budgets(database, self._writer, leases)
+        self._writer = RunWriter(database, capacity=self._capacity)
         self._tasks = await anyio.create_task_group().__aenter__()
         self._tasks.start_soon(self._writer.work, name="batuta store writer")
-        self._tasks.start_soon(self._budgets.work, name="batuta store budgets")
         return self
 
     async def __aexit__(
@@ -344,6 +338,9 @@ class Store:
     async def summary(self, run_id: str, tenant: str | None = None) -> RunSummary | None:
         """Return the run's summary; None if there is none (of that tenant)."""
         await self._flush_if_possible()
+        entry = self._open_writer.find(RunId(run_id))
+        if entry is not None and entry.keep and tenant in {None, entry.tenant}:
+            return summary_from_entry(entry)
         rows = await self._rows(select(RUNS).where(*run_filter(run_id, tenant)))
         return summary_from_row(rows[0]) if rows else None
 
@@ -389,9 +386,9 @@ class Store:
         with anyio.move_on_after(_READY_SECONDS):
             try:
                 revision = await usable_revision(self._database)
-            except DATABASE_ERRORS as error:
+            except StoreError as error:
                 if self._was_ready:  # it may be asked every second
-                    _LOG.warning("the store is not ready: %s", explain_error(error, self.url))
+                    _LOG.warning("the store is not ready: %s", error)
                 self._was_ready = False
                 return False
         self._was_ready = revision == HEAD_REVISION
@@ -424,8 +421,23 @@ class Store:
 
     @property
     def budgets(self) -> Budgets:
-        """The budgets that are left."""
+        """The budgets that are left, looked after from now on: see `look_after_budgets`."""
+        self.look_after_budgets()
         return self._require_open(self._budgets)
+
+    def look_after_budgets(self) -> None:
+        """Renew from now on what this process reserves, and end what killed ones have reserved.
+
+        A server does so from its start, whoever of its callers has a budget; whoever writes a few
+        runs and closes would have seen no process silent for long enough to end anything.
+        """
+        database, writer = self.database, self._open_writer
+        if self._budgets is None:
+            writer.leases = leases = Leases(database, seconds=LEASE_SECONDS)
+            self._budgets = Budgets(database, writer, leases)
+            self._require_open(self._tasks).start_soon(
+                self._budgets.work, name="batuta store budgets"
+            )
 
     @property
     def refusals(self) -> RefusalLog:
@@ -460,7 +472,8 @@ class Store:
         assert self._writer is not None  # noqa: S101 - entered
         database, failure = self.database, None
         with anyio.CancelScope(shield=True):
-            await self.budgets.close()
+            if self._budgets is not None:
+                await self._budgets.close()
             if self._refusals is not None:
                 await self._refusals.close()
             try:
@@ -468,8 +481,9 @@ class Store:
             except StoreError as error:
                 failure = error
             else:
-                await self.budgets.give_back_leases()
-            self._database = self._responses = self._refusals = None
+                if self._budgets is not None:
+                    await self._budgets.give_back_leases()
+            self._database = self._responses = self._refusals = self._budgets = None
             await database.close()
         return failure
 

@@ -24,9 +24,8 @@ from batuta.core import RunId
 from batuta.errors import StoreError
 from batuta.store.codec import FORMAT
 from batuta.store.database import (
-    DATABASE_ERRORS,
     Database,
-    explain_error,
+    DatabaseFailedError,
     insert_statement,
     is_partitioned,
     is_row_error,
@@ -112,9 +111,12 @@ _LOG = logging.getLogger(__name__)
 class RunWriter:
     """Takes runs without waiting and writes them in batches, in order."""
 
-    def __init__(self, database: Database, leases: Leases, capacity: int = QUEUE_CAPACITY) -> None:
+    def __init__(
+        self, database: Database, leases: Leases | None = None, capacity: int = QUEUE_CAPACITY
+    ) -> None:
         self._database = database
-        self._leases = leases
+        self.leases = leases
+        """The money that runs may have from memory; None: no budget was asked for yet."""
         self._capacity = capacity
         self._pending: dict[RunId, RunEntry] = {}  # in order; a batch being written is its head
         self._queued = 0
@@ -236,7 +238,7 @@ class RunWriter:
             # Shielded: a connection cancelled in mid-statement is thrown away with its thread.
             with anyio.CancelScope(shield=True):
                 await self._write(await run_sync(_pack_all, batch))
-        except DATABASE_ERRORS as error:
+        except DatabaseFailedError as error:
             self._record_failure(error)
             return False
         self._remove_written(batch)
@@ -245,7 +247,7 @@ class RunWriter:
     async def _write(self, packed: Sequence[PackedRun]) -> None:
         try:
             await self._transact(packed)
-        except DATABASE_ERRORS as error:
+        except DatabaseFailedError as error:
             if not is_row_error(error):
                 raise
             for one in packed:
@@ -256,7 +258,7 @@ class RunWriter:
         for attempt in (one, replace(one, body=None)):
             try:
                 await self._transact((attempt,))
-            except DATABASE_ERRORS as error:
+            except DatabaseFailedError as error:
                 if not is_row_error(error):
                     raise
             else:
@@ -265,23 +267,24 @@ class RunWriter:
         _LOG.error("the database refused a run: %r", one.row)
         try:
             await self._transact((replace(one, row=None, body=None),))
-        except DATABASE_ERRORS as error:
+        except DatabaseFailedError as error:
             if not is_row_error(error):
                 raise
             _LOG.error("the database refused a run's money: %r", one.lines)
 
     async def _transact(self, packed: Sequence[PackedRun]) -> None:
         held = [one.reservation for one in packed if one.reservation is not None]
-        if not any(map(self._leases.find, held)):
-            await self._database.write(lambda connection: _write_runs(connection, packed))
+        leases = self.leases
+        if leases is None or not any(map(leases.find, held)):
+            await self._database.run_write(lambda connection: _write_runs(connection, packed))
             return
-        async with self._leases.turn:
-            leased = {name: run for name in held if (run := self._leases.find(name))}
+        async with leases.turn:
+            leased = {name: run for name in held if (run := leases.find(name))}
             changes = LeaseChanges()
-            await self._database.write(
+            await self._database.run_write(
                 lambda connection: _write_runs(connection, packed, leased, changes)
             )
-            self._leases.note_changes(leased.values(), changes)
+            leases.note_changes(leased.values(), changes)
 
     def _remove_written(self, batch: tuple[RunEntry, ...]) -> None:
         for entry in batch:
@@ -291,13 +294,13 @@ class RunWriter:
         self.failure = None
         self._progress.notify()
 
-    def _record_failure(self, error: Exception) -> None:
+    def _record_failure(self, error: DatabaseFailedError) -> None:
         self._failures += 1
         self._streak += 1
         if not is_transient(error) or self._streak >= _MAX_LOCKED_ATTEMPTS:
             if self.failure is None:
-                _LOG.error("runs cannot be written: %s", explain_error(error, self._database.url))
-            self.failure = explain_error(error, self._database.url)
+                _LOG.error("runs cannot be written: %s", error)
+            self.failure = StoreError(str(error))  # without what its traceback holds
         self._progress.notify()
 
 

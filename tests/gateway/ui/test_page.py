@@ -225,6 +225,35 @@ async def test_a_tenants_run_is_stopped_and_heard_by_nobody_else(keyed, browse):
         assert (await stop(admin, run_id, await token_of(admin, "/ui/runs")))[0] == 303
 
 
+async def test_who_watches_a_run_hears_no_more_of_it_once_their_key_has_ended(keyed, browse):
+    people, keys = [], []
+    for _ in range(2):
+        key, issued = keyed.call(keyed.store.keys.create, keyed.mint, "watches", "tests")
+        keys.append(key.id)
+        people.append(browse(keyed))
+        await sign_in(people[-1], issued.text)
+    asks, watches = people
+    async with going_on(asks, watched=False) as run_id:
+        address, heard, begun = f"/ui/runs/{run_id}/events", [], anyio.Event()
+
+        async def watch():
+            async with watches.get(address) as response:
+                begun.set()
+                heard.append(await response.text())
+
+        with anyio.fail_after(30):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(watch)
+                await begun.wait()
+                await events_until(watches, address, b"opened")
+                revoke = f"/v1/admin/keys/{keys[1]}/revoke"
+                async with asks.post(revoke, headers={"authorization": f"Bearer {ADMIN}"}) as done:
+                    assert done.status == 200
+        assert "revoked" in heard[0].rpartition("event: failed")[2]
+        names, _ = await events_until(asks, address, b"spoke")
+        assert names[-1] == "spoke", "the run goes on"
+
+
 async def test_a_server_that_stops_keeps_what_a_run_of_the_page_has_spent(tmp_path):
     with PageServer(tmp_path).open() as app_state:
         async with aiohttp.ClientSession(app_state.url) as http:

@@ -48,8 +48,7 @@ from batuta.gateway.ui.workflow_layout import WIDTH as ACROSS
 from batuta.lab.worlds.simulated import rehearsal_config
 from batuta.rendering.answer import render_answer
 from batuta.rendering.difference import compare_texts, diff_words
-from batuta.rendering.markdown import render_markdown
-from batuta.rendering.mathml import render_mathml
+from batuta.rendering.markdown import render_markdown, render_mathml
 from batuta.store import encode_run
 from batuta.store.codec import decode_run
 from gateway.ui.learned import write_learning

@@ -63,6 +63,21 @@ def calibrated(tmp_path, calibration):
     (tmp_path / "out" / "results.jsonl").write_text(calibration)
 
 
+def test_results_of_other_questions_in_the_folder_are_told_and_count_in_no_figure(run, calibrated):
+    def measure(*args):
+        done = run("--systems", "best-single", "--json", *args)
+        assert done.exit_code == 0, done.output
+        return json.loads(done.stdout)["systems"]["best-single"]["n"], done.stderr
+
+    told = "also has 4 runs of these systems with other questions, seeds, workers or settings"
+    n, said = measure("--limit", "6")
+    assert n == 6 and "also has" not in said
+    n, said = measure("--limit", "2")
+    assert n == 2 and told in said
+    n, said = measure("--limit", "6")
+    assert n == 6 and "also has" not in said
+
+
 @pytest.fixture
 def environ(tmp_path):
     keys = ("API_KEY", "BASE_URL", "OLLAMA", "BATUTA")

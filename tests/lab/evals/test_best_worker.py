@@ -11,8 +11,7 @@ import pytest
 
 from batuta.core import Pool, Price, Skill, Worker, WorkerId
 from batuta.lab.evals import EvalOptions, ResultLog, forecast_parts
-from batuta.lab.evals.best_worker import explain_best
-from batuta.lab.evals.evaluation import EvalPart
+from batuta.lab.evals.evaluation import EvalPart, explain_best
 from batuta.lab.evals.markdown_report import render_markdown, report_headline
 from batuta.lab.evals.report import build_report
 from batuta.lab.learners.history import History

@@ -10,8 +10,7 @@ from record import made_up
 
 from batuta.errors import ConfigError
 from batuta.lab.evals import EvalOptions, ResultLog, evaluate_parts
-from batuta.lab.evals.pool_change import PoolChange
-from batuta.lab.evals.recorded_sets import make_record_parts
+from batuta.lab.evals.recorded_sets import PoolChange, make_record_parts
 
 pytestmark = pytest.mark.anyio
 SYSTEMS = ("best-single", "mini", "knn", "avengers-pro", "cascade", "vote", "oracle")

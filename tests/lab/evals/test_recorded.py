@@ -15,12 +15,12 @@ from record import MODELS, made_up
 from batuta.core import Pool, Question, Reply, WorkerId
 from batuta.errors import ConfigError, SourceError
 from batuta.lab.baselines import SolverContext
-from batuta.lab.baselines.answer_cache import AnswerCache
 from batuta.lab.evals import EvalOptions, ResultLog, evaluate_parts, open_recorded_parts
 from batuta.lab.evals.all_workers import AllWorkers, Vote, oracle_score, skill_oracle_score
 from batuta.lab.evals.markdown_report import render_markdown, table_rows
 from batuta.lab.evals.recorded_sets import make_record_parts
 from batuta.lab.evals.report import build_report
+from batuta.lab.evals.subject import AnswerCache
 from batuta.lab.evals.systems import runnable_systems
 from batuta.lab.tasks.recorded import ReplayPool
 from data_folder import needs_data

@@ -12,8 +12,7 @@ import pytest
 from test_paid import QUESTIONS, SYSTEMS, asked, said_by, started, written
 
 from batuta.lab.evals import EvalOptions, EvalPart, ResultLog, evaluate_parts, open_tasks
-from batuta.lab.evals.remote import RemoteTrials
-from batuta.lab.evals.setup import SubjectSetup
+from batuta.lab.evals.setup import RemoteTrials, SubjectSetup
 from fakes.executors import Pickling
 from fakes.openai import FakeOpenAI
 from store.conftest import postgres  # noqa: F401 - a fixture

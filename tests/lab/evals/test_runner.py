@@ -22,6 +22,7 @@ from batuta.lab.evals import EvalOptions, ResultLog, TaskSet
 from batuta.lab.evals.grading import open_answer_grader
 from batuta.lab.evals.markdown_report import render_markdown, table_rows
 from batuta.lab.evals.report import build_report
+from batuta.lab.evals.result_log import RESULTS_FILE
 
 pytestmark = pytest.mark.anyio
 
@@ -285,6 +286,26 @@ class TestLedger:
             assert ledger.is_done(result("t0").key) and ledger.is_done(result("t1").key)
         assert len(path.read_bytes().splitlines()) == 2
 
+    def test_a_whole_line_without_its_end_is_kept(self, tmp_path):
+        with ResultLog(tmp_path) as ledger:
+            ledger.add(result("t0"))
+            ledger.add(result("t1"))
+            path = ledger.path
+        path.write_bytes(path.read_bytes().removesuffix(b"\n"))
+        with ResultLog(tmp_path) as ledger:
+            assert ledger.is_done(result("t1").key), "it would be paid again"
+            ledger.add(result("t2"))
+        with ResultLog(tmp_path) as ledger:
+            assert all(ledger.is_done(result(task).key) for task in ("t0", "t1", "t2"))
+
+    @pytest.mark.parametrize("text", [b"notes of mine", b'x\n{"key": "torn', b"\xff\x00"])
+    def test_a_file_that_is_refused_stays_as_it_is(self, tmp_path, text):
+        path = tmp_path / RESULTS_FILE
+        path.write_bytes(text)
+        with pytest.raises(StoreError, match=r"results\.jsonl, line 1 is not a result"):
+            ResultLog(tmp_path)
+        assert path.read_bytes() == text
+
     def test_two_evaluations_cannot_write_to_one_folder(self, tmp_path):
         """Another process holds it; killed, it holds it no longer."""
         code = (
@@ -338,6 +359,7 @@ from dataclasses import replace
 from evaluated import evaluate_task_set, subject, task_set
 from batuta.lab.evals import EvalOptions, ResultLog
 from batuta.lab.evals.report import build_report
+from batuta.lab.evals.result_log import RESULTS_FILE
 
 log = os.open("calls.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from evaluated import subject
 
-from batuta.config.presets import PATTERNS, open_patterns
+from batuta.config.conductors import PATTERNS, open_patterns
 from batuta.errors import ConfigError
 from batuta.guardrails import Guardrails
 from batuta.guardrails.grounded import GroundedAction, GroundedPolicy

@@ -9,7 +9,7 @@ from batuta.embedded.policy import ConductorCard
 from batuta.engine import conduct
 from batuta.errors import ConfigError
 from batuta.lab.train.episodes import Episode, render_chat_prompt
-from batuta.lab.train.tokenizer import make_tokenizer
+from batuta.lab.train.model import make_tokenizer
 from batuta.language import PromptOptions
 from fakes import FakeOpenAI
 

@@ -16,9 +16,8 @@ import torch
 import transformers
 
 from batuta.lab.train.conductor_training import train_conductor
-from batuta.lab.train.model import make_model
-from batuta.lab.train.tokenizer import make_tokenizer
-from batuta.lab.train.warmup_stage import run_warmup
+from batuta.lab.train.model import make_model, make_tokenizer
+from batuta.lab.train.warmup import run_warmup
 from fakes.command_line import CommandLine
 from lab.train.stage import LEARNING, NETWORK, POLICY, settings
 
@@ -46,7 +45,7 @@ def make_once(factory, name, make) -> Path:
 def training_line():
     """Starts `batuta` without loading the libraries of training each time: that takes many seconds."""
     with CommandLine(
-        "batuta.lab.train.conductor_training", "batuta.lab.train.warmup_stage", "batuta.lab.train.distil_stage"
+        "batuta.lab.train.conductor_training", "batuta.lab.train.warmup", "batuta.lab.train.distil_stage"
     ) as found:  # fmt: skip
         yield found
 

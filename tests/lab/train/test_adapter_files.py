@@ -8,8 +8,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from batuta.embedded.adapters import is_adapter
 from batuta.errors import ConfigError
-from batuta.lab.train.adapter_files import export_adapter
-from batuta.lab.train.gguf_files import rotate_rows
+from batuta.lab.train.gguf_files import export_adapter, rotate_rows
 from lab.train.stage import LIBRARIES
 
 gguf = pytest.importorskip("gguf")

@@ -7,11 +7,13 @@ import shutil
 import pytest
 import torch
 from rich.console import Console
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from batuta.errors import ConfigError
+from batuta.errors import ConfigError, StoreError
 from batuta.gateway.ui.learning import read_lines
 from batuta.lab.commands.train import format_metrics
+from batuta.lab.train.checkpoint_files import report_unsaved
 from batuta.lab.train.conductor_training import find_checkpoint, last_checkpoint, train_conductor
 from batuta.lab.train.live_view import watch_training
 from batuta.lab.train.model import load_policy, make_model
@@ -158,6 +160,39 @@ def test_figures_that_are_no_numbers_are_null_and_their_step_stays(tmp_path):
         assert lines[1] == {"step": 2, "loss": None, "x": None}
 
 
+def test_a_line_that_is_cut_or_damaged_is_skipped_by_whoever_reads(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.add_metrics({"step": 1, "loss": 0.5})
+    good = json.dumps({"step": 2, "draft": "größer"}, ensure_ascii=False).encode()
+    damaged = [
+        b"\xff\xfe\x00",
+        b"[]",
+        b"7",
+        b'{"a": 1}',
+        b'{"step": "x"}',
+        good[: good.index(b"\xb6")],
+    ]
+    for name in ("metrics.jsonl", "samples.jsonl"):
+        with (tmp_path / name).open("ab") as file:
+            file.write(b"\n".join([*([good] if name == "metrics.jsonl" else []), *damaged]))
+    assert [line["step"] for line in read_jsonl(tmp_path / "metrics.jsonl")] == [1, 2]
+    assert read_jsonl(tmp_path / "samples.jsonl") == []
+    console = Console(width=120, record=True, file=io.StringIO())
+    watch_training(tmp_path, console, once=True)
+    folder.rewind(1)
+    assert [line["step"] for line in read_jsonl(tmp_path / "metrics.jsonl")] == [1]
+
+
+def test_a_disk_that_is_full_takes_no_line_of_a_training_that_is_resumed(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.add_metrics({"step": 1, "loss": 0.5})
+    before = (tmp_path / "metrics.jsonl").read_bytes()
+    (tmp_path / "metrics.jsonl.new").symlink_to("/dev/full")
+    with pytest.raises(StoreError, match=r"metrics\.jsonl cannot be written: No space left"):
+        folder.rewind(1)
+    assert (tmp_path / "metrics.jsonl").read_bytes() == before
+
+
 @pytest.mark.parametrize("skipped", [0.0, 1.0])
 def test_skipped_steps_are_seen_by_who_watches(tmp_path, skipped):
     folder = RunFolder(tmp_path)
@@ -171,3 +206,12 @@ def test_skipped_steps_are_seen_by_who_watches(tmp_path, skipped):
 def test_a_skipped_step_is_said():
     assert "skipped" in format_metrics({"loss": None, "reward": 0.5, "skipped": 1.0})
     assert "skipped" not in format_metrics({"loss": 0.1, "skipped": 0.0})
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(28, "No space left"), SafetensorError("I/O error: full")]
+)
+def test_a_checkpoint_that_cannot_be_written_is_one_sentence(error):
+    with pytest.raises(StoreError, match=r"^out/checkpoints cannot be written \(.*--resume"):
+        with report_unsaved("out/checkpoints"):
+            raise error

@@ -14,8 +14,7 @@ from typer.testing import CliRunner
 from batuta.cli import app
 from batuta.errors import ConfigError, StoreError
 from batuta.lab.tasks.question_keys import text_key
-from batuta.lab.train.distil_sources import read_examples
-from batuta.lab.train.distil_stage import run_distillation
+from batuta.lab.train.distil_stage import read_examples, run_distillation
 from batuta.lab.train.fit_checkpoint import FitCheckpoint
 from batuta.lab.train.fitting import Drill, TrainingExample, add_gradients
 from batuta.lab.train.model import load_policy

@@ -13,14 +13,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from batuta.conductors.open_conductor import open_trained
+from batuta.config.conductors import open_trained
 from batuta.core import Plan, PlanningContext, Pool, Question, Step, Workflow
 from batuta.embedded.policy import ConductorCard, is_policy
 from batuta.errors import ConfigError
 from batuta.lab.train.distil_stage import draw_groups
 from batuta.lab.train.episodes import Episode, render_chat_prompt
 from batuta.lab.train.fitting import TrainingExample, fit_examples
-from batuta.lab.train.gguf_files import export_gguf, find_gguf, import_gguf
+from batuta.lab.train.gguf_files import export_gguf, import_gguf
+from batuta.lab.train.gguf_source import find_gguf
 from batuta.lab.train.model import load_policy, save_stage
 from batuta.lab.worlds.world2 import draw_world2_tasks, world2_pool
 from batuta.language import PromptOptions, render_workflow

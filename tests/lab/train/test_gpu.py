@@ -12,7 +12,7 @@ from batuta.lab.train.fitting import TrainingExample, add_gradients
 from batuta.lab.train.model import load_policy
 from batuta.lab.train.rejection_sampling import run_rejection_sampling
 from batuta.lab.train.sampler import GenerateSampler, Sampler
-from batuta.lab.train.warmup_stage import run_warmup
+from batuta.lab.train.warmup import run_warmup
 from lab.train.stage import LIBRARIES, POLICY, metrics, settings
 
 pytestmark = [

@@ -38,14 +38,13 @@ from batuta.lab.train.device import choose_attention
 from batuta.lab.train.distil_stage import draw_groups, run_distillation
 from batuta.lab.train.episodes import Episode, render_chat_prompt
 from batuta.lab.train.fitting import TrainingExample, add_gradients, fit_examples
-from batuta.lab.train.gguf_files import export_gguf, find_gguf, import_gguf
-from batuta.lab.train.model import freeze_lower_layers, load_policy, save_stage
+from batuta.lab.train.gguf_files import export_gguf, import_gguf
+from batuta.lab.train.gguf_source import find_gguf
+from batuta.lab.train.model import freeze_lower_layers, load_policy, make_tokenizer, save_stage
 from batuta.lab.train.questions import draw_questions
 from batuta.lab.train.sampler import GenerateSampler, Sampler, open_sampler
 from batuta.lab.train.settings import LoraSettings, WarmupSettings
-from batuta.lab.train.tokenizer import make_tokenizer
-from batuta.lab.train.warmup import warmup_texts
-from batuta.lab.train.warmup_stage import run_warmup
+from batuta.lab.train.warmup import run_warmup, warmup_texts
 from batuta.lab.worlds.world2 import world2_pool
 from batuta.language import PromptOptions, conductor_request, parse_workflow, render_workflow
 from batuta.language.instructions import InstructionKind, classify_instruction
@@ -313,6 +312,21 @@ class TestErrors:
         (tmp_path / "text.gguf").write_text("no weights")
         with pytest.raises(ConfigError, match=r"is no GGUF file|gguf; install it"):
             import_gguf(str(tmp_path / "text.gguf"), tmp_path / "out")
+
+    def test_a_file_that_is_not_there_is_looked_for_before_torch_is_loaded(self):
+        code = (
+            "import sys\n"
+            "from batuta.errors import ConfigError\n"
+            "from batuta.lab.commands.train import export_model, import_model\n"
+            "for refused in (lambda: import_model('no.gguf'), lambda: export_model('p', 'no.gguf', 'o')):\n"
+            "    try:\n"
+            "        refused()\n"
+            "    except ConfigError as error:\n"
+            "        print(error, {'torch', 'transformers'} & sys.modules.keys())\n"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+        sentence = "there is no file no.gguf; name a GGUF file, or one of: smollm2 set()"
+        assert done.stdout.decode().splitlines() == [sentence] * 2, done.stderr
 
     @pytest.mark.skipif(weights() is not None, reason="the package is installed")
     def test_a_package_that_is_missing(self):

@@ -10,8 +10,13 @@ from batuta.embedded.policy import ConductorCard
 from batuta.errors import ConfigError
 from batuta.lab.train.conductor_training import policy_card
 from batuta.lab.train.device import choose_attention
-from batuta.lab.train.model import load_policy, make_model, read_tokenizer, save_stage
-from batuta.lab.train.tokenizer import make_tokenizer
+from batuta.lab.train.model import (
+    load_policy,
+    make_model,
+    make_tokenizer,
+    read_tokenizer,
+    save_stage,
+)
 from lab.train.stage import LIBRARIES, ONE, TWO, settings
 
 pytestmark = LIBRARIES

@@ -39,11 +39,10 @@ from batuta.lab.train.machine import (
     supported_vllm,
     vllm_problem,
 )
-from batuta.lab.train.model import load_policy, make_model
+from batuta.lab.train.model import load_policy, make_model, make_tokenizer
 from batuta.lab.train.preflight import check_training
 from batuta.lab.train.questions import draw_questions
 from batuta.lab.train.settings import TrainSettings, WarmupSettings
-from batuta.lab.train.tokenizer import make_tokenizer
 from batuta.lab.train.warmup import fit_warmup
 from batuta.language.prompt import PREFILL
 from fakes import FakeAnthropic, FakeGemini, FakeOpenAI

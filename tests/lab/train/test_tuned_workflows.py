@@ -6,8 +6,7 @@ import pytest
 
 from batuta.errors import ConfigError
 from batuta.lab.tasks.question_keys import text_key
-from batuta.lab.train.distil_sources import WORKFLOWS, read_found_workflows
-from batuta.lab.train.distil_stage import run_distillation
+from batuta.lab.train.distil_stage import WORKFLOWS, read_found_workflows, run_distillation
 from batuta.lab.worlds import draw_tasks, rehearsal_pool
 from lab.train.stage import LIBRARIES, NETWORK, settings
 

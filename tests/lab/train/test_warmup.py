@@ -15,9 +15,8 @@ from batuta.lab import worlds
 from batuta.lab.learners.random_workflows import random_workflow
 from batuta.lab.train import fitting
 from batuta.lab.train.fitting import TrainingExample, add_gradients, fit_examples
-from batuta.lab.train.model import make_model
+from batuta.lab.train.model import END, PAD, make_model, make_tokenizer
 from batuta.lab.train.settings import WarmupSettings
-from batuta.lab.train.tokenizer import END, PAD, make_tokenizer
 from batuta.lab.train.warmup import (
     ROLE_ASSIGNMENTS,
     apply_role_assignment,

@@ -10,8 +10,8 @@ from batuta.lab.evals.task_sets import task_family
 from batuta.lab.tune.call_limit import best_places, find_call_weight, mean_calls
 from batuta.lab.tune.candidate_runner import CallMeter, CandidateRunner
 from batuta.lab.tune.grouping import ease_bounds, group_questions
-from batuta.lab.tune.keep_limit import build_within
 from batuta.lab.tune.library import Candidate, CandidateStep, StepRole
+from batuta.lab.tune.selection import build_within
 from batuta.lab.tune.stages import ULTRA
 from batuta.lab.tune.systems import BY_CELL, ONE_FOR_ALL, SystemTable
 from batuta.usage import ASSUMED_PRICE

@@ -19,8 +19,8 @@ from batuta.lab.tune.context import TuneContext, TuneSettings
 from batuta.lab.tune.decision import recommend_systems
 from batuta.lab.tune.expected_gain import SURE_ENOUGH, ExpectedGain, expect_gain
 from batuta.lab.tune.judge import MARGIN, Comparison, Verdict, least_difference, verdict_of
+from batuta.lab.tune.judgement import LEVELS, divide_into_looks
 from batuta.lab.tune.library import Candidate
-from batuta.lab.tune.looks import LEVELS, divide_into_looks
 from batuta.lab.tune.measuring import run_systems
 from batuta.lab.tune.parts import split_questions
 from batuta.lab.tune.result import TuneResult

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from batuta.clients import ScriptedClient
-from batuta.conductors.open_conductor import open_conductor
 from batuta.conductors.prompted import ConductorOptions
 from batuta.conductors.sessions.review import JUDGE
+from batuta.config.conductors import open_conductor
 from batuta.config.served_systems import ultra_system
 from batuta.core import Limits, Pool, Question
 from batuta.engine.solver import SolverContext

@@ -232,8 +232,8 @@ async def _outcome(runner):
     planned = plan(1, [Candidate.single(CHECKS.workers[0])])
     try:
         whole = await runner.run_all(planned)
-    except ExceptionGroup as group:
-        return str(group.exceptions[0])
+    except StoreError as error:
+        return str(error)
     return whole, figures(runner, planned)
 
 

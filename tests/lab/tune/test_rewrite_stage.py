@@ -7,7 +7,7 @@ import pytest
 
 from batuta.distribution import install_hint
 from batuta.lab.tune.context import TuneSettings
-from batuta.lab.tune.rewrite_stage import rewrite_workflows
+from batuta.lab.tune.rewriting import rewrite_workflows
 from batuta.lab.tune.spending import Allowance
 
 

@@ -12,9 +12,12 @@ from hypothesis import strategies as st
 from batuta.clients import ScriptedClient
 from batuta.core import Price, Request, Sampling, Usage, Worker, WorkerId, user_message
 from batuta.core.cost_bound import bound_call_cost
-from batuta.errors import LimitReachedError, ProviderOverloadedError
+from batuta.errors import LimitReachedError, ProviderOverloadedError, StoreError
+from batuta.lab.tune.candidate_runner import CallMeter, CandidateRunner
+from batuta.lab.tune.library import Candidate, CandidateStep, StepRole
 from batuta.lab.tune.spending import Allowance, BudgetedClient, PaidCalls, TuneBudget
 from batuta.usage import ASSUMED_PRICE, usage_cost
+from lab.tune.worlds import EXPERTS, grade
 
 PRICES = st.none() | st.builds(
     Price, input=st.decimals("0", "20", places=3), output=st.decimals("0", "90", places=3)
@@ -196,3 +199,22 @@ def test_a_list_of_a_version_before_is_taken_over(tmp_path):
         old.execute("INSERT INTO paid (usd) VALUES ('0.25')")
     with PaidCalls(tmp_path / "paid.db") as paid:
         assert paid.sum_up() == (1, Decimal("0.25")) and paid.read_calls() == {}
+
+
+async def test_a_disk_that_is_full_ends_a_tuning_with_its_sentence(caplog):
+    """It is no fault of a worker, which others would be asked in the place of."""
+    asked = 0
+
+    def write_nothing(_):
+        nonlocal asked
+        asked += 1
+        raise StoreError("calls.db cannot be written: database or disk is full")
+
+    clients = {worker.id: ScriptedClient(write_nothing) for worker in EXPERTS.pool}
+    runner = CandidateRunner(
+        EXPERTS.pool, clients, grade, CallMeter(ASSUMED_PRICE), unknown=ASSUMED_PRICE, concurrency=2
+    )
+    flow = Candidate((CandidateStep(StepRole.SOLVE, next(iter(clients))),))
+    with pytest.raises(StoreError, match="disk is full"):
+        await runner.run_all((task, flow) for task in EXPERTS.tasks(30))
+    assert asked <= 2 and "Traceback" not in caplog.text

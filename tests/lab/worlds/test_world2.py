@@ -24,12 +24,12 @@ from batuta.lab.worlds.world2 import (
     world2_pool,
 )
 from batuta.lab.worlds.world2.questions import (
+    WORDINGS,
     draw_world2_question,
     make_wrong_answer,
     read_world2_question,
 )
-from batuta.lab.worlds.world2.traits import draw_traits
-from batuta.lab.worlds.world2.wordings import WORDINGS
+from batuta.lab.worlds.world2.worker import draw_traits
 from batuta.language.cards import worker_card
 from lab.worlds.test_frozen_world import digest, prompt
 

@@ -21,11 +21,12 @@ from typing import Any, Literal, final
 
 from batuta.clients.anthropic.messages import anthropic_messages, cache_control, system_texts
 from batuta.clients.anthropic.stream import AnthropicStreamAccumulator, parse_message
-from batuta.clients.call import ProviderClient, StreamAccumulator
+from batuta.clients.call import ProviderClient
 from batuta.clients.decoding import ProviderReply
 from batuta.clients.error_mapping import CHOICES, PENALTIES, refuse_fields
 from batuta.clients.http_target import NO_KEY, HttpTarget, Secret
 from batuta.clients.native_search import domain_lists
+from batuta.clients.stream_reading import StreamAccumulator
 from batuta.clients.transport import HttpTransport
 from batuta.core import NativeSearch, Request, Role, Tool, Worker
 from batuta.core.cost_bound import THINKING_TOKENS

@@ -9,8 +9,6 @@ from typing import Any, final
 from batuta.clients.decoding import (
     ErrorReply,
     ProviderReply,
-    ToolCallAccumulator,
-    arguments_text,
     as_array,
     as_count,
     as_object,
@@ -21,13 +19,14 @@ from batuta.clients.decoding import (
     load_json,
     need_string,
     raise_counts,
+    read_finish,
     resolve_finish,
     take_foreign,
     with_own_names,
 )
 from batuta.clients.error_mapping import find_stated_error
-from batuta.clients.finish_reasons import read_finish
 from batuta.clients.native_search import SearchReader, call_error
+from batuta.clients.tool_turns import ToolCallAccumulator, arguments_text
 from batuta.core import Citation, Delta, Finish, Reply, Thought, Usage
 
 _COUNTS = ("input_tokens", "output_tokens")

@@ -13,13 +13,14 @@ from functools import cache
 from typing import Any, final
 from urllib.parse import quote
 
-from batuta.clients.call import ProviderClient, StreamAccumulator, min_cap
+from batuta.clients.call import ProviderClient, min_cap
 from batuta.clients.decoding import ProviderReply
 from batuta.clients.error_mapping import refuse_fields
 from batuta.clients.gemini.messages import gemini_contents, system_texts
 from batuta.clients.gemini.stream import GeminiStreamAccumulator, parse_response
 from batuta.clients.http_target import NO_KEY, HttpTarget, Secret
 from batuta.clients.native_search import find_native
+from batuta.clients.stream_reading import StreamAccumulator
 from batuta.clients.transport import HttpTransport
 from batuta.core import Request, Tool, Worker
 from batuta.core.worker import IMAGE

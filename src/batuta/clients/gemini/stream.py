@@ -11,8 +11,6 @@ from batuta.clients.data_url import read_picture
 from batuta.clients.decoding import (
     ErrorReply,
     ProviderReply,
-    ToolCallAccumulator,
-    arguments_text,
     as_array,
     as_count,
     as_object,
@@ -23,14 +21,14 @@ from batuta.clients.decoding import (
     is_wrong_count,
     load_json,
     raise_counts,
+    read_finish,
     resolve_finish,
     take_foreign,
     with_own_names,
 )
 from batuta.clients.error_mapping import find_stated_error
-from batuta.clients.finish_reasons import read_finish
 from batuta.clients.native_search import SearchReader
-from batuta.clients.tool_turns import GivenBack
+from batuta.clients.tool_turns import GivenBack, ToolCallAccumulator, arguments_text
 from batuta.core import Citation, Delta, Finish, Image, Reply, Usage
 
 _COUNTS = ("promptTokenCount", "candidatesTokenCount")

@@ -13,15 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
 
-from batuta.clients.decoding import (
-    MAX_TOOL_CALLS,
-    ToolCallAccumulator,
-    arguments_text,
-    as_object,
-    as_string,
-    dump_json,
-    need_string,
-)
+from batuta.clients.decoding import MAX_TOOL_CALLS, as_object, as_string, dump_json, need_string
+from batuta.clients.tool_turns import ToolCallAccumulator, arguments_text
 from batuta.core import Delta, ToolCall
 
 _MAX_NAME_CHARACTERS = 1024

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, final
 
-from batuta.clients.adaptations import Kind
+from batuta.clients.adaptations import Kind, merge_first_system_messages
 from batuta.clients.anthropic.messages import cache_control
-from batuta.clients.call import ProviderClient, StreamAccumulator, min_cap
+from batuta.clients.call import ProviderClient, min_cap
 from batuta.clients.decoding import ProviderReply, as_object
 from batuta.clients.error_mapping import PENALTIES, refuse_fields
 from batuta.clients.http_target import NO_KEY, HttpTarget, Secret
@@ -23,6 +23,8 @@ from batuta.clients.openai.stream import (
     parse_completion,
     reasoning_field_of,
 )
+from batuta.clients.stream_reading import StreamAccumulator
+from batuta.clients.text_tool_calls import complete_with_calls
 from batuta.clients.tool_turns import (
     ANY_ID,
     OPENAI_IDS,
@@ -33,18 +35,21 @@ from batuta.clients.tool_turns import (
 from batuta.clients.transport import HttpTransport
 from batuta.core import (
     Audio,
+    CallListener,
+    Client,
     File,
     Image,
     Message,
+    Reply,
     Request,
     Role,
-    Sampling,
     Text,
     Tool,
     ToolCall,
     ToolResult,
     Worker,
 )
+from batuta.core.conductor import NULL_LISTENER
 from batuta.errors import BadRequestError
 
 
@@ -67,6 +72,9 @@ class ChatDialect:
     """Prefixes of the models that refuse temperature and top_p; to those none is sent."""
     developer: bool = False
     """Whether the role `developer` is known; elsewhere it becomes `system`."""
+    merges_system: bool = False
+    """Whether the messages of the system that come first are sent as one: many templates take a
+    single one, and some ignore a second one."""
     prefill: bool = False
     """Whether the server can continue an assistant's message that is not finished."""
     reasoning_field: str = ""
@@ -94,7 +102,6 @@ class ChatDialect:
     """Adaptations that apply from the first request on, without waiting for a refusal."""
 
 
-_NO_SAMPLING = Sampling()
 _WITH_TOOLS = (Role.ASSISTANT, Role.TOOL)
 """The roles of whoever may call tools, or tell what came out."""
 _GIVES_REASONING = re.compile(
@@ -104,9 +111,8 @@ _GIVES_REASONING = re.compile(
 """Matches models whose servers accept reasoning back with tool turns; some demand it."""
 _OPENAI_REASONING_MODELS = ("o1", "o3", "o4", "gpt-5", "gpt-6", "gpt-oss")
 
-_PLAIN = ("merge_first_system_messages",)
-"""Many templates take a single system message, and some ignore a second one."""
-COMPATIBLE_DIALECT = ChatDialect(adapt=_PLAIN)
+_SYSTEM = (Role.SYSTEM, Role.DEVELOPER)
+COMPATIBLE_DIALECT = ChatDialect(merges_system=True)
 """Any other server; also Ollama and llama.cpp."""
 OPENAI_DIALECT = ChatDialect(
     max_tokens="max_completion_tokens",
@@ -121,7 +127,7 @@ OPENAI_DIALECT = ChatDialect(
 )
 AZURE = replace(OPENAI_DIALECT, key_header="api-key")
 """Azure OpenAI's v1 API; a model is the name of a deployment."""
-PREFILL_DIALECT = ChatDialect(prefill=True, adapt=_PLAIN)
+PREFILL_DIALECT = ChatDialect(prefill=True, merges_system=True)
 """vLLM and SGLang."""
 OPENROUTER_DIALECT = ChatDialect(
     effort="reasoning",
@@ -165,6 +171,25 @@ class OpenAIChatClient(ProviderClient):
 
 
 @final
+class TextCallClient:
+    """Calls `inner`, whose answers may have calls of tools in their text."""
+
+    def __init__(self, inner: Client, worker: Worker) -> None:
+        self.inner = inner
+        self.worker = worker
+
+    def __repr__(self) -> str:
+        return repr(self.inner)
+
+    async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
+        """Return `inner`'s reply with its calls as calls."""
+        takes_calls = request.tools and request.tool_choice != "none"
+        if not takes_calls or request.sampling.logprobs is not None:
+            return await self.inner.complete(request, listener)
+        return await complete_with_calls(self.inner, request, listener)
+
+
+@final
 class OpenAIChatAdapter:
     """The dialect as pure functions."""
 
@@ -202,6 +227,8 @@ class OpenAIChatAdapter:
     def _messages(self, request: Request) -> list[dict[str, Any]]:
         """Write the conversation, with the thoughts of this model in its turns."""
         messages, sent = request.messages, list[dict[str, Any]]()
+        if self._dialect.merges_system and len(messages) > 1 and messages[1].role in _SYSTEM:
+            messages = merge_first_system_messages(request).messages
         if any(message.role in _WITH_TOOLS for message in messages):
             usual = OPENAI_IDS if self._dialect.own_efforts else ANY_ID
             messages = fit_tool_turns(messages, rule_of_model(self._model, usual))
@@ -229,7 +256,7 @@ class OpenAIChatAdapter:
 
     def _add_sampling(self, body: dict[str, Any], request: Request) -> None:
         sampling, dialect = request.sampling, self._dialect
-        if sampling == _NO_SAMPLING:
+        if sampling.is_empty:
             _put_if_set(body, dialect.max_tokens, request.max_output)
             return
         if not self._model.startswith(dialect.fixed_sampling or ("\0",)):

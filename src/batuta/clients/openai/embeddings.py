@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any, final
 
-from batuta.clients.call import ProviderClient, StreamAccumulator
+from batuta.clients.call import ProviderClient
 from batuta.clients.decoding import ErrorReply, ProviderReply, as_count, as_string
 from batuta.clients.http_target import Secret
 from batuta.clients.openai.client import ChatDialect, openai_target
 from batuta.clients.openai.stream import OpenAIStreamAccumulator, parse_usage
+from batuta.clients.stream_reading import StreamAccumulator
 from batuta.clients.transport import HttpTransport
 from batuta.core import CallListener, Message, Reply, Request, Text, Worker
 from batuta.core.conductor import NULL_LISTENER

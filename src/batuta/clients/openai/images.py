@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any, final
 
-from batuta.clients.call import ProviderClient, StreamAccumulator
+from batuta.clients.call import ProviderClient
 from batuta.clients.data_url import read_picture, read_picture_address
 from batuta.clients.decoding import ErrorReply, ProviderReply, as_count, as_object, as_string
 from batuta.clients.error_mapping import CHOICES, PENALTIES, refuse_fields
 from batuta.clients.http_target import Secret
 from batuta.clients.openai.client import ChatDialect, openai_target
 from batuta.clients.openai.stream import OpenAIStreamAccumulator
+from batuta.clients.stream_reading import StreamAccumulator
 from batuta.clients.transport import HttpTransport
 from batuta.core import CallListener, Delta, Image, Reply, Request, Role, Usage, Worker
 from batuta.core.conductor import NULL_LISTENER

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any, final
 
-from batuta.clients.call import ProviderClient, StreamAccumulator, min_cap
+from batuta.clients.call import ProviderClient, min_cap
 from batuta.clients.decoding import ProviderReply
 from batuta.clients.error_mapping import CHOICES, PENALTIES, refuse_fields
 from batuta.clients.http_target import NO_KEY, Secret
@@ -21,6 +21,7 @@ from batuta.clients.native_search import domain_lists, find_native, without_nati
 from batuta.clients.openai.client import ChatDialect, OpenAIChatClient, openai_target
 from batuta.clients.openai.models import reasoning_effort
 from batuta.clients.openai.responses_stream import ResponsesStreamAccumulator, parse_response
+from batuta.clients.stream_reading import StreamAccumulator
 from batuta.clients.tool_turns import OPENAI_IDS, fit_tool_turns
 from batuta.clients.transport import HttpTransport
 from batuta.core import (

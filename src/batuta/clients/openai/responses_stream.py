@@ -11,8 +11,6 @@ from batuta.clients.decoding import (
     MAX_TOOL_CALLS,
     ErrorReply,
     ProviderReply,
-    ToolCallAccumulator,
-    arguments_text,
     as_array,
     as_count,
     as_object,
@@ -26,13 +24,14 @@ from batuta.clients.decoding import (
     need_string,
     raise_counts,
     read_cache_counts,
+    read_finish,
     resolve_finish,
     take_foreign,
     with_own_names,
 )
 from batuta.clients.error_mapping import find_stated_error
-from batuta.clients.finish_reasons import read_finish
 from batuta.clients.native_search import UNAVAILABLE, SearchReader, page_address
+from batuta.clients.tool_turns import ToolCallAccumulator, arguments_text
 from batuta.core import Citation, Delta, Finish, Image, Reply, Thought, ToolCall, Usage
 from batuta.core.server_tools import WEB_FETCH
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from decimal import Decimal
 from typing import Any, final
 
 from batuta.clients.data_url import read_picture_address
 from batuta.clients.decoding import (
     ErrorReply,
     ProviderReply,
-    ToolCallAccumulator,
-    arguments_text,
     as_array,
     as_count,
     as_object,
@@ -24,23 +23,34 @@ from batuta.clients.decoding import (
     parse_logprobs,
     raise_counts,
     read_cache_counts,
+    read_finish,
     resolve_finish,
     take_foreign,
     with_own_names,
 )
 from batuta.clients.error_mapping import find_stated_error
-from batuta.clients.finish_reasons import read_finish
 from batuta.clients.native_search import SearchReader
 from batuta.clients.openai.call_fragments import (
     CallFragments,
     called_function,
     function_arguments,
 )
-from batuta.clients.stated_cost import stated_usd
-from batuta.clients.tool_turns import GivenBack, has_extra, has_fields, thoughts_to_give_back
-from batuta.core import Delta, Finish, Image, Reply, TokenLogprob, Usage
+from batuta.clients.tool_turns import (
+    GIVEN_BACK,
+    GivenBack,
+    ToolCallAccumulator,
+    arguments_text,
+    has_extra,
+    thoughts_to_give_back,
+)
+from batuta.core import Delta, Finish, Image, Reply, TokenLogprob, ToolCall, Usage
 
 _COUNTS = ("prompt_tokens", "completion_tokens")
+_MOST_USD = 10_000
+"""Dollars of one call at most; more is not believed."""
+_USD_PLACES = 15
+_TICKS = 10_000_000_000
+"""xAI's parts of a dollar."""
 
 
 @final
@@ -60,7 +70,8 @@ class _ChoiceAccumulator:
         """Made when the first call comes."""
         self._logprobs: list[TokenLogprob] = []
         self._images: dict[Image, None] = {}
-        self._cited = SearchReader()
+        self._cited: SearchReader | None = None
+        """Made when the first page is cited."""
         self.finish: Finish | None = None
         self._refused = False
         self._has_words = False
@@ -90,6 +101,12 @@ class _ChoiceAccumulator:
             choice: the choice.
             pages: the addresses that the chunk says the answer rests on.
         """
+        words = None if pages or self.finish is not None else _plain_words(choice)
+        if words is not None:
+            self._has_words = True
+            self._text.append(words)
+            self._length += len(words)
+            return (Delta(text=words, choice=self._number),)
         reason = choice.get("finish_reason")
         if reason and reason != "null":
             self.finish = _parse_finish(choice, reason)
@@ -123,13 +140,15 @@ class _ChoiceAccumulator:
             )
         deltas += self._add_calls(message)
         if pages or message.get("annotations"):
+            if self._cited is None:
+                self._cited = SearchReader()
             _read_cited(self._cited, message, pages)
         return deltas + self.flush() if self.finish is not None else deltas
 
     def _add_calls(self, message: dict[str, Any]) -> list[Delta]:
         """Take in the calls of a fragment, and the fields that go back with the turn."""
         deltas: list[Delta] = []
-        if has_fields(message):
+        if any(map(message.get, GIVEN_BACK)):
             self._fields_to_give_back().add_fields(message)
         for call in _tool_calls_of(message):
             if self._calls is None:
@@ -179,7 +198,7 @@ class _ChoiceAccumulator:
     def flush(self) -> list[Delta]:
         """Tell what waited for more that might have come, and the pages that the text cites."""
         deltas = [] if self._calls is None else self._numbered(self._calls.flush())
-        if named := self._cited.end_text(self._text):
+        if self._cited is not None and (named := self._cited.end_text(self._text)):
             self._text.append(named)
             self._length += len(named)
             deltas.append(Delta(text=named, choice=self._number))
@@ -226,7 +245,8 @@ class OpenAIStreamAccumulator:
         chunk = load_json(data)
         if chunk.get("error") or event == "error":
             raise ErrorReply(chunk if chunk.get("error") else {"error": chunk})
-        raise_counts(self._usage, _usage_of(chunk))
+        if usage := _usage_of(chunk):
+            raise_counts(self._usage, usage)
         self._model = self._model or as_string(chunk.get("model"))
         choices = [as_object(choice) for choice in as_array(chunk.get("choices"))]
         if not choices:
@@ -234,16 +254,21 @@ class OpenAIStreamAccumulator:
                 raise ErrorReply(stated)
             take_foreign(self._usage, chunk, _COUNTS)
             return ()
-        if self._note_field and (name := reasoning_field_of(choices[0].get("delta"))):
-            self._note_field(name)
-            self._note_field = None
         check_choices(len(choices))
         pages = as_array(chunk.get("citations"))
-        return [
+        deltas = [
             delta
             for choice in choices
             for delta in self._choice(choice).add_fragment(choice, pages)
         ]
+        if self._note_field and any(delta.reasoning for delta in deltas):
+            self._tell_field(self._note_field, choices[0].get("delta"))
+        return deltas
+
+    def _tell_field(self, note: Callable[[str], None], message: Any) -> None:
+        if name := reasoning_field_of(message):
+            note(name)
+            self._note_field = None
 
     def _close(self) -> Sequence[Delta]:
         if not self._choices:
@@ -263,6 +288,20 @@ class OpenAIStreamAccumulator:
             check_choices(len(self._choices) + 1)
             known = self._choices[number] = _ChoiceAccumulator(number, self._asked)
         return known
+
+
+_WORDS = frozenset({"role", "content"})
+
+
+def _plain_words(choice: dict[str, Any]) -> str | None:
+    """Return the words of a fragment that has nothing else, as nearly each one; None: it may."""
+    delta = as_object(choice.get("delta"))
+    words = delta.get("content")
+    if not words or not isinstance(words, str):
+        return None
+    if choice.get("finish_reason") or choice.get("logprobs"):
+        return None
+    return None if any(map(delta.get, delta.keys() - _WORDS)) else words
 
 
 def _usage_of(chunk: dict[str, Any]) -> Any:
@@ -287,6 +326,31 @@ def _joined_reply(replies: Sequence[Reply], usage: Any) -> ProviderReply:
     )
 
 
+def stated_usd(usage: Any) -> Decimal | None:
+    """Return the dollars that a usage states; None if it states none."""
+    stated = as_object(usage)
+    cost = stated.get("cost")
+    if isinstance(cost, dict):  # Perplexity: the tokens, and a fee for the request
+        return _read_usd(as_object(cost).get("total_cost"))
+    if cost is None:
+        return _read_usd(stated.get("cost_in_usd_ticks"), _TICKS)
+    usd = _read_usd(cost)
+    if usd is None or stated.get("is_byok") is not True:
+        return usd
+    # OpenRouter's fee alone, as the model's provider is paid with a key of one's own.
+    details = as_object(stated.get("cost_details"))
+    return usd + (_read_usd(details.get("upstream_inference_cost")) or 0)
+
+
+def _read_usd(value: Any, parts: int = 1) -> Decimal | None:
+    """Return the dollars of a number of parts; None for what no call could cost."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    if not 0 <= value <= _MOST_USD * parts:
+        return None
+    return round(Decimal(str(value)) / parts, _USD_PLACES)
+
+
 def _audio_tokens(usage: Any) -> int:
     """Return the tokens of recordings in the prompt.
 
@@ -294,6 +358,8 @@ def _audio_tokens(usage: Any) -> int:
     """
     counts = as_object(usage)
     read = as_object(counts.get("prompt_tokens_details"))
+    if not read.get("audio_tokens"):
+        return 0
     fresh = as_count(counts.get("prompt_tokens")) - as_count(read.get("cached_tokens"))
     return max(min(as_count(read.get("audio_tokens")), fresh), 0)
 
@@ -320,27 +386,37 @@ def parse_completion(data: Any, asked: str = "") -> ProviderReply:
 
 
 def _parse_choice(choice: dict[str, Any], model: str, asked: str, pages: Sequence[Any]) -> Reply:
-    message, calls = _whole_message(choice), ToolCallAccumulator()
+    message = _whole_message(choice)
     made = _tool_calls_of(message)
-    for call in made:
-        function = called_function(call)
-        arguments = arguments_text(function_arguments(function))
-        calls.start_call(as_string(call.get("id")), function["name"], arguments)
+    calls = _whole_calls(made) if made else ()
     finish = _parse_finish(choice, choice.get("finish_reason"))
-    text, cited = _message_text(message), SearchReader()
-    _read_cited(cited, message, pages)
+    text = _message_text(message)
+    if pages or message.get("annotations"):
+        cited = SearchReader()
+        _read_cited(cited, message, pages)
+        text += cited.end_text((text,))
+    gives_back = made or any(map(message.get, GIVEN_BACK))
     return Reply(
-        text=text + cited.end_text((text,)),
+        text=text,
         reasoning=_message_reasoning(message),
-        tool_calls=calls.tool_calls(),
-        finish=resolve_finish(finish, calls.tool_calls()),
+        tool_calls=calls,
+        finish=resolve_finish(finish, calls),
         model=model,
         stop_sequence=_matched_stop_text(choice),
-        thoughts=thoughts_to_give_back(message, made, asked),
+        thoughts=thoughts_to_give_back(message, made, asked) if gives_back else (),
         is_refusal=_is_refusal(message),
         logprobs=parse_logprobs(choice),
         images=_pictures_of(message),
     )
+
+
+def _whole_calls(made: Sequence[dict[str, Any]]) -> tuple[ToolCall, ...]:
+    calls = ToolCallAccumulator()
+    for call in made:
+        function = called_function(call)
+        arguments = arguments_text(function_arguments(function))
+        calls.start_call(as_string(call.get("id")), function["name"], arguments)
+    return calls.tool_calls()
 
 
 def _whole_message(choice: dict[str, Any]) -> dict[str, Any]:

@@ -101,7 +101,7 @@ Workers = NDArray[np.signedinteger[Any]]
 
 @dataclass(frozen=True, slots=True)
 class SelectorGuard:
-    """The guard's bounds, which `batuta.lab.learners.selector_guard` fits."""
+    """The guard's bounds, which `batuta.lab.learners.selector_training` fits."""
 
     advantage: float = 0.0
     """The credit by which another worker must be expected to exceed the best single one."""

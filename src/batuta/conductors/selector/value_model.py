@@ -4,7 +4,7 @@ It is the weighted mean of two estimates, both shrunk towards the worker's mean 
 regression on the question's features, and the outcomes on similar training questions, weighted by
 similarity. Both are solved in closed form. A worker that joins later is a mixture of the known
 ones: its few outcomes are regressed on their main components, so nothing is fitted again. The
-estimates are fitted by `batuta.lab.learners.value_fit`.
+estimates are fitted by `batuta.lab.learners.selector_training`.
 
 Axes: n training questions, q questions, d features, m known workers, j joined workers.
 """

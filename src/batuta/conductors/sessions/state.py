@@ -272,8 +272,15 @@ class SessionThread:
 
     def in_turn(self, turn: Turn) -> SessionThread:
         """Return the thread at a request of the conversation as it stands, in that turn."""
-        same = self if self.turn == turn.key else replace(self, forgotten={})
-        return replace(same, turn=turn.key, tools=turn.tools, compacted=False).counting(turn)
+        forgotten = self.forgotten if self.turn == turn.key else dict[str, int]()
+        return replace(
+            self,
+            turn=turn.key,
+            tools=turn.tools,
+            compacted=False,
+            forgotten=forgotten,
+            failures=_add_failures(forgotten, turn),
+        )
 
     def after_summary(self, turn: Turn) -> SessionThread:
         """Return the thread at the first request after a compaction: the task goes on."""
@@ -282,13 +289,7 @@ class SessionThread:
 
     def counting(self, turn: Turn) -> SessionThread:
         """Return the thread with the turn's failures beside the forgotten ones."""
-        shown = {key.rpartition(" ")[2]: count for key, count in turn.failures.items()}
-        counts = Counter(self.forgotten) + Counter(shown)
-        told_apart = Counter({key: count for key, count in counts.items() if key})
-        kept = dict(told_apart.most_common(MOST_FAILURES))
-        if rest := counts.total() - sum(kept.values()):
-            kept[""] = rest
-        return replace(self, failures=kept)
+        return replace(self, failures=_add_failures(self.forgotten, turn))
 
     def with_reader(self, worker: WorkerId, tokens: int, now: float) -> SessionThread:
         """Return the thread after the worker has read its prompt."""
@@ -296,6 +297,22 @@ class SessionThread:
         while len(others) >= MOST_WARM:
             del others[min(others, key=lambda one: others[one].at)]
         return replace(self, warm={**others, worker: WarmPrefix(tokens, now)})
+
+
+NEW_THREAD = SessionThread()
+
+
+def _add_failures(forgotten: Mapping[str, int], turn: Turn) -> dict[str, int]:
+    """Return how often each failure has happened, with those of the turn that are shown."""
+    shown = {key.rpartition(" ")[2]: count for key, count in turn.failures.items()}
+    if not (forgotten or shown):
+        return {}
+    counts = Counter(forgotten) + Counter(shown)
+    told_apart = Counter({key: count for key, count in counts.items() if key})
+    kept = dict(told_apart.most_common(MOST_FAILURES))
+    if rest := counts.total() - sum(kept.values()):
+        kept[""] = rest
+    return kept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

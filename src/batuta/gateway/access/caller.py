@@ -22,6 +22,7 @@ from starlette.types import Scope
 
 from batuta.errors import ConfigError
 from batuta.gateway.access.failed_sign_ins import FailedSignIns
+from batuta.gateway.access.key_watch import KeyWatch, check_key, invalid_key
 from batuta.gateway.errors import APIError
 from batuta.store import Store
 from batuta.store.audit import AuditEntry
@@ -55,6 +56,8 @@ class Caller:
     role: CallerRole = CallerRole.LOCAL
     key: str | None = None
     """The id of the key, or of the user who has made it."""
+    shown_key: str | None = None
+    """The id of the key itself, also where a user has made it."""
     user: str | None = None
     """The id of the user's own entry, of somebody who signs in by an identity provider."""
     permissions: KeyPermissions = _NO_LIMITS
@@ -71,6 +74,11 @@ class Caller:
         if self.administrator is not None or self.user is not None:
             return f"user:{self.administrator or self.user}"
         return self.role.value if self.key is None else f"key:{self.key}"
+
+    @property
+    def watched_key(self) -> str | None:
+        """The id of the entry that must be valid while something is shown to the caller."""
+        return self.shown_key or self.administrator
 
     @property
     def visible_tenant(self) -> str | None:
@@ -165,6 +173,8 @@ class Authenticator:
         self._lock = anyio.Lock(fast_acquire=True)
         self.failed_sign_ins = FailedSignIns(store)
         """Records them, so that a flood makes few records."""
+        self.key_watch = KeyWatch(store, self.forget)
+        """Ends what runs for keys that have ended."""
 
     @property
     def key_hasher(self) -> KeyHasher | None:
@@ -266,6 +276,7 @@ class Authenticator:
         self._wrong.clear()
         self._forgotten += 1
         self._checked_at = float("-inf")
+        self.key_watch.look_again()
 
     def _is_admin(self, credential: str) -> bool:
         if self._admin is None:
@@ -308,18 +319,13 @@ class Authenticator:
         Raises:
             APIError: there is none, or it is not valid any more.
         """
-        state = "wrong" if key is None else key.state(time())
-        if key is None or state != "active":
-            raise invalid_key(
-                "The API key is not valid here."
-                if key is None
-                else f"The API key has {'been revoked' if state == 'revoked' else state}."
-            )
+        key = check_key(key)
         tenant, owner = key.tenant, key.owner or key
         return Caller(
             tenant=tenant.name,
             role=CallerRole.KEY,
             key=owner.id,
+            shown_key=key.id,
             permissions=owner.policy,
             user=owner.id if owner.identity is not None else None,
             per_day=tenant.per_day,
@@ -372,11 +378,6 @@ class Authenticator:
 def _session_name(text: str) -> str:
     """Return the name under which an ended session is remembered; it does not tell the session."""
     return "session:" + hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
-
-
-def invalid_key(message: str) -> APIError:
-    """Return the error for a key that nobody here has."""
-    return APIError(401, "invalid_api_key", message, headers={"www-authenticate": "Bearer"})
 
 
 def missing_key() -> APIError:

@@ -10,7 +10,7 @@ import hashlib
 import hmac
 import importlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from time import monotonic, time
@@ -33,6 +33,10 @@ _KNOWN_SECONDS = 3600.0
 """Seconds for which the provider's addresses and keys are believed."""
 _REFRESH_SECONDS = 60.0
 """Seconds between two looks for a signing key that is not known."""
+_PATIENCE_SECONDS = 10.0
+"""Seconds that the provider has for one thing that is asked of it; all who sign in wait for it."""
+_RETRY_SECONDS = 5.0
+"""Seconds for which a provider that could not be read is not asked again, whoever comes."""
 _PURPOSE = "oidc"
 _ALGORITHMS = ("RS256", "PS256", "ES256", "EdDSA")
 """Signatures with a public key; `none` and shared secrets prove nothing here."""
@@ -98,8 +102,23 @@ class _Provider:
 class OidcClient:
     """One identity provider."""
 
-    def __init__(self, options: OidcOptions, http: HttpTransport, hasher: KeyHasher) -> None:
+    def __init__(
+        self,
+        options: OidcOptions,
+        http: HttpTransport,
+        hasher: KeyHasher,
+        clock: Callable[[], float] = monotonic,
+        *,
+        patience: float = _PATIENCE_SECONDS,
+    ) -> None:
         """Take the settings of the identity provider.
+
+        Args:
+            options: the settings.
+            http: asks the provider.
+            hasher: signs what the browser keeps.
+            clock: tells how old it is what the provider has said.
+            patience: seconds that it has for one thing that is asked of it.
 
         Raises:
             ConfigError: the extra is not installed, or the issuer is not reached by TLS.
@@ -115,7 +134,11 @@ class OidcClient:
         self.options = options
         self._http = http
         self._hasher = hasher
+        self._clock = clock
+        self._patience = patience
         self._provider: _Provider | None = None
+        self._retry_at = clock()
+        """The provider is not read before this time."""
         self._lock = anyio.Lock(fast_acquire=True)
 
     async def start_sign_in(self, then: str) -> SignInStart:
@@ -179,9 +202,10 @@ class OidcClient:
             fields["client_secret"] = options.client_secret.reveal()
         target = HttpTarget(url=provider.document["token_endpoint"], key=options.client_secret)
         try:
-            answer = await self._http.post_form(target, fields)
-        except ClientError as error:
-            _LOG.warning("the identity provider gave no token: %s", error)
+            with anyio.fail_after(self._patience):
+                answer = await self._http.post_form(target, fields)
+        except (ClientError, TimeoutError) as error:
+            _LOG.warning("the identity provider gave no token: %s", error or "it took too long")
             raise _sign_in_error("the identity provider gave no token") from None
         token = cast("dict[str, Any]", answer).get("id_token") if isinstance(answer, dict) else None
         if not isinstance(token, str) or len(token) > _MAX_TOKEN:
@@ -199,7 +223,8 @@ class OidcClient:
         for attempt in range(2):  # the second time with keys that were just read
             provider = await self._load_provider(fresh=attempt > 0)
             try:
-                read = jwt.decode(token, provider.keys, algorithms=list(_ALGORITHMS))
+                find_key = _key_finder(provider.keys)
+                read = jwt.decode(token, find_key, algorithms=list(_ALGORITHMS))
                 wanted = {
                     "iss": {"essential": True, "value": options.issuer},
                     "aud": {"essential": True, "value": options.client_id},
@@ -233,30 +258,44 @@ class OidcClient:
     async def _load_provider(self, *, fresh: bool = False) -> _Provider:
         """Return the provider's description, read again when it is old."""
         async with self._lock:
-            known, now = self._provider, monotonic()
+            known, now = self._provider, self._clock()
             most = _REFRESH_SECONDS if fresh else _KNOWN_SECONDS
             if known is not None and now - known.read_at < most:
                 return known
+            if now < self._retry_at:
+                raise _provider_away()
             try:
-                self._provider = await self._read_provider(now)
-            except (ClientError, ConfigError, ValueError, KeyError, TypeError) as error:
+                with anyio.fail_after(self._patience):
+                    self._provider = await self._read_provider(now)
+            except (ClientError, ConfigError, ValueError, KeyError, TypeError, OSError) as error:
                 _LOG.warning("the identity provider cannot be read: %s", type(error).__name__)
-                raise APIError(
-                    503, "overloaded", "The identity provider cannot be reached now."
-                ) from None
+                self._retry_at = self._clock() + _RETRY_SECONDS
+                raise _provider_away() from None
             return self._provider
 
     async def _read_provider(self, now: float) -> _Provider:
-        jwk: Any = importlib.import_module("joserfc.jwk")
         place = self.options.issuer.rstrip("/") + "/.well-known/openid-configuration"
         document = await self._http.get(HttpTarget(url=place))
         if document["issuer"] != self.options.issuer:
             raise ValueError("another issuer")
         for name in ("authorization_endpoint", "token_endpoint", "jwks_uri"):
-            if not isinstance(document[name], str):
-                raise TypeError(name)
-        keys = jwk.KeySet.import_key_set(await self._http.get(HttpTarget(url=document["jwks_uri"])))
+            self._check_endpoint(document[name])
+        keys = _import_keys(await self._http.get(HttpTarget(url=document["jwks_uri"])))
         return _Provider(document, keys, now)
+
+    def _check_endpoint(self, url: object) -> None:
+        """Take no address that is less safe than the issuer's: the secret is sent to one.
+
+        Raises:
+            ConfigError: it is not the address of a server.
+            TypeError: it is no text.
+            ValueError: it is not reached by TLS, as the issuer is.
+        """
+        if not isinstance(url, str):
+            raise TypeError("an address that is no text")
+        HttpTarget(url=url)
+        if self.options.issuer.startswith("https:") and not url.startswith("https:"):
+            raise ValueError("an endpoint without TLS")
 
     def _sign_flow(self, flow: dict[str, str]) -> str:
         text = orjson.dumps({**flow, "until": int(time()) + FLOW_SECONDS}).hex()
@@ -282,6 +321,50 @@ def _verified_email(claims: Mapping[str, Any]) -> str:
     """Return the address that the provider says it has verified; "" if there is none."""
     email = claims.get("email")
     return email if isinstance(email, str) and claims.get("email_verified") is True else ""
+
+
+def _import_keys(document: Any) -> Any:
+    """Return the signing keys, without those that cannot be used here: one says nothing of another.
+
+    Raises:
+        ValueError: none is left.
+    """
+    jwk: Any = importlib.import_module("joserfc.jwk")
+    wrong: type[Exception] = importlib.import_module("joserfc.errors").JoseError
+    keys: list[Any] = []
+    for given in document["keys"]:
+        try:
+            if given["kty"] != "oct":  # a shared secret, which proves nothing
+                keys.append(jwk.import_key(given))
+        except (wrong, ValueError, KeyError, TypeError, AttributeError) as error:
+            _LOG.info("a key of the identity provider is left out: %s", type(error).__name__)
+    if not keys:
+        raise ValueError("no keys")
+    return jwk.KeySet(keys)
+
+
+def _key_finder(keys: Any) -> Callable[[Any], Any]:
+    """Return what finds the key of a token: the one it names, else the only one that fits.
+
+    A provider with one key may leave out its name (RFC 7515). The library says which keys an
+    algorithm takes, by their kind, curve and use; where several fit, none is tried.
+    """
+    registry: Any = importlib.import_module("joserfc.jws").JWSRegistry
+
+    def find(token: Any) -> Any:
+        header = token.headers()
+        if header.get("kid") is not None:
+            return keys
+        fitting = [key for key in keys if registry.filter_algorithms(key, [header["alg"]])]
+        if len(fitting) != 1:
+            raise ValueError(f"a token that names no key, and {len(fitting)} keys that fit")
+        return fitting[0]
+
+    return find
+
+
+def _provider_away() -> APIError:
+    return APIError(503, "overloaded", "The identity provider cannot be reached now.")
 
 
 def _sign_in_error(reason: str) -> APIError:

@@ -249,7 +249,9 @@ class LocalRateLimiter:
                 if last.taken and last.taken[-1].at > now - MINUTE
             }
             self._swept_at = now
-        last = self._names.setdefault((what, name), _LastMinute())
+        last = self._names.get((what, name))
+        if last is None:
+            last = self._names[what, name] = _LastMinute()
         last.forget_older(now - MINUTE)
         return last
 

@@ -107,14 +107,17 @@ class AdminRoutes:
         body, key = await _read_body(request, _CHANGE_FIELDS), await self._find_key(request)
         policy = self._parse_permissions(body, key.policy)
         lasting = "expires_in" in body.names and body.get("expires_in") is None
-        changed = await self._store.keys.change(
-            key.id,
-            policy,
-            name=body.text("name"),
-            expires=_parse_expiry(body),
-            never_expires=lasting,
-            by=actor_of(request),
-        )
+        try:
+            changed = await self._store.keys.change(
+                key.id,
+                policy,
+                name=body.text("name"),
+                expires=_parse_expiry(body),
+                never_expires=lasting,
+                by=actor_of(request),
+            )
+        except ValueError as error:
+            _raise_invalid("name", error)
         self._authenticator.forget(key.id)
         return json_response(key_entry(changed or key))
 

@@ -6,7 +6,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from batuta.config.effort import EFFORTS
-from batuta.core import Image, Message, Part, Question, Role, Sampling, Text, ToolCall, ToolResult
+from batuta.core import (
+    NO_SAMPLING,
+    Image,
+    Message,
+    Part,
+    Question,
+    Role,
+    Sampling,
+    Text,
+    ToolCall,
+    ToolResult,
+)
 from batuta.core.server_tools import WEB_SEARCH, RequestedTool
 from batuta.gateway.errors import (
     invalid_type,
@@ -91,7 +102,6 @@ _SAMPLING_FIELDS = frozenset(
         "top_k",
     }
 )
-_NO_SAMPLING = Sampling()
 
 
 def parse_model(body: Fields) -> str:
@@ -162,7 +172,7 @@ def parse_sampling(body: Fields) -> Sampling:
         APIError: a value is out of bounds.
     """
     if not body.mentions(_SAMPLING_FIELDS):
-        return _NO_SAMPLING
+        return NO_SAMPLING
     newer = _whole_or_none(body, "max_completion_tokens", _MAX_TOKENS, (-1,))
     choices = body.whole("n", 1, _MAX_CHOICES)
     older = _whole_or_none(body, "max_tokens", _MAX_TOKENS, (-1,))

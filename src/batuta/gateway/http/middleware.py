@@ -37,9 +37,9 @@ from batuta.gateway.http.request_slots import (
     BodyMemory,
     ConcurrencyLimiter,
     HeldMemory,
+    LoopTurns,
 )
 from batuta.gateway.http.stored_reads import give_limiter
-from batuta.gateway.http.turns import LoopTurns
 from batuta.gateway.telemetry.metrics import Metrics
 from batuta.gateway.telemetry.spans import parse_parent_span, use_parent_span
 from batuta.store import Store

@@ -15,6 +15,7 @@ from batuta.engine import new_run_id
 from batuta.errors import StoreError
 from batuta.gateway.access.caller import Authenticator, Caller
 from batuta.gateway.access.concurrency import ConcurrencyCounter
+from batuta.gateway.access.rate_limit import retry_headers
 from batuta.gateway.errors import APIError, unsupported_parameter
 from batuta.gateway.http.body import Fields, encode_json, plain_json
 from batuta.gateway.responses.events import ResponseEventWriter
@@ -45,6 +46,8 @@ _ORPHAN_SECONDS = 30.0
 """Seconds between looks for reservations whose jobs have ended."""
 _LOST_MESSAGE = "The server was stopped before the response was finished."
 _UNAVAILABLE = 503
+_QUEUE_RETRY_SECONDS = 15.0
+"""Seconds after which whoever found the queue full is told to try again."""
 _FAULT_MESSAGE = "The server failed to finish the response."
 
 
@@ -122,10 +125,27 @@ class BackgroundResponses:
         """Return the response as it waits for its turn.
 
         Raises:
-            APIError: it cannot be run, or there is no background here.
+            APIError: it cannot be run, there is no background here, or too many wait.
         """
         if self._responses.responses is None or self._jobs is None:
             raise unsupported_parameter("background", "this server keeps no responses.")
+        async with self._jobs.enter_queue(caller.tenant) as has_room:
+            if not has_room:
+                raise _queue_full(self._jobs.most_waiting)
+            return await self._submit(
+                self._jobs, response_call, body, history=history, caller=caller
+            )
+
+    async def _submit(
+        self,
+        jobs: Jobs,
+        response_call: ResponseCall,
+        body: Fields,
+        *,
+        history: ResponseHistory,
+        caller: Caller,
+    ) -> Json:
+        """Check what can be checked before the job is run, and take it in."""
         run_id, created = new_run_id(), int(time())
         async with self._service.prepare_call(
             response_call.call, caller, run_id=run_id, in_background=True
@@ -139,9 +159,10 @@ class BackgroundResponses:
             "created": created,
             "session": body.session,
             "files": list(body.files),
+            "key": caller.shown_key,
         }
         await self._responses.save(response_call, caller, queued)
-        await self._jobs.submit(Job(queued["id"], caller.tenant, job, key=caller.key))
+        await jobs.submit(Job(queued["id"], caller.tenant, job, key=caller.key))
         return queued
 
     async def run_job(self, job: Job, checkpoint: Checkpoint) -> JobEnding:
@@ -165,7 +186,8 @@ class BackgroundResponses:
         keep = partial(self._responses.save, asked, Caller(tenant=job.tenant))
         call = replace(asked.call, stream=False)
         try:
-            caller = await self._authenticator.restore_caller(job.tenant, job.key)
+            shown_key = job.body.get("key") or job.key
+            caller = await self._authenticator.restore_caller(job.tenant, shown_key)
             async with self._service.prepare_call(
                 call,
                 caller,
@@ -262,6 +284,15 @@ class BackgroundResponses:
         return renderer.response
 
 
+def _queue_full(most: int) -> APIError:
+    message = (
+        f"This tenant has {most} background responses that wait; try again when some have begun."
+    )
+    return APIError(
+        429, "rate_limit_exceeded", message, headers=retry_headers(_QUEUE_RETRY_SECONDS)
+    )
+
+
 _END_EVENTS = {"response.completed", "response.incomplete", "response.failed"}
 
 
@@ -287,8 +318,12 @@ def _with_checkpoint(prepared: PreparedCall, checkpoint: Checkpoint) -> Prepared
     if conductor is not None:
         served = replace(served, conductor=checkpoint.wrap_conductor(conductor))
     clients = checkpoint.wrap_clients(prepared.clients)
+    admission = prepared.admission
     return replace(
-        prepared, served_model=served, clients=clients, will_resume=lambda: checkpoint.will_resume
+        prepared,
+        served_model=served,
+        clients=clients,
+        will_resume=lambda: checkpoint.will_resume and not admission.has_lost_key,
     )
 
 

@@ -14,7 +14,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from batuta.core import Reply, Run
-from batuta.gateway.access.caller import Caller, actor_of, caller_of
+from batuta.gateway.access.caller import actor_of, caller_of
 from batuta.gateway.errors import APIError, invalid_value, not_found, require_part
 from batuta.gateway.http.body import (
     BodyReader,
@@ -71,7 +71,7 @@ class ResponsesEndpoint:
         asked = await parse_with_history(body, past)
         if asked.background:
             await self._submit_background(
-                asked, body, history=past, caller=caller, receive=receive, send=send
+                asked, body, history=past, scope=scope, receive=receive, send=send
             )
             return
         delivery = self._delivery
@@ -81,7 +81,7 @@ class ResponsesEndpoint:
             if asked.call.stream:
                 keep = partial(self._responses.save, asked, caller)
                 sink = SSEEventSink(
-                    send, delivery.timeouts, events.in_progress, keep_events=asked.call.store
+                    send, delivery.timeouts, events.sign_of_life, keep_events=asked.call.store
                 )
                 renderer = ResponsesStreamRenderer(sink, events, prepared, keep)
                 await delivery.stream_answer(prepared, renderer, sink.writer, receive)
@@ -101,17 +101,20 @@ class ResponsesEndpoint:
         response_call: ResponseCall,
         body: Fields,
         history: ResponseHistory,
-        caller: Caller,
         *,
+        scope: Scope,
         receive: Receive,
         send: Send,
     ) -> None:
+        caller = caller_of(scope)
         queued = await self._background.submit(response_call, body, history, caller)
         if not response_call.call.stream:
             await send_json(send, queued)
             return
         events = self._background.events(queued["id"], caller, -1)
-        await send_events(self._delivery, events, response=queued, receive=receive, send=send)
+        await send_events(
+            self._delivery, events, response=queued, scope=scope, receive=receive, send=send
+        )
 
 
 @final
@@ -201,7 +204,13 @@ class StoredResponseEndpoint:
         else:
             events = _events_after(await _stored_events(row, body), after)
         await send_events(
-            self._delivery, events, response=body, receive=receive, send=send, after=after
+            self._delivery,
+            events,
+            response=body,
+            scope=scope,
+            receive=receive,
+            send=send,
+            after=after,
         )
 
     async def _forgotten(self, row: StoredResponse, request: Request) -> Json:

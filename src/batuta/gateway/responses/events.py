@@ -84,6 +84,7 @@ class ResponseEventWriter(AnswerEvents):
         self.output: list[Json] = []
         """The items so far; what is closed stays as it is."""
         self._number = 0
+        self._has_ended = False
         self._open: Json | None = None
         self._message_texts: list[str] = []
         """The texts of the open message among `_texts`."""
@@ -107,6 +108,10 @@ class ResponseEventWriter(AnswerEvents):
     def in_progress(self) -> Json:
         """Return the event that says it is still going on."""
         return self._event("response.in_progress", response=self.base)
+
+    def sign_of_life(self) -> Json | None:
+        """Return an event for a silent stream; None once the last one is made, if not yet sent."""
+        return None if self._has_ended else self.in_progress()
 
     def reasoning(self, text: str, *, new: bool) -> Events:
         """Send more of the reasoning summary; a `new` part of it, or the last one's next words."""
@@ -284,6 +289,7 @@ class ResponseEventWriter(AnswerEvents):
 
     def end(self, response: Json) -> Json:
         """Return the last event, with the response as it ended."""
+        self._has_ended = True
         return self._event(f"response.{response['status']}", response=response)
 
     def unfinished_items(self) -> list[Json]:

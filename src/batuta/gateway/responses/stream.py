@@ -6,17 +6,18 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Protocol, final
 
 import anyio
-from starlette.types import Receive, Send
+from starlette.types import Receive, Scope, Send
 
 from batuta.core import Event, Reply, Run, StepDelta
+from batuta.gateway.access.caller import caller_of
 from batuta.gateway.errors import APIError, log_exception
 from batuta.gateway.http.body import encode_json
 from batuta.gateway.responses.events import ResponseEventWriter
 from batuta.gateway.responses.response import failed_response, finished_response
 from batuta.gateway.serving.admission import PreparedCall
 from batuta.gateway.serving.deliver import (
+    KEEP_ALIVE_COMMENT,
     AnswerDelivery,
-    DisconnectReason,
     SSEWriter,
     StreamTimeouts,
     encoded_event_frame,
@@ -51,7 +52,12 @@ class SSEEventSink:
     """A reader on a line, which says by an event that the response is still going on."""
 
     def __init__(
-        self, send: Send, timing: StreamTimeouts, alive: Callable[[], Json], *, keep_events: bool
+        self,
+        send: Send,
+        timing: StreamTimeouts,
+        alive: Callable[[], Json | None],
+        *,
+        keep_events: bool,
     ) -> None:
         kept: list[bytes] | None = [] if keep_events else None
 
@@ -62,9 +68,14 @@ class SSEEventSink:
                 kept.append(data)
             return encoded_event_frame(event["type"], data)
 
+        def sign() -> bytes:
+            """Return a sign of life; a comment while the last event waits to be stored."""
+            event = alive()
+            return KEEP_ALIVE_COMMENT if event is None else note(event)
+
         # The line knows `note` and not this: in a ring the events would outlive the request.
         self._encode_event = note
-        self.writer = SSEWriter(send, timing, lambda: note(alive()))
+        self.writer = SSEWriter(send, timing, sign)
         self.kept_events = kept
 
     async def open(self, headers: dict[str, str]) -> None:
@@ -150,12 +161,13 @@ async def send_events(
     delivery: AnswerDelivery,
     events: AsyncIterator[Json],
     response: Json,
+    scope: Scope,
     receive: Receive,
     send: Send,
     *,
     after: int = -1,
 ) -> None:
-    """Send the events as they come, until they end or the reader goes.
+    """Send the events as they come, until they end, the reader goes or the reader's key ends.
 
     A sign of life repeats the last number: it is not one of the events, and whoever resumes after
     it misses nothing.
@@ -164,6 +176,7 @@ async def send_events(
         delivery: whose readers these are.
         events: of the response, each with its number.
         response: as it is now; what signs of life show.
+        scope: of the request.
         receive: of the request.
         send: of the request.
         after: the number of the last event that the reader has.
@@ -185,9 +198,12 @@ async def send_events(
         await writer.close(b"")
 
     try:
-        ended = await delivery.scopes.run(receive, work, writer)
+        refusal = await delivery.show(caller_of(scope), receive, work, writer)
     except Exception as error:  # noqa: BLE001 - the 200 is out: the reader sees the stream break
         log_exception(error)
-        ended = DisconnectReason.SERVER_CLOSING
-    if ended is DisconnectReason.SERVER_CLOSING:
         await writer.close(b"")
+        return
+    if refusal is not None:
+        # The response itself goes on, so it is not said to have failed.
+        reason = {"code": refusal.code, "message": refusal.message, "param": None}
+        await writer.close(event_frame({"type": "error", "sequence_number": number, **reason}))

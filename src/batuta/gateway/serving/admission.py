@@ -34,6 +34,7 @@ from batuta.core.conductor import conductor_worker
 from batuta.engine.context import WorkflowRevision
 from batuta.errors import StoreError
 from batuta.gateway.access.caller import Caller, CallerRole
+from batuta.gateway.access.key_watch import KeyWork
 from batuta.gateway.access.rate_limit import (
     REQUESTS,
     TOKENS,
@@ -172,8 +173,15 @@ class Admission:
     """Whether the run was handed to the store with its reservation."""
     is_durable: bool = False
     """Whether what is not settled waits for the next process that executes the run."""
+    key_work: KeyWork | None = None
+    """The run as what its key's end ends; None: it has not begun, or there is no key."""
     reserved_budget: ReservedBudget | None = None
     """The reservation in the caller's budgets, if there are any."""
+
+    @property
+    def has_lost_key(self) -> bool:
+        """True if the run was ended because its key had."""
+        return self.key_work is not None and self.key_work.refusal is not None
 
     @property
     def final_charge(self) -> RunCharge:
@@ -432,6 +440,9 @@ class PreparedCall:
     """Whether an answer that is not sure is no answer."""
     resumed: ResumeState | None = None
     """The workflow that continues with the results of its tools."""
+    auxiliary: str | None = None
+    """It names what an agent asks for itself by the call, such as a title, and is None for
+    somebody's question."""
     will_resume: Callable[[], bool] = lambda: False
     """Whether a run that is cancelled now is taken up again by another process."""
     repeatable: RepeatableCall | None = None

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from batuta.config.presets import Preset
+from batuta.config.conductors import Preset
 from batuta.config.served_systems import preset_system
 from batuta.core import Limits, Pool
 from batuta.core.suggestions import suggest_names

@@ -10,7 +10,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
-from batuta.core import Limits, Pool, Price, Question, Request, Sampling, Usage, Worker, Workflow
+from batuta.core import (
+    NO_SAMPLING,
+    Limits,
+    Pool,
+    Price,
+    Question,
+    Request,
+    Sampling,
+    Usage,
+    Worker,
+    Workflow,
+)
 from batuta.core.cost_bound import (
     CallCostBound,
     PromptSize,
@@ -113,7 +124,7 @@ def bound_workflow(
     return total
 
 
-def _step_request(question: Question, default: Sampling = Sampling()) -> Request:
+def _step_request(question: Question, default: Sampling = NO_SAMPLING) -> Request:
     """Return the request of a step, to a worker of those defaults."""
     return Request(
         messages=question.messages,

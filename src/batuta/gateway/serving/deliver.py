@@ -17,6 +17,7 @@ import orjson
 from starlette.types import Receive, Send
 
 from batuta.core import Cropping, Event, EventHandler, MalformedPlan, Outcome, Reply, Run
+from batuta.gateway.access.caller import Caller
 from batuta.gateway.errors import (
     APIError,
     internal_error,
@@ -450,14 +451,18 @@ class AnswerDelivery:
             APIError: the run has no answer, or it or the server was stopped.
         """
         runs: list[Run] = []
+        refusals: list[APIError] = []
 
         async def work() -> None:
-            runs.append(await self.service.execute(prepared))
+            try:
+                runs.append(await self.service.execute(prepared))
+            except APIError as refusal:  # its key has ended
+                refusals.append(refusal)
 
         ended = await self.scopes.run(receive, work, None, prepared)
         if not runs:
-            if (error := _end_error(ended)) is not None:
-                raise error
+            if (error := next(iter(refusals), None) or _end_error(ended)) is not None:
+                raise error.with_headers(prepared.headers)
             return
         run = runs[0]
         headers = {**prepared.headers, **response_headers(run)}
@@ -465,6 +470,25 @@ class AnswerDelivery:
         if error is not None or run.reply is None:
             raise (error or internal_error()).with_headers(headers)
         await send_json(send, await render(run, run.reply), 200, headers)
+
+    async def show(
+        self,
+        caller: Caller,
+        receive: Receive,
+        work: Callable[[], Awaitable[None]],
+        writer: SSEWriter,
+    ) -> APIError | None:
+        """Show what goes on without its reader, while the reader stays and their key is valid.
+
+        Returns:
+            Why it was ended, to be told to a reader who is still there.
+        """
+        key = caller.watched_key
+        if key is None:
+            return _end_error(await self.scopes.run(receive, work, writer))
+        with self.service.key_watch.watch(key) as reading:
+            return _end_error(await self.scopes.run(receive, work, writer))
+        return reading.refusal or internal_error()  # its scope was cancelled: the key has ended
 
     async def stream_answer(
         self,
@@ -508,7 +532,10 @@ async def execute_and_render(
         renderer: shows the run.
         on_event: who hears the run's events in the renderer's place, and passes them on.
     """
-    run = await service.execute(prepared, on_event or renderer.on_event)
+    try:
+        run = await service.execute(prepared, on_event or renderer.on_event)
+    except APIError as refusal:  # its key has ended
+        return refusal
     refusal = prepared.error_for(run)
     if refusal is None and (run.reply is None or not renderer.matches(run.reply)):
         refusal = APIError(502, "upstream_error", "The answer broke off.")

@@ -26,8 +26,9 @@ from batuta.engine.budget import Funds
 from batuta.engine.solver import Solver, SolverContext
 from batuta.errors import StoreError
 from batuta.gateway.access.caller import Caller
+from batuta.gateway.access.key_watch import KeyWatch
 from batuta.gateway.access.rate_limit import RateLimiter
-from batuta.gateway.errors import APIError, log_exception
+from batuta.gateway.errors import APIError, internal_error, log_exception
 from batuta.gateway.serving.admission import AdmissionController, PreparedCall
 from batuta.gateway.serving.answer_cache import (
     RepeatableCall,
@@ -49,7 +50,6 @@ from batuta.gateway.serving.prepare import (
     COMPACTION,
     CallPreparer,
     PlanEstimate,
-    auxiliary_kind,
     find_served_model,
     load_served_model,
 )
@@ -60,9 +60,13 @@ from batuta.gateway.serving.session_call import (
     rules_of_key,
 )
 from batuta.gateway.serving.session_funds import SessionFunds
-from batuta.gateway.serving.session_memory import LocalSessions, SessionMemory
 from batuta.gateway.serving.shadow import ShadowRuns
-from batuta.gateway.serving.tenant_memory import ConversationWorkers, ReasoningMemory
+from batuta.gateway.serving.tenant_memory import (
+    ConversationWorkers,
+    LocalSessions,
+    ReasoningMemory,
+    SessionMemory,
+)
 from batuta.gateway.serving.uploaded_files import NO_FILES_KEPT, UploadedFiles
 from batuta.gateway.serving.waiting_runs import PendingToolRuns
 from batuta.gateway.telemetry.metrics import Metrics
@@ -110,6 +114,7 @@ class RunService:
         answer_cache: RepeatedAnswers | None = None,
         sessions: SessionMemory | None = None,
         files: UploadedFiles = NO_FILES_KEPT,
+        key_watch: KeyWatch | None = None,
     ) -> None:
         """Take what runs are executed and recorded with.
 
@@ -123,11 +128,14 @@ class RunService:
             answer_cache: finds answers that are given again; None: none is.
             sessions: the states of sessions; None: in memory.
             files: what callers uploaded.
+            key_watch: ends the runs of keys that have ended; None: nothing does.
         """
         self._catalogue = catalogue
         self._conversations = ConversationWorkers()
         self._reasoning = ReasoningMemory()
         self._files = files
+        self.key_watch = key_watch or KeyWatch(None)
+        """Ends what runs for keys that have ended."""
         self._preparer = CallPreparer(catalogue, self._conversations, files)
         self._store = store
         self._admission = AdmissionController(store, rate_limiter)
@@ -181,10 +189,9 @@ class RunService:
             APIError: the call cannot be run; nothing was, and nothing was said to the reader.
         """
         await load_served_model(self._catalogue, call.model)
-        call = await self._bind_files(call, caller)
-        call = replace(call, question=self._reasoning.fill_in(call.question, caller.tenant))
+        call = await self._complete_call(call, caller)
         prepared_call = self._preparer.prepare(call, caller, run_id or new_run_id())
-        kind = auxiliary_kind(call)
+        kind = prepared_call.auxiliary
         is_kept = not call.options.dry_run and kind is None
         prepared_call = await self._begin_in_session(
             prepared_call, call, caller.tenant, is_kept=is_kept, compacts=kind == COMPACTION
@@ -226,10 +233,12 @@ class RunService:
             if prepared_call.chosen is not None:
                 await self._explorer.settle(prepared_call.chosen)
 
-    async def _bind_files(self, call: ParsedCall, caller: Caller) -> ParsedCall:
+    async def _complete_call(self, call: ParsedCall, caller: Caller) -> ParsedCall:
+        """Return the call with its caller's files, and thoughts that its turns came without."""
         if call.server_tools or any(message.attachments for message in call.question.messages):
-            return await self._files.bind(call, caller)
-        return call
+            call = await self._files.bind(call, caller)
+        question = self._reasoning.fill_in(call.question, caller.tenant)
+        return call if question is call.question else replace(call, question=question)
 
     async def _begin_in_session(
         self,
@@ -365,6 +374,22 @@ class RunService:
         return replace(prepared_call, served_model=served, guarded=acts)
 
     async def execute(self, prepared: PreparedCall, emit: EventHandler | None = None) -> Run:
+        """Conduct and keep the run, also if this is cancelled.
+
+        Raises:
+            APIError: the caller's key has ended meanwhile, and the run with it.
+        """
+        key = prepared.caller.shown_key
+        if key is None:
+            return await self._execute(prepared, emit)
+        with self.key_watch.watch(key) as work:
+            prepared.admission.key_work = work
+            return await self._execute(prepared, emit)
+        # Here the scope was cancelled: the key has ended, so nobody takes the run up again.
+        prepared.admission.is_durable = False
+        raise work.refusal or internal_error()
+
+    async def _execute(self, prepared: PreparedCall, emit: EventHandler | None) -> Run:
         """Conduct and keep the run, also if this is cancelled."""
         if prepared.earlier is not None:
             return await self._repeat_answer(prepared, prepared.earlier, emit)

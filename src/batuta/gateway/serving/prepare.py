@@ -170,8 +170,7 @@ class CallPreparer:
             APIError: it asks for what there is not, or what its caller may not have.
         """
         served = find_served_model(self._catalogue, call.model, embeds=call.embeds)
-        call = _with_effort(call, served.effort)
-        call = tagged_call(call, caller)
+        call = tagged_call(_with_effort(call, served.effort), caller)
         options, question = call.options, call.question
         _check_kind(call, served)
         tags = question.needed_tags
@@ -200,12 +199,12 @@ class CallPreparer:
             check_sight(options.workflow, question, pool)
         if question.cache is not None:
             call = replace(call, question=tenant_key(question, caller.tenant))
-        asked = call
+        auxiliary = auxiliary_kind(call)
         call, clients = self._with_tools(call, clients, pool, caller)
         pool, clients = self._open_files(call, caller, pool, clients)
         served = self._kept_on(served, call.question, pool, caller)
-        if (kind := self._find_auxiliary(asked, served)) is not None:
-            served = answer_alone(served, kind, call.question, pool)
+        if auxiliary is not None and self._answers_alone(auxiliary, served):
+            served = answer_alone(served, auxiliary, call.question, pool)
             limits, least = replace(limits, steps=1, rounds=1), None
         return PreparedCall(
             call=call,
@@ -222,6 +221,7 @@ class CallPreparer:
             approvals=self._find_approvals(caller, served, question),
             min_confidence=least,
             refuses_unsure=self._catalogue.refuses_unsure,
+            auxiliary=auxiliary,
         )
 
     def estimate_plan(
@@ -315,12 +315,11 @@ class CallPreparer:
             offered = replace(offered, tools=allowed)
         return grant_tools(call, clients, pool, offered=offered)
 
-    def _find_auxiliary(self, call: ParsedCall, served: ServedModel) -> str | None:
-        """Return what an agent asks for itself; None: the model answers as it answers anybody."""
+    def _answers_alone(self, kind: str, served: ServedModel) -> bool:
+        """Tell whether what an agent asks for itself is answered by the cheapest worker."""
         if served.conductor is None or self._catalogue.conducts_auxiliary:
-            return None
-        kind = auxiliary_kind(call)
-        return kind if not served.direct or kind in _SMALL_KINDS else None
+            return False
+        return not served.direct or kind in _SMALL_KINDS
 
     def _kept_on(
         self, served: ServedModel, question: Question, pool: Pool, caller: Caller

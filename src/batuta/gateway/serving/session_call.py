@@ -26,6 +26,7 @@ from batuta.conductors.sessions.patterns import (
 )
 from batuta.conductors.sessions.saving import estimate_alone
 from batuta.conductors.sessions.state import (
+    NEW_THREAD,
     SessionEntry,
     SessionRules,
     SessionState,
@@ -52,7 +53,7 @@ from batuta.gateway.errors import APIError
 from batuta.gateway.serving.cost_bound import estimate_prompt_tokens, least_call_usd
 from batuta.gateway.serving.models import ServedModel
 from batuta.gateway.serving.parsed_call import NO_SESSION_LIMITS, ParsedCall, SessionLimits
-from batuta.gateway.serving.session_memory import SessionMemory
+from batuta.gateway.serving.tenant_memory import SessionMemory
 from batuta.offload.threads import read_off_loop
 from batuta.store.key_permissions import KeyPermissions
 from batuta.store.rows import ActingNote
@@ -173,7 +174,7 @@ class SessionKeeper:
         """
         question, state = call.question, await self._memory.load(tenant, session)
         limits = call.options.session or NO_SESSION_LIMITS
-        thread, before, replaces, turn = "", SessionThread(), "", None
+        thread, before, replaces, turn = "", NEW_THREAD, "", None
         if is_kept:
             turn = await read_off_loop(question.messages, partial(read_turn, question))
             thread, before, replaces = _find_thread(state, turn)
@@ -265,12 +266,13 @@ class SessionKeeper:
             waits = isinstance(step.result, Reply) and bool(step.result.tool_calls)
             after = replace(after, acting=step.worker, waits=waits, compacted=False)
             after = after.with_reader(step.worker, call.tokens, time())
+        cost = run.cost
         entry = SessionEntry(
             thread=call.thread,
             after=after,
             replaces=call.replaces,
-            cost=run.cost,
-            counted=max(Decimal(0), call.counted - run.cost.usd),
+            cost=cost,
+            counted=max(Decimal(0), call.counted - cost.usd),
             run=call.run,
             consultations=count_consultations(run) if call.consults else 0,
         )
@@ -281,7 +283,7 @@ def _find_thread(state: SessionState, turn: Turn) -> tuple[str, SessionThread, s
     """Return the key of the turn's thread, the thread at the turn, and the key that it replaces."""
     if replaces := state.find_compacted(turn):
         return turn.thread_key, state.threads[replaces].after_summary(turn), replaces
-    known = state.threads.get(turn.thread_key) or SessionThread()
+    known = state.threads.get(turn.thread_key, NEW_THREAD)
     return turn.thread_key, known.in_turn(turn), ""
 
 
@@ -298,7 +300,7 @@ def _find_summed_up_thread(state: SessionState, question: Question) -> tuple[str
     key = turn.thread_key if turn else next(reversed([*state.threads]), "")
     known = state.threads.get(key)
     if known is None or not known.waits or (turn and turn.key != known.turn):
-        return "", SessionThread()
+        return "", NEW_THREAD
     return key, replace(known.counting(turn) if turn else known, compacted=True)
 
 

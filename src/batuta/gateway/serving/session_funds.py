@@ -11,7 +11,7 @@ from batuta.core.formatting import format_usd
 from batuta.engine.budget import Funds
 from batuta.errors import LimitReachedError
 from batuta.gateway.serving.session_call import SessionCall
-from batuta.gateway.serving.session_memory import SessionMemory
+from batuta.gateway.serving.tenant_memory import SessionMemory
 
 
 @final

@@ -1,6 +1,6 @@
-"""Bounded memories between requests: of workers, and of reasoning.
+"""Bounded memories between requests: of sessions, of workers, and of reasoning.
 
-In each of them a tenant pushes out only its own.
+In each of them a tenant pushes out only its own. No words of a session are kept.
 """
 
 from __future__ import annotations
@@ -9,12 +9,14 @@ import hashlib
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from heapq import heapify, heappop, heappush
 from time import monotonic
-from typing import Generic, TypeVar, final
+from typing import Generic, Protocol, TypeVar, final
 
 import orjson
 
+from batuta.conductors.sessions.state import NEW_SESSION, SessionEntry, SessionState
 from batuta.core import (
     Message,
     Outcome,
@@ -139,6 +141,83 @@ class TenantMemory(Generic[K, V]):
             if kept.until > now:
                 return
             self.pop(tenant, key)
+
+
+MAX_SESSIONS = 10_000
+"""Sessions in memory; the oldest of the tenant with the most goes first."""
+KEPT_SECONDS = 24 * 3600.0
+"""Seconds after its last request for which a session is remembered."""
+
+
+class SessionMemory(Protocol):
+    """The states of sessions.
+
+    Laws: what all runs of a session hold and have cost never passes a limit that they have in
+    common; a session of which nothing is known is new; entries of one session are added one after
+    another, whoever notes them; of n threads the newest `MOST_THREADS` are kept.
+    """
+
+    async def load(self, tenant: str, session: str) -> SessionState:
+        """Return the session's state."""
+        ...
+
+    async def note(self, tenant: str, session: str, entry: SessionEntry) -> SessionState:
+        """Add what a request did, and return the state after it."""
+        ...
+
+    async def hold(
+        self, tenant: str, session: str, run: str, *, usd: Decimal, least: Decimal, most: Decimal
+    ) -> Decimal | None:
+        """Let the run hold `usd`, or what there is; None if that is less than `least`.
+
+        Args:
+            tenant: whose session it is.
+            session: the session's id.
+            run: the run's id; it holds nothing more from when it is noted.
+            usd: dollars that it wants to hold, with what it holds.
+            least: what will do.
+            most: what the session may cost.
+        """
+        ...
+
+
+@final
+class LocalSessions:
+    """The sessions of this process."""
+
+    def __init__(self, *, most: int = MAX_SESSIONS, clock: Clock = monotonic) -> None:
+        """Know no session yet.
+
+        Args:
+            most: sessions at most.
+            clock: tells the seconds.
+        """
+        self._states = TenantMemory[str, SessionState](most, KEPT_SECONDS, clock)
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    async def load(self, tenant: str, session: str) -> SessionState:
+        """Return the session's state."""
+        return self._states.get(tenant, session) or NEW_SESSION
+
+    async def note(self, tenant: str, session: str, entry: SessionEntry) -> SessionState:
+        """Add what a request did, and return the state after it."""
+        state = (self._states.get(tenant, session) or NEW_SESSION).with_entry(entry)
+        self._states.put(tenant, session, state)
+        return state
+
+    async def hold(
+        self, tenant: str, session: str, run: str, *, usd: Decimal, least: Decimal, most: Decimal
+    ) -> Decimal | None:
+        """Let the run hold so much, or what there is."""
+        state = self._states.get(tenant, session) or NEW_SESSION
+        room = state.left_usd(most, run) or Decimal(0)
+        if room < least:
+            return None
+        held = min(usd, room)
+        self._states.put(tenant, session, state.with_hold(run, held))
+        return held
 
 
 REASONING_SIGNATURE = "batuta-reasoning"

@@ -26,10 +26,9 @@ from batuta.core import (
 )
 from batuta.core.formatting import format_cost, format_count, format_seconds
 from batuta.engine import Recorder
-from batuta.gateway.errors import APIError, internal_error, log_exception, server_closing
+from batuta.gateway.errors import APIError, internal_error, log_exception
 from batuta.gateway.http.body import encode_json
 from batuta.gateway.serving.deliver import (
-    DisconnectReason,
     SSEWriter,
     encoded_event_frame,
 )
@@ -250,13 +249,13 @@ class RunEventsEndpoint(ScriptEndpoint):
                 await renderer.show(event)
 
         try:
-            ended = await self._delivery.scopes.run(receive, work, writer)
+            refusal = await self._delivery.show(visitor.caller, receive, work, writer)
         except Exception as error:  # noqa: BLE001 - the 200 is out: say it in the stream
             log_exception(error)
             await renderer.show(Failed(internal_error()))
             return
-        if ended is DisconnectReason.SERVER_CLOSING:
-            await renderer.show(Failed(server_closing()))
+        if refusal is not None:
+            await renderer.show(Failed(refusal))
 
     async def _events(
         self, run_id: str, page_run: PageRun | None, visitor: WebSession

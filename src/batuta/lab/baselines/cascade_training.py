@@ -26,16 +26,16 @@ from batuta.lab.learners.answer_posterior import (
     collision_rate,
 )
 from batuta.lab.learners.history import History
-from batuta.lab.learners.selector_guard import wins_on_families
 from batuta.lab.learners.selector_training import (
     SelectorRecipe,
     family_numbers,
     fit_selector,
     grouped_folds,
+    held_out_values,
     random_folds,
+    wins_on_families,
 )
 from batuta.lab.learners.simulated_draws import simulate_draws
-from batuta.lab.learners.value_fit import held_out_values
 
 PRICES = (0.02, 0.01, 0.005, 0.002, 0.001, 0.0005)
 """Prices of a call of usual cost, in credit, to choose from; the highest first."""
@@ -111,16 +111,10 @@ def fit_cascade(
 ) -> Cascade:
     """Fit a cascade to the history.
 
-    Args:
-        history: outcomes on training questions, with the answers of each run.
-        recipe: the selector's settings; its price of a dollar is the cascade's too.
-        seed: the seed of the folds.
-        price: the price of a call of usual cost, in credit; None chooses it on the history's
-            labels, or 0 if the recipe prices dollars.
-        calls: the most answers to a question; None for `most_calls`.
-        selector: a selector fitted to this very history; None to fit one.
-        checker: the checker, which is not fitted here.
-        prior: the prior weights of agreement; None for the shipped ones.
+    Without a price it is chosen on the history's labels, or is 0 if the recipe prices dollars;
+    without `calls` there are at most `most_calls` answers. A selector must be fitted to this very
+    history, the checker is not fitted here, and `prior` stands in for the shipped weights of
+    agreement.
 
     Raises:
         SourceError: the history has no answers, too few questions, or lacks costs that a price of

@@ -68,9 +68,7 @@ _LEAST_INFORMATION = 0.15
 def fit_checker(checker: Checker, verdicts: Sequence[tuple[bool, bool]]) -> Checker | None:
     """Return the checker with the rates that its verdicts show; None if they are uninformative.
 
-    Args:
-        checker: the checker with its prior rates.
-        verdicts: for each check, whether the answer was right, and whether it was called right.
+    `verdicts` say for each check whether the answer was right, and whether it was called right.
     """
     passed = [called for right, called in verdicts if right]
     caught = [not called for right, called in verdicts if not right]

@@ -29,10 +29,8 @@ _CLAUSE = re.compile(r"[;.]")
 def best_worker_for_role(pool: Pool, role: str, exclude: WorkerId | None = None) -> WorkerId:
     """Return the worker whose description recommends it most for the role.
 
-    Args:
-        pool: the workers.
-        role: a pattern of words that name the role.
-        exclude: the worker that gets the role only if there is no other.
+    `role` is a pattern of words that name it; whom `exclude` names gets it only if there is no
+    other.
     """
     named = re.compile(rf"\b(?:{role})\b", re.IGNORECASE)
     others = [worker for worker in pool.ranked() if worker.id != exclude]

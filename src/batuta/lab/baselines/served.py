@@ -121,11 +121,7 @@ def open_learned(
 ) -> ServedBaselines:
     """Open the methods that outcomes of the pool's workers allow.
 
-    Args:
-        pool: the workers.
-        history: a file of outcomes, if there is one.
-        cascade: the folder of a fitted cascade, if there is one.
-        checker: the worker that checks the cascade's answers; None for no checks.
+    `cascade` is the folder of a fitted one, whose answers the checker checks if there is one.
 
     Raises:
         BatutaError: a file cannot be read or does not fit the pool.

@@ -245,11 +245,7 @@ class EvalCommandOptions:
     output: EvalOutput
 
     def __post_init__(self) -> None:
-        """Refuse a command that names no system.
-
-        Raises:
-            ConfigError: it is one.
-        """
+        """Refuse a command that names no system."""
         if not self.system_names:
             raise ConfigError("name at least one system: --systems best-single,ultra")
 

@@ -128,11 +128,7 @@ async def open_eval_subject(
 async def _open_subject(
     wanted: EvalCommandOptions, setup: SubjectSetup, stack: AsyncExitStack
 ) -> Subject:
-    """Open the pool within its budget, and print what is to be said of it.
-
-    Raises:
-        ConfigError: it cannot be had, or is not one for these questions.
-    """
+    """Open the pool within its budget, and print what is to be said of it."""
     from batuta.lab.evals.eval_session import check_systems  # noqa: PLC0415 - loads numpy
     from batuta.lab.evals.systems import is_method  # noqa: PLC0415 - same
 
@@ -168,11 +164,7 @@ def _refuse_budget(wanted: EvalCommandOptions, reason: str) -> None:
 
 
 def _open_budget(wanted: EvalCommandOptions, subject: Subject, stack: AsyncExitStack) -> CallLimit:
-    """Open the budget, less what earlier commands with the folder have paid of one.
-
-    Raises:
-        StoreError: the list of paid calls cannot be used.
-    """
+    """Open the budget, less what earlier commands with the folder have paid of one."""
     from batuta.lab.tune.spending import Allowance, BudgetedClient, PaidCalls, TuneBudget  # noqa: PLC0415 - only when wanted
 
     if wanted.execution.executor != LOCAL:
@@ -202,7 +194,7 @@ async def _open_trial_runner(
 ) -> TrialRunner | None:
     """Return where runs are executed; None: in this process."""
     from batuta.clients.cache_shared import is_shared  # noqa: PLC0415 - same
-    from batuta.lab.evals.remote import RemoteTrials  # noqa: PLC0415 - loads numpy
+    from batuta.lab.evals.setup import RemoteTrials  # noqa: PLC0415 - loads numpy
     from batuta.lab.executor import LocalExecutor, open_executor  # noqa: PLC0415 - only when needed
 
     where = wanted.execution
@@ -219,7 +211,7 @@ async def _open_trial_runner(
 
 def _open_record(options: EvalCommandOptions) -> tuple[EvalPart, ...]:
     from batuta.lab.evals import open_recorded_parts  # noqa: PLC0415 - loads numpy
-    from batuta.lab.evals.pool_change import PoolChange  # noqa: PLC0415 - same
+    from batuta.lab.evals.recorded_sets import PoolChange  # noqa: PLC0415 - same
 
     if options.questions.split is RecordSplit.ALL and (options.pool.leaves or options.pool.joins):
         raise ConfigError("with --split all nothing is learned before the pool changes")

@@ -5,12 +5,15 @@ from __future__ import annotations
 import multiprocessing
 import os
 import shlex
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import AsyncExitStack
-from dataclasses import replace
+from dataclasses import asdict, replace
+from decimal import Decimal
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -31,22 +34,24 @@ from batuta.lab.commands.eval_output import (
     write_set_index,
 )
 from batuta.lab.commands.eval_subject import INSPECT_PREFIX, open_eval_subject, run_inspect
+from batuta.rendering.terminal import write_output
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from batuta.lab.evals import EvalPart, Evaluation
-    from batuta.lab.evals.run_archive import RunArchive
-import shutil
-from dataclasses import asdict
-from decimal import Decimal
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
-
-from batuta.rendering.terminal import write_output
-
-if TYPE_CHECKING:
     from batuta.lab.evals.forecast import EvalForecast
+    from batuta.lab.evals.run_archive import RunArchive
+
+RUNS_FILE = "runs.db"
+PAGE = "questions.html"
+EXIT_UNSCORED = 1
+EXIT_BUDGET = 4
+EXIT_INTERRUPTED = 130
+OUTCOMES_FILE = "outcomes.jsonl"
+"""The file of what each worker earned alone, where every one was asked: a history to learn from."""
+ALL_SETS = "all"
+"""Stands for every recorded set whose files are here."""
 
 
 async def foretell_calls(options: EvalCommandOptions) -> None:
@@ -92,17 +97,6 @@ def compare_budget(expected: EvalForecast, budget: float | None) -> str:
     if budget is None or expected.total.usd <= Decimal(str(budget)):
         return ""
     return f", more than the budget of ${budget:g}"
-
-
-RUNS_FILE = "runs.db"
-PAGE = "questions.html"
-EXIT_UNSCORED = 1
-EXIT_BUDGET = 4
-EXIT_INTERRUPTED = 130
-OUTCOMES_FILE = "outcomes.jsonl"
-"""What each worker earned alone, where every one was asked: a history to learn from."""
-ALL_SETS = "all"
-"""Stands for every recorded set whose files are here."""
 
 
 @with_option_groups
@@ -262,6 +256,7 @@ async def _evaluate_set(options: EvalCommandOptions) -> dict[str, Any]:
             bar=bar,
             equal=options.systems.equal,
         )
+        _tell_others(options.output.out, ledger.count_others(evaluation.results))
     found = build_report(evaluation, shlex.join(["batuta", *sys.argv[1:]]))
     write_report(options.output.out, found)
     if evaluation.outcomes is not None:
@@ -272,6 +267,15 @@ async def _evaluate_set(options: EvalCommandOptions) -> dict[str, Any]:
         publish_report(options.output.report, found, draw(evaluation, options.output.report))
         await write_question_page(options.output.report, evaluation, options.output.out / RUNS_FILE)
     return found
+
+
+def _tell_others(folder: Path, others: int) -> None:
+    """Say how many results the folder has that this evaluation does not ask for."""
+    if others:
+        print_message(
+            f"{folder} also has {others:,} runs of these systems with other questions, seeds, "
+            "workers or settings, which count in no figure here"
+        )
 
 
 async def _open_archive(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import orjson
 import typer
@@ -13,14 +13,97 @@ from rich.text import Text
 from batuta.cli import json_output
 from batuta.cli.options import Json, format_example
 from batuta.core import Task
+from batuta.core.suggestions import suggest_names
 from batuta.environment import benchmark_folder
-from batuta.errors import SourceError
-from batuta.lab.commands.router_arena import export_choices
+from batuta.errors import ConfigError, SourceError
 from batuta.lab.task_sources import REHEARSAL
 from batuta.lab.tasks import datasets
 from batuta.lab.tasks.datasets import Dataset, HubDataset, reasoning_gym
-from batuta.rendering.console import new_table, open_console
+from batuta.rendering.console import new_table, open_console, print_table
 from batuta.rendering.terminal import write_error, write_output
+
+if TYPE_CHECKING:
+    from batuta.lab.evals.router_arena import ChoosesWorkers
+
+EXPORT_FORMATS = ("routerarena",)
+
+
+def export_choices(
+    kind: Annotated[str, typer.Argument(metavar="FORMAT", help="routerarena.")],
+    data: Annotated[Path, typer.Argument(help="Its data file, with the prompts.")],
+    out: Annotated[Path, typer.Option(help="The file that is written.")] = Path("predictions.json"),
+    conductor: Annotated[
+        Path | None,
+        typer.Option(file_okay=False, help="Folder of a selector (batuta train selector)."),
+    ] = None,
+    history: Annotated[
+        Path | None, typer.Option(help="Outcomes that --system is fitted on instead.")
+    ] = None,
+    system: Annotated[str, typer.Option(help="With --history: mini, knn, avengers-pro …")] = "mini",
+    *,
+    names: Annotated[
+        Path | None,
+        typer.Option(help="JSON: from the workers' ids to the benchmark's model names."),
+    ] = None,
+    rephrased: Annotated[
+        Path | None, typer.Option(help="A data file with the same questions rephrased.")
+    ] = None,
+) -> None:
+    """Write which worker a selector or router chooses for each prompt; no model is called.
+
+    With --rephrased, say for what share of the rephrased questions the choice stays.
+    """
+    from batuta.lab.evals import router_arena as arena  # noqa: PLC0415 - loads numpy
+
+    if kind not in EXPORT_FORMATS:
+        raise ConfigError(f"there is no format {kind!r}; {suggest_names(kind, EXPORT_FORMATS)}")
+    chooser = _open_chooser(conductor, history, system)
+    known = _read_names(names)
+    predictions = arena.predict_arena(chooser, arena.read_arena_questions(data), known)
+    again = rephrased and arena.predict_arena(chooser, arena.read_arena_questions(rephrased), known)
+    arena.write_predictions(predictions, out)
+    chosen = len({entry["prediction"] for entry in predictions})
+    write_output(f"{out}: {len(predictions):,} predictions, {chosen} models\n")
+    if again is not None:
+        share = arena.choice_robustness(predictions, again)
+        coverage = "none is of the data file" if share is None else f"{100 * share:.1f} % stay"
+        write_output(f"choices for rephrased questions: {coverage}\n")
+
+
+def _open_chooser(conductor: Path | None, history: Path | None, system: str) -> ChoosesWorkers:
+    """Return who chooses."""
+    from batuta.conductors.selector import Selector, open_selector  # noqa: PLC0415 - same
+    from batuta.lab.baselines import ConductorSolver  # noqa: PLC0415 - loads numpy
+    from batuta.lab.baselines.routing.router import Router  # noqa: PLC0415 - same
+    from batuta.lab.evals.learned_methods import LEARNED_METHODS  # noqa: PLC0415 - same
+    from batuta.lab.learners.history import read_history  # noqa: PLC0415 - same
+
+    if (conductor is None) == (history is None):
+        raise ConfigError(
+            "say which system chooses: --conductor FOLDER, or --history FILE and --system"
+        )
+    if conductor is not None:
+        return open_selector(conductor)
+    if system not in LEARNED_METHODS:
+        raise ConfigError(f"{system} does not learn; {suggest_names(system, LEARNED_METHODS)}")
+    assert history is not None  # noqa: S101 - told above
+    solver = LEARNED_METHODS[system](read_history(history))
+    found = solver.conductor if isinstance(solver, ConductorSolver) else None
+    if isinstance(found, Selector | Router):
+        return found
+    raise ConfigError(f"{system} does not choose by the question's text: take mini or knn")
+
+
+def _read_names(path: Path | None) -> dict[str, str]:
+    if path is None:
+        return {}
+    try:
+        found: Any = orjson.loads(path.read_bytes())
+    except (OSError, orjson.JSONDecodeError) as error:
+        raise SourceError(f"{path} cannot be read as JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise SourceError(f"{path} is not a JSON object of ids and names")
+    return {str(one): str(other) for one, other in cast("dict[Any, Any]", found).items()}
 
 
 def import_results(
@@ -33,15 +116,8 @@ def import_results(
     worker: Annotated[str, typer.Option(help="Who answered, where the files do not say so.")] = "",
 ) -> None:
     """Turn recorded answers into a file for --tasks recorded:FILE and --history FILE."""
-    from batuta.lab.tasks.recorded.importers import (  # noqa: PLC0415 - loads numpy
-        FORMATS,
-        describe_left_out,
-        import_outcomes,
-    )
-    from batuta.lab.tasks.recorded.outcome_lines import (  # noqa: PLC0415 - same
-        read_outcome_lines,
-        write_outcome_rows,
-    )
+    from batuta.lab.tasks.recorded.importers import FORMATS, describe_left_out, import_outcomes  # noqa: PLC0415 - loads numpy
+    from batuta.lab.tasks.recorded.outcome_lines import read_outcome_lines, write_outcome_rows  # noqa: PLC0415 - same
 
     collected = import_outcomes(kind, files, worker)
     rows = collected.rows()
@@ -94,9 +170,7 @@ def list_sources(json: Json = False) -> None:
     if json:
         json_output.print_json({"folder": str(folder), "sources": rows})
         return
-    table = new_table()
-    for title in ("source", "splits", "here", "licence", "about"):
-        table.add_column(title, overflow="fold")
+    table = new_table("source", "splits", "here", "licence", "about")
     for row in rows:
         splits: list[str] = row["splits"]
         here: list[str] = row["here"]
@@ -104,7 +178,7 @@ def list_sources(json: Json = False) -> None:
         table.add_row(row["name"], ", ".join(splits), shown, row["licence"], row["about"])
     console = open_console()
     console.print(str(folder), style="dim")
-    console.print(table)
+    print_table(console, table)
 
 
 @app.command("show", epilog=format_example("batuta tasks show rehearsal:lists --limit 3"))
@@ -132,12 +206,7 @@ def show_tasks(
 
 
 def _load_tasks(name: str, files: Sequence[Path], *, seed: int, limit: int) -> tuple[Task, ...]:
-    """Return tasks of a source, or those of the rehearsal that `batuta eval` would ask.
-
-    Raises:
-        ConfigError: there is no such family.
-        SourceError: there is no such source, or it cannot be read.
-    """
+    """Return tasks of a source, or those of the rehearsal that `batuta eval` would ask."""
     if name.partition(":")[0] != REHEARSAL:
         return datasets.load_tasks(name, files=files, seed=seed, size=limit)
     from batuta.lab.evals import open_tasks  # noqa: PLC0415 - loads numpy

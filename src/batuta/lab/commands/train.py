@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
 from rich.markup import escape
 from rich.progress import TaskID
+from rich.table import Table
 
+from batuta.cli.json_output import print_json
 from batuta.cli.options import SimulatedQuestions, format_example, with_option_groups
 from batuta.cli.progress import open_progress_bars
+from batuta.core.formatting import format_count, format_percent, format_seconds, format_usd
 from batuta.distribution import install_hint
 from batuta.errors import ConfigError
 from batuta.lab.commands.train_by_itself import train_by_itself
@@ -38,25 +43,12 @@ from batuta.rendering.console import open_console
 from batuta.rendering.terminal import write_error, write_output
 
 if TYPE_CHECKING:
-    from batuta.lab.train.settings import TrainSettings
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
-
-from rich.console import Console
-from rich.table import Table
-
-from batuta.cli.json_output import print_json
-from batuta.core.formatting import format_count, format_seconds, format_usd
-
-if TYPE_CHECKING:
     from batuta.lab.train.bill import ExpectedFigure, Preflight
-    from batuta.lab.train.settings import TrainSettings
-from typing import TYPE_CHECKING
-
-from batuta.core.formatting import format_percent
-
-if TYPE_CHECKING:
     from batuta.lab.train.selector_training import SelectorTraining
+    from batuta.lab.train.settings import TrainSettings
+
+EXIT_MISSING = 2
+GIB, MIB = 2**30, 2**20
 
 
 def selector(
@@ -114,10 +106,6 @@ def training_summary(trained: SelectorTraining) -> str:
         f"{format_count(trained.held_out_questions)} held-out ones {credit}, best single worker "
         f"{best}, oracle {oracle}{also}"
     )
-
-
-EXIT_MISSING = 2
-GIB, MIB = 2**30, 2**20
 
 
 def print_preflight(settings: TrainSettings, *, as_json: bool, calls: int = 0) -> None:
@@ -222,7 +210,7 @@ def warmup(
     log.checkpoint_every steps it is kept how far it came.
     """
     settings = load_settings(config, changes, seed, out)
-    from batuta.lab.train.warmup_stage import run_warmup  # noqa: PLC0415 - loads torch
+    from batuta.lab.train.warmup import run_warmup  # noqa: PLC0415 - loads torch
 
     with open_progress_bars() as bar:
         line = bar.add_task("SFT warm-up", total=settings.warmup.steps, status="")
@@ -247,6 +235,9 @@ def import_model(
     ] = None,
 ) -> None:
     """Unpack a language model that came as a GGUF file into a folder to train from, once."""
+    from batuta.lab.train.gguf_source import find_gguf  # noqa: PLC0415 - only when it is wanted
+
+    find_gguf(gguf)
     require_packages()
     from batuta.lab.train.gguf_files import import_gguf  # noqa: PLC0415 - loads torch
 
@@ -270,15 +261,17 @@ def export_model(
     ] = None,
 ) -> None:
     """Write a trained Llama or Qwen2 policy, or a Llama adapter of PEFT's, as a GGUF file."""
+    from batuta.lab.train.gguf_source import find_gguf  # noqa: PLC0415 - only when it is wanted
+
+    original = find_gguf(like)
     require_packages()
     from batuta.embedded.adapters import is_adapter  # noqa: PLC0415 - loads numpy
-    from batuta.lab.train.adapter_files import export_adapter  # noqa: PLC0415 - loads torch
-    from batuta.lab.train.gguf_files import export_gguf, find_gguf  # noqa: PLC0415 - same
+    from batuta.lab.train.gguf_files import export_adapter, export_gguf  # noqa: PLC0415 - loads torch
 
     if is_adapter(policy):
-        write_output(f"{export_adapter(policy, find_gguf(like), out)}\n")
+        write_output(f"{export_adapter(policy, original, out)}\n")
         return
-    write_output(f"{export_gguf(policy, find_gguf(like), out, kind, temperature=temperature)}\n")
+    write_output(f"{export_gguf(policy, original, out, kind, temperature=temperature)}\n")
 
 
 @app.command(

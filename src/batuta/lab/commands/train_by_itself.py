@@ -41,15 +41,8 @@ def train_by_itself(
 ) -> None:
     """Choose the settings, say what the training may take, train, say what came of it.
 
-    Args:
-        pool: whom to conduct.
-        tasks: what to learn from.
-        minutes: how long all of it may take.
-        began: when the command began, of the monotonic clock.
-        out: the folder.
-        seed: of everything.
-        changes: settings that are not chosen, `KEY=VALUE`.
-        simulated_questions: whether real models may be asked questions of a simulated world.
+    All of it may take so many minutes from `began` on, by the monotonic clock; `changes` are
+    settings that are not chosen, `KEY=VALUE`.
 
     Raises:
         ConfigError: an option is missing, or the training cannot be carried out.

@@ -48,13 +48,7 @@ def load_settings(
 
 
 def check_questions(pool: str, names: Iterable[str], *, allowed: bool) -> None:
-    """Raise ConfigError if real models would be asked questions of a simulated world.
-
-    Args:
-        pool: what the workers come from, as `--pool` names it.
-        names: what the questions come from.
-        allowed: whether somebody has said that it is meant so.
-    """
+    """Raise ConfigError if real models would be asked questions of a simulated world."""
     simulated = pool.partition(":")[0] in {REHEARSAL, WORLD2}
     check_simulated_questions(names, pool, simulated=simulated, allowed=allowed)
 

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import typer
+from rich.console import Console
 
 from batuta.cli.json_output import print_json
 from batuta.cli.options import format_example, with_option_groups
 from batuta.clients import HttpTransport
+from batuta.config.conductors import PATTERN_PREFIX
 from batuta.config.load import load_config
 from batuta.config.loaded import LoadedConfig
 from batuta.core import WorkerId
@@ -24,16 +26,19 @@ from batuta.rendering.console import open_console
 from batuta.rendering.terminal import write_error
 
 if TYPE_CHECKING:
+    from batuta.lab.tasks.recorded import RecordedOutcomes
     from batuta.lab.tune.context import TuneSettings
     from batuta.lab.tune.opening import TuneQuestions
     from batuta.lab.tune.parts import QuestionParts
+    from batuta.lab.tune.record_tuning import RecordParts
     from batuta.lab.tune.result import TuneResult
-from typing import TYPE_CHECKING
 
-from batuta.config.presets import PATTERN_PREFIX
-
-if TYPE_CHECKING:
-    from batuta.lab.tune.opening import TuneQuestions
+EXIT_INTERRUPTED = 130
+CONFIDENCE_FILE = "confidence.json"
+"""The file of how sure answers are, beside the selectors."""
+RECORD_CALL_WEIGHT = 0.005
+"""Credit that a call takes on a record. Real workers agree oftener than simulated ones, so further
+calls gain less there and are made less often; what they cost is in the dollars."""
 
 
 def show_forecast(loaded: LoadedConfig, questions: TuneQuestions, forecast: dict[str, Any]) -> None:
@@ -80,11 +85,6 @@ def show_result(found: dict[str, Any], out: Path, *, simulated: bool) -> None:
         console.print(f"use it: batuta serve --pool {out / 'batuta.toml'}")
 
 
-EXIT_INTERRUPTED = 130
-CONFIDENCE_FILE = "confidence.json"
-"""The file of how sure answers are, beside the selectors."""
-
-
 @with_option_groups
 def command(options: TuneOptions) -> None:
     """Find the best way to conduct the pool, and test it on held-out questions.
@@ -102,7 +102,7 @@ def command(options: TuneOptions) -> None:
         return
     try:
         found = (
-            _tune_record(options)
+            tune_record(options)
             if (options.questions.tasks or "").startswith(RECORDED_PREFIX)
             else anyio.run(_tune_workflows, options)
         )
@@ -112,15 +112,6 @@ def command(options: TuneOptions) -> None:
         raise typer.Exit(EXIT_INTERRUPTED) from None
     if options.output.json:
         print_json(found)
-
-
-def _tune_record(options: TuneOptions) -> dict[str, Any]:
-    """Tune on recorded answers."""
-    from batuta.embedded.blas import limit_blas_to_one_thread  # noqa: PLC0415 - loads numpy
-    from batuta.lab.commands.tune_record import tune_record  # noqa: PLC0415 - rarely used
-
-    limit_blas_to_one_thread()
-    return tune_record(options)
 
 
 async def _tune_workflows(options: TuneOptions) -> dict[str, Any]:
@@ -174,11 +165,7 @@ async def _open_all_questions(wanted: TuneQuestionOptions) -> TuneQuestions:
 def _tune_settings(
     options: TuneOptions, loaded: LoadedConfig, questions: TuneQuestions
 ) -> TuneSettings:
-    """Return the settings that the options mean.
-
-    Raises:
-        ConfigError: there is no budget, or no such stage.
-    """
+    """Return the settings that the options mean."""
     from batuta.lab.tune.context import TuneSettings  # noqa: PLC0415 - same
     from batuta.lab.tune.opening import is_labelled  # noqa: PLC0415 - loads numpy
     from batuta.lab.tune.rewriting import is_rewriting_installed  # noqa: PLC0415 - same
@@ -283,13 +270,7 @@ def _write_results(
 ) -> None:
     """Write the folder; only a pool of real workers gets new settings.
 
-    Args:
-        options: those of the command.
-        found: the report.
-        result: what came of the tuning.
-        parts: the questions.
-        fitted: how sure answers are, as a file; empty if nothing could be fitted.
-        simulated: whether the pool is one of the simulated worlds.
+    `fitted` is the file of how sure answers are, empty if nothing could be fitted.
     """
     from batuta.lab.evals.report_files import write_files  # noqa: PLC0415 - loads numpy
     from batuta.lab.tune.recommend import with_confidence, write_settings  # noqa: PLC0415 - loads numpy
@@ -318,6 +299,93 @@ def _write_results(
 
 def _write_notice(sentence: str) -> None:
     write_error(f"batuta: {sentence}\n")
+
+
+def tune_record(options: TuneOptions) -> dict[str, Any]:
+    """Tune on a record; return the report, or with `--check` how the record is divided.
+
+    Raises:
+        ConfigError: an option says nothing of a record.
+        SourceError: there is no such record, it is too small, or it lacks the dollars that count.
+    """
+    _refuse_with_record(options)
+    from batuta.embedded.blas import limit_blas_to_one_thread  # noqa: PLC0415 - loads numpy
+    from batuta.lab.tasks.recorded import load_recorded  # noqa: PLC0415 - same
+    from batuta.lab.tune.record_options import RecordSettings  # noqa: PLC0415 - same
+    from batuta.lab.tune.record_tuning import (  # noqa: PLC0415 - same
+        describe_record_tuning,
+        limit_record,
+        nominate_options,
+        split_record,
+        write_record_results,
+    )
+
+    limit_blas_to_one_thread()
+    questions, goals, out = options.questions, options.goals, options.output.out
+    labels = options.search.labels
+    name = str(questions.tasks).removeprefix(RECORDED_PREFIX)
+    record = limit_record(load_recorded(name, with_texts=False), questions.limit, questions.seed)
+    parts = split_record(record, questions.seed)
+    settings = RecordSettings(
+        call_weight=RECORD_CALL_WEIGHT if goals.call_weight is None else goals.call_weight,
+        worth=goals.worth,
+        only_proven=goals.only_proven,
+        seed=questions.seed,
+    )
+    console = open_console(highlight=False, soft_wrap=True, quiet=options.output.json)
+    if options.execution.check:
+        return _show_division(record, parts, console)
+    whole = len(set(record.families)) > 1 if labels is None else labels
+    nominees = nominate_options(record, parts.known, settings, labelled=whole)
+    found = describe_record_tuning(record, parts, nominees, settings)
+    write_record_results(out, found, nominees)
+    for line in found["recommendation"]["why"]:
+        console.print(line)
+    console.print("spent: 0 calls; every answer was read from the record")
+    console.print(f"report: {out / 'report.html'}")
+    return found
+
+
+def _show_division(
+    record: RecordedOutcomes, parts: RecordParts, console: Console
+) -> dict[str, Any]:
+    """Return what would be learned from and judged on."""
+    known, judged = parts.known_families(record), parts.judged_families(record)
+    kept = "of families that are kept back" if parts.has_new_families else "kept back at random"
+    console.print(
+        f"{record.name}: {len(record.models)} workers, {len(parts.known)} questions of "
+        f"{len(known)} families to learn from, {len(parts.judged)} {kept}; "
+        "nobody is called, nothing is paid"
+    )
+    return {
+        "record": record.name,
+        "workers": len(record.models),
+        "incomplete": record.incomplete,
+        "questions": {"search": len(parts.known), "judgement": len(parts.judged)},
+        "families": {"search": len(known), "judgement": len(judged)},
+        "new_families": parts.has_new_families,
+    }
+
+
+def _refuse_with_record(options: TuneOptions) -> None:
+    """Refuse options that say nothing of a record."""
+    given = {
+        "--pool": options.pool,
+        "--from-runs": options.questions.from_runs,
+        "--stages": options.execution.stages,
+        "--judge": options.grading.judge,
+        "--rewriter": options.search.rewriter,
+        "--workers": options.execution.workers,
+        "--mean-calls": options.goals.mean_calls,
+        "--most-workers": options.search.most_workers,
+        "--patterns": options.search.patterns,
+    }
+    for option, value in given.items():
+        if value:
+            raise ConfigError(
+                f"{option} does not go with a record: its answers are there already, and nobody is "
+                "called"
+            )
 
 
 app = typer.Typer(add_completion=False)

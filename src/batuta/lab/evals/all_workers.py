@@ -5,8 +5,7 @@ chooses nothing; its runner grades all replies:
 
 - the oracle (n = 1) is right if any worker is;
 - the repeatable-skill oracle (n > 1) takes the worker that did best on the other samples of the
-same
-  question. The oracle's lead over it is luck of sampling, which no router can exploit.
+  same question. The oracle's lead over it is luck of sampling, which no router can exploit.
 
 A worker that fails is not replaced.
 """

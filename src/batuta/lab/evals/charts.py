@@ -33,17 +33,8 @@ MAX_COLUMNS = 12
 """The most columns of a heatmap; rarer ones are joined."""
 OTHER = "other"
 _LABEL_OFFSETS = (
-    (7, 0),
-    (7, 7),
-    (7, -7),
-    (-7, 7),
-    (-7, -7),
-    (-7, 0),
-    (7, 14),
-    (7, -14),
-    (-7, 15),
-    (-7, -15),
-)
+    (7, 0), (7, 7), (7, -7), (-7, 7), (-7, -7), (-7, 0), (7, 14), (7, -14), (-7, 15), (-7, -15),
+)  # fmt: skip
 """Offsets of a label from its point, in points; the first free one is used."""
 
 

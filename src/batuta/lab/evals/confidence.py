@@ -147,9 +147,7 @@ def graded_run(run: Run, score: float) -> GradedRun | None:
 async def calibrate_confidence(target: Path | str, out: Path) -> FittedConfidence:
     """Fit the probabilities to a store's graded runs and write them.
 
-    Args:
-        target: the store, such as `runs.db` of an evaluation.
-        out: the file that is written.
+    The store is one such as `runs.db` of an evaluation.
 
     Raises:
         ConfigError: no conductor has enough graded runs.

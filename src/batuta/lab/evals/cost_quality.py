@@ -71,10 +71,7 @@ def recovered_gap(
 ) -> Floats | None:
     """Return PGR after each number of calls of the strong worker; None if there is no gap.
 
-    Args:
-        strong_first: the questions' places, in the order in which they go to the strong worker.
-        weak_q: the weak worker's score on each question.
-        strong_q: the strong worker's score.
+    `strong_first` are the questions' places, in the order in which they go to the strong worker.
     """
     weak, strong = np.asarray(weak_q, np.float64), np.asarray(strong_q, np.float64)
     gap = strong.mean() - weak.mean()

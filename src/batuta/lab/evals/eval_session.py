@@ -14,15 +14,9 @@ from batuta.lab.baselines import Cascade, SolverContext
 from batuta.lab.baselines.checker import EXECUTED_TESTS, Checker
 from batuta.lab.baselines.routing.skill_learning import learn_handbook
 from batuta.lab.baselines.routing.skill_orchestra import NAME, SkillOrchestra
-from batuta.lab.evals.best_worker import warn_unmeasured
 from batuta.lab.evals.checker_calibration import calibrate_checker, calibrate_tests
-from batuta.lab.evals.evaluation import EvalPart, Evaluation
-from batuta.lab.evals.fitted_methods import (
-    FittedFile,
-    FittedMethod,
-    describe_fitted,
-    fitted_key,
-)
+from batuta.lab.evals.evaluation import EvalPart, Evaluation, warn_unmeasured
+from batuta.lab.evals.fitted_methods import FittedFile, FittedMethod, describe_fitted, fitted_key
 from batuta.lab.evals.forecast import EvalForecast, ExpectedCalls, expect_calls
 from batuta.lab.evals.learned_methods import (
     CHECKED_CASCADE,
@@ -95,14 +89,9 @@ async def evaluate_parts(
 ) -> Evaluation:
     """Measure the systems of those names.
 
-    Args:
-        parts: the subjects and questions, all with the same grader.
-        names: the names of the systems, each once; `all` for those that can be run.
-        options: the options of the runs.
-        result_log: the earlier results, to which new ones are added.
-        bar: shows the progress of each system.
-        equal: also measure self-consistency and best-of-N with as many calls, or as much money,
-            as `ultra` takes on average, or the first system if there is no conductor.
+    All parts have the same grader, and the name `all` stands for the systems that can be run.
+    `equal` also measures self-consistency and best-of-N with as many calls, or as much money, as
+    `ultra` takes on average, or the first system if there is no conductor.
 
     Raises:
         ConfigError: there is no system of that name, or none of them can be measured here.
@@ -142,13 +131,6 @@ async def forecast_parts(
     equal: Sequence[EqualResource] = (),
 ) -> EvalForecast:
     """Forecast the calls of `evaluate_parts` without making any.
-
-    Args:
-        parts: the subjects and questions.
-        names: the names of the systems.
-        options: the options of the runs.
-        result_log: the earlier results.
-        equal: the resources for which methods with the first system's budget are added.
 
     Raises:
         ConfigError: there is no system of that name.
@@ -252,9 +234,6 @@ class _EvalSession:
 
         A system that cannot learn from these outcomes is left out, with the reason; the others are
         measured nevertheless.
-
-        Args:
-            systems: each question is run by all of them, one after another.
         """
         planned: dict[str, list[EvalTrial]] = {}
         for one in systems:
@@ -279,11 +258,7 @@ class _EvalSession:
             self.results[name] = tuple(run for run in results if run.system == name)
 
     async def _plan_system(self, one: System) -> list[EvalTrial]:
-        """Fit what the system needs, and return its trials on every part.
-
-        Raises:
-            ConfigError, SourceError: it cannot learn from these outcomes.
-        """
+        """Fit what the system needs, and return its trials on every part."""
         if one.name == CHECKED_CASCADE:
             await self._calibrate_checkers()
         if one.name.startswith("cascade"):

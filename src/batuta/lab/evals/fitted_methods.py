@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from batuta.conductors.selector import Selector
 from batuta.core import TaskId, WorkerId
 from batuta.core.formatting import format_usd
-from batuta.errors import StoreError
+from batuta.errors import report_unwritable
 from batuta.lab.baselines import Cascade, ConductorSolver, Solver
 from batuta.lab.baselines.cascade_training import mean_usd_m
 from batuta.lab.baselines.routing.router import Router
@@ -155,14 +155,12 @@ class FittedFile:
             StoreError: the disk is full, or the file cannot be written.
         """
         line = orjson.dumps({"key": key, **_as_json(found)}, option=orjson.OPT_APPEND_NEWLINE)
-        try:
+        with report_unwritable(self.path):
             descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
             try:
                 os.write(descriptor, line)
             finally:
                 os.close(descriptor)
-        except OSError as error:
-            raise StoreError(f"{self.path} cannot be written: {error.strerror}") from None
         self._found[key] = found
 
 

@@ -44,10 +44,8 @@ async def open_answer_grader(
 ) -> AsyncGenerator[AnswerGrader]:
     """Open the graders of those tasks, with a sandbox if one of them runs programs.
 
-    Args:
-        tasks: the tasks to be graded; one of each kind is tried before anything is paid for.
-        judge: grades answers that no rule decides; None leaves them undecided.
-        tier: the isolation of the sandbox; `none` runs programs without isolation.
+    One task of each kind is tried before anything is paid for. Without a judge, answers that no
+    rule decides stay undecided; the tier `none` runs programs without isolation.
 
     Raises:
         ConfigError: there is no such grader, or it needs an extra or a judge that is missing.

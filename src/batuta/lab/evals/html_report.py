@@ -21,10 +21,8 @@ _VARIABLES = {INK: "--ink", GREY: "--grey", GRID: "--grid", PAPER: "--paper", AC
 def render_page(text: str, figures: Mapping[str, str] | None = None) -> str:
     """Return the page; its title is the text's first line.
 
-    Args:
-        text: Markdown; raw HTML in it is shown as text.
-        figures: SVG documents by name, each of which replaces the picture of that name, whose
-            description becomes its caption.
+    Raw HTML in the Markdown is shown as text; each SVG document replaces the picture of its name,
+    whose description becomes its caption.
     """
     parser = MarkdownIt("commonmark", {"html": False}).enable("table")
     parser.add_render_rule("image", _show_figure)

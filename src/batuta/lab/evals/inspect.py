@@ -22,17 +22,7 @@ import anyio
 
 from batuta.clients import HttpTransport
 from batuta.config.load import load_config
-from batuta.core import (
-    Message,
-    Question,
-    Role,
-    Run,
-    Sampling,
-    Text,
-    Tool,
-    ToolCall,
-    ToolResult,
-)
+from batuta.core import Message, Question, Role, Run, Sampling, Text, Tool, ToolCall, ToolResult
 from batuta.distribution import install_hint
 from batuta.errors import ConfigError
 from batuta.lab.baselines import ConductorSolver, SingleWorker, SolverContext
@@ -84,13 +74,8 @@ class BatutaModelAPI(ModelAPI):
     ) -> None:
         """Store the names; the pool is opened with the first question.
 
-        Args:
-            model_name: the system's name.
-            base_url: ignored.
-            api_key: ignored; the pool names its own keys.
-            config: inspect_ai's defaults.
-            pool: the pool, as `batuta eval --pool` names it.
-            conductor: the conductor, as `batuta eval --conductor` names it.
+        `base_url` and `api_key` are ignored, as the pool names its own keys; pool and conductor are
+        named as for `batuta eval`.
         """
         super().__init__(model_name, base_url, api_key, config=config or GenerateConfig())
         self._wanted = (pool, conductor)

@@ -86,9 +86,6 @@ class JudgedRuns:
 async def read_judged_runs(target: str) -> JudgedRuns:
     """Read the questions that the judged runs of a store give.
 
-    Args:
-        target: the store, as `batuta runs` names it.
-
     Raises:
         ConfigError: it gives no questions.
     """

@@ -68,11 +68,7 @@ class UnfittedSolver:
     calls: None = None
 
     async def answer(self, question: Question, context: SolverContext, seed: int) -> Run:
-        """Raise an error: an unfitted method cannot answer.
-
-        Raises:
-            ConfigError: always.
-        """
+        """Raise an error: an unfitted method cannot answer."""
         raise ConfigError(f"{self.name} must learn from outcomes before it can answer")
 
 
@@ -135,14 +131,7 @@ def measured_history(
     find_result: Callable[[WorkerId, Task], TrialResult | None],
     family: Callable[[Task], str],
 ) -> History:
-    """Build a history of each single worker's outcomes, one run per question.
-
-    Args:
-        tasks: the questions.
-        workers: the workers that were asked.
-        find_result: returns a worker's result on a task, or None if it was not asked.
-        family: returns the family of a task.
-    """
+    """Build a history of what each worker alone earned, once a question; None: it was not asked."""
     shape = (len(tasks), len(workers))
     credit_qm = np.full(shape, np.nan, np.float32)
     usd_qm = np.full(shape, np.nan)

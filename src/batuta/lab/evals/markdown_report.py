@@ -10,17 +10,9 @@ from batuta.lab.evals.stats import MIN_GROUPS
 from batuta.lab.evals.systems import BEST_SINGLE
 
 TABLE_HEADS = (
-    "system",
-    "right %",
-    "95 %",
-    "n",
-    "calls",
-    "steps",
-    "tokens",
-    "dollars",
-    "seconds",
+    "system", "right %", "95 %", "n", "calls", "steps", "tokens", "dollars", "seconds",
     "conductor's tokens",
-)
+)  # fmt: skip
 """Means per question; the last column is the part of the tokens spent on planning."""
 
 UNKNOWN = "–"
@@ -65,9 +57,7 @@ CAPTIONS = {
 def render_markdown(report: Json, figures: Iterable[str] = ()) -> str:
     """Return the whole report as Markdown.
 
-    Args:
-        report: the figures.
-        figures: the names of the figures, each a PNG file beside the report.
+    `figures` names those that are PNG files beside it.
     """
     systems = report["systems"]
     levels = sorted(_group_keys(systems, "by_difficulty"), key=float)

@@ -45,10 +45,7 @@ def match_cost(
 ) -> MatchedBudget | None:
     """Return the samples that cost the system's mean; None if its cost is unknown.
 
-    Args:
-        name: the name of the system.
-        runs: its results.
-        single: the results of the sampled worker, asked once per question.
+    `single` are the runs of the sampled worker, asked once per question.
     """
     for unit, of in _UNITS.items():
         took, one = _known_mean(runs, of), _known_mean(single, of)

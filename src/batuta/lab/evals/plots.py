@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from batuta.distribution import install_hint
-from batuta.errors import ConfigError, StoreError
+from batuta.errors import ConfigError, report_unwritable
 from batuta.lab.evals import charts
 from batuta.lab.evals.evaluation import Evaluation
 from batuta.lab.evals.html_report import GREY, GRID, INK
@@ -64,12 +64,10 @@ def draw_figures(evaluation: Evaluation, folder: Path) -> tuple[Path, ...]:
 
 def save_figure(figure: Figure, path: Path, *, clear: bool = False) -> None:
     """Write the figure in the format of the file's suffix."""
-    try:
+    with report_unwritable(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         metadata = {"Date": None} if path.suffix == ".svg" else {}
         figure.savefig(path, dpi=DPI, transparent=clear, metadata=metadata)
-    except OSError as error:
-        raise StoreError(f"{path} cannot be written: {error.strerror}") from None
 
 
 def _make_figures(evaluation: Evaluation) -> dict[str, Figure]:

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from batuta.clients.providers import Identity, identity_digest
 from batuta.core.formatting import join_words
-from batuta.errors import StoreError
+from batuta.errors import StoreError, report_unwritable
 
 WORKERS_FILE = "workers.json"
 _NAMES = ("model", "worker")
@@ -87,9 +87,7 @@ def _read_noted(path: Path) -> dict[str, _Noted]:
 
 def _write_noted(path: Path, noted: Mapping[str, _Noted]) -> None:
     new = path.with_suffix(f".{os.getpid()}")
-    try:
+    with report_unwritable(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         new.write_bytes(orjson.dumps(noted, option=orjson.OPT_INDENT_2))
         new.replace(path)
-    except OSError as error:
-        raise StoreError(f"{path} cannot be written: {error.strerror}") from None

@@ -8,13 +8,13 @@ from dataclasses import asdict
 from decimal import Decimal
 from functools import partial
 from math import fsum
+from operator import attrgetter
 from statistics import stdev
 from typing import Any
 
 from batuta.core import TaskId, WorkerId
-from batuta.lab.evals.best_worker import explain_best
 from batuta.lab.evals.cost_quality import build_curves, build_recovered
-from batuta.lab.evals.evaluation import Evaluation
+from batuta.lab.evals.evaluation import Evaluation, explain_best
 from batuta.lab.evals.result_log import TrialResult
 from batuta.lab.evals.runner import INVALID_PLAN
 from batuta.lab.evals.stats import (
@@ -162,10 +162,8 @@ def summarize_runs(runs: Sequence[TrialResult], grouped: bool = False) -> Json: 
         "unscored": len(runs) - len(scored),
         "unscored_because": dict(Counter(r.unscored for r in runs if r.unscored)),
         "outcomes": dict(sorted(Counter(run.outcome for run in runs).items())),
-        "by_difficulty": dict(
-            sorted(_group_figures(scored, _run_difficulty).items(), key=_float_key)
-        ),
-        "by_family": _group_figures(scored, _run_family),
+        "by_difficulty": _group_figures(scored, _round_difficulty),
+        "by_family": _group_figures(scored, attrgetter("family")),
         "workers": _count_worker_calls(scored),
     }
 
@@ -182,7 +180,7 @@ def _run_scores(runs: Sequence[TrialResult]) -> list[float]:
 def _confidence_interval(scored: Sequence[TrialResult], *, grouped: bool) -> list[float] | None:
     groups = [
         _run_scores(group)
-        for group in _group_runs(scored, _run_family if grouped else _run_task).values()
+        for group in _group_runs(scored, attrgetter("family" if grouped else "task")).values()
     ]
     if len(groups) < (MIN_GROUPS if grouped else 1):
         return None
@@ -192,51 +190,31 @@ def _confidence_interval(scored: Sequence[TrialResult], *, grouped: bool) -> lis
 def _seed_accuracies(scored: Sequence[TrialResult]) -> Json:
     """Return the accuracy with each seed, and their standard deviation if there are several."""
     found = {
-        seed: mean_or_none(_run_scores(own))
-        for seed, own in sorted(_group_runs(scored, _run_seed).items(), key=_int_key)
+        str(seed): mean_or_none(_run_scores(own))
+        for seed, own in sorted(_group_runs(scored, attrgetter("seed")).items())
     }
     known = [accuracy for accuracy in found.values() if accuracy is not None]
     return {"by_seed": found, "seed_sd": stdev(known) if len(known) > 1 else None}
 
 
-def _run_task(run: TrialResult) -> str:
-    return run.task
-
-
-def _run_seed(run: TrialResult) -> str:
-    return str(run.seed)
-
-
-def _run_family(run: TrialResult) -> str:
-    return run.family
-
-
-def _run_difficulty(run: TrialResult) -> str | None:
-    return None if run.difficulty is None else f"{run.difficulty:g}"
-
-
-def _float_key(item: tuple[str, Any]) -> float:
-    return float(item[0])
-
-
-def _int_key(item: tuple[str, Any]) -> int:
-    return int(item[0])
-
-
 def _group_runs(
-    runs: Sequence[TrialResult], key: Callable[[TrialResult], str | None]
-) -> dict[str, list[TrialResult]]:
-    groups: dict[str, list[TrialResult]] = defaultdict(list)
+    runs: Sequence[TrialResult], key: Callable[[TrialResult], Any]
+) -> dict[Any, list[TrialResult]]:
+    groups: dict[Any, list[TrialResult]] = defaultdict(list)
     for run in runs:
         if (name := key(run)) is not None:
             groups[name].append(run)
     return groups
 
 
-def _group_figures(runs: Sequence[TrialResult], key: Callable[[TrialResult], str | None]) -> Json:
+def _round_difficulty(run: TrialResult) -> float | None:
+    return None if run.difficulty is None else float(f"{run.difficulty:g}")
+
+
+def _group_figures(runs: Sequence[TrialResult], key: Callable[[TrialResult], Any]) -> Json:
     """Return the main figures of each group."""
     return {
-        name: {
+        name if isinstance(name, str) else f"{name:g}": {
             "n": len(group),
             "accuracy": mean_or_none(_run_scores(group)),
             "steps": mean_or_none([len(run.steps) for run in group]),

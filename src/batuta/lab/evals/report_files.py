@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from batuta.errors import StoreError
+from batuta.errors import StoreError, report_unwritable
 from batuta.lab.evals.html_report import render_page
 from batuta.lab.evals.markdown_report import format_percent, markdown_table, render_markdown
 from batuta.lab.evals.report import Json
@@ -83,10 +83,8 @@ def make_report_folder(folder: Path) -> None:
     Raises:
         StoreError: it cannot be created or written.
     """
-    try:
+    with report_unwritable(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StoreError(f"{folder} cannot be written: {error.strerror}") from None
     if not os.access(folder, os.W_OK):
         raise StoreError(f"{folder} cannot be written: it is not yours")
 
@@ -120,9 +118,8 @@ def _json_text(found: Any) -> str:
 
 def write_files(folder: Path, files: Mapping[str, str]) -> None:
     """Write each text into the file of its name."""
-    try:
+    with report_unwritable(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        for name, text in files.items():
+    for name, text in files.items():
+        with report_unwritable(folder / name):
             (folder / name).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise StoreError(f"{folder} cannot be written: {error.strerror}") from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Literal, Self
 import orjson
 from pydantic import TypeAdapter, ValidationError
 
-from batuta.errors import StoreError
+from batuta.errors import StoreError, report_unwritable
 
 if sys.platform != "win32":
     import fcntl
@@ -117,27 +118,29 @@ class ResultLog:
         return found.outages is not None or not found.failed
 
     def add(self, result: TrialResult) -> None:
-        """Append the result at once, in one write.
+        """Append the result at once.
 
         Raises:
             StoreError: the disk is full, or the file was removed.
         """
         line = orjson.dumps(result, default=str, option=orjson.OPT_APPEND_NEWLINE)
-        try:
-            os.write(self._file, line)
-        except OSError as error:
-            raise StoreError(f"{self.path} cannot be written: {error.strerror}") from None
+        with report_unwritable(self.path):
+            while line:  # a disk that is nearly full takes a part
+                line = line[os.write(self._file, line) :]
         self._results[result.key] = result
+
+    def count_others(self, shown: Mapping[str, Sequence[TrialResult]]) -> int:
+        """Count the results of these systems that are not among those shown."""
+        keys = {result.key for results in shown.values() for result in results}
+        return sum(
+            result.system in shown and key not in keys for key, result in self._results.items()
+        )
 
     def __contains__(self, key: str) -> bool:
         return key in self._results
 
     def __getitem__(self, key: str) -> TrialResult:
-        """Return the result of that key.
-
-        Raises:
-            KeyError: there is no such result.
-        """
+        """Return the result of that key."""
         return self._results[key]
 
 
@@ -156,19 +159,28 @@ def _lock_file(file: int, folder: Path) -> None:
 
 
 def _read_results(path: Path) -> dict[str, TrialResult]:
-    """Read the results by key; later ones replace earlier ones."""
+    """Read the results by key; later ones replace earlier ones.
+
+    A last line without an end of line is kept if it is whole, as an editor may leave it. If the
+    machine stopped in the middle of it, it is cut off, once all that stands before it was read.
+    """
     if not path.exists():
         return {}
-    *lines, torn = path.read_bytes().split(b"\n")
-    if torn:  # the machine stopped in the middle of a line
-        os.truncate(path, path.stat().st_size - len(torn))
+    content = path.read_bytes()
+    *lines, rest = content.split(b"\n")
     adapter = TypeAdapter(TrialResult)
     results: dict[str, TrialResult] = {}
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate([*lines, rest] if rest else lines, 1):
         try:
             result = adapter.validate_json(line)
         except ValidationError:
+            if number > len(lines) and line.startswith(b"{"):
+                os.truncate(path, len(content) - len(line))
+                return results
             reason = "is not a result of this version; remove it or name another folder with --out"
             raise StoreError(f"{path}, line {number} {reason}") from None
         results[result.key] = result
+    if rest:
+        with path.open("ab") as file:
+            file.write(b"\n")
     return results

@@ -13,7 +13,7 @@ from typing import Any, Protocol, cast
 
 import orjson
 
-from batuta.errors import SourceError, StoreError
+from batuta.errors import SourceError, report_unwritable
 
 ArenaEntry = Mapping[str, Any]
 INDEX = "global index"
@@ -57,10 +57,7 @@ def predict_arena(
 ) -> list[dict[str, Any]]:
     """Return an entry of the prediction file for each question.
 
-    Args:
-        chooser: chooses the workers.
-        entries: the questions, as `read_arena_questions` returns them.
-        names: RouterArena's names of the workers' models; others keep their own names.
+    `names` are RouterArena's names of the workers' models; others keep their own.
     """
     asked = list(entries)
     prompts = [_entry_prompt(entry) for entry in asked]
@@ -81,10 +78,8 @@ def predict_arena(
 
 def write_predictions(predictions: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Write the prediction file."""
-    try:
+    with report_unwritable(path):
         path.write_bytes(orjson.dumps(predictions, option=orjson.OPT_INDENT_2) + b"\n")
-    except OSError as error:
-        raise StoreError(f"{path} cannot be written: {error.strerror}") from None
 
 
 def choice_robustness(

@@ -149,12 +149,8 @@ async def run_trials(
 ) -> tuple[TrialResult, ...]:
     """Return the results of all trials; those in the result log are not run again.
 
-    Args:
-        planned: the trials to run.
-        grade: the tasks' grader.
-        result_log: the earlier results; each new one is appended at once.
-        options: where trials are run, and how many concurrently.
-        on_result: called once for every result, with its system's name.
+    Each new result is appended at once; `on_result` is called for every one, with its system's
+    name.
 
     Raises:
         ExceptionGroup: a result could not be written; it has the StoreError.

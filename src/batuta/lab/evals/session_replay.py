@@ -77,11 +77,7 @@ class Weighed:
 
 
 def read_session(rows: Sequence[RunSummary]) -> PlayedSession | None:
-    """Return the session of these runs; None if several models or none conducted it.
-
-    Args:
-        rows: its runs, the newest first.
-    """
+    """Return the session of these runs, newest first; None if not just one model conducted it."""
     models = {row.model for row in rows if not row.conductor.endswith(_HELPER)} - {MINI_MODEL}
     if len(models) != 1:
         return None
@@ -150,10 +146,7 @@ def choose_pattern(
 def choose_margin(weighed: Sequence[Weighed], margin: float, seed: int = 0) -> dict[str, Any]:
     """Return the margin to set and the probability that it is better, or why there is none.
 
-    Args:
-        weighed: a takeover a session.
-        margin: the present margin.
-        seed: of the resampling.
+    What is weighed is a takeover a session; `margin` is the present one.
     """
     groups = {
         taken: [one.worth for one in weighed if one.taken is taken] for taken in (True, False)
@@ -205,11 +198,8 @@ async def replay_sessions(
 ) -> dict[str, Any]:
     """Read the stored sessions, and say which pattern and which margin they speak for.
 
-    Args:
-        target: the store, as `batuta runs` names it.
-        worth: dollars that a resolved session is worth.
-        margin: the present margin of a switch, in dollars.
-        seed: of the resampling.
+    The store is named as for `batuta runs`; `worth` is that of a resolved session, and `margin` the
+    present one of a switch, in dollars.
 
     Raises:
         ConfigError: there are no sessions.

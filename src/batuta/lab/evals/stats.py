@@ -90,11 +90,7 @@ def paired_difference(
     The runs of a question are resampled together. The test is McNemar's if every question was run
     once, is right or wrong and independent of the others; else the bootstrap's.
 
-    Args:
-        ours: the scores by question and seed.
-        theirs: the scores of the other system.
-        families: the family of each question, if families were drawn; None if questions were.
-        seed: the seed of the resampling.
+    Scores are by question and seed; `families` is given if families and not questions were drawn.
     """
     common = sorted(ours.keys() & theirs.keys())
     if not common:

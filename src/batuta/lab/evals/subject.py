@@ -1,33 +1,60 @@
-"""The subject of an evaluation: a pool that can be called, and its conductor."""
+"""The subject of an evaluation: a pool that can be called, its conductor, and what it remembers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Protocol, final
+
+import anyio
 
 from batuta.clients.cache import CallCacheClient, CallJournal
 from batuta.clients.providers import Identity, client_identity
 from batuta.conductors import LLMConductor
 from batuta.conductors.sessions.lead import LeadAndHands
 from batuta.conductors.sessions.patterns import Gate
+from batuta.config.conductors import Preset
 from batuta.config.effort import narrow_system
-from batuta.config.presets import Preset
-from batuta.config.served_systems import (
-    ServedSystem,
-    mini_system,
-    preset_system,
-    ultra_system,
-)
-from batuta.core import Client, Conductor, Limits, Pool, Worker, WorkerId
+from batuta.config.served_systems import ServedSystem, mini_system, preset_system, ultra_system
+from batuta.core import Client, Conductor, Limits, Pool, Run, Worker, WorkerId
 from batuta.core.solver import RunTests
 from batuta.engine import RunSettings, TimeoutPolicy
 from batuta.engine.confidence import ConfidenceModel
 from batuta.errors import ConfigError
 from batuta.guardrails import NO_GUARDRAILS, Guardrails
-from batuta.lab.baselines.answer_cache import AnswerCache
 from batuta.lab.tasks.recorded import ReplayPool
 from batuta.language.plan_rules import NO_RULES, PlanRules
+
+MAX_CACHED_RUNS = 512
+"""The most runs that are cached, which is more than run concurrently."""
+
+
+@final
+class AnswerCache:
+    """The latest runs in which all workers were asked.
+
+    A record gives the same replies again, so systems that read all workers' replies and run on a
+    question one after another share one run of it. Each is charged for the whole run.
+    """
+
+    def __init__(self) -> None:
+        self._runs: dict[Hashable, Run | None] = {}
+        self._locks: dict[Hashable, anyio.Lock] = {}
+
+    async def get_or_run(self, key: Hashable, execute: Callable[[], Awaitable[Run]]) -> Run:
+        """Return the run of that key; execute it if it is not cached."""
+        async with self._locks.setdefault(key, anyio.Lock()):
+            run = self._runs.get(key)
+            if run is None:
+                run = self._runs[key] = await execute()
+                self._evict_oldest()
+        return run
+
+    def _evict_oldest(self) -> None:
+        while len(self._runs) > MAX_CACHED_RUNS:
+            oldest = next(iter(self._runs))
+            del self._runs[oldest], self._locks[oldest]
+
 
 CONDUCTOR, MINI_CONDUCTOR = "the conductor", "the conductor of mini"
 """Names of models that draft workflows without being workers."""
@@ -108,12 +135,7 @@ class Subject:
 
     def served_mini(self) -> ServedSystem:
         """Return the system served as batuta-mini."""
-        return mini_system(
-            self.pool,
-            self.mini,
-            self.limits,
-            settings=self._settings,
-        )
+        return mini_system(self.pool, self.mini, self.limits, settings=self._settings)
 
     def served_preset(self, preset: Preset) -> ServedSystem:
         """Return the system served as that preset.

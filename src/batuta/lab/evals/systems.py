@@ -19,7 +19,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, cast
 
-from batuta.config.presets import Preset
+from batuta.config.conductors import Preset
 from batuta.core import Conductor, Pool, WorkerId
 from batuta.core.suggestions import suggest_names
 from batuta.errors import ConfigError
@@ -236,11 +236,7 @@ def _mini_system(subject: Subject) -> System:
 
 
 def _preset_system(preset: Preset, subject: Subject) -> System:
-    """Serve a model of the settings' own.
-
-    Raises:
-        ConfigError: a baseline answers under its name.
-    """
+    """Serve a model of the settings' own."""
     served = subject.served_preset(preset)
     workers = tuple(worker.id for worker in served.pool)
     least = served.settings.min_confidence
@@ -369,8 +365,7 @@ def runnable_systems(subject: Subject) -> tuple[str, ...]:
     """Return the systems that `all` stands for: those that can be run on the subject as it is.
 
     On a record these are not: systems that need more samples or answers than it has, those that
-        embed
-    replies, which are mere answers there, and those whose workers read other replies, unless
+    embed replies, which are mere answers there, and those whose workers read other replies, unless
     replies are simulated. Nor are those that the server refuses because a policy cannot check them.
     """
     names = _runnable_names(subject)

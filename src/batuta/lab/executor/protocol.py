@@ -102,12 +102,8 @@ class Executor(Protocol):
     ) -> None:
         """Run every item.
 
-        Args:
-            job: what runs an item.
-            items: what is run.
-            deliver: called in this process with an item's place in `items` and its result.
-            concurrency: items that are run at the same time, at most.
-            answer: answers what items ask; None: they ask nothing.
+        `deliver` is called in this process with an item's place and its result; `answer` answers
+        what items ask, and is None if they ask nothing.
 
         Raises:
             ExceptionGroup: of the first error of the job, of `deliver`, or of the

@@ -350,11 +350,7 @@ class _Lane:
                 await self._actor.end.remote(self._token)
 
     async def _serve(self, ray: Any) -> None:
-        """Have the actor open the job; calls of an actor may overtake each other, so wait for it.
-
-        Raises:
-            ExecutorError: the job cannot be read there.
-        """
+        """Have the actor open the job; its calls may overtake each other, so wait for it."""
         self._token = uuid4().hex
         serving = self._actor.serve.remote(self._token, self._work.job)
         while not await self._actor.is_serving.remote(self._token, SERVE_POLL_S):

@@ -61,11 +61,7 @@ class _Session:
     """Asked so far."""
 
     async def ask(self, question: Any) -> Any:
-        """Return the driver's answer.
-
-        Raises:
-            Exception: what its answer raised.
-        """
+        """Return the driver's answer."""
         self.questions += 1
         number, answer = self.questions, _Answer()
         self.answers[number] = answer
@@ -104,9 +100,7 @@ class RayWorker:
     async def serve(self, token: str, job: ExecutorJob[Any, Any]) -> None:
         """Hold the job open until `end`; its errors are delivered by `exchange`.
 
-        Args:
-            token: names the driver's session; one before it ends here.
-            job: what runs an item.
+        The token names the driver's session; one before it ends here.
         """
         if self._session is not None:
             self._session.close()

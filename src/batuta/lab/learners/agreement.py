@@ -25,37 +25,16 @@ Integers = NDArray[np.signedinteger[Any]]
 
 PRIOR_FILE = "agreement_prior.json"
 AGREEMENT_INPUTS = (
-    "one",
-    "support",
-    "rival support",
-    "other dissent",
-    "best supporter",
-    "best dissenter",
-    "repeated by a supporter",
-    "share without answer",
-    "unanimous",
-    "different answers",
-    "mean worker",
-    "is no answer",
-    "collisions x support",
-    "collisions x rival",
-    "given by the best worker",
-    "best worker repeats it",
-)
+    "one", "support", "rival support", "other dissent", "best supporter", "best dissenter",
+    "repeated by a supporter", "share without answer", "unanimous", "different answers",
+    "mean worker", "is no answer", "collisions x support", "collisions x rival",
+    "given by the best worker", "best worker repeats it",
+)  # fmt: skip
 """Names of the inputs that `agreement_inputs` returns, in order."""
 STOPPING_INPUTS = (
-    "one",
-    "leader",
-    "leader squared",
-    "rival",
-    "leader x rival",
-    "best worker",
-    "next worker",
-    "next worker x leader",
-    "next was drawn before",
-    "cost",
-    "cost x leader",
-)
+    "one", "leader", "leader squared", "rival", "leader x rival", "best worker", "next worker",
+    "next worker x leader", "next was drawn before", "cost", "cost x leader",
+)  # fmt: skip
 """Names of the inputs that `stopping_inputs` returns, in order."""
 _NOBODY = -4.0
 """The log-odds that stand for a missing worker."""

@@ -58,11 +58,8 @@ class DrawOrder:
     ) -> Integers:
         """Return the worker to draw next for each question, (n,); -1 if none is left.
 
-        Args:
-            expected_nm: expected credit.
-            drawn_nm: how often each worker was drawn.
-            most_nm: how often each worker may be drawn.
-            calls_worth_m: the cost of each worker's call, in calls of usual cost.
+        `drawn_nm` is how often each worker was drawn, `most_nm` how often it may be; calls are
+        worth so many of usual cost.
         """
         value_nm = expected_nm - self.again * drawn_nm - self.thrift * calls_worth_m
         merit_nm = np.where(drawn_nm < most_nm, value_nm, -np.inf)
@@ -90,9 +87,7 @@ class AnswerDraws:
     def posterior_inputs(self, count: int, *, named: bool) -> Floats:
         """Return the inputs of each of the first draws, (n, count, f).
 
-        Args:
-            count: the number of draws.
-            named: whether to add inputs of the single workers.
+        With `named` there are inputs of the single workers too.
         """
         worker_nk, answer_nk = self.worker_nk[:, :count], self.answer_nk[:, :count]
         general = agreement_inputs(worker_nk, answer_nk, self.odds_nm, self.collisions)
@@ -149,10 +144,7 @@ class LeadingAnswer:
 def find_leading_answer(draws: AnswerDraws, sure_nk: Floats, margin: float) -> LeadingAnswer:
     """Find the leading answer among the first draws; no answer leads only if there is no other.
 
-    Args:
-        draws: the answers.
-        sure_nk: the probability that each of the first draws' answers is right.
-        margin: how much likelier another answer must be than one that the best worker gave.
+    `margin` is how much likelier another answer must be than one that the best worker gave.
     """
     count = sure_nk.shape[1]
     answer_nk, worker_nk = draws.answer_nk[:, :count], draws.worker_nk[:, :count]
@@ -254,10 +246,8 @@ class TrainingDraws:
     ) -> tuple[Floats, ...]:
         """Return each answer's probability, (n, count), after each number of draws from one.
 
-        Args:
-            half_n: 0 or 1; each half is predicted by a regression on the other one.
-            form: how freely the weights follow the labels.
-            prior: the weights that they are shrunk towards.
+        `half_n` is 0 or 1: each half is predicted by a regression on the other one, with weights
+        that are shrunk towards the prior.
         """
         found: list[Floats] = []
         for count in _draw_counts(self.credit_nk.shape[1]):
@@ -279,11 +269,7 @@ class TrainingDraws:
     ) -> tuple[Floats, HeldOutCredit]:
         """Return the stopping rule (k, g), and its credit on questions that it was not fitted on.
 
-        Args:
-            sure_by_count: the result of `cross_fit`.
-            half_n: 0 or 1; each half is predicted by regressions on the other one.
-            form: how the weights were fitted.
-            prior: the weights that the rule is shrunk towards.
+        `sure_by_count` is what `cross_fit` returned for the same halves and form.
         """
         most, rows = self.credit_nk.shape[1], np.arange(len(half_n))
         found = [find_leading_answer(self.draws, sure, form.margin) for sure in sure_by_count]

@@ -63,11 +63,7 @@ class CachedFeatures:
         return self._fitted(tuple(texts)) if texts else self.features.fit(texts)
 
     def __call__(self, texts: Sequence[str]) -> Floats:
-        """Raise an error, as these features are not fitted.
-
-        Raises:
-            ConfigError: always.
-        """
+        """Raise an error, as these features are not fitted."""
         return self.features(texts)
 
     def save(self) -> SavedFeatures:

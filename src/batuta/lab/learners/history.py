@@ -23,7 +23,7 @@ import orjson
 from numpy.typing import NDArray
 
 from batuta.core import WorkerId
-from batuta.errors import SourceError, StoreError
+from batuta.errors import SourceError, report_unwritable
 from batuta.lab.tasks.graders.answer_form import canonical_answer
 from batuta.lab.tasks.recorded import RecordedOutcomes
 from batuta.lab.tasks.recorded.outcome_lines import OutcomeLine, read_outcome_lines
@@ -179,10 +179,8 @@ def _canonical_codes(answers: tuple[str, ...]) -> tuple[tuple[str, ...], NDArray
 def write_history(history: History, path: Path) -> None:
     """Write the file that `read_history` reads."""
     lines = (orjson.dumps(_line_json(history, q)) for q in range(len(history.questions)))
-    try:
+    with report_unwritable(path):
         path.write_bytes(b"".join(line + b"\n" for line in lines))
-    except OSError as error:
-        raise StoreError(f"{path} cannot be written: {error.strerror}") from None
 
 
 def read_history(path: Path) -> History:

@@ -1,10 +1,22 @@
-"""Fits a selector to a history: features, expected credit, and the guard.
+"""Fits a selector to a history: features, each worker's expected credit, and the guard.
 
-Axes: n questions, m workers.
+Credit is expected by ridge regression and similar questions. A few dozen outcomes, as a history has
+of a newcomer, estimate a worker's credit only to about eight points. Used directly they are
+harmful: the luckiest newcomer becomes the best single worker, and the rewards of its other picks
+are unknown. So an unknown outcome of a newcomer counts as the lower bound of a regression on the
+directions in which well-known workers differ and on the features.
+
+The guard is fitted on training questions that are held out twice: in random folds, where similar
+questions remain, and in folds of whole task families, where none does. The gain of leaving the best
+worker on a new family is measured against the best single worker of the *other* families, as the
+overall best was chosen with the family's own outcomes, which are unknown for a new family.
+
+Axes: n training questions, d features, m workers, k of them well known, c directions, f families.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,18 +25,178 @@ from numpy.typing import NDArray
 
 from batuta.conductors.features import Features
 from batuta.conductors.hashed_ngrams import HashedNgrams
-from batuta.conductors.selector.model import Selector
-from batuta.conductors.selector.value_model import Smoothing
+from batuta.conductors.selector.model import Selector, SelectorGuard, Workers
+from batuta.conductors.selector.newcomers import PRIOR_OUTCOMES, JoiningPosterior, main_directions
+from batuta.conductors.selector.value_model import Smoothing, ValueModel
+from batuta.core import WorkerId
 from batuta.errors import SourceError
 from batuta.lab.learners.clustering import k_means_centres, nearest_centre
 from batuta.lab.learners.history import History
-from batuta.lab.learners.selector_guard import HeldOutTrial, fit_guard
-from batuta.lab.learners.value_fit import (
-    fill_in_newcomers,
-    find_newcomers,
-    fit_values,
-    held_out_values,
-)
+
+NEWCOMER_SHARE = 0.5
+"""The share of the best known worker's outcomes below which a worker is a newcomer."""
+_FEATURE_OUTCOMES = 2.0
+"""The weight of the prior of a single feature's weight, in outcomes; features have length 1."""
+
+
+def fit_values(
+    workers: Sequence[WorkerId], features_nd: Floats, scores_nm: Floats, smoothing: Smoothing
+) -> ValueModel:
+    """Fit the estimates to outcomes on training questions; NaN marks unknown ones.
+
+    Raises:
+        SourceError: a worker has no outcome.
+    """
+    known_nm = ~np.isnan(scores_nm)
+    unknown = np.flatnonzero(~known_nm.any(axis=0))
+    if len(unknown):
+        name = workers[int(unknown[0])]
+        raise SourceError(f"the history has no outcome of {name}: ask it, or leave it out")
+    mean_m = (np.nansum(scores_nm, axis=0) / known_nm.sum(axis=0)).astype(np.float32)
+    credit_nm = np.where(known_nm, scores_nm - mean_m, 0).astype(np.float32)
+    return ValueModel(
+        workers=tuple(workers),
+        smoothing=smoothing,
+        mean_m=mean_m,
+        memory_nd=features_nd,
+        credit_nm=credit_nm,
+        known_nm=known_nm.astype(np.float32),
+        linear_dm=_fit_ridge(features_nd, credit_nm, known_nm, smoothing.ridge),
+        mean_j=np.empty(0, np.float32),
+        mixture_mj=np.empty((len(workers), 0), np.float32),
+    )
+
+
+def _fit_ridge(
+    features_nd: Floats, credit_nm: Floats, known_nm: NDArray[np.bool_], penalty: float
+) -> Floats:
+    """Fit one ridge regression per worker to the questions with a known outcome: (d, m)."""
+    alike: dict[bytes, list[int]] = {}
+    for m in range(known_nm.shape[1]):
+        alike.setdefault(known_nm[:, m].tobytes(), []).append(m)
+    linear_dm = np.zeros((features_nd.shape[1], credit_nm.shape[1]), np.float32)
+    for columns in alike.values():
+        rows = known_nm[:, columns[0]]
+        x_nd = features_nd[rows]
+        gram_dd = x_nd.T @ x_nd + penalty * np.eye(x_nd.shape[1], dtype=np.float32)
+        linear_dm[:, columns] = np.linalg.solve(gram_dd, x_nd.T @ credit_nm[rows][:, columns])
+    return linear_dm
+
+
+def held_out_values(
+    values: ValueModel, fold_n: NDArray[np.signedinteger[Any]]
+) -> tuple[Floats, Floats]:
+    """Return the values expected of each training question without those of its own fold.
+
+    Returns:
+        Expected credit (n, m) and closeness (n,), as `ValueModel` returns them.
+    """
+    width = values.credit_nm.shape[1]
+    value_nm = np.empty((len(fold_n), width), np.float32)
+    close_n = np.empty(len(fold_n), np.float32)
+    scores_nm = np.where(values.known_nm > 0, values.credit_nm + values.mean_m, np.float32(np.nan))
+    for fold in np.unique(fold_n):
+        inside = fold_n == fold
+        others = fit_values(
+            values.workers[:width],
+            values.memory_nd[~inside],
+            scores_nm[~inside],
+            values.smoothing,
+        )
+        value_nm[inside], close_n[inside] = others(values.memory_nd[inside])
+    return value_nm, close_n
+
+
+def find_newcomers(reward_nm: Floats) -> NDArray[np.bool_]:
+    """Return a mask of the workers with some outcomes, but few: (m,)."""
+    count_m = (~np.isnan(reward_nm)).sum(axis=0)
+    return (count_m > 0) & (count_m < NEWCOMER_SHARE * count_m.max())
+
+
+def fill_in_newcomers(
+    reward_nm: Floats, is_new_m: NDArray[np.bool_], held_nk: Floats, features_nd: Floats
+) -> NDArray[np.float32]:
+    """Return the rewards with unknown ones of newcomers replaced by a lower bound.
+
+    Each newcomer has an outcome; `held_nk` are the other workers' expected rewards, with each
+    question held out.
+    """
+    mean_k = np.nanmean(reward_nm[:, ~is_new_m], axis=0)
+    less_nk = held_nk - mean_k
+    less_nc = less_nk @ main_directions(less_nk)
+    place_nd = np.column_stack([less_nc, features_nd])
+    penalty_d = [PRIOR_OUTCOMES] * less_nc.shape[1] + [_FEATURE_OUTCOMES] * features_nd.shape[1]
+    filled_nm = reward_nm.astype(np.float32)
+    for m in np.flatnonzero(is_new_m):
+        unknown_n = np.isnan(reward_nm[:, m])
+        posterior = JoiningPosterior.fit(
+            place_nd[~unknown_n], reward_nm[~unknown_n, m], float(mean_k.mean()), penalty_d
+        )
+        filled_nm[unknown_n, m] = posterior.lower_end_n(place_nd[unknown_n])
+    return filled_nm
+
+
+ADVANTAGES = (0.0, 0.02, 0.04, 0.07, 0.1, 0.15, 0.2)
+"""Bounds on the advantage that are tried, in credit."""
+_QUANTILES = 30
+"""The number of bounds on closeness that are tried."""
+_SURE = 2.5
+"""Standard errors by which a gain in random folds must exceed 0: the greatest of some two hundred
+bounds exceeds one by luck alone."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class HeldOutTrial:
+    """The predictions for held-out training questions, and their rewards."""
+
+    value_nm: Floats
+    close_n: Floats
+    reward_nm: Floats
+    """NaN if unknown."""
+    best_n: Workers | int
+    """The best single worker, of all questions or of those not held out with each."""
+
+    def gain_n(self, guard: SelectorGuard) -> NDArray[np.float64]:
+        """Return what each question earns above the best single worker; 0 where unknown."""
+        rows = np.arange(len(self.close_n))
+        picked = guard(self.value_nm, self.close_n, self.best_n)
+        gain_n = self.reward_nm[rows, picked] - self.reward_nm[rows, self.best_n]
+        return np.nan_to_num(gain_n).astype(np.float64)
+
+
+def fit_guard(
+    by_lot: HeldOutTrial, by_family: HeldOutTrial, family_n: NDArray[np.signedinteger[Any]]
+) -> SelectorGuard:
+    """Return the bounds under which leaving the best single worker most reliably gains.
+
+    Their gain in random folds, less 2.5 standard errors, is the greatest and above 0; their gain on
+    new families is zero or above its standard error. Among equal bounds the strictest are taken, as
+    there is no evidence between questions like the known ones and those of new families. If no
+    bounds qualify, the best single worker always answers.
+
+    `by_lot` is the trial in random folds, `by_family` the one in folds of whole families.
+    """
+    quantiles = np.linspace(0, 1, _QUANTILES, endpoint=False)
+    bounds = np.unique(np.quantile(np.append(by_lot.close_n, by_family.close_n), quantiles))
+    chosen, most = SelectorGuard(), 0.0
+    for closeness in bounds[::-1]:  # the strictest first
+        for advantage in ADVANTAGES:
+            guard = SelectorGuard(advantage, float(closeness))
+            gain_n = by_lot.gain_n(guard)
+            lower_bound = float(gain_n.sum() - _SURE * np.sqrt(len(gain_n)) * gain_n.std())
+            if lower_bound > most and wins_on_families(by_family.gain_n(guard), family_n):
+                chosen, most = guard, lower_bound
+    return chosen
+
+
+def wins_on_families(gain_n: NDArray[np.float64], family_n: NDArray[np.signedinteger[Any]]) -> bool:
+    """Tell whether the gains on held-out families are zero, or above their standard error.
+
+    The gain of a single family equals its standard error, and does not suffice.
+    """
+    gain_f = np.bincount(family_n, gain_n)
+    return not gain_f.any() or bool(gain_f.sum() > 1.001 * np.sqrt(np.sum(gain_f**2)))
+
 
 Floats = NDArray[np.float32]
 Folds = NDArray[np.signedinteger[Any]]

@@ -11,12 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batuta.errors import SourceError
-from batuta.lab.learners.answer_posterior import (
-    AnswerDraws,
-    DrawOrder,
-    TrainingDraws,
-    log_odds,
-)
+from batuta.lab.learners.answer_posterior import AnswerDraws, DrawOrder, TrainingDraws, log_odds
 from batuta.lab.learners.history import History
 
 Floats = NDArray[np.floating[Any]]

@@ -44,10 +44,7 @@ def find_adapters(
 ) -> SavedAdapters | None:
     """Return the adapters behind a folder or hub id; None if a whole model or nothing is there.
 
-    Args:
-        start: the folder or hub id.
-        revision: the revision on the hub.
-        local_only: look on this machine only, without the network.
+    With `local_only` it looks on this machine, without the network.
 
     Raises:
         ConfigError: the adapters do not name their base model.
@@ -110,10 +107,7 @@ def check_continuation(saved: SavedAdapters, lora: LoraSettings) -> None:
 def attach_adapters(model: Any, saved: SavedAdapters, lora: LoraSettings | None) -> Any:
     """Add the saved adapters, with their weights, to the model.
 
-    Args:
-        model: their base model.
-        saved: the adapters.
-        lora: the settings with which they are trained further; None: those they were saved with.
+    Without `lora` they keep the settings they were saved with; with it they are trained further.
 
     Raises:
         ConfigError: they belong to another model, or differ from `lora`.

@@ -19,7 +19,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 from transformers import TrainerCallback
 
-from batuta.errors import StoreError
+from batuta.errors import report_unwritable
 
 
 class WrittenFor(Protocol):
@@ -58,10 +58,9 @@ class AheadQueue(Generic[BatchT]):
     def __init__(self, staleness: int, steps: int, write: Callable[[int, int], BatchT]) -> None:
         """Create an empty queue.
 
-        Args:
-            staleness: the most steps between writing a batch and learning from it.
-            steps: the steps of the training; no batch is written for a later one.
-            write: called with the step of the batch and with the number of optimiser steps taken.
+        At most `staleness` steps lie between writing a batch and learning from it, and none is
+        written for a step after the last; `write` is called with the batch's step and the number of
+        optimiser steps taken.
         """
         self._staleness = staleness
         self._steps = steps
@@ -155,11 +154,9 @@ def write_pending(file: Path, batches: Sequence[WrittenBatch]) -> None:
     if any(root is not None for batch in batches for root in batch.rows["root"]):
         return
     part = file.with_suffix(".part")
-    try:
+    with report_unwritable(file):
         part.write_text(json.dumps([asdict(batch) for batch in batches]), encoding="utf-8")
         part.replace(file)
-    except OSError as error:
-        raise StoreError(f"{file} cannot be written: {error.strerror}") from None
 
 
 def read_pending(file: Path, step: int, staleness: int) -> list[WrittenBatch]:

@@ -145,11 +145,7 @@ def _explain_choice(settings: TrainSettings, cores: int) -> list[Choice]:
             f"{o.questions} questions x {o.group} a step, learning rate {o.learning_rate:g}",
             f"at most {o.steps:,} steps; ends by {END_REINFORCEMENT:.0%} of the time",
         ),
-        (
-            "entropy bonus",
-            f"{o.entropy:g}",
-            "without it one workflow wins everywhere",
-        ),
+        ("entropy bonus", f"{o.entropy:g}", "without it one workflow wins everywhere"),
         (
             "cost of a call",
             f"{reward.coefficient:g} of a right answer",

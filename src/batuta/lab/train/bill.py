@@ -18,16 +18,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from batuta.config.loaded import LoadedConfig
-from batuta.core import (
-    MAX_STEPS,
-    Failure,
-    Pool,
-    Question,
-    Request,
-    Worker,
-    Workflow,
-    user_message,
-)
+from batuta.core import MAX_STEPS, Failure, Pool, Question, Request, Worker, Workflow, user_message
 from batuta.core.cost_bound import bound_call_cost
 from batuta.engine.workflow_estimate import EXPECTED_OUTPUT_TOKENS, estimate_workflow
 from batuta.lab.learners.random_workflows import random_workflow

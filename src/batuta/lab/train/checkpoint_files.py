@@ -10,7 +10,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from batuta.errors import ConfigError
+from batuta.errors import ConfigError, StoreError
 from batuta.lab.train.fit_checkpoint import DAMAGE
 
 STATE_FILE = "trainer_state.json"
@@ -42,6 +42,19 @@ def refuse_unusable_checkpoint(checkpoint: str | None) -> Iterator[None]:
             f"{checkpoint} cannot be resumed from ({reason}): is it of another model or of other "
             "settings? name another with --checkpoint, or begin anew without --resume"
         ) from None
+
+
+@contextmanager
+def report_unsaved(folder: str) -> Iterator[None]:
+    """Raise StoreError if the block cannot write a policy or a checkpoint into the folder."""
+    try:
+        yield
+    except (OSError, RuntimeError, SafetensorError) as error:  # torch's writer raises RuntimeError
+        reason = str(error).partition("\n")[0][:120]
+        raise StoreError(
+            f"{folder} cannot be written ({reason}): make room there; --resume goes on from the "
+            "last whole checkpoint"
+        ) from error
 
 
 def _find_damage(path: Path) -> Iterator[str]:

@@ -29,7 +29,7 @@ from batuta.lab.train.budget import (
     TrainingBudget,
     describe_spending,
 )
-from batuta.lab.train.checkpoint_files import checkpoint_damage
+from batuta.lab.train.checkpoint_files import checkpoint_damage, report_unsaved
 from batuta.lab.train.episodes import make_episodes
 from batuta.lab.train.evaluation import Supervision, TrainingEvaluation, load_best
 from batuta.lab.train.hub import require_hub, upload_policy
@@ -60,9 +60,6 @@ def train_conductor(
 
     The result is the last policy, with an evaluation the best checkpoint's, and under a supervision
     the one that it kept.
-
-    Returns:
-        The folder of the trained policy.
 
     Raises:
         ConfigError: the settings cannot be carried out.
@@ -185,7 +182,8 @@ def _keep_policy(
     trainer: GRPOTrainer, settings: TrainSettings, folder: RunFolder, pool: Pool
 ) -> None:
     """Write the policy as it is now, with its card; every process must call it."""
-    trainer.save_model(str(folder.policy))
+    with report_unsaved(str(folder.policy)):
+        trainer.save_model(str(folder.policy))
     if int(os.environ.get("RANK", "0")) == 0:
         known = () if settings.pool.permute else tuple(str(worker.id) for worker in pool)
         replace(policy_card(settings), workers=known).write(folder.policy)
@@ -228,9 +226,7 @@ async def load_pool(settings: TrainSettings) -> Pool:
 def find_checkpoint(folder: RunFolder, name: str | None) -> Path | None:
     """Return the checkpoint to resume from: the named one, or the newest; None if there is none.
 
-    Args:
-        folder: the folder of the training.
-        name: `checkpoint-20`, its folder, `20`, or `best`: the best one that was evaluated.
+    A name is `checkpoint-20`, its folder, `20`, or `best`: the best one that was evaluated.
 
     Raises:
         ConfigError: there is no such checkpoint, or it is damaged.

@@ -38,13 +38,9 @@ def count_beyond_limit(
 ) -> torch.Tensor:
     """Count the ratios above the limit, and all ratios: a tensor of two numbers.
 
-    Args:
-        learned_BT: the tokens' log-probabilities in the trainer, in nats.
-        sampled_BT: the same as the engine reported them; NaN where it reported none.
-        mask_BT: 1 where a completion has a token.
-        whole: compare whole completions, which TRL masks above the limit, and not single tokens,
-            which it truncates to the limit.
-        limit: the greatest ratio that is left alone.
+    Log-probabilities are in nats, and those of the engine NaN where it reported none; the mask is 1
+    where a completion has a token. `whole` compares whole completions, which TRL masks above the
+    limit, and not single tokens, which it truncates to the limit.
     """
     on_BT = mask_BT.bool()
     diff_BT = torch.nan_to_num((learned_BT - sampled_BT) * mask_BT, nan=0.0)

@@ -7,30 +7,215 @@ train conductor --from`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import hashlib
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import torch
 
-from batuta.errors import ConfigError
+from batuta.core import Pool, Skill, Step, Task, TaskId, Worker, WorkerId, Workflow
+from batuta.errors import ConfigError, SourceError, WorkflowError
+from batuta.lab.tasks.datasets.rows import read_rows
+from batuta.lab.tasks.question_keys import text_key
 from batuta.lab.train.allocator import retain_freed_memory
 from batuta.lab.train.conductor_training import load_pool
 from batuta.lab.train.device import bf16_autocast, compile_layers, set_threads
-from batuta.lab.train.distil_sources import (
-    digest_source,
-    make_tuned_examples,
-    read_examples,
-    read_found_workflows,
-)
+from batuta.lab.train.episodes import Episode, make_episodes, render_chat_prompt
 from batuta.lab.train.fit_checkpoint import FitCheckpoint
-from batuta.lab.train.fitting import Example, FitLoss, TrainingExample, fit_examples
+from batuta.lab.train.fitting import Drill, Example, FitLoss, TrainingExample, fit_examples
 from batuta.lab.train.model import load_trainable, require_policy_start, save_stage
 from batuta.lab.train.questions import kept_back_keys
 from batuta.lab.train.run_folder import RunFolder
 from batuta.lab.train.settings import DistilSettings, TrainSettings
+from batuta.language import parse_workflow, render_workflow
+from batuta.rendering.terminal import write_error
+
+WORKFLOWS = "workflows.jsonl"
+"""The file in a tuning's folder that holds each question with the workflow found for it."""
+
+
+def read_found_workflows(
+    folder: Path, pool: Pool, without: frozenset[str] = frozenset()
+) -> list[tuple[Task, Workflow]]:
+    """Read the questions of a tuning with the workflows that it chose for them.
+
+    Raises:
+        ConfigError: there are no workflows, or one calls a worker that the pool lacks.
+    """
+    path = folder / WORKFLOWS
+    if not path.is_file():
+        raise ConfigError(f"there is no {path}; name the folder that batuta tune wrote")
+    try:
+        found = [_read_row(row) for row in read_rows(path)]
+    except (SourceError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path} holds no workflows of a tuning: {error!r}") from None
+    absent = sorted({s.worker for _, flow in found for s in flow.steps if s.worker not in pool})
+    if absent or not found:
+        lacks = f"the pool has no worker {', '.join(absent)}" if absent else "it is empty"
+        raise ConfigError(f"{path} cannot be learned from: {lacks}")
+    left = [each for each in found if text_key(each[0].question) not in without]
+    _report_left_out(path, len(found) - len(left), any_left=bool(left))
+    return left
+
+
+def _report_left_out(path: Path, many: int, *, any_left: bool) -> None:
+    """Report how many workflows are left out because their questions are kept back."""
+    if many and not any_left:
+        raise ConfigError(
+            f"{path} has nothing left to learn from: all its questions are kept back; lower "
+            "evaluation.questions, or name others as evaluation.tasks"
+        )
+    if many:
+        write_error(
+            f"batuta: {many} workflows in {path} are left out, as their questions "
+            "are kept back for the evaluation\n"
+        )
+
+
+def _read_row(row: Mapping[str, Any]) -> tuple[Task, Workflow]:
+    steps = tuple(
+        Step(
+            subtask=str(step["subtask"]),
+            worker=WorkerId(str(step["worker"])),
+            access=tuple(step["access"]),
+        )
+        for step in row["steps"]
+    )
+    task = Task(id=TaskId(str(row["id"])), question=str(row["question"]), target="", grader="exact")
+    return task, Workflow(steps)
+
+
+def make_tuned_examples(
+    settings: TrainSettings,
+    tokenizer: Any,
+    pool: Pool,
+    found: Sequence[tuple[Task, Workflow]],
+) -> list[list[TrainingExample]]:
+    """Render each question as the policy will read it, except where a worker is not listed."""
+    episodes = make_episodes(
+        [task for task, _ in found],
+        pool,
+        settings=settings.pool,
+        seed=settings.seed,
+        word_dropout=settings.prompt.hidden,
+    )
+    rendering = settings.prompt.rendering()
+    return [
+        [
+            TrainingExample(
+                render_chat_prompt(tokenizer, episode.request(rendering)),
+                render_workflow(flow, episode.pool, names=True),
+            )
+        ]
+        for episode, (_, flow) in zip(episodes, found, strict=True)
+        if all(step.worker in episode.pool for step in flow.steps)
+    ]
+
+
+def digest_source(source: Path) -> str:
+    """Return a digest of what is learned from, so that a resumed stage finds the same.
+
+    Raises:
+        ConfigError: the file cannot be read.
+    """
+    path = source / WORKFLOWS if source.is_dir() else source
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+
+
+def read_examples(
+    path: Path,
+    pool: Pool,
+    settings: TrainSettings,
+    tokenizer: object,
+    *,
+    without: frozenset[str] = frozenset(),
+) -> list[list[Example]]:
+    """Read the examples of a file, grouped by prompt.
+
+    A row is a draft: `question`, the workers that are listed, as `pool` (ids of the settings'
+    pool) or as `workers` (each an `id` and what its card says, a `description` and `shares` in
+    [0, 1] by family), `draft`, and `weight` if it is not 1. Or it is a drill: `drill`, texts that
+    are given and learned in turn, and `weight`. Drafts of questions whose key is in `without` are
+    left out; a drill has no question.
+
+    Raises:
+        ConfigError: a row is neither, or all drafts are left out.
+        SourceError: it cannot be read.
+    """
+    rendering = settings.prompt.rendering()
+    groups: dict[str, list[Example]] = {}
+    left_out = 0
+    for number, read in enumerate(read_rows(path), 1):
+        try:
+            weight = _read_weight(read.get("weight", 1.0))
+            if "drill" in read:
+                groups[f"drill {number}"] = [Drill(_read_parts(read["drill"]), weight)]
+                continue
+            listed = _read_workers(read, pool)
+            parse_workflow(read["draft"], listed)
+            task = Task(
+                id=TaskId(f"{path.name}-{number}"),
+                question=read["question"],
+                target="",
+                grader="exact",
+            )
+        except (KeyError, TypeError, ValueError, AttributeError, WorkflowError) as error:
+            raise ConfigError(
+                f"{path}, row {number}: no draft over that pool and no drill: {error}"
+            ) from None
+        if text_key(task.question) in without:
+            left_out += 1
+            continue
+        episode = Episode(number=number, task=task, pool=listed, seed=number)
+        prompt = render_chat_prompt(tokenizer, episode.request(rendering))
+        groups.setdefault(prompt, []).append(TrainingExample(prompt, read["draft"], weight))
+    _report_left_out(path, left_out, any_left=bool(groups))
+    if not groups:
+        raise ConfigError(f"{path} holds no drafts")
+    return list(groups.values())
+
+
+def _read_workers(read: Mapping[str, Any], pool: Pool) -> Pool:
+    if "workers" not in read:
+        return Pool(tuple(pool[name] for name in read["pool"]))
+    return Pool(
+        tuple(
+            Worker(
+                id=WorkerId(str(one["id"])),
+                model=str(one["id"]),
+                description=str(one.get("description", "")),
+                skills=tuple(
+                    Skill(family=str(family), share=float(share))
+                    for family, share in one.get("shares", {}).items()
+                ),
+            )
+            for one in read["workers"]
+        )
+    )
+
+
+def _read_weight(value: Any) -> float:
+    weight = float(value)
+    if not 0 < weight < math.inf:
+        raise ValueError(f"a weight is a number above 0, not {value}")
+    return weight
+
+
+def _read_parts(parts: Any) -> tuple[str, ...]:
+    listed = cast("list[object]", parts) if isinstance(parts, list) else []
+    texts = tuple(part for part in listed if isinstance(part, str) and part)
+    if len(texts) != len(listed) or not texts[1:]:
+        raise ValueError("a drill is at least two texts, none empty, given and learned in turn")
+    return texts
+
 
 _SPARE = 9
 """Tokens that a draft may be longer than the longest one found."""
@@ -57,9 +242,6 @@ def run_distillation(
             rejection sampling.
         on_step: called with each step's number, the number of steps, and the loss.
         resume: continue where the same stage was killed.
-
-    Returns:
-        The folder of the fitted policy, from which reinforcement learning begins.
 
     Raises:
         ConfigError: the settings cannot be carried out, the source cannot be used, or a

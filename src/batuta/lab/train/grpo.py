@@ -21,7 +21,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from batuta.core import Round
 from batuta.lab.train.ahead import AheadQueue, WrittenBatch, pad_logprobs, score_rows
 from batuta.lab.train.budget import CallRefusedError
-from batuta.lab.train.checkpoint_files import refuse_unusable_checkpoint
+from batuta.lab.train.checkpoint_files import refuse_unusable_checkpoint, report_unsaved
 from batuta.lab.train.correction import count_beyond_limit
 from batuta.lab.train.device import bf16_autocast, without_adapters
 from batuta.lab.train.episodes import Episode, render_chat_prompt
@@ -120,6 +120,11 @@ class StalePolicyTrainer(GRPOTrainer):
         beyond, every = total.tolist()
         name = "masked" if whole else "truncated"
         self._metrics["train"][name].append(beyond / max(1, every))
+
+    def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+        """Save as TRL does; a disk without room is said in a sentence."""
+        with report_unsaved(self.args.output_dir or "."):
+            super()._save_checkpoint(*args, **kwargs)
 
 
 class SharedPromptTrainer(StalePolicyTrainer):
@@ -234,13 +239,9 @@ class RolloutFunction:
     ) -> None:
         """Store what sampling needs.
 
-        Args:
-            tokenizer: the policy's tokenizer.
-            settings: the training.
-            episodes: the episodes that the rows name by number.
-            run_first_rounds: executes first rounds, so that second ones can continue them.
-            start_rollouts: starts to execute the batch of a later step.
-            schedule: the episode and round of every group of the training, in order.
+        The rows name episodes by number, and the schedule is the episode and round of every group,
+        in order. `run_first_rounds` executes first rounds, so that second ones can continue them;
+        `start_rollouts` starts to execute the batch of a later step.
         """
         self._tokenizer = tokenizer
         self._settings = settings

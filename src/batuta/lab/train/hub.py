@@ -75,11 +75,7 @@ def find_reachable(
     files that are here. So the hub is asked once, and while it is away the model's files in the
     cache are used.
 
-    Args:
-        start: a folder, or an id on the hub.
-        revision: the revision on the hub; None for the latest.
-        hub: the hub; None for the one that the environment names.
-        cache: the folder of what was fetched; None for the libraries' own.
+    None is the latest revision, the hub that the environment names, and the libraries' own cache.
 
     Raises:
         OSError: the hub cannot be reached and the cache does not have the model.

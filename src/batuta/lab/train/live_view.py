@@ -227,10 +227,7 @@ def _last_line(answer: str | None) -> str:
 def watch_training(folder: Path, console: Console, *, once: bool = False) -> None:
     """Draw the folder, and redraw it until the run ends.
 
-    Args:
-        folder: the folder of the run.
-        console: where to draw; one that is not a terminal is drawn on once.
-        once: draw once and return.
+    A console that is not a terminal is drawn on once.
 
     Raises:
         ConfigError: there is no such folder.

@@ -173,12 +173,8 @@ def estimate_memory(
 ) -> MemoryEstimate:
     """Estimate the memory of a training step with the longest completions.
 
-    Args:
-        settings: the training.
-        config: the architecture of the policy.
-        prompt_tokens: tokens of a prompt.
-        devices: how the step is divided among devices.
-        device_bytes: memory of one device, of which a colocated vLLM takes a share; None: unknown.
+    `device_bytes` is the memory of one device, of which a colocated vLLM takes a share; None:
+    unknown.
     """
     numbers = count_parameters(config, settings.policy.lora)
     shards = devices.processes if devices.sharded else 1

@@ -1,8 +1,8 @@
-"""The policy: a small Qwen2 made from scratch or a pretrained model, in folders."""
+"""The policy: a small Qwen2 and tokenizer made from scratch, or a pretrained model, in folders."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from huggingface_hub.errors import StrictDataclassError
 from jinja2 import TemplateError
 from peft import PeftModel
 from safetensors import SafetensorError
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -27,15 +28,52 @@ from batuta.errors import ConfigError, StoreError
 from batuta.lab.train.adapters import add_adapters, attach_adapters, find_adapters, merge_adapters
 from batuta.lab.train.device import choose_attention, place_model, without_adapters
 from batuta.lab.train.hub import find_reachable
-from batuta.lab.train.machine import (
-    FP32,
-    GIB,
-    count_parameters,
-    read_architecture,
-)
+from batuta.lab.train.machine import FP32, GIB, count_parameters, read_architecture
 from batuta.lab.train.sampler import own_sampler_problem, stop_training
 from batuta.lab.train.settings import LoraSettings, NetworkSettings, TrainSettings
 from batuta.lab.train.shared_prompt import completion_logprobs
+
+SPLIT_PATTERN = (
+    r'(?:"?\]\n)?(?:model_id|subtasks|access_list) = \[+"?'
+    r"| ?\d| ?[A-Za-z]+| ?[^\sA-Za-z\d]+(?: [^\sA-Za-z\d]+)*|\s+"
+)
+"""Each match may become one token: the frame of the lists, a digit, a word, a run of signs."""
+
+PAD, END = "<|pad|>", "<|end|>"
+ROLES = ("<|system|>", "<|user|>", "<|assistant|>")
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+def make_tokenizer(texts: Iterable[str], size: int = 1024) -> PreTrainedTokenizerFast:
+    """Train a byte-level BPE tokenizer of `size` tokens, which can encode any text.
+
+    The size is at least 256 + 5.
+    """
+    tokenizer = Tokenizer(models.BPE())
+    split = pre_tokenizers.Split(Regex(SPLIT_PATTERN), "isolated")
+    as_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, as_bytes])
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        special_tokens=[PAD, END, *ROLES],
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=PAD,
+        eos_token=END,
+        chat_template=CHAT_TEMPLATE,
+        padding_side="left",
+        clean_up_tokenization_spaces=False,
+    )
+
 
 LOGPROB_TOLERANCE = 1e-2
 """The most nats by which a token's log-probability may differ from that of transformers."""
@@ -99,7 +137,7 @@ def load_policy(start: str, revision: str | None) -> tuple[Any, Any]:
 
 
 def load_to_adapt(start: str, revision: str | None, lora: LoraSettings) -> tuple[Any, Any]:
-    """Load a policy as `load_policy` does, but keep its adapters separate, to train them further.
+    """Load a policy as `load_policy` does, but with its adapters apart, to train them further.
 
     Raises:
         ConfigError: as there, or the adapters differ from `lora`.
@@ -161,11 +199,7 @@ def first_line(error: Exception) -> str:
 
 
 def require_all_weights(report: Mapping[str, Any], source: object) -> None:
-    """Raise an error if weights are missing, as transformers fills them with random numbers.
-
-    Raises:
-        ConfigError: some are missing.
-    """
+    """Raise an error if weights are missing, as transformers fills them with random numbers."""
     if missing := sorted(report["missing_keys"]):
         raise ConfigError(
             f"{source} lacks {len(missing)} of its model's weights, {missing[0]} among them; fetch "
@@ -218,9 +252,7 @@ def load_trainable(start: str, settings: TrainSettings) -> tuple[Any, Any]:
 
     It is placed on the GPU if there is one.
 
-    Args:
-        start: the folder or hub id of a policy.
-        settings: the training: its adapters (LoRA), or how many upper layers are trained.
+    The settings say which adapters (LoRA), or how many upper layers, are trained.
 
     Raises:
         ConfigError: the policy does not exist, is damaged, or does not fit in memory.
@@ -341,9 +373,6 @@ def require_policy_start(settings: TrainSettings, stage: str = "conductor") -> s
 def save_stage(model: Any, tokenizer: Any, settings: TrainSettings, stage: str) -> Path:
     """Write the policy with which a stage before reinforcement learning ends.
 
-    Returns:
-        Its folder.
-
     Raises:
         StoreError: it cannot be written.
     """
@@ -369,9 +398,6 @@ def save_stage(model: Any, tokenizer: Any, settings: TrainSettings, stage: str) 
 
 def merge_policy(adapters: Path, out: Path) -> Path:
     """Merge a policy's adapters into its model and write it in fp32, with its card if it has one.
-
-    Returns:
-        `out`.
 
     Raises:
         ConfigError: the folder has no adapters, or they or their model cannot be loaded.

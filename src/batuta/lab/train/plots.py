@@ -61,9 +61,7 @@ Point = tuple[float, float]
 def draw_curves(folders: Sequence[Path], out: Path) -> tuple[Path, ...]:
     """Draw the figures for which the runs have data, and return their files.
 
-    Args:
-        folders: the run folders; several are treated as seeds of one training.
-        out: the folder of the files.
+    Several run folders are treated as seeds of one training.
 
     Raises:
         ConfigError: a folder has no metrics.

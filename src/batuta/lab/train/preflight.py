@@ -80,10 +80,7 @@ def check_training(
 ) -> Preflight:
     """Report what the training needs and lacks; unusable settings are reported, never raised.
 
-    Args:
-        settings: the training.
-        environ: the environment with the keys.
-        calls: real calls of workers that correct the estimated cost; 0 spends nothing.
+    So many real calls of workers correct the estimated cost; 0 spends nothing.
     """
     found = Preflight()
     loaded, places = _check_pool(settings, environ, found)

@@ -1,4 +1,7 @@
-"""The questions of a whole training in order, drawn from the curriculum's mix step by step."""
+"""The questions of a whole training in order, drawn from the curriculum's mix step by step.
+
+Where a source is unknown or its file cannot be used, all that draws raises ConfigError.
+"""
 
 from __future__ import annotations
 
@@ -141,10 +144,7 @@ def _repeat_tasks(tasks: list[Task], count: int, seed: str) -> list[Task]:
 def mix_in_runs(settings: TrainSettings, source: str, share: float) -> TrainSettings:
     """Return the settings with `share` of every stage's questions from served runs.
 
-    Args:
-        settings: the training; its own sources keep their proportions.
-        source: `runs` or `runs:TARGET`.
-        share: in (0, 1].
+    Its own sources keep their proportions; the source is `runs` or `runs:TARGET`.
     """
     stages: list[CurriculumStage] = []
     for stage in settings.curriculum:

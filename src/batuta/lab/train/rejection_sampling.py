@@ -75,18 +75,8 @@ class RejectionContext:
     budget: TrainingBudget | None = None
 
 
-def run_rejection_sampling(
-    settings: TrainSettings,
-    on_progress: RejectionListener,
-) -> Path:
+def run_rejection_sampling(settings: TrainSettings, on_progress: RejectionListener) -> Path:
     """Sample workflows, run them, and fit the policy to the right ones, for several rounds.
-
-    Args:
-        settings: the training.
-        on_progress: called with the progress and the figures so far.
-
-    Returns:
-        The folder of the fitted policy.
 
     Raises:
         ConfigError: the settings cannot be carried out.

@@ -29,11 +29,8 @@ def run_reward(
 
     An answer that could not be graded earns what a wrong one earns.
 
-    Args:
-        run: the executed workflow.
-        grade: the grade of its answer; None if there is no answer.
-        settings: the rewards and the cost.
-        cost_weight: the part of the cost that is charged at this step, 0 to 1.
+    There is no grade if there is no answer; `cost_weight`, 0 to 1, is the part of the cost that is
+    charged at this step.
     """
     decision = run.rounds[-1].decision if run.rounds else None
     if isinstance(decision, MalformedPlan):
@@ -80,10 +77,7 @@ def right_shares(
 ) -> list[float]:
     """Return, for each workflow, the share of its group's executions that are right.
 
-    Args:
-        groups: the group of each workflow.
-        executions: the executions of each workflow.
-        settings: the rewards; an execution that earns None is left out.
+    `groups` is the group of each workflow; an execution that earns None is left out.
     """
     scores: dict[Hashable, list[float]] = {group: [] for group in groups}
     for group, parts in zip(groups, executions, strict=True):
@@ -101,10 +95,7 @@ def mix_rewards(
     The result is (1 - discount) times its own reward plus `discount` times the mean of the second
     rounds that continue it (Conductor paper, section 3.3).
 
-    Args:
-        rewards: the rewards of a step's completions.
-        first_rows: for a second round, the row of its first round; None for a first round.
-        discount: 0 to 1.
+    `first_rows` is for a second round the row of its first round, and None for a first round.
     """
     later: dict[int, list[float]] = {}
     for value, row in zip(rewards, first_rows, strict=True):
@@ -125,10 +116,7 @@ def draft_weights(calls: Sequence[int], draft_count: int, shorter: float) -> lis
     weights sum to 1 minus the mean worth of all drafts: rare successes count more, and a question
     that all drafts solve in the shortest way, or none solves, counts nothing.
 
-    Args:
-        calls: the number of calls of each right draft.
-        draft_count: the number of drafts, right and wrong.
-        shorter: the factor for each call, at least 1.
+    `draft_count` counts right and wrong ones; `shorter`, at least 1, is the factor for each call.
     """
     worth = [shorter ** (min(calls) - each) for each in calls]
     lack = 1 - sum(worth) / max(1, draft_count)

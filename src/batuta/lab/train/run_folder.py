@@ -13,7 +13,7 @@ from time import monotonic
 from typing import Any
 from uuid import uuid4
 
-from batuta.errors import StoreError
+from batuta.errors import StoreError, report_unwritable
 from batuta.lab.train.rollouts import GradedRollout
 from batuta.lab.train.settings import TrainSettings
 
@@ -58,18 +58,16 @@ class RunFolder:
         self._write("versions.json", json.dumps(about, indent=2))
 
     def _write(self, name: str, text: str) -> None:
-        try:
+        with report_unwritable(self.path / name):
             (self.path / name).write_text(text + "\n", encoding="utf-8")
-        except OSError as error:
-            raise StoreError(f"{self.path / name} cannot be written: {error.strerror}") from None
 
     def rewind(self, step: int) -> None:
         """Discard what was written after that step, checkpoints included."""
         begun = step or -1  # a training that starts over evaluates its start again
         kept_of = ((METRICS_FILE, step), (EVALUATION_FILE, begun), (SAMPLES_FILE, step - 1))
         for name, last in kept_of:  # samples are counted from 0
-            kept = [line for line in read_jsonl(self.path / name) if int(line["step"]) <= last]
-            self._write_lines(name, kept, "w")
+            kept = [line for line in read_jsonl(self.path / name) if line["step"] <= last]
+            self._keep_lines(name, kept)
         for written, path in self.list_checkpoints():
             if written > step:
                 shutil.rmtree(path, ignore_errors=True)
@@ -85,18 +83,16 @@ class RunFolder:
 
     def add_metrics(self, line: Mapping[str, Any]) -> None:
         """Append a step's metrics."""
-        self._write_lines(METRICS_FILE, [line], "a")
+        self._add_lines(METRICS_FILE, [line])
 
     def add_evaluation(self, line: Mapping[str, Any]) -> None:
         """Append a policy's figures on the questions kept back."""
-        self._write_lines(EVALUATION_FILE, [line], "a")
+        self._add_lines(EVALUATION_FILE, [line])
 
     def keep_wandb_id(self, wandb_id: str, *, resume: bool) -> str:
         """Return the id of the run in Weights & Biases, a new one unless the training resumes.
 
-        Args:
-            wandb_id: the id in the settings; empty: the stored one, or a new one.
-            resume: whether the training resumes.
+        One in the settings goes before the stored one.
         """
         file = self.path / WANDB_FILE
         known = file.read_text("utf-8").strip() if resume and file.is_file() else ""
@@ -106,7 +102,7 @@ class RunFolder:
 
     def add_samples(self, step: int, rollouts: Iterable[GradedRollout]) -> None:
         """Append some workflows of a step, as they were drafted, executed and graded."""
-        self._write_lines(SAMPLES_FILE, [rollout_record(step, each) for each in rollouts], "a")
+        self._add_lines(SAMPLES_FILE, [rollout_record(step, each) for each in rollouts])
 
     def log_losses(self, stage: str) -> Callable[[int, float, float | None], None]:
         """Return a function that appends a step's number, loss and seconds to a file.
@@ -122,21 +118,26 @@ class RunFolder:
             if not has_begun:
                 kept = [each for each in read_jsonl(self.path / name) if each["step"] < step]
                 began -= kept[-1]["seconds"] if kept else 0.0
-                self._write_lines(name, kept, "w")
+                self._keep_lines(name, kept)
                 has_begun = True
             line = {"step": step, "loss": round(loss, 4), "seconds": round(monotonic() - began, 1)}
             if drills is not None:
                 line["drills"] = round(drills, 4)
-            self._write_lines(name, [line], "a")
+            self._add_lines(name, [line])
 
         return add
 
-    def _write_lines(self, name: str, lines: Iterable[Mapping[str, Any]], mode: str) -> None:
-        try:
-            with (self.path / name).open(mode, encoding="utf-8") as file:
+    def _add_lines(self, name: str, lines: Iterable[Mapping[str, Any]]) -> None:
+        with report_unwritable(self.path / name):
+            with (self.path / name).open("a", encoding="utf-8") as file:
                 file.writelines(_to_json(line) + "\n" for line in lines)
-        except OSError as error:
-            raise StoreError(f"{self.path / name} cannot be written: {error.strerror}") from None
+
+    def _keep_lines(self, name: str, lines: Iterable[Mapping[str, Any]]) -> None:
+        """Leave only these lines in a file; on a full disk it stays as it was."""
+        path, new = self.path / name, self.path / f"{name}.new"
+        with report_unwritable(path):
+            new.write_text("".join(_to_json(line) + "\n" for line in lines), encoding="utf-8")
+            new.replace(path)
 
 
 def _to_json(line: Mapping[str, Any]) -> str:
@@ -174,18 +175,28 @@ def rollout_record(step: int, rollout: GradedRollout) -> dict[str, Any]:
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """Read a JSONL file; return no lines if it is missing, and skip lines that are cut short.
+    """Read the lines of steps in a JSONL file; return none if it is missing.
 
-    Earlier versions wrote NaN, which is read as None.
+    A line that is cut short, within a letter too, or that is of no step is skipped. Earlier
+    versions wrote NaN, which is read as None.
+
+    Raises:
+        StoreError: the file may not be read.
     """
     if not path.is_file():
         return []
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read: {error.strerror}") from None
     lines: list[dict[str, Any]] = []
-    for text in path.read_text("utf-8").split("\n"):
+    for text in content.split(b"\n"):
         try:
-            lines.append(json.loads(text, parse_constant=lambda _: None))
-        except json.JSONDecodeError:
+            line: Any = json.loads(text, parse_constant=lambda _: None)
+        except ValueError:
             continue
+        if isinstance(line, dict) and isinstance(line.get("step"), int):
+            lines.append(line)
     return lines
 
 

@@ -68,9 +68,7 @@ class ListEndDetector:
     def is_closed(self, written_BT: Tensor, opened_thoughts: Sequence[str]) -> Tensor:
         """Return a mask (B,): whether a row's last token completes its draft.
 
-        Args:
-            written_BT: the drafts so far.
-            opened_thoughts: the thought tag at the end of each row's prompt, or an empty text.
+        `opened_thoughts` is the thought tag at the end of each row's prompt, or an empty text.
         """
         closed_B = self._may_end[written_BT[:, -1]]
         for row in closed_B.nonzero().flatten().tolist():

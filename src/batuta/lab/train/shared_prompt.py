@@ -33,13 +33,9 @@ def completion_logprobs(
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Return log-probabilities (B, T) and entropies (B, T) of the completions' tokens, in nats.
 
-    Args:
-        model: the bare causal language model.
-        input_ids: (B, P + T), prompts padded on the left and completions on the right.
-        attention_mask: (B, P + T), 1 where there is a token.
-        logits_to_keep: T.
-        temperature: what the logits are divided by.
-        compute_entropy: whether to return entropies; without it they are None.
+    Of (B, P + T) ids the prompts are padded on the left and the completions, T = `logits_to_keep`,
+    on the right; the mask is 1 where there is a token. Without `compute_entropy` the entropies are
+    None.
     """
     # columns that are padding in every row are dropped
     padding = int(attention_mask.any(0).int().argmax())

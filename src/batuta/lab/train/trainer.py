@@ -160,7 +160,7 @@ def make_dataset(settings: TrainSettings) -> Dataset:
 
 
 def grpo_config(settings: TrainSettings, folder: RunFolder) -> GRPOConfig:
-    """Return the settings as TRL's configuration; the defaults are those of the paper, section 4.1.
+    """Return the settings as TRL's configuration; the defaults are the paper's, section 4.1.
 
     Raises:
         ConfigError: a step's completions cannot be divided into micro-batches.

@@ -29,12 +29,8 @@ def find_call_weight(
 ) -> float:
     """Return the lowest weight with which the mean calls of a question keep the limit.
 
-    Args:
-        worth_cw: the worth of each workflow in each cell, without its calls.
-        calls_cw: the calls of each workflow in each cell.
-        count_c: the number of questions of each cell.
-        most: the limit on the mean calls of a question.
-        least: the lowest weight allowed.
+    The worth of a workflow in a cell is without its calls; `count_c` counts each cell's questions,
+    and `most` limits the mean calls of a question.
 
     Returns:
         The weight; if none keeps the limit, one so great that only calls count.

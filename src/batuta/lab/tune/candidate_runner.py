@@ -33,7 +33,7 @@ from batuta.core import (
 from batuta.core.conductor import NULL_LISTENER
 from batuta.engine import RunSettings, conduct
 from batuta.engine.confidence import ConfidenceModel, SampleSetting
-from batuta.errors import LimitReachedError
+from batuta.errors import LimitReachedError, StoreError
 from batuta.lab.baselines import Solver, SolverContext
 from batuta.lab.evals.grading import AnswerGrader
 from batuta.lab.evals.outage import outage_reason
@@ -121,6 +121,8 @@ class CallMeter:
         self.cost = ZERO_COST
         self.is_closed = False
         """True once no call is made any more: only what was replied is told again."""
+        self.broken: StoreError | None = None
+        """Why calls cannot be written down any more, such as a full disk; then none is made."""
 
     @property
     def calls(self) -> int:
@@ -149,7 +151,7 @@ class CallMeter:
         known = self._replies.get(key)
         if known is not None:
             return known
-        if self.is_closed:
+        if self.is_closed or self.broken is not None:
             raise LimitReachedError("calls", str(self.calls), str(self.calls))
         is_done = self._pending[key] = anyio.Event()
         try:
@@ -157,6 +159,9 @@ class CallMeter:
             self._replies[key] = reply
             self.usage += reply.usage
             self.cost += Cost(usd_of(reply.usage, reply.cost, self._unknown))
+        except StoreError as error:
+            self.broken = error
+            raise LimitReachedError("calls", str(self.calls), str(self.calls)) from error
         finally:
             del self._pending[key]
             is_done.set()
@@ -208,17 +213,9 @@ class CandidateRunner:
         seed: int = 0,
         grades_steps: bool = True,
     ) -> None:
-        """Store the pool, the clients and the grader.
+        """Store what runs need; without a price a worker counts with `unknown`.
 
-        Args:
-            pool: the workers.
-            clients: the client of each worker.
-            grade: grades an answer.
-            meter: makes and counts the calls.
-            unknown: the price assumed for a worker without one.
-            concurrency: the most concurrent runs.
-            seed: the seed of the workers' sampling.
-            grades_steps: whether intermediate answers are graded too, which may cost calls.
+        With `grades_steps` intermediate answers are graded too, which may cost calls.
         """
         self.pool = pool
         self.ranked = pool
@@ -243,6 +240,9 @@ class CandidateRunner:
 
         None of these results is kept then, so that later decisions do not depend on which of them
         came first.
+
+        Raises:
+            StoreError: what is paid cannot be written down any more.
         """
         missing = {key: one for one in planned if (key := _score_key(*one)) not in self._known}
         found: dict[Key, CandidateResult] = {}
@@ -250,6 +250,8 @@ class CandidateRunner:
             await self.elsewhere.execute(missing, self.ranked, found, concurrency=self.concurrency)
         else:
             await self._execute_here(missing, found)
+        if self.meter.broken is not None:
+            raise self.meter.broken
         if len(found) < len(missing) or any(result.limited for result in found.values()):
             return False
         self._known.update(found)
@@ -284,10 +286,7 @@ class CandidateRunner:
     ) -> Run:
         """Execute a workflow on the task; equal earlier calls are not made again.
 
-        Args:
-            task: whose question is asked.
-            entry: the workflow.
-            again: how often the question is asked again when it has an answer.
+        `again` is how often the question is asked again when it has an answer.
         """
         workers = {step.worker for step in entry.steps}
         settings = RunSettings(fallback=False)

@@ -25,10 +25,8 @@ PROVEN = frozenset({Verdict.BETTER, Verdict.CHEAPER})
 def recommend_systems(result: TuneResult, *, only_proven: bool = False) -> Json:
     """Choose the systems that answer as mini and ultra, and give the reasons.
 
-    Args:
-        result: the result of the tuning.
-        only_proven: whether a system must be proven better than the best single worker, or cheaper
-            and at most two points worse.
+    With `only_proven` a system must be proven better than the best single worker, or cheaper and at
+    most two points worse.
     """
     best = result.pool.ranked()[0].id
     if not result.comparisons:

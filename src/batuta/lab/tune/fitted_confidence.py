@@ -21,9 +21,7 @@ async def fit_tuned_confidence(
     The runs of the selection and of the judgement are told again from the replies that were paid.
     Only where the settings ask again are there further calls, of what the budget has left.
 
-    Args:
-        context: the tuning, when it has ended.
-        systems: those that are written, by the name of the conductor that serves them.
+    The systems are those that are written, by the name of the conductor that serves them.
     """
     if context.settings.samples is not None:
         for system in systems.values():

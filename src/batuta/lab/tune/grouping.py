@@ -41,12 +41,7 @@ def group_questions(
 ) -> Grouping:
     """Group questions by family, or by their words if there are no labels.
 
-    Args:
-        tasks: the questions to group.
-        family: returns the label of a question.
-        labelled: whether to use the labels.
-        most: the most groups; of families the largest are kept and the others joined.
-        seed: the seed of k-means.
+    There are at most so many groups; of families the largest are kept and the others joined.
     """
     texts = [task.question for task in tasks]
     if labelled:

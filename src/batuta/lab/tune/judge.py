@@ -121,10 +121,7 @@ def compare_nominees(
 ) -> tuple[Comparison, ...]:
     """Compare each nominee with its opponent; the p-values are corrected for the number of pairs.
 
-    Args:
-        pairs: each nominee with its opponent.
-        scores: the scores of each system by question.
-        alpha: the rate of wrong verdicts over all pairs; lower at an interim look.
+    `alpha` is the rate of wrong verdicts over all pairs, lower at an interim look.
     """
     gaps = {
         (nominee.name, opponent.name): gap

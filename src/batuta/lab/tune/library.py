@@ -51,10 +51,7 @@ WORDINGS: dict[StepRole, tuple[str, ...]] = {
         DECIDE,
         "Compare the solutions, find the mistake where they differ, and give the final answer.",
     ),
-    StepRole.CHECK: (
-        VERIFY,
-        "Verify the solution step by step, and give the final answer.",
-    ),
+    StepRole.CHECK: (VERIFY, "Verify the solution step by step, and give the final answer."),
 }
 """The wordings of each role's subtask; the first is tried first."""
 WRITE_PROGRAM = (
@@ -255,10 +252,7 @@ def program_pairs(
 ) -> Iterator[Candidate]:
     """Yield each pair of a worker that writes a program and one that runs it.
 
-    Args:
-        writers: the workers that may write.
-        programs: the workers that may run programs.
-        asked: whether the writer is asked the question itself; else it is told to write a program.
+    The writer is `asked` the question itself, or else told to write a program.
     """
     instruction = "" if asked else WRITE_PROGRAM
     roles = (StepRole.SOLVE, StepRole.CHECK) if asked else (StepRole.PLAN, StepRole.SOLVE)

@@ -18,8 +18,9 @@ from batuta.clients.cache import CallCacheClient
 from batuta.clients.cache_shared import open_call_journal
 from batuta.conductors.workflow_selector.model import fit_reader
 from batuta.core import Client, Pool, Task, TaskId, WorkerId
+from batuta.core.formatting import join_words
 from batuta.distribution import install_hint
-from batuta.errors import ConfigError, SourceError, StoreError
+from batuta.errors import ConfigError, SourceError, report_unwritable
 from batuta.lab.evals.grading import AnswerGrader, open_answer_grader
 from batuta.lab.evals.judged_runs import SERVED, JudgedRuns
 from batuta.lab.evals.task_sets import open_tasks, task_family
@@ -89,9 +90,7 @@ def open_questions(name: str | None, limit: int, seed: int) -> TuneQuestions:
 def add_served_questions(questions: TuneQuestions | None, found: JudgedRuns) -> TuneQuestions:
     """Add the questions of judged runs; a simulated world takes only those of its own.
 
-    Args:
-        questions: the questions to extend, each text once; None if there are no others.
-        found: the served runs that were judged.
+    The questions have each text once; they may be none.
     """
     if questions is None:
         return TuneQuestions(name="judged runs", tasks=found.tasks, grade=None)
@@ -252,20 +251,31 @@ def keep_plan(folder: Path, plan: Mapping[str, Any]) -> None:
     """
     path = folder / PLAN
     text = orjson.dumps(plan, option=orjson.OPT_INDENT_2)
-    try:
+    with report_unwritable(folder):
         if path.exists():
-            if path.read_bytes() != text:
-                raise ConfigError(
-                    f"{folder} holds a tuning of other questions, workers or another seed: choose "
-                    "another folder with --out"
-                )
+            if (noted := path.read_bytes()) != text:
+                raise ConfigError(_describe_difference(folder, noted, plan))
             return
         folder.mkdir(parents=True, exist_ok=True)
         written = path.with_suffix(".new")
         written.write_bytes(text)
         written.replace(path)
-    except OSError as error:
-        raise StoreError(f"{folder} cannot be written: {error.strerror}") from None
+
+
+def _describe_difference(folder: Path, noted: bytes, plan: Mapping[str, Any]) -> str:
+    """Say why the plan of the folder is not this one."""
+    try:
+        earlier = orjson.loads(noted)
+        changed = [name for name in plan if earlier[name] != plan[name]]
+    except (ValueError, KeyError, TypeError):
+        return (
+            f"{folder / PLAN} is damaged: remove it if the questions, the workers and the seed are "
+            "those of before, and what was paid there still counts; else choose another folder "
+            "with --out"
+        )
+    others = [f"another {name}" if name == "seed" else f"other {name}" for name in changed]
+    what = join_words(others) or "another version"
+    return f"{folder} holds a tuning of {what}: choose another folder with --out"
 
 
 def forecast_tuning(

@@ -7,12 +7,11 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from batuta.conductors.fixed_workflows import FixedConductor
-from batuta.conductors.open_conductor import open_conductor
 from batuta.conductors.prompted import ConductorOptions
 from batuta.conductors.sessions.patterns import cheapest_actor
 from batuta.conductors.sessions.review import find_reviewer
 from batuta.conductors.sessions.state import DEFAULT_RULES
-from batuta.config.presets import PATTERN_PREFIX
+from batuta.config.conductors import PATTERN_PREFIX, open_conductor
 from batuta.core import Client, Conductor, PlanningContext, Pool, Question, Run, WorkerId
 from batuta.core.conductor import needed_rounds
 from batuta.engine.solver import SolverContext, run_conductor

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from batuta.config.presets import PATTERN_PREFIX
+from batuta.config.conductors import PATTERN_PREFIX
 from batuta.core import WorkerId
 from batuta.lab.tune.calibrate import WorkerCard
 
@@ -27,14 +27,9 @@ def write_settings(
 ) -> str:
     """Return the file's text with the recommended systems and each worker's measurements.
 
-    Args:
-        original: the pool's own file; empty where the pool has none.
-        recommendation: the folders, or the pattern, that answer as mini and ultra; None for the
-            best single worker.
-        cards: the cards of the workers.
-        groups: the names of the questions' groups.
-        rounds: the rounds that the recommended selector or pattern needs.
-        strengths: the workers' strengths in the end; without one that of the card.
+    The recommendation has the folders, or the pattern, that answer as mini and ultra, None for the
+    best single worker; `rounds` are those that it needs. Without a strength of its own a worker has
+    that of its card.
     """
     known = {
         str(card.worker): _measured_lines(card, groups, (strengths or {}).get(card.worker))
@@ -122,10 +117,7 @@ def _measured_lines(card: WorkerCard, groups: Sequence[str], strength: float | N
         "measured on" if strength in {None, first} else "over all groups, measured again; first on"
     )
     stated = f"strength = {first if strength is None else strength:.3f}  # {how} {many}"
-    return [
-        stated,
-        *([f"skills = {{ {skills} }}"] if skills else []),
-    ]
+    return [stated, *([f"skills = {{ {skills} }}"] if skills else [])]
 
 
 def _quote_toml(name: str) -> str:

@@ -236,11 +236,7 @@ def try_options(
 ) -> tuple[OptionTrial, ...]:
     """Try each option on whole families left out; return nothing for fewer than five families.
 
-    Args:
-        history: the questions that may be used.
-        family_n: the number of each question's family, from 0 on.
-        names: options, without the best single worker.
-        settings: the weights of credit, calls and dollars.
+    Families are numbered from 0 on; the names are without the best single worker's.
 
     Raises:
         SourceError: a worker's cost is unknown and is to count.

@@ -122,11 +122,7 @@ def nominate_options(
 ) -> RecordNominees:
     """Nominate the option that is shown to gain on families left out, or the best single worker.
 
-    Args:
-        record: the outcomes of the workers.
-        known: the questions that may be used.
-        settings: the weights of credit, calls and dollars.
-        labelled: whether to use the record's families; else groups of similar texts.
+    Unless `labelled`, groups of similar texts stand in for the record's families.
 
     Raises:
         SourceError: a worker's cost is unknown and is to count.

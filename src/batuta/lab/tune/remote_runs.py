@@ -115,13 +115,7 @@ class _AskingClient:
         self._grades = grades
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """Return the reply that the driver received.
-
-        Raises:
-            ClientError: the call gave no usable reply.
-            LimitReachedError: the budget refuses it.
-            StoreError: it cannot be journaled.
-        """
+        """Return the reply that the driver received."""
         order = CallOrder(worker=self._worker, request=request, grades=self._grades)
         answer: CallAnswer = await ask_driver(order)
         for failure in answer.failures:  # so that their cost counts for the run
@@ -161,14 +155,7 @@ class RemoteRuns:
         clients: Mapping[WorkerId, Client],
         meter: CallMeter,
     ) -> None:
-        """Store the executor and the clients.
-
-        Args:
-            executor: the executor that executes runs.
-            job: what its processes open.
-            clients: the workers' clients, within the budget and the journal.
-            meter: makes and counts each distinct call once.
-        """
+        """Store what opens the processes, and what makes and counts each distinct call once."""
         self._executor = executor
         self._job = job
         self._clients = clients
@@ -185,11 +172,8 @@ class RemoteRuns:
     ) -> None:
         """Execute every run; after a refused call no new call is made.
 
-        Args:
-            missing: the runs to execute.
-            ranked: the pool whose best worker is asked by methods that ask the best one.
-            found: receives each result as soon as it is available.
-            concurrency: the most concurrent runs.
+        `found` receives each result at once; methods that ask the best worker ask the best of
+        `ranked`.
 
         Raises:
             ExceptionGroup: a run failed; it has the first error.

@@ -57,15 +57,8 @@ class Search:
     ) -> None:
         """Start with no outcomes.
 
-        Args:
-            arena: the questions by cell.
-            runner: runs workflows.
-            workers: the workers that workflows may use.
-            settings: the settings of the search.
-            max_steps: the most steps of a workflow.
-            usd: the dollars of a call of each worker.
-            has_money: tells whether a number of calls fits the budget.
-            programs: workers that only run programs of others; `workers` has none of them.
+        `has_money` tells whether a number of calls fits the budget; `programs` are workers that
+        only run programs of others, and `workers` has none of them.
         """
         self.arena = arena
         self.seen = Observations()

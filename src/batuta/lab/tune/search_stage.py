@@ -43,12 +43,7 @@ async def search_workflows(
 ) -> tuple[Search, Floats, Grouping]:
     """Search until the stage's budget is spent; return the search, bounds of ease, and groups.
 
-    Args:
-        context: the tuning.
-        grouping: the groups of questions; their ease is fitted here.
-        calibrated: the questions that every worker was asked.
-        workers: the workers that workflows may use.
-        cards: the workers' measurements.
+    The grouping's ease is fitted here; `calibrated` are the questions that every worker was asked.
     """
     texts = [task.question for task in calibrated]
     right_n = mean_scores(context.runner, calibrated, workers)

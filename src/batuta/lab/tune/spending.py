@@ -1,4 +1,8 @@
-"""The budget of a whole tuning: a call is made only if its worst case fits what is left."""
+"""The budget of a whole tuning: a call is made only if its worst case fits what is left.
+
+Whatever reads or writes the list of paid calls raises StoreError if it cannot be used, for example
+because the disk is full.
+"""
 
 from __future__ import annotations
 
@@ -157,12 +161,9 @@ class TuneBudget:
     ) -> None:
         """Take over what earlier processes of the same tuning spent.
 
-        Args:
-            allowance: the limits of the whole tuning.
-            paid: the calls so far.
-            clock: returns seconds; the minutes count from now on.
-            replays: whether a call that was in flight at a kill and is made again counts once;
-                otherwise both count, as both may be billed.
+        The minutes count from now on, by a clock of seconds. `replays` is whether a call that was
+        in flight at a kill and is made again counts once; otherwise both count, as both may be
+        billed.
 
         Raises:
             StoreError: the paid calls cannot be read.

@@ -70,12 +70,9 @@ def stage_ends(
 ) -> Mapping[TuneStage, float]:
     """Return the share of the budget that may be spent by the end of each stage.
 
-    Args:
-        calls: the calls that the whole budget is likely to allow.
-        judgement: the number of questions kept back for the judgement.
-        rewrites: whether workflows are rewritten.
-        last: the stage after which the tuning stops; later ones get no budget.
-        samples: the calls that are to be kept for asking judged questions again.
+    `calls` are those that the whole budget is likely to allow, `judgement` the questions kept back
+    for the judgement, and `samples` calls kept for asking judged questions again. Stages after the
+    last wanted get no budget.
     """
     stages = list(TuneStage)
     stages = stages[: stages.index(last) + 1]

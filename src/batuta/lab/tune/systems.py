@@ -125,11 +125,7 @@ class SystemTable:
     def find_weight(self, name: str, count_c: Matrix, *, most: float, least: float) -> float:
         """Return the lowest price of a call with which the system keeps a limit of mean calls.
 
-        Args:
-            name: the name of the system.
-            count_c: the questions of each cell, as `count_cells` returns them.
-            most: the limit on the expected mean calls of a question.
-            least: the lowest price allowed.
+        `count_c` is what `count_cells` returns, and the weight is at least `least`.
         """
         return find_call_weight(
             self._by_cell(name, self.worth_gwl),

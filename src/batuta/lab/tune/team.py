@@ -50,12 +50,7 @@ def choose_team(
     Workers that are no models, such as one that runs programs, stay and are not counted: alone they
     answer no question, and what they add shows in workflows only.
 
-    Args:
-        runner: knows the scores of the calibration.
-        tasks: the questions of the calibration.
-        usable: the workers that gave answers.
-        cards: the measurements of each worker.
-        most: the most models.
+    The runner knows the scores of the calibration's tasks; of models there are at most `most`.
     """
     models = [worker for worker in usable if runner.pool[worker].is_model]
     score_qm = _score_table(runner, tasks, models)

@@ -109,11 +109,8 @@ class TransitionModel:
     ) -> None:
         """Start from the outcomes; `fit` reads those that come later.
 
-        Args:
-            seen: the outcomes; those of questions without a cell are ignored.
-            cells: the cell of each question.
-            levels: the number of levels of ease.
-            effect: the initial standard deviation of the questions' effects.
+        Outcomes of questions without a cell are ignored; `effect` is the initial standard deviation
+        of the questions' effects.
         """
         self.levels = levels
         self.effect = effect
@@ -131,9 +128,7 @@ class TransitionModel:
     def fit(self, *, seed: int = 0, tunes: bool = False) -> None:
         """Fit the posterior to all outcomes so far.
 
-        Args:
-            seed: the seed of its draws.
-            tunes: whether to choose the standard deviation of the questions' effects again.
+        `tunes` is whether to choose the standard deviation of the questions' effects again.
         """
         self._take_changes()
         found = self._outcomes.values()

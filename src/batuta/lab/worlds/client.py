@@ -40,9 +40,7 @@ class RehearsalClient:
     def __init__(self, profile: WorkerProfile, time_scale: float = 1.0) -> None:
         """Take a part.
 
-        Args:
-            profile: what the worker is good at.
-            time_scale: 1 sleeps about a tenth of a second a reply, 0 not at all.
+        With a time scale of 1 it sleeps about a tenth of a second a reply, with 0 not at all.
         """
         self._profile = profile
         self._time_scale = time_scale

@@ -31,7 +31,11 @@ class DrawTasks(Protocol):
         held_out: bool = False,
         difficulty: int | None = None,
     ) -> Sequence[Task]:
-        """Yield questions of a family; None: of those for training in turn."""
+        """Return questions of a family; None: of those for training in turn.
+
+        They are the same for the same seed. `held_out` words them as training never does, and a
+        difficulty is 1 to 6, drawn where none is given.
+        """
         ...
 
 
@@ -57,11 +61,8 @@ class DrawnTasks:
     ) -> tuple[tuple[Task, ...], tuple[Task, ...]]:
         """Return questions that training never draws, and others, none of them twice.
 
-        Args:
-            parts: a family, and `held-out` for the wordings kept from training; either may lack.
-            limit: of the first ones, at most.
-            calibration: of the others, at most.
-            seed: other seeds give other questions.
+        `parts` are a family, and `held-out` for the wordings kept from training; either may lack.
+        There are at most `limit` of the first and `calibration` of the others.
 
         Raises:
             ConfigError: there is no such family.
@@ -84,7 +85,7 @@ class DrawnTasks:
         return tuple(asked.values()), tuple(others.values())
 
     def draw_training(self, parts: Sequence[str], count: int, seed: int) -> list[Task]:
-        """Return fresh questions of one family or of all for training, of some difficulties or all.
+        """Return fresh questions for training, of a family or all, of some difficulties or all.
 
         Raises:
             ConfigError: there is no such family or difficulty.

@@ -11,12 +11,7 @@ from functools import lru_cache
 from typing import TypeVar
 
 from batuta.core import Client, Pool, Skill, Task, Worker, WorkerId
-from batuta.lab.worlds.client import (
-    RehearsalClient,
-    format_solution,
-    model_name,
-    write_reply,
-)
+from batuta.lab.worlds.client import RehearsalClient, format_solution, model_name, write_reply
 from batuta.lab.worlds.drawn_pools import (
     CARD_QUESTIONS,
     CARD_SEED,
@@ -25,7 +20,7 @@ from batuta.lab.worlds.drawn_pools import (
     draw_name,
     mean_share,
 )
-from batuta.lab.worlds.fact_chains import FACTS_FAMILY
+from batuta.lab.worlds.families import FACTS_FAMILY
 from batuta.lab.worlds.grammar import read_problem
 from batuta.lab.worlds.knowledge_base import RELATIONS
 from batuta.lab.worlds.problem import (
@@ -60,13 +55,7 @@ def drawn_pool(seed: int = DEFAULT_SEED, count: int = DEFAULT_COUNT) -> Pool:
 def drawn_clients(
     seed: int = DEFAULT_SEED, count: int = DEFAULT_COUNT, time_scale: float = 0.0
 ) -> Mapping[WorkerId, Client]:
-    """Return a client for each of them.
-
-    Args:
-        seed: that drew them.
-        count: how many.
-        time_scale: as in `RehearsalClient`.
-    """
+    """Return a client for each of them."""
     return {
         WorkerId(profile.name): RehearsalClient(profile, time_scale)
         for profile in draw_profiles(seed, count)
@@ -216,10 +205,8 @@ def work_out(problem: Problem, wrong_at: int | None = None, pick: float = 0.0) -
 def work_out_wrongly(problem: Problem, at: float, pick: float) -> WorkedSolution:
     """Return a working of which one step is wrong, and with it the answer.
 
-    Args:
-        problem: what is worked out.
-        at: in [0, 1): which step, or the next one where that leads to no wrong answer.
-        pick: in [0, 1): how it goes wrong.
+    `at` in [0, 1) chooses the step, or the next one where that leads to no wrong answer; `pick` in
+    [0, 1) is how it goes wrong.
     """
     truth = solve_problem(problem)
     steps = len(problem.ops)

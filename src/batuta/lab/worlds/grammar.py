@@ -96,10 +96,7 @@ def question_families() -> Mapping[str, QuestionFamily]:
 def render_question(problem: Problem, style: int, wording: Sequence[int] = ()) -> str:
     """Return the question in that style.
 
-    Args:
-        problem: what is asked.
-        style: which of its family's.
-        wording: of each step, the number of its phrase; none: the canonical ones.
+    `wording` is the number of each step's phrase; without it they are the canonical ones.
     """
     chosen = _FAMILIES[problem.family].styles[style]
     start, phrased = format_value(problem.start), 0

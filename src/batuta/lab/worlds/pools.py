@@ -18,10 +18,7 @@ change."""
 
 
 def rehearsal_pool(world: str = "") -> Pool:
-    """Return the workers of the rehearsal.
-
-    Args:
-        world: one of `WORLD_PROFILES`.
+    """Return the workers of the rehearsal, in one of `WORLD_PROFILES`.
 
     Raises:
         KeyError: there is no such world.
@@ -45,9 +42,7 @@ def rehearsal_pool(world: str = "") -> Pool:
 def rehearsal_clients(time_scale: float = 1.0, world: str = "") -> Mapping[WorkerId, Client]:
     """Return a client for each of them.
 
-    Args:
-        time_scale: 0: no time passes.
-        world: one of `WORLD_PROFILES`.
+    With a time scale of 0 no time passes.
 
     Raises:
         KeyError: there is no such world.

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from batuta.conductors import LLMConductor
-from batuta.conductors.open_conductor import open_trained
-from batuta.config.conductors import ConductorOpener
+from batuta.config.conductors import ConductorOpener, open_trained
 from batuta.config.loaded import LoadedConfig, PoolPlugin
 from batuta.core import Client, Conductor, Limits, Pool, WorkerId
 from batuta.errors import ConfigError

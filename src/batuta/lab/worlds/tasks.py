@@ -5,21 +5,25 @@ from __future__ import annotations
 import re
 
 from batuta.core import Grade, Task, TaskId
-from batuta.lab.worlds import arithmetic, dates_and_units, fact_chains, list_programs, text_edits
+from batuta.lab.worlds.families import (
+    ARITHMETIC_FAMILY,
+    CALENDAR_FAMILY,
+    FACTS_FAMILY,
+    LISTS_FAMILY,
+    MIXED_FAMILY,
+    TEXT_FAMILY,
+)
 from batuta.lab.worlds.grammar import HELD_OUT_STYLES, question_families, render_question
 from batuta.lab.worlds.problem import WORDINGS_PER_KIND, format_value, solve_problem
 from batuta.lab.worlds.seeded_random import hash_parts, seeded_generator
 
-TRAINING_FAMILIES = (
-    arithmetic.ARITHMETIC_FAMILY.name,
-    list_programs.LISTS_FAMILY.name,
-    fact_chains.FACTS_FAMILY.name,
-    text_edits.TEXT_FAMILY.name,
-    dates_and_units.CALENDAR_FAMILY.name,
+TRAINING_FAMILIES = tuple(
+    family.name
+    for family in (ARITHMETIC_FAMILY, LISTS_FAMILY, FACTS_FAMILY, TEXT_FAMILY, CALENDAR_FAMILY)
 )
 """The families for training."""
 
-HELD_OUT_FAMILY = fact_chains.MIXED_FAMILY.name
+HELD_OUT_FAMILY = MIXED_FAMILY.name
 """The family that training never sees."""
 
 MAX_DIFFICULTY = 6
@@ -33,15 +37,7 @@ def draw_tasks(
     held_out: bool = False,
     difficulty: int | None = None,
 ) -> tuple[Task, ...]:
-    """Return fresh questions, the same on every machine.
-
-    Args:
-        family: its name; None: the five families for training in turn.
-        n: how many.
-        seed: other seeds give other questions.
-        held_out: the same problems, in the wordings that are kept from training.
-        difficulty: elementary steps, 1 to 6; None: drawn.
-    """
+    """Return fresh questions as `DrawTasks` says; the held-out ones are the same problems."""
     names = TRAINING_FAMILIES if family is None else (family,)
     return tuple(
         _draw_task(

@@ -1,4 +1,4 @@
-"""The words of world 1: its things, the wordings of its steps and the styles of its questions.
+"""The words of world 1: its things, the wordings of its steps and questions, and its workers.
 
 `world1.toml` has them; what they mean is computed by the families' modules.
 """

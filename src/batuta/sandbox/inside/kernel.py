@@ -1,4 +1,4 @@
-"""Calls of the kernel for which the standard library has no name."""
+"""Calls of the kernel without a name in the standard library; one that it refuses is an OSError."""
 # ruff: noqa: PTH112 - no pathlib here, see the package
 
 from __future__ import annotations

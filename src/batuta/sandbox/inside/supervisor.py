@@ -33,20 +33,9 @@ from .kernel import (
     restrict_self,
     take_descriptor,
 )
-from .messages import (
-    close_orders,
-    pack_message,
-    read_exactly,
-    receive_order,
-    write_all,
-)
+from .messages import close_orders, pack_message, read_exactly, receive_order, write_all
 from .pipes import RunningTest, close_descriptors, set_oom_score
-from .test_process import (
-    run_and_report,
-    run_program,
-    run_separate_tests,
-    serve_program,
-)
+from .test_process import run_and_report, run_program, run_separate_tests, serve_program
 from .tests_peer import NO_ANSWER_STATUS
 from .usage import (
     deleted_open_bytes,

@@ -15,8 +15,8 @@ import pytest
 from batuta.errors import SourceError
 from batuta.lab.tasks.datasets import MultipleChoiceQuestion, load_tasks
 from batuta.lab.tasks.datasets.maths import boxed_solution
+from batuta.lab.tasks.datasets.rows import MAX_ROW_BYTES
 from batuta.lab.tasks.datasets.short_answers import convert_gpqa, convert_mmlu, convert_mmlu_pro
-from batuta.lab.tasks.datasets.unpacking import MAX_ROW_BYTES
 
 
 def tasks_of(tmp_path, name, *rows, seed=0, folder="plain"):

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from batuta.errors import SourceError
 from batuta.lab.commands.tasks import app
-from batuta.lab.tasks.datasets.unpacking import MAX_ROW_BYTES
+from batuta.lab.tasks.datasets.rows import MAX_ROW_BYTES
 from batuta.lab.tasks.recorded import read_own_record
 from batuta.lab.tasks.recorded.importers import import_outcomes
 

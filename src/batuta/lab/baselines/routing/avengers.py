@@ -38,18 +38,10 @@ def fit_avengers(
     clusters: int = CLUSTERS,
     features: Features | None = None,
 ) -> Router:
-    """Fit the router.
-
-    Args:
-        history: the outcomes to fit to.
-        seed: the seed of the first centres.
-        alpha: the weight of accuracy against cost, in [0, 1].
-        clusters: the most clusters.
-        features: features of the questions, not fitted yet.
+    """Fit the router; `alpha` is the weight of accuracy against cost, `clusters` their most.
 
     Raises:
-        ConfigError: the history has no questions, alpha is not in [0, 1], or a cost is needed and
-            unknown.
+        ConfigError: alpha is not in [0, 1], or a cost is needed and unknown.
     """
     if not 0 <= alpha <= 1:
         raise ConfigError(f"alpha is the weight of accuracy, in [0, 1], not {alpha}")

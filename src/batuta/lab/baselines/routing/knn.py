@@ -35,17 +35,9 @@ def fit_knn(
     confidence: float = CONFIDENCE,
     features: Features | None = None,
 ) -> Router:
-    """Fit the router, which is deterministic.
-
-    Args:
-        history: the outcomes to fit to.
-        seed: ignored.
-        k: the number of neighbours.
-        confidence: the guard's bound, in standard errors.
-        features: features of the questions, not fitted yet.
+    """Fit the router to `k` neighbours, deterministically; the guard's bound is in standard errors.
 
     Raises:
-        ConfigError: the history has no questions.
         SourceError: the history has no scores.
     """
     scores_qm = history.scores_qm.astype(np.float64)

@@ -372,19 +372,7 @@ def fit_masrouter(
     epochs: int = EPOCHS,
     features: Features | None = None,
 ) -> MasRouter:
-    """Fit the conductor with torch.
-
-    Args:
-        history: the outcomes to fit to.
-        seed: the seed of the first weights, the batches and the draws.
-        modes: the modes to choose from.
-        sample_choices: draw each choice instead of taking the most probable one.
-        epochs: the number of passes over the questions.
-        features: features of the questions, not fitted yet.
-
-    Raises:
-        ConfigError: the history has no questions.
-    """
+    """Fit the conductor with torch, to choose from these modes; it may draw its choices."""
     embed, points_qd = fit_embedding(history, features)
     names = sorted(set(history.families))
     classes_q = torch.tensor([names.index(family) for family in history.families])

@@ -63,14 +63,8 @@ def fit_routellm(
 ) -> Router:
     """Fit the router with torch; it is linear in the question's vector, so numpy can serve it.
 
-    Args:
-        history: the outcomes to fit to.
-        seed: the seed of the first weights, the batches and the noise.
-        steps: the number of steps of Adam.
-        features: features of the questions, not fitted yet.
-
     Raises:
-        ConfigError: the history has no questions, or no pair with a winner.
+        ConfigError: no pair of workers has a winner.
     """
     embed, points_qd = fit_embedding(history, features)
     wins = np.argwhere(history.scores_qm[:, :, None] > history.scores_qm[:, None, :])

@@ -1,4 +1,8 @@
-"""The common part of text routers: a score for each worker, and one step for the highest."""
+"""The common part of text routers: a score for each worker, and one step for the highest.
+
+Every `fit_…` here takes the outcomes to fit to, the seed of all that it draws, and features of the
+questions that are not fitted yet; without questions it raises ConfigError.
+"""
 
 from __future__ import annotations
 

@@ -80,17 +80,7 @@ class DualContrastiveRouter(nn.Module):
 def fit_routerdc(
     history: History, *, seed: int = 0, steps: int = STEPS, features: Features | None = None
 ) -> Router:
-    """Fit the router with torch; it ranks models linearly in a question, so numpy can serve it.
-
-    Args:
-        history: the outcomes to fit to.
-        seed: the seed of the first weights, the clusters and the batches.
-        steps: the number of steps of AdamW.
-        features: features of the questions, not fitted yet.
-
-    Raises:
-        ConfigError: the history has no questions.
-    """
+    """Fit the router with torch; it ranks models linearly in a question, so numpy can serve it."""
     embed, points_qd = fit_embedding(history, features)
     rng, random = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
     centres_cd = k_means_centres(points_qd, CLUSTERS, rng)

@@ -53,11 +53,7 @@ async def learn_handbook(
 ) -> Handbook:
     """Return the handbook: one call to find the skills, and one for each question labelled.
 
-    Args:
-        history: the outcomes of the workers alone.
-        ask: asks the orchestrating model.
-        seed: the seed of the questions that are shown and labelled.
-        concurrency: the most concurrent calls.
+    `ask` asks the orchestrating model; the seed is that of the questions shown and labelled.
 
     Raises:
         ConfigError: the model names no skill.

@@ -109,10 +109,8 @@ class Handbook:
     def choose(self, weights: Mapping[str, float], pool: Sequence[WorkerId], price: float) -> int:
         """Return the index of the worker for a question that needs these skills.
 
-        Args:
-            weights: how much of each skill, in shares of 1; empty if unknown.
-            pool: the workers that can be asked.
-            price: what a dollar of its call takes from a worker's score.
+        `weights` are how much of each skill, in shares of 1, empty if unknown; `price` is what a
+        dollar of its call takes from a worker's score.
         """
         overall_m = (self.right_m + 1) / (self.asked_m + 2)
         skill_m = self._weighted(weights) if self.depth > 1 and weights else overall_m

@@ -129,14 +129,10 @@ def fit_smoothie(
     form: AnswerForm = "answers",
     features: Features | None = None,
 ) -> Smoothie:
-    """Fit the method.
+    """Fit the method to questions and answers; the scores are not used.
 
-    Args:
-        history: the questions and answers to fit to; its scores are not used.
-        seed: ignored.
-        k: the number of neighbours, the question itself included; None for all questions.
-        form: how answers are compared.
-        features: features of the questions, not fitted yet, for the local form.
+    Without `k`, the neighbours of a question, all questions count alike; `form` is how answers are
+    compared.
 
     Raises:
         ConfigError: there are fewer than three workers.

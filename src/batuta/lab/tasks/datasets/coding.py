@@ -25,8 +25,7 @@ import orjson
 
 from batuta.core import Task, TaskId
 from batuta.lab.tasks.datasets.dataset import as_json
-from batuta.lab.tasks.datasets.rows import Row
-from batuta.lab.tasks.datasets.unpacking import MAX_ROW_BYTES
+from batuta.lab.tasks.datasets.rows import MAX_ROW_BYTES, Row
 
 CODE_BLOCK_INSTRUCTION = "Answer with the whole program in one Python code block."
 

@@ -1,17 +1,20 @@
-"""Loads tasks by the name of their source."""
+"""Loads tasks by the name of their source, and files from the Hugging Face hub, at a commit."""
 
 from __future__ import annotations
 
+import importlib
 import pickle
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib.resources import files as package_files
 from pathlib import Path
+from typing import Any
 
 from batuta.core import Task, TaskId
 from batuta.core.suggestions import suggest_names
+from batuta.distribution import install_hint
 from batuta.environment import benchmark_folder
 from batuta.errors import SourceError
 from batuta.lab.tasks.datasets import reasoning_gym
@@ -23,8 +26,7 @@ from batuta.lab.tasks.datasets.dataset import (
     MultipleChoiceQuestion,
 )
 from batuta.lab.tasks.datasets.rows import ROW_FAULTS, Row, file_sha256, read_rows
-from batuta.lab.tasks.datasets.task_files import read_task_file
-from batuta.lab.tasks.datasets.task_suites import SUITE_ENDINGS, read_task_suite
+from batuta.lab.tasks.datasets.task_files import SUITE_ENDINGS, read_task_file, read_task_suite
 
 SUMS_FILE = "SHA256SUMS"
 """The name of files with checksums in the form of `sha256sum`, here and in fetched folders."""
@@ -40,12 +42,9 @@ def load_tasks(
 ) -> tuple[Task, ...]:
     """Load the tasks of a source.
 
-    Args:
-        name: `gsm8k`, `gsm8k:train`, `reasoning-gym:FAMILY`, or the path of a user's file.
-        folder: the data folder; None for `benchmark_folder()`.
-        files: files to read instead, in the benchmark's own format.
-        seed: the seed of the options' order and of generators; None keeps options as published.
-        size: the number of tasks that a generator makes.
+    The name is one such as `gsm8k`, `gsm8k:train` or `reasoning-gym:FAMILY`, or the path of a
+    user's file. `files` are read instead, in the benchmark's own format. The seed is that of the
+    options' order (None keeps it as published) and of generators, which make `size` tasks.
 
     Raises:
         SourceError: there is no such source, or its files are missing or have changed.
@@ -186,3 +185,79 @@ def _with_distinct_ids(tasks: Iterable[Task]) -> tuple[Task, ...]:
         again = seen[task.id]
         distinct.append(task if again == 1 else replace(task, id=TaskId(f"{task.id}#{again}")))
     return tuple(distinct)
+
+
+_HUB_TIMEOUT = 10.0
+"""Seconds until the hub must have answered first."""
+
+
+def fetch_split(
+    source: Dataset,
+    split: str,
+    folder: Path,
+    *,
+    revision: str | None = None,
+    on_file: Callable[[Path], None] | None = None,
+) -> tuple[Path, ...]:
+    """Download the files of a split below `folder`, and record their SHA-256 beside them.
+
+    A revision is used instead of the pinned commit; `on_file` is called with each file.
+
+    Raises:
+        SourceError: the set is not on the hub, the hub refused or could not be reached, or
+            huggingface_hub is not installed.
+    """
+    origin = source.origin
+    names = source.splits[split].hub
+    if not isinstance(origin, HubDataset) or not names:
+        where = origin.repo if isinstance(origin, HubDataset) else origin
+        raise SourceError(
+            f"{source.name}:{split} is not fetched: get your own copy from {where} and name it "
+            "with --from-file"
+        )
+    hub = _import_hub()
+    target = hub_folder(source, folder)
+    paths: list[Path] = []
+    try:
+        commit: str = (
+            hub.HfApi()
+            .dataset_info(origin.repo, revision=revision or origin.revision, timeout=_HUB_TIMEOUT)
+            .sha
+        )
+        for name in names:
+            got: str = hub.hf_hub_download(
+                origin.repo, name, repo_type="dataset", revision=commit, local_dir=target
+            )
+            paths.append(Path(got))
+            if on_file is not None:
+                on_file(paths[-1])
+    except (hub.errors.HTTPError, OSError) as error:
+        raise SourceError(_hub_error_text(origin, revision or origin.revision, error)) from None
+    _record_sums(target, paths, f"{origin.repo}@{commit}")
+    return tuple(paths)
+
+
+def _hub_error_text(origin: HubDataset, revision: str, error: Exception) -> str:
+    wanted = f"{origin.repo} at {revision[:12]}"
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if status is None:
+        return f"the hub could not be reached for {wanted}: check the network and try again"
+    if status in {401, 403}:
+        return f"the hub refuses {wanted}: accept its terms there and set HF_TOKEN"
+    return f"the hub has no file for {wanted} (HTTP {status}): name a commit with --revision"
+
+
+def _record_sums(target: Path, paths: list[Path], commit: str) -> None:
+    listing = target / SUMS_FILE
+    known = parse_sums(listing.read_text(encoding="utf-8")) if listing.is_file() else {}
+    known |= {path.relative_to(target).as_posix(): file_sha256(path) for path in paths}
+    lines = (f"{total}  {name}\n" for name, total in sorted(known.items()))
+    listing.write_text(f"# {commit}\n" + "".join(lines), encoding="utf-8")
+
+
+def _import_hub() -> Any:
+    try:
+        importlib.import_module("huggingface_hub.errors")
+        return importlib.import_module("huggingface_hub")
+    except ModuleNotFoundError:
+        raise SourceError(f"fetching needs the hub's package: {install_hint('tasks')}") from None

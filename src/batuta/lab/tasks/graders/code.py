@@ -142,10 +142,7 @@ def case_fault(case: CodeCase, outcome: ProgramResult) -> str:
 def is_same_output(expected: str, printed: str, tolerance: float = 0.0) -> bool:
     """Compare two outputs line by line: as texts without outer white space, else as numbers.
 
-    Args:
-        expected: what is right.
-        printed: what the program wrote.
-        tolerance: the relative or absolute error that a number with decimals may have.
+    A number with decimals may be off by the tolerance, relatively or absolutely.
     """
     wanted, given = expected.strip().splitlines(), printed.strip().splitlines()
     return len(wanted) == len(given) and all(

@@ -73,10 +73,7 @@ class MathsPool:
     async def compare(self, target: str, answer: str, near: float = 0.0) -> ComparisonResult:
         """Compare two answers as `normalize_latex` spells them; return why if it cannot be decided.
 
-        Args:
-            target: the right answer.
-            answer: the answer to compare.
-            near: the relative distance up to which two numbers count as the same.
+        `near` is the relative distance up to which two numbers count as the same.
         """
         try:
             same = await self._pool.call(

@@ -195,30 +195,29 @@ def _check_relations(name: str, arguments: Arguments) -> None:
             raise SourceError(f"{name} has the unknown relation {value!r}; there are: {known}")
 
 
-def _compare_count(count: int, wanted: int, relation: str) -> bool:
-    return _RELATIONS[relation](count, wanted)
+def _compare_count(
+    count: Callable[[str, Arguments], int], wanted: str, relation: str = "relation"
+) -> Rule:
+    """Return a rule that compares a count, as the argument of that name asks, with another."""
+    return lambda text, given: _RELATIONS[given[relation]](count(text, given), int(given[wanted]))
 
 
-def _count_word(text: str, word: str) -> int:
-    return len(re.findall(rf"(?<!\w){re.escape(word)}(?!\w)", text, re.IGNORECASE))
+def _with_count(count: Callable[[str, Arguments], int], wanted: str) -> Rule:
+    """Return a rule that wants at least so many."""
+    return lambda text, given: count(text, given) >= int(given[wanted])
 
 
-def _has_keywords(text: str, arguments: Arguments) -> bool:
-    return all(re.search(re.escape(word), text, re.IGNORECASE) for word in arguments["keywords"])
+def _count_found(pattern: re.Pattern[str]) -> Callable[[str, Arguments], int]:
+    return lambda text, _: len(pattern.findall(text))
 
 
-def _has_keyword_often(text: str, arguments: Arguments) -> bool:
-    count = len(re.findall(re.escape(arguments["keyword"]), text, re.IGNORECASE))
-    return _compare_count(count, int(arguments["frequency"]), arguments["relation"])
+def _has_word(text: str, word: str) -> bool:
+    return re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text, re.IGNORECASE) is not None
 
 
-def _lacks_words(text: str, arguments: Arguments) -> bool:
-    return not any(_count_word(text, word) for word in arguments["forbidden_words"])
-
-
-def _has_letter_often(text: str, arguments: Arguments) -> bool:
-    count = text.casefold().count(str(arguments["letter"]).casefold())
-    return _compare_count(count, int(arguments["let_frequency"]), arguments["let_relation"])
+def _count_sections(text: str, arguments: Arguments) -> int:
+    splitter = re.escape(str(arguments["section_spliter"]).strip())  # IFEval's own spelling
+    return len(re.findall(rf"\s?{splitter}\s?\d+\s?", text))
 
 
 def _is_in_language(text: str, arguments: Arguments) -> bool | None:
@@ -234,21 +233,10 @@ def _is_in_language(text: str, arguments: Arguments) -> bool | None:
     return None if rivals - {wanted} else True
 
 
-def _has_sentences(text: str, arguments: Arguments) -> bool:
-    parts = [part for part in _SENTENCE_END.split(text) if part.strip()]
-    return _compare_count(len(parts), int(arguments["num_sentences"]), arguments["relation"])
-
-
 def _has_divided_paragraphs(text: str, arguments: Arguments) -> bool:
     parts = [part.strip() for part in re.split(r"\s?\*\*\*\s?", text)]
     inner = [part for place, part in enumerate(parts) if part or 0 < place < len(parts) - 1]
     return all(inner) and len(inner) == int(arguments["num_paragraphs"])
-
-
-def _has_words(text: str, arguments: Arguments) -> bool:
-    return _compare_count(
-        len(_WORD.findall(text)), int(arguments["num_words"]), arguments["relation"]
-    )
 
 
 def _has_first_word(text: str, arguments: Arguments) -> bool:
@@ -260,31 +248,10 @@ def _has_first_word(text: str, arguments: Arguments) -> bool:
     return first.casefold() == str(arguments["first_word"]).casefold()
 
 
-def _has_placeholders(text: str, arguments: Arguments) -> bool:
-    return len(_PLACEHOLDER.findall(text)) >= int(arguments["num_placeholders"])
-
-
 def _has_postscript(text: str, arguments: Arguments) -> bool:
     marker = re.escape(str(arguments["postscript_marker"]).rstrip("."))
     loose = marker.replace(r"\.", r"\.\s?")
     return re.search(rf"^\s*{loose}", text, re.IGNORECASE | re.MULTILINE) is not None
-
-
-def _has_bullets(text: str, arguments: Arguments) -> bool:
-    return len(_BULLET.findall(text)) == int(arguments["num_bullets"])
-
-
-def _is_stated_answer(text: str, _: Arguments) -> bool:
-    return any(one in text for one in _STATED)
-
-
-def _has_highlights(text: str, arguments: Arguments) -> bool:
-    return len(_HIGHLIGHT.findall(text)) >= int(arguments["num_highlights"])
-
-
-def _has_sections(text: str, arguments: Arguments) -> bool:
-    splitter = re.escape(str(arguments["section_spliter"]).strip())  # IFEval's own spelling
-    return len(re.findall(rf"\s?{splitter}\s?\d+\s?", text)) >= int(arguments["num_sections"])
 
 
 def _is_json(text: str, _: Arguments) -> bool:
@@ -307,46 +274,57 @@ def _is_two_answers(text: str, _: Arguments) -> bool:
     return len(inner) == 2 and all(inner) and inner[0] != inner[1]  # noqa: PLR2004 - two answers
 
 
-def _repeats_prompt(text: str, arguments: Arguments) -> bool:
-    return text.casefold().startswith(str(arguments["prompt_to_repeat"]).strip().casefold())
-
-
-def _ends_with(text: str, arguments: Arguments) -> bool:
-    return text.strip("\"' \n").casefold().endswith(str(arguments["end_phrase"]).strip().casefold())
-
-
-def _has_capital_words(text: str, arguments: Arguments) -> bool:
-    count = sum(word.isupper() for word in re.findall(r"[\w'-]+", text))
-    return _compare_count(count, int(arguments["capital_frequency"]), arguments["capital_relation"])
-
-
-def _is_quoted(text: str, _: Arguments) -> bool:
-    return len(text) > 1 and text[0] == text[-1] == '"'
-
-
 RULES: Mapping[str, Rule] = {
-    "keywords:existence": _has_keywords,
-    "keywords:frequency": _has_keyword_often,
-    "keywords:forbidden_words": _lacks_words,
-    "keywords:letter_frequency": _has_letter_often,
+    "keywords:existence": lambda text, given: all(
+        re.search(re.escape(word), text, re.IGNORECASE) for word in given["keywords"]
+    ),
+    "keywords:frequency": _compare_count(
+        lambda text, given: len(re.findall(re.escape(given["keyword"]), text, re.IGNORECASE)),
+        "frequency",
+    ),
+    "keywords:forbidden_words": lambda text, given: (
+        not any(_has_word(text, word) for word in given["forbidden_words"])
+    ),
+    "keywords:letter_frequency": _compare_count(
+        lambda text, given: text.casefold().count(str(given["letter"]).casefold()),
+        "let_frequency",
+        "let_relation",
+    ),
     "language:response_language": _is_in_language,
-    "length_constraints:number_sentences": _has_sentences,
+    "length_constraints:number_sentences": _compare_count(
+        lambda text, _: sum(bool(part.strip()) for part in _SENTENCE_END.split(text)),
+        "num_sentences",
+    ),
     "length_constraints:number_paragraphs": _has_divided_paragraphs,
-    "length_constraints:number_words": _has_words,
+    "length_constraints:number_words": _compare_count(_count_found(_WORD), "num_words"),
     "length_constraints:nth_paragraph_first_word": _has_first_word,
-    "detectable_content:number_placeholders": _has_placeholders,
+    "detectable_content:number_placeholders": _with_count(
+        _count_found(_PLACEHOLDER), "num_placeholders"
+    ),
     "detectable_content:postscript": _has_postscript,
-    "detectable_format:number_bullet_lists": _has_bullets,
-    "detectable_format:constrained_response": _is_stated_answer,
-    "detectable_format:number_highlighted_sections": _has_highlights,
-    "detectable_format:multiple_sections": _has_sections,
+    "detectable_format:number_bullet_lists": lambda text, given: (
+        len(_BULLET.findall(text)) == int(given["num_bullets"])
+    ),
+    "detectable_format:constrained_response": lambda text, _: any(one in text for one in _STATED),
+    "detectable_format:number_highlighted_sections": _with_count(
+        _count_found(_HIGHLIGHT), "num_highlights"
+    ),
+    "detectable_format:multiple_sections": _with_count(_count_sections, "num_sections"),
     "detectable_format:json_format": _is_json,
     "detectable_format:title": _has_title,
     "combination:two_responses": _is_two_answers,
-    "combination:repeat_prompt": _repeats_prompt,
-    "startend:end_checker": _ends_with,
-    "startend:quotation": _is_quoted,
-    "change_case:capital_word_frequency": _has_capital_words,
+    "combination:repeat_prompt": lambda text, given: text.casefold().startswith(
+        str(given["prompt_to_repeat"]).strip().casefold()
+    ),
+    "startend:end_checker": lambda text, given: (
+        text.strip("\"' \n").casefold().endswith(str(given["end_phrase"]).strip().casefold())
+    ),
+    "startend:quotation": lambda text, _: len(text) > 1 and text[0] == text[-1] == '"',
+    "change_case:capital_word_frequency": _compare_count(
+        lambda text, _: sum(word.isupper() for word in re.findall(r"[\w'-]+", text)),
+        "capital_frequency",
+        "capital_relation",
+    ),
     "change_case:english_capital": lambda text, _: text.isupper(),
     "change_case:english_lowercase": lambda text, _: text.islower(),
     "punctuation:no_comma": lambda text, _: "," not in text,

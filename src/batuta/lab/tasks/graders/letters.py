@@ -9,19 +9,11 @@ _INVISIBLE = re.compile("[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufe00-\u
 _STRUCK_OUT = re.compile(r"~~[^~\n]*~~|<(s|del|strike)>[^<\n]*</\1>", re.IGNORECASE)
 
 _SERIES = (
-    ("أبجد", "\u0600-\u06ff"),
-    ("אבגד", "\u0590-\u05ff"),
-    ("কখগঘ", "\u0980-\u09ff"),
-    ("অবডঢ", "\u0980-\u09ff"),
-    ("कखगघ", "\u0900-\u097f"),
-    ("अबसद", "\u0900-\u097f"),
-    ("กขคง", "\u0e00-\u0e7f"),
-    ("アイウエオ", "ァ-ヿ"),
-    ("가나다라마", "가-힣"),
-    ("ㄱㄴㄷㄹㅁ", "가-힣ㄱ-ㅣ"),
-    ("甲乙丙丁", "一-鿿"),
-    ("ΑΒΓΔΕ", "\u0370-\u03ff"),
-)
+    ("أبجد", "\u0600-\u06ff"), ("אבגד", "\u0590-\u05ff"), ("কখগঘ", "\u0980-\u09ff"),
+    ("অবডঢ", "\u0980-\u09ff"), ("कखगघ", "\u0900-\u097f"), ("अबसद", "\u0900-\u097f"),
+    ("กขคง", "\u0e00-\u0e7f"), ("アイウエオ", "ァ-ヿ"), ("가나다라마", "가-힣"), ("ㄱㄴㄷㄹㅁ", "가-힣ㄱ-ㅣ"),
+    ("甲乙丙丁", "一-鿿"), ("ΑΒΓΔΕ", "\u0370-\u03ff"),
+)  # fmt: skip
 """Letters in the order of options, and the script of which no neighbour may be: as part of a word
 they are not options."""
 
@@ -64,9 +56,7 @@ def as_latin(text: str, *, circled: bool = True) -> str:
     The Cyrillic letter that looks like B is read as B only in Latin text: elsewhere it may be the
     third option, and it is left as it is. Struck-out text is left out.
 
-    Args:
-        text: the answer.
-        circled: whether ② means B.
+    `circled` is whether ② means B.
     """
     text = _STRUCK_OUT.sub(" ", without_invisible(text))
     if circled:

@@ -67,9 +67,8 @@ class GraderRegistry:
     def __init__(self, *, sandbox: CodeRunner | None = None, judge: Client | None = None) -> None:
         """Take what graders need; nothing is started yet.
 
-        Args:
-            sandbox: runs programs; with None, code cannot be graded.
-            judge: a model that grades what no rule decides; with None, it stays undecided.
+        Without a sandbox code cannot be graded; without a judge, what no rule decides stays
+        undecided.
         """
         self._sandbox = sandbox
         self._judge = judge

@@ -61,10 +61,7 @@ def is_same_object(text: str, target: str) -> bool | None:
 def is_same_value(expected: JSON, value: JSON, tolerance: float = 0.0) -> bool:
     """Tell whether two values are the same; `1.0` is `1`, but neither is `true`.
 
-    Args:
-        expected: the right value.
-        value: the value to compare.
-        tolerance: the relative or absolute error that a number with decimals may have.
+    A number with decimals may be off by the tolerance, relatively or absolutely.
     """
     if isinstance(expected, list) and isinstance(value, list):
         pairs = zip(expected, value, strict=False)

@@ -61,13 +61,7 @@ _EXTRACTION_CONFIG = LatexExtractionConfig(
 
 
 def is_same_expression(target: str, answer: str, near: float = 0.0) -> bool:
-    """Tell whether two LaTeX expressions are the same; False if one cannot be read.
-
-    Args:
-        target: the right answer.
-        answer: the answer to compare.
-        near: the relative distance up to which two numbers count as the same.
-    """
+    """Tell whether two LaTeX expressions are the same; False if one cannot be read."""
     expected, given = _parse_latex(target), _parse_latex(answer)
     if expected is None or given is None or not _is_comparable_in_size(expected, given):
         return False

@@ -1,21 +1,15 @@
 """Recorded pools: answers that real models once gave, replayed."""
 
-from batuta.lab.tasks.recorded.catalog import (
-    RECORDED_NAMES,
-    RECORDED_SETS,
-    load_recorded,
-)
-from batuta.lab.tasks.recorded.outcomes import GRADER, RecordedOutcomes, RecordedUsage
-from batuta.lab.tasks.recorded.own import (
-    PACKAGED_RECORDS,
-    find_outcomes_file,
-    read_own_record,
-)
-from batuta.lab.tasks.recorded.references import (
+from batuta.lab.tasks.recorded.catalog import RECORDED_NAMES, RECORDED_SETS, load_recorded
+from batuta.lab.tasks.recorded.outcomes import (
+    GRADER,
+    RecordedOutcomes,
+    RecordedUsage,
     plurality_credit,
     rank_models,
     reference_scores,
 )
+from batuta.lab.tasks.recorded.own import PACKAGED_RECORDS, find_outcomes_file, read_own_record
 from batuta.lab.tasks.recorded.replay import SIMULATED_PREFIX, ReplayPool
 from batuta.lab.tasks.recorded.split import QuestionSplit, random_split, unseen_family_split
 

@@ -102,12 +102,9 @@ def load_recorded(
 ) -> RecordedOutcomes:
     """Load a recorded set.
 
-    Args:
-        name: such as `reasoning_gym/hard`, or a packaged record or the path of a file of outcomes,
-            of which only the questions that every worker answered are used.
-        folder: the data folder; None for BATUTA_DATA, or the user's data folder.
-        with_texts: whether to read the replies' texts, which are large, if there are any.
-        models: the models to keep; empty for all.
+    The name is one such as `reasoning_gym/hard`, a packaged record, or the path of a file of
+    outcomes, of which only the questions that every worker answered are used. The replies' texts
+    are large; without `models` all are kept.
 
     Raises:
         SourceError: there is no such set or model, or its files are missing or malformed.

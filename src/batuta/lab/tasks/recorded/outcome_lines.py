@@ -22,7 +22,7 @@ from typing import Any, cast
 import orjson
 
 from batuta.environment import benchmark_folder
-from batuta.errors import SourceError, StoreError
+from batuta.errors import SourceError, report_unwritable
 from batuta.lab.tasks.datasets import DATASETS, load_tasks, local_files
 from batuta.lab.tasks.datasets.rows import ROW_FAULTS, Row, read_rows
 from batuta.lab.tasks.graders.answer_form import strip_edges
@@ -85,11 +85,8 @@ class OutcomeCollector:
     def add_run(self, question: Mapping[str, str], worker: str, run: Mapping[str, Any]) -> None:
         """Add a run of a worker.
 
-        Args:
-            question: `id`, `question`, and optionally `family` and `target`; the first with an id
-                counts.
-            worker: the name of the worker.
-            run: `score`, and optionally `answer`, `reply`, `usd`, tokens, `seconds`.
+        A question has `id`, `question`, and optionally `family` and `target`; the first with an id
+        counts. A run has `score`, and optionally `answer`, `reply`, `usd`, tokens, `seconds`.
         """
         key = question.get("id") or question["question"]
         score = run.get("score")
@@ -129,10 +126,8 @@ def _joined_runs(runs: list[dict[str, Any]]) -> dict[str, Any]:
 def write_outcome_rows(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
     """Write a file that `read_outcome_lines` reads."""
     lines = b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows)
-    try:
+    with report_unwritable(path):
         path.write_bytes(lines)
-    except OSError as error:
-        raise StoreError(f"{path} cannot be written: {error.strerror}") from None
 
 
 def read_outcome_lines(path: Path) -> tuple[OutcomeLine, ...]:

@@ -1,6 +1,7 @@
 """Recorded answers of real models, as arrays over questions, models and samples.
 
-Axes: q questions, m models, s samples.
+Beside them the scores of reference: best single model, plurality vote, oracle. Axes: q questions, m
+models, s samples.
 """
 
 from __future__ import annotations
@@ -166,8 +167,6 @@ class RecordedOutcomes:
     def answered_share(self) -> float:
         """Return the share of runs with credit whose answer is known; 1 if there are none.
 
-        1 where none did.
-
         A run that earned nothing may have given no answer; one that earned something gave one.
         """
         if self.answers_qms is None:
@@ -203,10 +202,8 @@ class RecordedOutcomes:
     ) -> Pool:
         """Return the models as workers.
 
-        Args:
-            prices: the prices by model; others are unknown.
-            calibration: the questions by which each worker's strength is measured; None leaves
-                it unknown.
+        Prices that are not given are unknown, and so is a worker's strength unless `calibration`
+        names the questions by which it is measured.
         """
         measured = None if calibration is None else self.credit_qm(None)[calibration].mean(axis=0)
         return Pool(
@@ -238,8 +235,7 @@ class RecordedOutcomes:
         """Return the reply at question, model and sample, or a description if its text is missing.
 
         Replies to one question differ unless their text and credit are the same: after a
-            conversation
-        with tools, equal last words may have different credits.
+        conversation with tools, equal last words may have different credits.
         """
         text = self.plain_reply(place)
         credit = self.credit_at(place)
@@ -298,3 +294,57 @@ def _first_credits(record: RecordedOutcomes, q: int) -> dict[int, float]:
             digest = hash(record.plain_reply((q, m, s)).strip())
             found.setdefault(digest, record.credit_at((q, m, s)))
     return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReferenceScores:
+    """Shares of right answers, in [0, 1]."""
+
+    questions: int
+    models: int
+    best_model: str
+    best: float
+    vote: float | None
+    """None if the record has no answers to count."""
+    oracle: float
+
+
+def reference_scores(record: RecordedOutcomes, sample: int | None = 0) -> ReferenceScores:
+    """Compute the scores of one sample per model, or of the mean over samples."""
+    credit_qm = record.credit_qm(sample)
+    by_model = credit_qm.mean(axis=0)
+    best = int(by_model.argmax())
+    vote = (
+        None if record.answers_qms is None else float(plurality_credit(record, sample or 0).mean())
+    )
+    return ReferenceScores(
+        questions=len(record.tasks),
+        models=len(record.models),
+        best_model=record.models[best],
+        best=float(by_model[best]),
+        vote=vote,
+        oracle=float(credit_qm.max(axis=1).mean()),
+    )
+
+
+def rank_models(record: RecordedOutcomes) -> tuple[int, ...]:
+    """Return the indices of the models, the one with the most credit first."""
+    by_model = record.credit_qm(None).mean(axis=0)
+    return tuple(int(place) for place in np.argsort(-by_model, kind="stable"))
+
+
+def plurality_credit(record: RecordedOutcomes, sample: int = 0) -> NDArray[np.float32]:
+    """Return the credit of the answer that most models give to each question.
+
+    Answers are compared as they were recorded. Ties go to the answer of the model with the most
+    credit in this record.
+    """
+    order = list(rank_models(record))
+    if record.answers_qms is None:
+        raise ValueError(f"{record.name} has no answers to vote with")
+    answers_qm = record.answers_qms[:, order, sample]
+    credit_qm = record.credit_qm(sample)[:, order]
+    same_qmm = (answers_qm[:, :, None] == answers_qm[:, None, :]) & (answers_qm >= 0)[:, :, None]
+    chosen = same_qmm.sum(axis=2).argmax(axis=1)
+    right = np.take_along_axis(credit_qm, chosen[:, None], axis=1)[:, 0]
+    return np.where((answers_qm >= 0).any(axis=1), right, np.float32(0))

@@ -48,9 +48,7 @@ class ParquetTable:
     def __init__(self, path: Path, keep: Sequence[tuple[str, str, Any]] | None = None) -> None:
         """Read the file.
 
-        Args:
-            path: the file.
-            keep: conditions such as `("split", "==", "test")` for the rows to keep.
+        `keep` are conditions such as `("split", "==", "test")` for the rows to keep.
         """
         self._table = import_arrow("pyarrow.parquet").read_table(path, filters=keep)
 
@@ -104,14 +102,9 @@ class OutcomeCube:
 
 
 MMLU_PRO_SEVEN_MODELS = (
-    "gpt-4o-2024-05-13",
-    "gemini-1.5-pro-002",
-    "gemini-1.5-flash-002",
-    "DeepSeek-Coder-V2",
-    "Meta-Llama-3_1-70B-Instruct",
-    "deepseek-v2-chat",
-    "jamba-1.5-large",
-)
+    "gpt-4o-2024-05-13", "gemini-1.5-pro-002", "gemini-1.5-flash-002", "DeepSeek-Coder-V2",
+    "Meta-Llama-3_1-70B-Instruct", "deepseek-v2-chat", "jamba-1.5-large",
+)  # fmt: skip
 """A pool of seven model families without the model that is far ahead of the others."""
 
 _REASONING_GYM_THRESHOLD = 0.99

@@ -9,16 +9,7 @@ from typing import final
 
 import anyio.lowlevel
 
-from batuta.core import (
-    CallListener,
-    Cost,
-    Delta,
-    Reply,
-    Request,
-    Role,
-    Usage,
-    WorkerId,
-)
+from batuta.core import CallListener, Cost, Delta, Reply, Request, Role, Usage, WorkerId
 from batuta.core.conductor import NULL_LISTENER
 from batuta.core.token_estimate import estimate_usage
 from batuta.errors import NotRecordedError
@@ -36,11 +27,9 @@ class ReplayPool:
     def __init__(self, record: RecordedOutcomes, *, simulate: bool = False) -> None:
         """Index the questions.
 
-        Args:
-            record: the recorded answers.
-            simulate: answer a call that the record cannot know (a check, a repair, a question in
-                other words) with one of the model's recorded answers to that question, and
-                mark the reply's model; otherwise such a call is an error.
+        With `simulate` a call that the record cannot know (a check, a repair, a question in other
+        words) is answered with one of the model's recorded answers to that question, and the
+        reply's model is marked; otherwise such a call is an error.
         """
         self.record = record
         self.simulate = simulate

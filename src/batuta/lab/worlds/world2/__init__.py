@@ -6,7 +6,7 @@ design/0015-world-2.md says from what and why. `world2_pool` and `world2_clients
 
 from batuta.lab.worlds.world2.pools import world2_clients, world2_pool
 from batuta.lab.worlds.world2.questions import HELD_OUT_KINDS, KINDS, TRAINING_KINDS
-from batuta.lab.worlds.world2.tasks import draw_world2_tasks
+from batuta.lab.worlds.world2.task_source import draw_world2_tasks
 
 __all__ = [
     "HELD_OUT_KINDS",

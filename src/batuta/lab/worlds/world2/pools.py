@@ -22,8 +22,13 @@ from batuta.lab.worlds.world2.questions import (
     draw_world2_question,
     make_wrong_answer,
 )
-from batuta.lab.worlds.world2.traits import PRICE_SHARE_IN, WorkerTraits, draw_traits
-from batuta.lab.worlds.world2.worker import World2Client, World2Worker
+from batuta.lab.worlds.world2.worker import (
+    PRICE_SHARE_IN,
+    WorkerTraits,
+    World2Client,
+    World2Worker,
+    draw_traits,
+)
 
 
 @lru_cache(maxsize=16)

@@ -1,17 +1,40 @@
-"""The questions of world 2: drawn, worded, and read back from their text with their answer."""
+"""The questions of world 2: drawn, worded, and read back from their text with their answer.
+
+`world2.toml` has their wordings, fixed with the world (design/0015-world-2.md): twenty of each
+training family, four held out; eight of each family that is held out as a whole.
+"""
 
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import pairwise
+from pathlib import Path
 from random import Random
 
 from batuta.core.formatting import join_words
 from batuta.lab.worlds.seeded_random import hash_parts, seeded_generator, uniform_number
-from batuta.lab.worlds.world2.wordings import WORDINGS
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyWordings:
+    """A family's templates, with a `{slot}` for each part that is drawn."""
+
+    training: tuple[str, ...]
+    held_out: tuple[str, ...]
+
+
+WORDINGS: Mapping[str, FamilyWordings] = {
+    family: FamilyWordings(tuple(worded.get("training", ())), tuple(worded["held_out"]))
+    for family, worded in tomllib.loads(
+        Path(__file__).with_name("world2.toml").read_text(encoding="utf-8")
+    ).items()
+}
+"""Wordings by family, in the order of the world's cards."""
+
 
 MAX_LEVEL = 6
 Slots = Mapping[str, str]
@@ -291,11 +314,7 @@ def draw_world2_question(
 ) -> World2Question:
     """Return a fresh question, the same on every machine.
 
-    Args:
-        family: one of `KINDS`.
-        key: seed and number; the same question in whatever wording.
-        held_out: whether it is worded in a way that training does not use.
-        level: 1 to 6; None: drawn.
+    The key is seed and number: the same question in whatever wording. A level is 1 to 6.
     """
     rng = seeded_generator("world 2 question", family, *key, level)
     worded = WORDINGS[family]

@@ -1,4 +1,4 @@
-"""World 2's questions as a source of tasks: for measuring and for training."""
+"""World 2's questions as a source of tasks: drawn from a seed, for measuring and for training."""
 
 from __future__ import annotations
 
@@ -8,8 +8,43 @@ from typing import final
 from batuta.core import Conductor, Grade, Task, TaskId
 from batuta.errors import ConfigError
 from batuta.lab.worlds.drawn_tasks import DrawnTasks
-from batuta.lab.worlds.world2.questions import KINDS, TRAINING_KINDS
-from batuta.lab.worlds.world2.tasks import WORLD2, draw_world2_tasks
+from batuta.lab.worlds.world2.questions import (
+    KINDS,
+    TRAINING_KINDS,
+    draw_world2_question,
+    world2_task_id,
+)
+
+WORLD2 = "world2"
+HELD_OUT_TAG = "held-out wording"
+
+
+def draw_world2_tasks(
+    family: str | None,
+    n: int,
+    seed: int,
+    *,
+    held_out: bool = False,
+    difficulty: int | None = None,
+) -> tuple[Task, ...]:
+    """Return fresh tasks as `DrawTasks` says; the held-out ones are the same questions."""
+    names = TRAINING_KINDS if family is None else (family,)
+    return tuple(
+        _draw_task(names[at % len(names)], (seed, at), held_out=held_out, level=difficulty)
+        for at in range(n)
+    )
+
+
+def _draw_task(family: str, key: tuple[int, int], *, held_out: bool, level: int | None) -> Task:
+    question = draw_world2_question(family, key, held_out=held_out, level=level)
+    return Task(
+        id=TaskId(world2_task_id(question)),
+        question=question.text,
+        target=question.answer,
+        grader=question.kind.grader,
+        tags=(WORLD2, family, *((HELD_OUT_TAG,) if held_out else ())),
+        difficulty=float(question.level),
+    )
 
 
 @final
@@ -29,9 +64,5 @@ class World2Tasks(DrawnTasks):
         return None
 
     def hand_written_conductor(self) -> Conductor:
-        """Return None, as there is none.
-
-        Raises:
-            ConfigError: always.
-        """
+        """Raise ConfigError, as there is none."""
         raise ConfigError("world2 has no conductor written by hand")

@@ -1,4 +1,7 @@
-"""A worker of world 2 at work on one prompt: what it says is drawn, with the truth at hand."""
+"""A worker of world 2, drawn and not written, and what it says at work, with the truth at hand.
+
+design/0015-world-2.md says what it is drawn from.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,9 @@ import math
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from statistics import NormalDist
 from typing import final
 
 import anyio.lowlevel
@@ -13,28 +19,88 @@ import anyio.lowlevel
 from batuta.core import CallListener, Delta, Finish, Price, Reply, Request
 from batuta.core.conductor import NULL_LISTENER
 from batuta.lab.worlds.client import make_reply, split_fragments
+from batuta.lab.worlds.drawn_pools import draw_name
 from batuta.lab.worlds.prompt_parser import ParsedPrompt, parse_prompt
-from batuta.lab.worlds.seeded_random import uniform_number, uniform_numbers
+from batuta.lab.worlds.seeded_random import seeded_generator, uniform_number, uniform_numbers
 from batuta.lab.worlds.world2.questions import (
+    KINDS,
     World2Question,
     count_lighthouses,
     make_wrong_answer,
     read_world2_question,
 )
-from batuta.lab.worlds.world2.traits import (
-    FRESH_SHARE,
-    ITEM_SHARE,
-    LEVEL_SLOPE,
-    MIDDLE_LEVEL,
-    NORMAL,
-    OWN_MISTAKE_RATE,
-    OWN_SHARE,
-    TRAP_RATE,
-    WORDING_SPREAD,
-    WorkerTraits,
-    normal_number,
-)
 from batuta.language.instructions import InstructionKind, classify_instruction
+
+ABILITY_SPREAD = 0.74
+TASTE_SPREAD = 0.69
+LEVEL_SLOPE = 0.25
+MIDDLE_LEVEL = 3.5
+ITEM_SHARE, OWN_SHARE, FRESH_SHARE = 0.400, 0.355, 0.245
+"""Shares of the latent number's variance: the question's, the worker's with it, the moment's."""
+TRAP_RATE, OWN_MISTAKE_RATE = 0.34, 0.56
+"""Shares of wrong answers: the question's trap, the worker's own mistake; the rest are new ones."""
+TRUST_RANGE = (0.05, 0.40)
+DISCERNMENT_RANGE = (0.50, 0.90)
+PLANNING_MEAN, PLANNING_SPREAD = 0.9, 0.4
+WORDING_SPREAD = 0.15
+PRICE_BASE, PRICE_SPREAD, PRICE_BY_ABILITY = 0.5, 0.6, 0.8
+PRICE_SHARE_IN = 0.25
+
+NORMAL = NormalDist()
+_TINY = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerTraits:
+    """The drawn traits of a worker; conductors never see them, only what its card measured."""
+
+    name: str
+    ability: float
+    """Over all families, in probits; 0 on average."""
+    tastes: tuple[tuple[str, float], ...]
+    """Beyond that, by family."""
+    planning: float
+    """How often a plan is right, in probits."""
+    trust: float
+    """Chance to accept what is read without a look."""
+    discernment: float
+    """Chance to settle on the right one of two answers."""
+    price: float
+    """Dollars per million tokens out."""
+
+    def skill(self, family: str) -> float:
+        """Return the ability in that family, in probits, at the middle level."""
+        return self.ability + dict(self.tastes)[family] + KINDS[family].base
+
+
+def normal_number(*parts: object) -> float:
+    """Return a standard normal number that depends on every part and on nothing else."""
+    return NORMAL.inv_cdf(min(1 - _TINY, max(_TINY, uniform_number("world 2", *parts))))
+
+
+@lru_cache(maxsize=64)
+def draw_traits(seed: int, count: int) -> tuple[WorkerTraits, ...]:
+    """Return `count` workers; the first ones are the same whatever the count."""
+    rng = seeded_generator("world 2 workers", seed)
+    found: list[WorkerTraits] = []
+    names: set[str] = set()
+    while len(found) < count:
+        name = draw_name(rng)
+        ability = rng.gauss(0, ABILITY_SPREAD)
+        drawn = WorkerTraits(
+            name=name,
+            ability=ability,
+            tastes=tuple((family, rng.gauss(0, TASTE_SPREAD)) for family in KINDS),
+            planning=rng.gauss(PLANNING_MEAN, PLANNING_SPREAD),
+            trust=rng.uniform(*TRUST_RANGE),
+            discernment=rng.uniform(*DISCERNMENT_RANGE),
+            price=PRICE_BASE * math.exp(rng.gauss(0, PRICE_SPREAD) + PRICE_BY_ABILITY * ability),
+        )
+        if name not in names:
+            names.add(name)
+            found.append(drawn)
+    return tuple(found)
+
 
 PLAN_GAIN = 0.125
 """Probits a level beyond the first that a right plan gives its reader."""

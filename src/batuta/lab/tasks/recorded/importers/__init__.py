@@ -62,10 +62,7 @@ FORMATS: Mapping[str, OutcomeFormat] = {
 def import_outcomes(kind: str, paths: Sequence[Path], worker: str = "") -> OutcomeCollector:
     """Return the runs in another program's files.
 
-    Args:
-        kind: a key of `FORMATS`.
-        paths: files, or folders that are searched for them.
-        worker: the model that answered, if the files do not name it.
+    Folders are searched for files; `worker` is the model that answered, if they do not name it.
 
     Raises:
         SourceError: the format is unknown, a file cannot be read, or the files contain no run.

@@ -17,8 +17,14 @@ from pathlib import Path
 from typing import Any, cast, final
 
 from batuta.errors import SourceError
-from batuta.lab.tasks.datasets.rows import ROW_FAULTS, Row, import_arrow, parse_json
-from batuta.lab.tasks.datasets.unpacking import MAX_ROW_BYTES, UnpackingLimit
+from batuta.lab.tasks.datasets.rows import (
+    MAX_ROW_BYTES,
+    ROW_FAULTS,
+    Row,
+    UnpackingLimit,
+    import_arrow,
+    parse_json,
+)
 from batuta.lab.tasks.recorded.importers.llmrouterbench import read_json_object
 from batuta.lab.tasks.recorded.outcome_lines import OutcomeCollector
 
@@ -96,11 +102,7 @@ class _LogArchive:
             limit.add(entry.file_size)
 
     def read_header(self) -> Row:
-        """Return the header of the log.
-
-        Raises:
-            SourceError: there is none.
-        """
+        """Return the header of the log."""
         found = {entry.filename: entry for entry in self._entries}
         name = next((name for name in _HEADERS if name in found), None)
         if name is None:

@@ -1,4 +1,4 @@
-"""The states of sessions: in this process, or in the Redis that replicas share.
+"""The states of sessions in the Redis that replicas share.
 
 No words of a conversation are kept.
 """
@@ -8,28 +8,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict
 from decimal import Decimal
-from time import monotonic
-from typing import Any, Protocol, cast, final
+from typing import Any, cast, final
 
 import orjson
 
 from batuta.clients.redis_connections import RedisConnections
 from batuta.conductors.sessions.state import (
     MOST_THREADS,
-    NEW_SESSION,
     SessionEntry,
     SessionState,
     SessionThread,
     WarmPrefix,
 )
 from batuta.core import Cost, WorkerId
-from batuta.gateway.serving.tenant_memory import Clock, TenantMemory
+from batuta.gateway.serving.tenant_memory import KEPT_SECONDS, LocalSessions
 from batuta.store.ledger import nano_to_usd, usd_cap_to_nano, usd_to_nano
-
-MAX_SESSIONS = 10_000
-"""Sessions in memory; the oldest of the tenant with the most goes first."""
-KEPT_SECONDS = 24 * 3600.0
-"""Seconds after its last request for which a session is remembered."""
 
 # The ledger is added to by Redis itself, so no request of another replica is lost.
 _NOTE = """
@@ -76,77 +69,6 @@ redis.call('HSET', key, own, string.format('%.0f', held))
 redis.call('EXPIRE', key, ARGV[5])
 return held
 """
-
-
-class SessionMemory(Protocol):
-    """The states of sessions.
-
-    Laws: what all runs of a session hold and have cost never passes a limit that they have in
-    common; a session of which nothing is known is new; entries of one session are added one after
-    another, whoever notes them; of n threads the newest `MOST_THREADS` are kept.
-    """
-
-    async def load(self, tenant: str, session: str) -> SessionState:
-        """Return the session's state."""
-        ...
-
-    async def note(self, tenant: str, session: str, entry: SessionEntry) -> SessionState:
-        """Add what a request did, and return the state after it."""
-        ...
-
-    async def hold(
-        self, tenant: str, session: str, run: str, *, usd: Decimal, least: Decimal, most: Decimal
-    ) -> Decimal | None:
-        """Let the run hold `usd`, or what there is; None if that is less than `least`.
-
-        Args:
-            tenant: whose session it is.
-            session: the session's id.
-            run: the run's id; it holds nothing more from when it is noted.
-            usd: dollars that it wants to hold, with what it holds.
-            least: what will do.
-            most: what the session may cost.
-        """
-        ...
-
-
-@final
-class LocalSessions:
-    """The sessions of this process."""
-
-    def __init__(self, *, most: int = MAX_SESSIONS, clock: Clock = monotonic) -> None:
-        """Know no session yet.
-
-        Args:
-            most: sessions at most.
-            clock: tells the seconds.
-        """
-        self._states = TenantMemory[str, SessionState](most, KEPT_SECONDS, clock)
-
-    def __len__(self) -> int:
-        return len(self._states)
-
-    async def load(self, tenant: str, session: str) -> SessionState:
-        """Return the session's state."""
-        return self._states.get(tenant, session) or NEW_SESSION
-
-    async def note(self, tenant: str, session: str, entry: SessionEntry) -> SessionState:
-        """Add what a request did, and return the state after it."""
-        state = (self._states.get(tenant, session) or NEW_SESSION).with_entry(entry)
-        self._states.put(tenant, session, state)
-        return state
-
-    async def hold(
-        self, tenant: str, session: str, run: str, *, usd: Decimal, least: Decimal, most: Decimal
-    ) -> Decimal | None:
-        """Let the run hold so much, or what there is."""
-        state = self._states.get(tenant, session) or NEW_SESSION
-        room = state.left_usd(most, run) or Decimal(0)
-        if room < least:
-            return None
-        held = min(usd, room)
-        self._states.put(tenant, session, state.with_hold(run, held))
-        return held
 
 
 @final
