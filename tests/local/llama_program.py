@@ -20,6 +20,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self):
         self.rfile.read(int(self.headers["Content-Length"]))
+        if FAULTS:
+            self._fail(FAULTS.pop(0))
+            return
         told = {"role": "assistant", "content": json.dumps([os.getpid(), *ARGUMENTS])}
         self._send(200, {"choices": [{"message": told, "finish_reason": "stop"}]})
 
@@ -30,6 +33,11 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+
+    def _fail(self, fault):
+        if fault == "cut":
+            self.wfile.write(b"HTTP/1.0 200 OK\r\nContent-Length: 1000\r\n\r\nthe half")
+        self.close_connection = True
 
     def log_message(self, *_):
         pass
@@ -42,5 +50,7 @@ if FILE == b"crash":
     os.kill(os.getpid(), signal.SIGILL)
 if FILE[:4] != b"GGUF":
     sys.exit("error: this is no GGUF file")
+FAULTS = FILE.decode().split()[1:] if FILE.startswith(b"GGUF-that-fails") else []
+"""What it does with its first requests: it hangs up, or its answer is cut."""
 port = int(ARGUMENTS[ARGUMENTS.index("--port") + 1])
 HTTPServer(("127.0.0.1", port), Handler).serve_forever()

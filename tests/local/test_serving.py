@@ -146,6 +146,38 @@ async def test_a_program_that_crashes_is_not_blamed_on_the_file(tmp_path):
     assert "pull it again" not in str(error.value)
 
 
+async def asks_of_one_that_fails(tmp_path, faults, caplog):
+    """What two clients get one after the other from a llama.cpp with those faults."""
+    (tmp_path / "a.gguf").write_bytes(f"GGUF-that-fails {faults}".encode())
+    files, got = {"fake": tmp_path / "a.gguf"}, []
+    async with serve_models(files, 0, ServingOptions(program=FAKE)) as address:
+        for _ in range(2):
+            try:
+                status, said = await post(address, asks("fake"))
+                got.append((status, "choices" in said or json.loads(said)["error"]["message"]))
+            except aiohttp.ClientError as error:
+                got.append(type(error).__name__)
+    assert not [one for one in caplog.records if one.exc_info]
+    return got
+
+
+async def test_a_connection_that_llama_cpp_gave_up_is_made_once_more(tmp_path, caplog):
+    assert await asks_of_one_that_fails(tmp_path, "hang-up", caplog) == [(200, True)] * 2
+
+
+async def test_a_llama_cpp_that_hangs_up_twice_is_told_so(tmp_path, caplog):
+    refused = (502, "the llama.cpp of fake has ended: serve it again")
+    assert await asks_of_one_that_fails(tmp_path, "hang-up hang-up", caplog) == [
+        refused,
+        (200, True),
+    ]
+
+
+async def test_an_answer_that_is_cut_off_is_cut_off_for_the_client(tmp_path, caplog):
+    got = await asks_of_one_that_fails(tmp_path, "cut", caplog)
+    assert got == ["ClientPayloadError", (200, True)]
+
+
 async def test_a_busy_port_and_too_little_memory_are_sentences():
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))

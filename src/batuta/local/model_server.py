@@ -145,19 +145,36 @@ class _ModelRouter:
         except ConfigError as error:
             return _error_response(404, str(error))
         headers = {"Content-Type": "application/json"} if body is not None else {}
-        try:
-            async with self.session.request(
-                method, f"{address}{request.path}", data=body, headers=headers
-            ) as answer:
-                kept = {k: v for k, v in answer.headers.items() if k.lower() not in _HOP}
-                reply = web.StreamResponse(status=answer.status, headers=kept)
-                await reply.prepare(request)
-                async for piece in answer.content.iter_any():
-                    await reply.write(piece)
-                await reply.write_eof()
-                return reply
-        except aiohttp.ClientConnectorError:
-            return _error_response(502, f"the llama.cpp of {name} has ended: serve it again")
+        # llama.cpp gives up a connection on which nothing came for five seconds, and for so long
+        # this process may stand still while another model is loaded. Nothing was computed then.
+        for is_last in (False, True):
+            try:
+                async with self.session.request(
+                    method, f"{address}{request.path}", data=body, headers=headers
+                ) as answer:
+                    return await _pass_answer(request, answer)
+            except aiohttp.ClientConnectorError:
+                break
+            except aiohttp.ClientError:
+                if is_last:
+                    break
+        return _error_response(502, f"the llama.cpp of {name} has ended: serve it again")
+
+
+async def _pass_answer(request: web.Request, answer: aiohttp.ClientResponse) -> web.StreamResponse:
+    """Stream an answer; one that is cut off is cut off for the client too, who can see it so."""
+    kept = {k: v for k, v in answer.headers.items() if k.lower() not in _HOP}
+    reply = web.StreamResponse(status=answer.status, headers=kept)
+    await reply.prepare(request)
+    try:
+        async for piece in answer.content.iter_any():
+            await reply.write(piece)
+    except aiohttp.ClientPayloadError:
+        if request.transport is not None:
+            request.transport.abort()
+        return reply
+    await reply.write_eof()
+    return reply
 
 
 def _error_response(status: int, message: str) -> web.Response:
