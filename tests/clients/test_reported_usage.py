@@ -22,8 +22,25 @@ from batuta.clients.reply_cost import (
     count_reply,
 )
 from batuta.clients.retry_after import parse_retry_after
-from batuta.core import Price, Reply, Request, Sampling, Usage, Worker, WorkerId, user_message
-from batuta.core.cost_bound import MIN_OUTPUT_TOKENS, bound_call_cost, max_prompt_tokens
+from batuta.core import (
+    Image,
+    Price,
+    Reply,
+    Request,
+    Sampling,
+    Text,
+    Tool,
+    Usage,
+    Worker,
+    WorkerId,
+    user_message,
+)
+from batuta.core.cost_bound import (
+    MIN_OUTPUT_TOKENS,
+    bound_call_cost,
+    can_prompt_have,
+    max_prompt_tokens,
+)
 from batuta.usage import ASSUMED_PRICE
 from clients.cases import CASES, RecordingListener, worker
 from fakes.server import Said
@@ -137,6 +154,22 @@ def test_what_a_call_can_have_used_is_believed_to_the_last_token(price, caplog):
     assert count_reply(worker(price=price), ASKED, told, partial=False)[0] == stated
     assert count_reply(worker(price=price), ASKED, told, partial=False)[1].usd == told.usd
     assert not caplog.records
+
+
+@given(
+    texts=st.lists(st.text(max_size=40), min_size=1, max_size=6),
+    pictures=st.integers(0, 2),
+    window=st.none() | st.integers(1, 1_000),
+    offset=st.integers(-60, 60),
+)
+def test_a_prompt_can_have_as_many_tokens_as_it_is_bounded_by(texts, pictures, window, offset):
+    seen = tuple(Image(url="https://a.example/b.png") for _ in range(pictures))
+    last = replace(user_message("Why?"), parts=(Text("Why?"), *seen))
+    request = Request(messages=(*map(user_message, texts), last), tools=(Tool(name="look"),))
+    asked = Worker(id=WorkerId("w"), model="m", context_window=window)
+    most = max_prompt_tokens(request, asked)
+    for tokens in (most + offset, most, most + 1):
+        assert can_prompt_have(request, asked, tokens) == (tokens <= most)
 
 
 def test_what_was_received_is_believed_beyond_the_cap():

@@ -16,6 +16,7 @@ from batuta.core import Cost, Reply, Request, ServerCall, Usage, Worker
 from batuta.core.cost_bound import (
     MIN_OUTPUT_TOKENS,
     bound_call_cost,
+    can_prompt_have,
     desired_output_tokens,
     max_prompt_tokens,
     max_text_tokens,
@@ -49,7 +50,7 @@ def count_reply(
         partial: the provider has told, at most, a part of the usage.
     """
     stated = _complete_usage(request, provider_reply, partial=partial)
-    if provider_reply.usd is None and _is_small(stated):
+    if provider_reply.usd is None and _is_believable(worker, request, provider_reply, stated):
         return stated, _own_cost(worker, request, stated, provider_reply)
     bound = max_prompt_tokens(request, worker)
     prompt = MARGIN * bound + SERVER_TOKENS
@@ -78,6 +79,18 @@ def count_reply(
         format_usd(most),
     )
     return replace(usage, estimated=1), Cost(most)
+
+
+def _is_believable(
+    worker: Worker, request: Request, provider_reply: ProviderReply, stated: Usage
+) -> bool:
+    """Tell whether the call can have used so much."""
+    if _is_small(stated):
+        return True
+    prompt = -(-(stated.input - SERVER_TOKENS) // MARGIN)
+    return can_prompt_have(request, worker, prompt) and (
+        stated.output <= _max_output_tokens(worker, request, provider_reply, stated.output)
+    )
 
 
 def counts_by_itself(provider_reply: ProviderReply) -> bool:

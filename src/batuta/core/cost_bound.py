@@ -167,6 +167,21 @@ def max_prompt_tokens(request: Request, worker: Worker, size: PromptSize | None 
     return total if worker.context_window is None else min(total, worker.context_window)
 
 
+def can_prompt_have(request: Request, worker: Worker, tokens: int) -> bool:
+    """Return True if the prompt of `request` may have so many tokens for that worker.
+
+    `max_prompt_tokens` says the same; of a long prompt no more is read than shows it.
+    """
+    if worker.context_window is not None and tokens > worker.context_window:
+        return False
+    found = REQUEST_TOKENS
+    for message in request.messages:
+        if found >= tokens:
+            return True
+        found += _max_message_tokens(message)
+    return found >= tokens or max_prompt_tokens(request, worker) >= tokens
+
+
 def desired_output_tokens(request: Request, worker: Worker) -> int:
     """Return the output tokens, reasoning included, that the call may have without a budget."""
     if request.max_output is not None:

@@ -295,13 +295,8 @@ class Question:
     @property
     def needed_tags(self) -> tuple[str, ...]:
         """The tags of the workers that can be shown all that is attached."""
-        kinds = {
-            part.kind
-            for message in self.messages
-            for part in message.parts
-            if isinstance(part, _ATTACHMENTS)
-        }
-        return tuple(tag for kind, tag in _TAGS if kind in kinds) if kinds else ()
+        kinds = {part.kind for message in self.messages for part in message.parts}
+        return tuple([tag for kind, tag in _TAGS if kind in kinds])
 
     @property
     def has_tool_results(self) -> bool:

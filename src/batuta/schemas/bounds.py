@@ -90,20 +90,22 @@ def measure_json(value: object, *, values: int, depth: int) -> int:
     Raises:
         ValueError: there are more than `values`, or they are nested more than `depth` deep.
     """
-    count = 0
-    left: list[tuple[object, int]] = [(value, 1)]
-    while left:
-        one, level = left.pop()
-        count += 1
-        if isinstance(one, Mapping):
-            inside = list(cast("Mapping[str, object]", one).values())
-        elif isinstance(one, list):
-            inside = cast("list[object]", one)
-        else:
-            continue
-        _check_bound(level, depth, "levels")
-        _check_bound(count + len(left) + len(inside), values, "values")
-        left += [(each, level + 1) for each in inside]
+    count = level = 0
+    found: list[Any] = [value]
+    while found:
+        _check_bound(count + len(found), values, "values")
+        count += len(found)
+        level += 1
+        inside: list[Any] = []
+        for one in found:
+            if isinstance(one, dict):
+                inside += cast("dict[str, Any]", one).values()
+            elif isinstance(one, list):
+                inside += one
+            else:
+                continue
+            _check_bound(level, depth, "levels")
+        found = inside
     return count
 
 

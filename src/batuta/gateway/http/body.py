@@ -478,16 +478,19 @@ class Fields:
 
     def need_text(self, name: str) -> str:
         """Return a string that is not empty."""
-        self.need(name)
         value = self.text(name)
+        if value is None:
+            raise missing_parameter(self.path(name))
         if not value:
             raise invalid_value(self.path(name), "it must not be empty.")
         return value
 
     def need_string(self, name: str) -> str:
         """Return a string that must be there and may be empty."""
-        self.need(name)
-        return self.text(name) or ""
+        value = self.text(name)
+        if value is None:
+            raise missing_parameter(self.path(name))
+        return value
 
     def flag(self, name: str) -> bool | None:
         """Return a boolean."""

@@ -26,6 +26,8 @@ _MAX_TOKENS = 100_000_000
 _MOST_TOP_K = 1_000_000
 _MAX_STOPS = 16
 _EFFORT_NAMES = ("low", "medium", "high", "xhigh", "max")
+_OWN_TYPES = (None, "custom")
+"""Types of the tools that the client calls itself."""
 REFUSED_FIELDS = {
     "container": "there are no containers here.",
     "mcp_servers": "tools of servers are not called here; offer them as 'tools'.",
@@ -112,7 +114,7 @@ def parse_question(body: Fields) -> Question:
 def _parse_tools(body: Fields) -> tuple[Tool, ...]:
     """Return the client's own tools; those that Anthropic's servers run are left out."""
     entries = body.objects("tools", MAX_ENTRIES) or ()
-    tools = tuple(_parse_tool(entry) for entry in entries if entry.text("type") in {None, "custom"})
+    tools = tuple(_parse_tool(entry) for entry in entries if entry.text("type") in _OWN_TYPES)
     if len({tool.name for tool in tools}) != len(tools):
         raise invalid_value("tools", "two tools have the same name.")
     return tools
@@ -173,7 +175,17 @@ def _parse_tool_choice(body: Fields, tools: tuple[Tool, ...]) -> ToolSelection:
 
 
 def _offered_server_tools(body: Fields) -> tuple[RequestedTool, ...]:
-    return parse_requested_tools(body.objects("tools", MAX_ENTRIES) or ())
+    return parse_requested_tools(_foreign_tools(body))
+
+
+def _foreign_tools(body: Fields) -> list[Fields]:
+    """Return the tools, read before, that are not the client's own."""
+    entries = enumerate(body.array("tools", MAX_ENTRIES) or ())
+    return [
+        Fields(entry, f"tools[{index}]")
+        for index, entry in entries
+        if entry.get("type") not in _OWN_TYPES
+    ]
 
 
 def _parse_thinking(body: Fields) -> str | None:
@@ -221,6 +233,5 @@ def _check_accepted(body: Fields) -> None:
 def _ignored_fields(body: Fields) -> tuple[str, ...]:
     """Return unknown fields, and the tools that we do not have."""
     fields = body.unused(_KNOWN_FIELDS, _ACCEPTED_FIELDS)
-    kinds = [entry.text("type") for entry in body.objects("tools", MAX_ENTRIES) or ()]
-    foreign = dict.fromkeys(f"tools.{kind}" for kind in kinds if kind not in {None, "custom"})
+    foreign = dict.fromkeys(f"tools.{entry.text('type')}" for entry in _foreign_tools(body))
     return (*fields, *foreign)

@@ -294,14 +294,14 @@ def _check_accepted(body: Fields) -> None:
 def _ignored_names(body: Fields, items: list[Fields]) -> tuple[str, ...]:
     """Return the names of what is left out: unknown fields, tools and items that Batuta lacks."""
     fields = body.unused(_KNOWN_FIELDS, _UNUSED)
-    foreign = {item_type(item): None for item in items if _is_skipped(item)}
+    kinds = ((item_type(item), item) for item in items)
+    foreign = {kind: None for kind, item in kinds if _is_skipped(item, kind)}
     if asks_compaction(items):
         foreign.pop(COMPACTION_TRIGGER, None)
     return (*fields, *dropped_tool_types(body), *(f"input.{kind}" for kind in foreign))
 
 
-def _is_skipped(item: Fields) -> bool:
-    kind = item_type(item)
+def _is_skipped(item: Fields, kind: str) -> bool:
     if kind == COMPACTION_ITEM:
         return read_summary(item) is None
     return kind in SKIPPED_ITEMS and not (kind.startswith(TOOL_SEARCH) and is_client_search(item))

@@ -235,7 +235,7 @@ class RunService:
 
     async def _complete_call(self, call: ParsedCall, caller: Caller) -> ParsedCall:
         """Return the call with its caller's files, and thoughts that its turns came without."""
-        if call.server_tools or any(message.attachments for message in call.question.messages):
+        if call.server_tools or call.question.needed_tags:
             call = await self._files.bind(call, caller)
         question = self._reasoning.fill_in(call.question, caller.tenant)
         return call if question is call.question else replace(call, question=question)
