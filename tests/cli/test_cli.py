@@ -316,8 +316,20 @@ def test_a_store_that_cannot_be_written_keeps_the_answer(batuta, tmp_path):
     assert "was not stored" in done.stderr and "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_a_question_at_once_and_its_run_is_kept(batuta, tmp_path, sent, code):
+IN_THE_BACKGROUND = ("sh", "-c", 'trap "" INT; exec "$@"', "sh")
+"""Starts a command as a shell's script starts what it runs in the background."""
+
+
+@pytest.mark.parametrize(
+    ("sent", "code", "start"),
+    [
+        (signal.SIGINT, 130, ()),
+        (signal.SIGTERM, 143, ()),
+        (signal.SIGTERM, 143, IN_THE_BACKGROUND),
+    ],
+    ids=["Ctrl-C", "SIGTERM", "SIGTERM in the background of a script"],
+)
+def test_a_signal_ends_a_question_at_once_and_its_run_is_kept(batuta, tmp_path, sent, code, start):
     from socketserver import BaseRequestHandler, ThreadingTCPServer
     from threading import Event, Thread
 
@@ -333,9 +345,11 @@ def test_a_signal_ends_a_question_at_once_and_its_run_is_kept(batuta, tmp_path, 
         Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_address[1]}/v1"
         (tmp_path / "batuta.toml").write_text(f"[[workers]]\nid='a'\nmodel='m'\nbase_url='{url}'")
-        process = subprocess.Popen([sys.executable, "-m", "batuta", "ask", "q", "--conductor", "best"], cwd=tmp_path, env=batuta.env,
+        process = subprocess.Popen([*start, sys.executable, "-m", "batuta", "ask", "q", "--conductor", "best"], cwd=tmp_path, env=batuta.env,
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)  # fmt: skip
         assert called.wait(60), "the worker is being asked"
+        if start:
+            process.send_signal(signal.SIGINT)  # as the Ctrl-C that ends the script: of no effect
         process.send_signal(sent)
         _, err = process.communicate(timeout=45)  # half of what the worker would take
         server.shutdown()

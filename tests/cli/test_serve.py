@@ -148,6 +148,7 @@ async def test_requests_are_logged_as_json_and_the_end_is_orderly(tmp_path):
         with anyio.fail_after(60):
             assert await server.process.wait() == 0
     (line,) = [orjson.loads(line) for line in server.said.splitlines() if line.startswith("{")]
+    assert server.said.splitlines()[-1] == "the server has stopped"
     assert (line["route"], line["status"], line["request_id"]) == ("/healthz", 200, "mine")
 
 

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as rules
 
 from batuta.clients import CallCache, CallCacheClient, ScriptedClient
+from batuta.clients.cache import warn_if_emptied
 from batuta.core import Cost, Price, Reply, Request, Sampling, ToolCall, Usage, user_message
 from batuta.errors import ProviderOverloadedError, StoreError
 from clients.cases import RecordingListener
@@ -75,6 +76,22 @@ async def test_a_listener_hears_a_replayed_reply(journal):
     listener = RecordingListener()
     reply = await client.complete(asked(), listener)
     assert listener.text == reply.text == "Because it is so."
+
+
+async def test_an_emptied_file_is_told_and_used(tmp_path, caplog):
+    emptied, new, used = (tmp_path / name for name in ("emptied.db", "new.db", "used.db"))
+    emptied.touch()
+    CallCache(used).__exit__()
+    warn_if_emptied(new, str(used), emptied, "postgresql://me@host/base")
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{emptied} is empty: calls that it once held are paid for again"
+    ]
+    with CallCache(emptied) as journal:
+        await CallCacheClient(ScriptedClient(["Because."]), journal, "w").complete(asked())
+        assert journal.misses == 1
+    caplog.clear()
+    warn_if_emptied(emptied)
+    assert not caplog.records
 
 
 async def test_the_file_outlives_its_process(tmp_path):

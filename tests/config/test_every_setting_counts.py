@@ -546,6 +546,41 @@ def test_what_a_server_is_told_is_read(model):
     assert issubclass(model, BaseModel)
 
 
+RULES = """
+[[policies]]
+name = "no-keys"
+kind = "secrets"
+on = ["input"]
+action = "block"
+
+[limits]
+max_cost_usd = 1
+"""
+
+
+@pytest.mark.parametrize("pool", ["rehearsal", "rehearsal:shifted", "discover"])
+@pytest.mark.parametrize(
+    ("named", "text", "told"),
+    [
+        (None, RULES, "[policies] and [limits] of batuta.toml do not hold here"),
+        ("other.toml", RULES, "[policies] and [limits] of other.toml do not hold here"),
+        (None, '[server]\nkeys = "off"\n', None),
+        (None, "[[policies", None),
+        ("gone.toml", "", None),
+    ],
+)
+async def test_rules_that_a_pool_leaves_unread_are_told(
+    pool, named, text, told, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    if named != "gone.toml":
+        (tmp_path / (named or "batuta.toml")).write_text(text, encoding="utf-8")
+    environ = {"OPENAI_API_KEY": "sk-x"} | ({"BATUTA_CONFIG": named} if named else {})
+    async with HttpTransport() as http:
+        config = await load_config(http, pool=pool, environ=environ)
+    assert config.notes == ((f"{pool} is a pool without settings: {told}",) if told else ())
+
+
 async def test_two_conductors_are_told(tmp_path, monkeypatch):
     file = with_setting(conductor=APART, ultra="a")
     config, catalogue = await load(file, tmp_path, monkeypatch)

@@ -294,18 +294,27 @@ def _prepare_streams() -> None:
 class _Termination:
     """SIGTERM, which ends a command as Ctrl-C does: calls are cancelled, and what was done is kept.
 
-    A server takes the signal itself, and a forked process ends at once.
+    A server takes the signal itself, and a forked process ends at once. A shell's script starts
+    what it runs in the background with Ctrl-C ignored: it stays without effect, but SIGTERM works.
     """
 
     def __init__(self) -> None:
         self.came = False
         self._process = os.getpid()
         signal.signal(signal.SIGTERM, self._interrupt)
+        self._holds_interrupts = (
+            sys.platform != "win32" and signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        )
+        if self._holds_interrupts:  # held back, since a loop takes no handler but Python's own
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def _interrupt(self, *_: object) -> None:
         if os.getpid() != self._process:
             os._exit(EXIT_TERMINATED)
         self.came = True
+        if self._holds_interrupts:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         signal.raise_signal(signal.SIGINT)
 
     def code_of(self, code: int) -> int:

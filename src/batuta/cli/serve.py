@@ -90,3 +90,4 @@ def serve_command(
     )
     with lock_server_store(store_target()):
         anyio.run(run_configured_server, host, port, options, backend_options=LOOP_OPTIONS)
+    write_error("the server has stopped\n")

@@ -6,6 +6,7 @@ answered then is read from the journal, with the usage and cost of the time it w
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -31,6 +32,22 @@ BUSY_SECONDS = 30.0
 """Seconds to wait for another process that writes."""
 _CREATE_REACHED = "CREATE TABLE IF NOT EXISTS reached (worker TEXT PRIMARY KEY, identity TEXT)"
 _CREATE_TABLE = "CREATE TABLE IF NOT EXISTS calls (worker TEXT, request BLOB, reply BLOB, PRIMARY KEY (worker, request)) WITHOUT ROWID"  # noqa: E501
+
+_LOG = logging.getLogger(__name__)
+
+
+def warn_if_emptied(*paths: str | Path) -> None:
+    """Log a sentence for each file of paid calls that is there and holds nothing at all.
+
+    An empty file is an empty database to SQLite, so what was paid before would be paid again
+    without a word. To be asked once, before any process opens the files: each begins as empty.
+
+    Args:
+        paths: of the files; of an address of a database nothing is said.
+    """
+    for path in map(Path, paths):
+        if path.is_file() and not path.stat().st_size:
+            _LOG.warning("%s is empty: calls that it once held are paid for again", path)
 
 
 def open_journal_file(path: Path, table: str, name: str) -> sqlite3.Connection:

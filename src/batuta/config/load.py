@@ -38,7 +38,7 @@ from batuta.config.settings import (
     ServerSetting,
     Settings,
 )
-from batuta.config.settings_file import read_settings
+from batuta.config.settings_file import read_settings, read_tables
 from batuta.config.trust_settings import ConfidenceSetting
 from batuta.config.worker_settings import WorkerSetting
 from batuta.config.workers import (
@@ -67,6 +67,8 @@ from batuta.plugins import open_plugin, plugin_names
 
 DEFAULT_FILE = "batuta.toml"
 DISCOVER_POOL = "discover"
+RULES = ("policies", "plan_rules", "approvals", "limits", "oidc")
+"""The tables of a settings file that forbid or limit something."""
 DEMO_POOL = "rehearsal"
 """The plugged pool that a server shows where there is no model."""
 NO_MODELS = (
@@ -146,17 +148,35 @@ async def load_config(
             return loading.use_discovered(found)
     kind, _, names = pool.partition(":")
     if kind in plugin_names("pool"):
-        return _open_plugged(pool, conductor, time_scale)
+        return _note_unread(_open_plugged(pool, conductor, time_scale), pool, environ)
     if kind == LOCAL:
-        return loading.build("this machine's own models (llama.cpp)", _local_pool(names, environ))
+        specs = _local_pool(names, environ)
+        loaded = loading.build("this machine's own models (llama.cpp)", specs)
+        return _note_unread(loaded, pool, environ)
     if pool == DISCOVER_POOL:
-        return loading.build("what was found here", (await find_workers(environ, http)).specs)
+        specs = (await find_workers(environ, http)).specs
+        return _note_unread(loading.build("what was found here", specs), pool, environ)
     path = Path(pool)
     if not path.exists() and (
         near := find_similar(kind, (*plugin_names("pool"), LOCAL, DISCOVER_POOL))
     ):
         raise ConfigError(f"there is no file {pool}; did you mean {near}?")
     return await loading.read_file(path)
+
+
+def _note_unread(loaded: LoadedConfig, pool: str, environ: Mapping[str, str]) -> LoadedConfig:
+    """Return it with a note of the rules of a settings file, which a pool that is no file ignores.
+
+    Whoever wrote rules and limits expects them to hold.
+    """
+    files = [name for name in (environ.get("BATUTA_CONFIG"), DEFAULT_FILE) if name]
+    file = next((name for name in files if Path(name).is_file()), None)
+    unread = [] if file is None else [name for name in RULES if name in read_tables(Path(file))]
+    if not unread:
+        return loaded
+    names = join_words([f"[{name}]" for name in unread])
+    note = f"{pool} is a pool without settings: {names} of {file} do not hold here"
+    return replace(loaded, notes=(note, *loaded.notes))
 
 
 async def find_workers(environ: Mapping[str, str], http: HttpTransport) -> Discovery:

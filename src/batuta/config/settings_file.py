@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast, get_args
@@ -231,6 +232,14 @@ def read_settings(path: Path, model: type[_Settings]) -> _Settings:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{path} is not TOML: {error}") from None
     return validate_settings(data, str(path), model)
+
+
+def read_tables(path: Path) -> AbstractSet[str]:
+    """Return the names of the file's tables and settings; none of a file that cannot be read."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8")).keys()
+    except (OSError, ValueError, RecursionError):
+        return frozenset()
 
 
 def validate_settings(values: Mapping[str, Any], source: str, model: type[_Settings]) -> _Settings:

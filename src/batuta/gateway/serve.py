@@ -18,7 +18,6 @@ from typing import Any, cast, final
 
 import anyio
 import uvicorn
-from anyio.to_thread import run_sync
 
 from batuta.errors import ConfigError, StoreError
 from batuta.gateway.app import ServerState, assemble_app
@@ -95,7 +94,7 @@ async def run_server(
                 tasks.start_soon(app.state.mcp.work)
             tasks.start_soon(table.watch_deadlines)
             tasks.start_soon(state.rate_limiter.concurrency.renew)
-            tasks.start_soon(run_sync, compile_templates)
+            tasks.start_soon(compile_templates)
             watch = partial(_watch_shutdown, server, state, url=url_of(listener), on_ready=on_ready)
             tasks.start_soon(partial(watch, grace_seconds=grace_seconds))
             try:

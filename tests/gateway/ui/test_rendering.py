@@ -7,6 +7,7 @@ import time
 from decimal import Decimal
 from itertools import pairwise
 
+import anyio
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -204,8 +205,20 @@ async def test_a_judgement_counts_for_who_gave_the_answer():
     assert sum(len(each.scores) for each in found.values()) == 2
 
 
-def test_no_visitor_waits_for_a_template():
-    compile_templates()
+async def test_a_server_that_stops_does_not_wait_for_all_templates():
+    environment = _template_environment()
+    known = len(environment.list_templates())
+    environment.cache.clear()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(compile_templates)
+        while not environment.cache:
+            await anyio.sleep(0)
+        tasks.cancel_scope.cancel()
+    assert len(environment.cache) < known  # pyright: ignore[reportArgumentType]
+
+
+async def test_no_visitor_waits_for_a_template():
+    await compile_templates()
     known = _template_environment().list_templates()
     assert len(known) > 20
     assert len(_template_environment().cache) == len(known)  # pyright: ignore[reportArgumentType]

@@ -108,12 +108,15 @@ def _template_environment() -> Environment:
     return environment
 
 
-def compile_templates() -> None:
-    """Compile every template, so that no visitor waits until that is done."""
-    importlib.import_module("batuta.rendering.markdown")
+async def compile_templates() -> None:
+    """Compile every template in threads, so that no visitor waits until that is done.
+
+    A server that stops meanwhile waits for one template, not for all.
+    """
+    await run_sync(importlib.import_module, "batuta.rendering.markdown")
     environment = _template_environment()
     for name in environment.list_templates():
-        environment.get_template(name)
+        await run_sync(environment.get_template, name)
 
 
 async def render_answers(*runs: Run | None) -> dict[str, Markup]:

@@ -88,6 +88,7 @@ async def open_eval_subject(
     wanted: EvalCommandOptions, stack: AsyncExitStack
 ) -> tuple[tuple[EvalPart, ...], TrialRunner | None]:
     """Return who is asked what, and where that is run (None: here); refuses what is not there."""
+    from batuta.clients.cache import warn_if_emptied  # noqa: PLC0415 - few need it
     from batuta.lab.evals import EvalPart, open_tasks  # noqa: PLC0415 - loads numpy
     from batuta.lab.evals.setup import SubjectSetup  # noqa: PLC0415 - same
 
@@ -114,6 +115,7 @@ async def open_eval_subject(
     if not subject.simulated and not any(t.private for t in (*tasks.tasks, *tasks.calibration)):
         shared = wanted.execution.journal or read_variable(os.environ, "BATUTA_JOURNAL")
         journal = shared or str((wanted.output.out / "calls.db").absolute())
+        warn_if_emptied(journal)
         setup = replace(setup, journal=journal, scope=wanted.output.out.absolute().name)
         subject = await setup.open_journal(subject, stack)
     trial_runner = await _open_trial_runner(wanted, setup, tasks, stack)
@@ -165,10 +167,12 @@ def _refuse_budget(wanted: EvalCommandOptions, reason: str) -> None:
 
 def _open_budget(wanted: EvalCommandOptions, subject: Subject, stack: AsyncExitStack) -> CallLimit:
     """Open the budget, less what earlier commands with the folder have paid of one."""
+    from batuta.clients.cache import warn_if_emptied  # noqa: PLC0415 - few need it
     from batuta.lab.tune.spending import Allowance, BudgetedClient, PaidCalls, TuneBudget  # noqa: PLC0415 - only when wanted
 
     if wanted.execution.executor != LOCAL:
         raise ConfigError("--budget is kept by one process: leave out --executor, or --budget")
+    warn_if_emptied(wanted.output.out / PAID_FILE)
     paid = stack.enter_context(PaidCalls(wanted.output.out / PAID_FILE))
     usd = Decimal(str(wanted.limits.budget))
     budget = TuneBudget(Allowance(usd=usd, unknown=subject.limits.unknown), paid, replays=False)

@@ -125,10 +125,15 @@ def paid_so_far(folder: Path) -> Decimal:
         StoreError: a list of paid calls cannot be read.
     """
     total = Decimal(0)
-    for file in sorted(folder.glob(_paid_file(folder, "*").name)):
+    for file in paid_files(folder):
         with PaidCalls(file) as paid:
             total += paid.sum_up()[1]
     return total
+
+
+def paid_files(folder: Path) -> list[Path]:
+    """Return the lists of paid calls that processes of a training have left in that folder."""
+    return sorted(folder.glob(_paid_file(folder, "*").name))
 
 
 def _paid_file(folder: Path, rank: int | str) -> Path:

@@ -83,6 +83,8 @@ def train_conductor(
     held = supervising.held_episodes(pool)
     runner_factory = RolloutRunnerFactory(settings, folder, [each.task for each in (*asked, *held)])
     is_main = int(os.environ.get("RANK", "0")) == 0
+    if resume and is_main:
+        runner_factory.warn_if_emptied()
 
     def record_rollouts(step: int, rollouts: Sequence[GradedRollout]) -> None:
         supervising.record_rollouts(rollouts)

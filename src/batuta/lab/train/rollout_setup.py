@@ -12,6 +12,7 @@ from typing import final
 import anyio
 
 from batuta.clients import CallCacheClient, HttpTransport
+from batuta.clients.cache import warn_if_emptied
 from batuta.clients.cache_shared import is_shared, open_call_journal
 from batuta.clients.providers import client_identity
 from batuta.config.load import load_config
@@ -22,7 +23,7 @@ from batuta.lab.evals.grading import open_answer_grader
 from batuta.lab.evals.pool_record import note_identities
 from batuta.lab.executor import LocalExecutor, open_executor
 from batuta.lab.task_sources import find_source_grader
-from batuta.lab.train.budget import TrainingBudget, budget_problem
+from batuta.lab.train.budget import TrainingBudget, budget_problem, paid_files
 from batuta.lab.train.reward import Executions
 from batuta.lab.train.rollouts import DraftOrder, DraftRunner, OpenedDraftRunner, RolloutRunner
 from batuta.lab.train.run_folder import RunFolder
@@ -153,6 +154,11 @@ class RolloutRunnerFactory:
         self._stack = AsyncExitStack()
         self.budget: TrainingBudget | None = None
         """The budget of the calls, once a runner is open; None if there is no limit."""
+
+    def warn_if_emptied(self) -> None:
+        """Log a sentence for each record of paid calls that is empty, before a resumption."""
+        journal = self._setup.journal
+        warn_if_emptied(*filter(None, [journal]), *paid_files(self._folder))
 
     async def __call__(self) -> RolloutRunner:
         """Return what executes and rewards drafts, on the executor that the settings name.

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from batuta.clients.cache import CallCacheClient
+from batuta.clients.cache import CallCacheClient, warn_if_emptied
 from batuta.clients.cache_shared import open_call_journal
 from batuta.conductors.workflow_selector.model import fit_reader
 from batuta.core import Client, Pool, Task, TaskId, WorkerId
@@ -169,6 +169,7 @@ async def open_runner(
     keep_plan(folder, describe_plan(pool, questions, settings))
     unknown = settings.allowance.unknown
     place = journal or str(folder / CALLS)
+    warn_if_emptied(place, folder / PAID)
     async with open_call_journal(place, folder.absolute().name) as calls:
         with PaidCalls(folder / PAID) as paid:
             budget = TuneBudget(settings.allowance, paid)
