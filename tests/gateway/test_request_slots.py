@@ -1,9 +1,11 @@
 """More requests than one server takes on, and a server that stops while some are served."""
 
 import asyncio
+import gc
 import os
 import signal
 import sys
+import weakref
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from hypothesis import strategies as st
 
 from batuta.gateway.errors import APIError
 from batuta.gateway.http.body import read_body
-from batuta.gateway.http.request_slots import ConcurrencyLimiter
+from batuta.gateway.http.request_slots import BodyMemory, ConcurrencyLimiter, HeldMemory
 from batuta.gateway.http.server_limits import ConcurrencyLimits
 
 from .live_server import HI, Halting, Serving, scripted_state
@@ -155,6 +157,7 @@ async def test_a_body_that_comes_too_slowly_is_refused():
 
 SCRIPT = """
 import sys
+import weakref
 import anyio
 from batuta.clients import ScriptedClient
 from batuta.gateway import LOOP_OPTIONS, run_server
@@ -203,3 +206,16 @@ async def test_sigterm_serves_what_has_begun_and_tells_that_it_is_not_ready():
             assert "".join([text async for text in lines]).strip() == "closed"
             assert await process.wait() == 0
     assert answers == [(200, "Served to the end.")]
+
+
+def test_a_request_that_has_ended_does_not_wait_for_the_garbage_collector():
+    scope = {"type": "http", "headers": [(b"host", b"localhost")]}
+    held = HeldMemory.of_request(scope, BodyMemory())
+    ended = weakref.ref(held)
+    gc.disable()
+    try:
+        held.release()
+        del held, scope
+        assert ended() is None, "its scope and what it holds know each other"
+    finally:
+        gc.enable()

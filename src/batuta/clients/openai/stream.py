@@ -94,6 +94,16 @@ class _ChoiceAccumulator:
             images=tuple(self._images),
         )
 
+    def add_words(self, choice: dict[str, Any]) -> Delta | None:
+        """Return the fragment of a choice that has words and nothing else; None: it may have."""
+        words = None if self.finish is not None else _plain_words(choice)
+        if words is None:
+            return None
+        self._has_words = True
+        self._text.append(words)
+        self._length += len(words)
+        return Delta(text=words, choice=self._number)
+
     def add_fragment(self, choice: dict[str, Any], pages: Sequence[Any] = ()) -> Sequence[Delta]:
         """Return the fragments of the choice of one chunk.
 
@@ -101,12 +111,8 @@ class _ChoiceAccumulator:
             choice: the choice.
             pages: the addresses that the chunk says the answer rests on.
         """
-        words = None if pages or self.finish is not None else _plain_words(choice)
-        if words is not None:
-            self._has_words = True
-            self._text.append(words)
-            self._length += len(words)
-            return (Delta(text=words, choice=self._number),)
+        if not pages and (words := self.add_words(choice)) is not None:
+            return (words,)
         reason = choice.get("finish_reason")
         if reason and reason != "null":
             self.finish = _parse_finish(choice, reason)
@@ -243,6 +249,20 @@ class OpenAIStreamAccumulator:
         if is_end_mark(data):
             return self._close()
         chunk = load_json(data)
+        plain = None if event == "error" else self._add_words(chunk)
+        return self._add_chunk(event, chunk) if plain is None else (plain,)
+
+    def _add_words(self, chunk: dict[str, Any]) -> Delta | None:
+        """Take in a chunk that has words of one choice, as nearly each one; None: it has more."""
+        choices = as_array(chunk.get("choices"))
+        if len(choices) != 1 or not self._model or any(map(chunk.get, _BESIDE)):
+            return None
+        choice = as_object(choices[0])
+        number = choice.get("index")
+        known = self._choices.get(number) if type(number) is int else None
+        return None if known is None or choice.get("usage") else known.add_words(choice)
+
+    def _add_chunk(self, event: str, chunk: dict[str, Any]) -> Sequence[Delta]:
         if chunk.get("error") or event == "error":
             raise ErrorReply(chunk if chunk.get("error") else {"error": chunk})
         if usage := _usage_of(chunk):
@@ -290,18 +310,22 @@ class OpenAIStreamAccumulator:
         return known
 
 
+_BESIDE = ("error", "usage", "x_groq", "citations")
+"""Fields of a chunk that tell more than its choices."""
 _WORDS = frozenset({"role", "content"})
 
 
 def _plain_words(choice: dict[str, Any]) -> str | None:
-    """Return the words of a fragment that has nothing else, as nearly each one; None: it may."""
+    """Return the words of a fragment that has nothing else; None: it may."""
     delta = as_object(choice.get("delta"))
     words = delta.get("content")
     if not words or not isinstance(words, str):
         return None
     if choice.get("finish_reason") or choice.get("logprobs"):
         return None
-    return None if any(map(delta.get, delta.keys() - _WORDS)) else words
+    if len(delta) > 1 and any(map(delta.get, delta.keys() - _WORDS)):
+        return None
+    return words
 
 
 def _usage_of(chunk: dict[str, Any]) -> Any:

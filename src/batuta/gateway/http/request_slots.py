@@ -107,7 +107,11 @@ class HeldMemory:
             self.count(size)
 
     def release(self) -> None:
-        """Count nothing of it any more: the request has ended."""
+        """Count nothing of it any more: the request has ended, and its scope forgets it.
+
+        Each knows the other, so both would wait for the garbage collector.
+        """
+        self._scope.pop(_HELD_KEY, None)
         if self._size:
             self._memory.give_back(self._tenant, self._size)
             self._size = 0

@@ -59,11 +59,12 @@ def _parse_turn(turn: Fields, calls: set[str]) -> list[Message]:
     results: list[Message] = []
     parts: list[Part] = []
     for block in blocks:
-        if block.text("type") == "tool_result":
+        kind = block.text("type") or ""
+        if kind == "tool_result":
             result, pictures = _parse_tool_result(block, calls)
             results.append(Message(role=Role.TOOL, parts=(result,)))
             parts += pictures
-        elif not _is_skipped(block):
+        elif not _is_skipped(kind):
             parts.append(_parse_part(block))
     return [*results, Message(role=role, parts=tuple(parts))] if parts or not results else results
 
@@ -73,7 +74,7 @@ def _parse_assistant(blocks: list[Fields], calls: set[str]) -> Message:
     reasoning: list[str] = []
     thoughts: list[Thought] = []
     for block in blocks:
-        kind = block.text("type")
+        kind = block.text("type") or ""
         if kind == "tool_use":
             call = _parse_tool_use(block)
             calls.add(call.id)
@@ -88,7 +89,7 @@ def _parse_assistant(blocks: list[Fields], calls: set[str]) -> Message:
             parts += _parse_server_result(block)
         elif kind == "image":
             parts.append(_parse_image(block))
-        elif not _is_skipped(block):
+        elif not _is_skipped(kind):
             parts.append(_parse_text(block))
     return Message(
         role=Role.ASSISTANT,
@@ -107,13 +108,11 @@ def _parse_blocks(holder: Fields, name: str) -> list[Fields]:
         raise invalid_type(holder.path(name), "a string or an array", content)
     blocks = holder.objects(name, MAX_ENTRIES) or []
     for block in blocks:
-        block.need("type")
-        block.text("type")
+        block.need_string("type")
     return blocks
 
 
-def _is_skipped(block: Fields) -> bool:
-    kind = block.text("type") or ""
+def _is_skipped(kind: str) -> bool:
     return kind in _SKIPPED_BLOCKS or kind.endswith("_tool_result")
 
 

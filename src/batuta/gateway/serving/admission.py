@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import lru_cache, partial
@@ -227,7 +226,7 @@ class AdmissionController:
         admission.charge = RunCharge(tenant=caller.tenant, key=caller.key, at=time())
         if caller.key is None:
             return
-        with self._noting_refusals(caller.tenant, caller.key):
+        try:
             await self._take_all(
                 caller,
                 call,
@@ -237,15 +236,10 @@ class AdmissionController:
                 already_counted=already_counted,
                 durable=durable,
             )
-
-    @contextmanager
-    def _noting_refusals(self, tenant: str, key: str) -> Generator[None]:
-        """Count a refusal of the block, to be found by whoever asks why requests fail."""
-        try:
-            yield
         except APIError as refusal:
             if refusal.status == TOO_MANY_REQUESTS and self._store is not None:
-                self._store.refusals.note(tenant, key, refusal.code)
+                # To be found by whoever asks why requests fail.
+                self._store.refusals.note(caller.tenant, caller.key, refusal.code)
             raise
 
     async def _take_all(
@@ -408,9 +402,12 @@ _OUTCOMES_WITHOUT_ANSWER = {Outcome.FAILED, Outcome.CANCELLED, Outcome.REFUSED}
 _HEADER_SAFE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class PreparedCall:
-    """A call that can be run: everything was looked up and found."""
+    """A call that can be run: everything was looked up and found.
+
+    It finds its session after it was made, and is not changed once it is run.
+    """
 
     call: ParsedCall
     caller: Caller

@@ -193,7 +193,7 @@ class RunService:
         prepared_call = self._preparer.prepare(call, caller, run_id or new_run_id())
         kind = prepared_call.auxiliary
         is_kept = not call.options.dry_run and kind is None
-        prepared_call = await self._begin_in_session(
+        await self._begin_in_session(
             prepared_call, call, caller.tenant, is_kept=is_kept, compacts=kind == COMPACTION
         )
         if is_kept and call.question.has_tool_results:
@@ -248,15 +248,15 @@ class RunService:
         *,
         is_kept: bool,
         compacts: bool,
-    ) -> PreparedCall:
-        """Return the call in its session, as `SessionKeeper.begin` has it.
+    ) -> None:
+        """Put the call into its session, as `SessionKeeper.begin` has it.
 
         Raises:
             APIError: the session has reached a limit.
         """
         session = await self._find_session(call, tenant)
         if session is None:
-            return prepared
+            return
         rules = rules_of_key(self._catalogue.session_rules, prepared.caller.permissions)
         begun = await self._sessions.begin(
             call,
@@ -267,13 +267,15 @@ class RunService:
             compacts=compacts,
             run=prepared.run_id,
         )
-        return replace(prepared, session=session, in_session=begun)
+        prepared.session, prepared.in_session = session, begun
 
     def _conduct_in_session(self, prepared: PreparedCall, call: ParsedCall) -> PreparedCall:
         """Return the call with what its session runs for it."""
         if prepared.in_session is None or prepared.earlier is not None:
             return prepared
-        served = replace(prepared.served_model, pool=prepared.pool)
+        served = prepared.served_model
+        if served.pool is not prepared.pool:
+            served = replace(served, pool=prepared.pool)
         plan = SessionPlan(
             call=prepared.in_session,
             served=served,
