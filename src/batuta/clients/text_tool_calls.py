@@ -23,18 +23,22 @@ from batuta.clients.tagged_arguments import DSML, NoCallError, read_arguments
 from batuta.core import CallListener, Client, Delta, Finish, Reply, Request, ToolCall, Worker
 from batuta.core.run import Failure
 
-_TAGS = ("tool_call", "tools", "function_call", "TOOLCALL")
-_SIGNS = ("[TOOL_CALLS]", "<|python_tag|>", "<|python_start|>", "<|tool_call|>")
-"""Models of Mistral's, Llama's and Granite's families write these before a call."""
+_TAGS = ("tool_call", "tool_calls", "tools", "function_call", "TOOLCALL")
+_SIGNS = (
+    *("[TOOL_CALLS]", "<|python_tag|>", "<|python_start|>", "<|tool_call|>"),
+    *("<|tool_call_start|>", "functools"),
+)
+"""Models of Mistral's, Llama's, Granite's, LFM's and Phi's families write these before a call."""
 _SEP = "<\uff5ctool\u2581sep\uff5c>"
 _NAMING = (
     *("[TOOL_CALLS]", "<function=", "<|tool_calls_section_begin|>", "<|tool_call_begin|>"),
     *("<tool_call>", "<minimax:tool_call>", "<function_calls>", '<invoke name="'),
+    *("<seed:tool_call>", "<|channel|>commentary to="),
     *(f"<{DSML}function_calls>", f'<{DSML}invoke name="'),
     *("<\uff5ctool\u2581calls\u2581begin\uff5c>", "<\uff5ctool\u2581call\u2581begin\uff5c>"),
 )
 """Behind these the tool is named before its arguments: by models of Mistral's, Llama's, Kimi's,
-Qwen's, GLM's, MiniMax's and DeepSeek's families."""
+Qwen's, GLM's, MiniMax's, Seed's and DeepSeek's families, and by gpt-oss."""
 _KINDS = ("functions.", f"function{_SEP}")
 """Kimi and DeepSeek write these before the name."""
 _LANGUAGES = ("json", "tool_call", "tool_code")
@@ -43,8 +47,8 @@ _OPENING = re.compile(
     rf"|{'|'.join(map(re.escape, _SIGNS))}"
 )
 _CLOSING = re.compile(
-    rf"\s*+(?:```\s*+)?+(?:(?:</(?:{'|'.join(_TAGS)}|function|minimax:tool_call|function_calls)>"
-    rf"|</{DSML}function_calls>|<\|python_end\|>|<\|tool_call_end\|>|<\|tool_calls_section_end\|>"
+    rf"\s*+(?:```\s*+)?+(?:(?:</(?:{'|'.join(_TAGS)}|function|(?:minimax|seed):tool_call|function_calls)>"
+    rf"|</{DSML}function_calls>|<\|python_end\|>|<\|tool_call_end\|>|<\|tool_calls_section_end\|>|<\|call\|>"
     "|<\uff5ctool\u2581calls?\u2581end\uff5c>)\\s*+)*+"
 )
 _MARKS = tuple(dict.fromkeys(("```", *(f"<{tag}>" for tag in _TAGS), *_SIGNS, *_NAMING)))
@@ -55,7 +59,8 @@ _NAMED_SO_FAR = re.compile(
 )
 _NAMED = re.compile(
     _NAMED_SO_FAR.pattern.replace("{0,128}", "{1,128}+")
-    + rf'(?::\d{{1,4}})?+(?:\[ARGS\]|"?>|<\|tool_call_argument_begin\|>|{_SEP})?+'
+    + rf'(?::\d{{1,4}})?+(?:\[ARGS\]|"?>|<\|tool_call_argument_begin\|>|{_SEP}'
+    + r"|\s*+(?:<\|constrain\|>\s*+json\s*+)?+<\|message\|>)?+"
     + r"\s*+(?:```(?:json)?\s*+(?=\{))?+"
 )
 """Matches what comes before the arguments, where the name does."""

@@ -30,6 +30,7 @@ from batuta.clients.tool_turns import ToolCallAccumulator, arguments_text
 from batuta.core import Citation, Delta, Finish, Reply, Thought, Usage
 
 _COUNTS = ("input_tokens", "output_tokens")
+_BILLED = (*_COUNTS, "cache_read_input_tokens", "cache_creation_input_tokens")
 _EVENTS = frozenset(
     {
         "content_block_delta", "content_block_start", "content_block_stop", "error",
@@ -71,6 +72,8 @@ class AnthropicStreamAccumulator:
         self._block_text: list[str] = []
         self._given: dict[int, str] = {}
         """Arguments that came whole at the start of a call, by the call's number."""
+        self._foreign: set[int] = set()
+        """Blocks of calls that the API makes itself, such as those of its MCP connector."""
         self._model = ""
         self._stop: Finish | None = None
         self._usage: dict[str, Any] = {}
@@ -167,6 +170,8 @@ class AnthropicStreamAccumulator:
         if block["type"] in _SEARCH_BLOCKS:
             return self._add_search(block)
         self._open_search = ""
+        if block["type"].endswith("_tool_use"):
+            self._foreign.add(index)
         _read_citations(self._searches, block)
         self._thought = thought_of(block, self._asked)
         self._thought_pieces, self._signature_pieces = [], []
@@ -205,16 +210,23 @@ class AnthropicStreamAccumulator:
             return self._add_text("", self._thought_pieces[-1])
         if kind == "citations_delta":
             _read_citation(self._searches, as_object(delta.get("citation")))
-        if kind == "input_json_delta" and self._open_search and index not in self._blocks:
-            self._asked_for[self._open_search].append(as_string(delta.get("partial_json")))
-        elif kind == "input_json_delta" and delta.get("partial_json"):
-            # If the block is not known, the piece belongs to the last call.
-            number = self._blocks.get(index, len(self._calls) - 1)
-            if number < 0:
-                raise ValueError("arguments of no call")
-            self._given.pop(number, None)
-            return (self._calls.add_arguments(number, delta["partial_json"]),)
+        if kind == "input_json_delta" and (piece := delta.get("partial_json")):
+            return self._add_input(index, piece)
         return ()
+
+    def _add_input(self, index: int, piece: Any) -> Sequence[Delta]:
+        """Take in a piece of what a search is asked, or of a call's arguments."""
+        if self._open_search and index not in self._blocks:
+            self._asked_for[self._open_search].append(as_string(piece))
+            return ()
+        if index in self._foreign:
+            return ()
+        # If the block is not known, the piece belongs to the last call.
+        number = self._blocks.get(index, len(self._calls) - 1)
+        if number < 0:
+            raise ValueError("arguments of no call")
+        self._given.pop(number, None)
+        return (self._calls.add_arguments(number, piece),)
 
     def _add_text(self, text: str, reasoning: str) -> Sequence[Delta]:
         if not text and not reasoning:
@@ -378,7 +390,7 @@ def parse_message(data: Any, model: str = "") -> ProviderReply:
 
 def parse_usage(usage: Any) -> Usage | None:
     """Return the usage of one call, whose input includes what a cache gave and was given."""
-    counts = with_own_names(as_object(usage), _COUNTS)
+    counts = _with_iterations(with_own_names(as_object(usage), _COUNTS))
     if any(is_wrong_count(counts.get(name)) for name in _COUNTS):
         return None
     plain, output = as_count(counts.get("input_tokens")), as_count(counts.get("output_tokens"))
@@ -388,6 +400,18 @@ def parse_usage(usage: Any) -> Usage | None:
     if not total and not output:
         return None
     return Usage(calls=1, input=total, cached=cached, cache_write=written, output=output)
+
+
+def _with_iterations(counts: dict[str, Any]) -> dict[str, Any]:
+    """Return the counts of all that a request has sampled, compactions of its context too.
+
+    What is told beside `iterations` is of the answer alone, and all of them are billed.
+    """
+    parts = [as_object(one) for one in as_array(counts.get("iterations"))]
+    sums = {name: sum(as_count(one.get(name)) for one in parts) for name in _BILLED}
+    return counts | {
+        name: max(total, as_count(counts.get(name))) for name, total in sums.items() if total
+    }
 
 
 def _hour_cache_write(usage: Any) -> int:

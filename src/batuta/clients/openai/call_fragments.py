@@ -235,7 +235,8 @@ def called_function(call: dict[str, Any]) -> dict[str, Any]:
 
 def function_arguments(function: dict[str, Any]) -> str:
     """Return the arguments as JSON text; some servers send the object itself, or call it so."""
-    arguments = function.get("arguments", function.get("parameters"))
+    names = ("arguments", "parameters", "input")
+    arguments = next((function[name] for name in names if function.get(name) is not None), None)
     if arguments is None:
         return ""
     return arguments if isinstance(arguments, str) else dump_json(arguments)

@@ -333,7 +333,8 @@ def _usage_of(chunk: dict[str, Any]) -> Any:
     if usage := chunk.get("usage"):
         return usage
     choices = as_array(chunk.get("choices"))
-    if choices and (usage := as_object(choices[0]).get("usage")):
+    choice = as_object(choices[0]) if choices else {}
+    if usage := choice.get("usage") or as_object(choice.get("delta")).get("usage"):
         return usage
     return as_object(chunk.get("x_groq")).get("usage")
 
@@ -451,10 +452,11 @@ def _whole_message(choice: dict[str, Any]) -> dict[str, Any]:
     Raises:
         KeyError: there is none, and no reason for it.
     """
-    if (message := choice.get("message")) is not None:
+    message, text = choice.get("message"), choice.get("text")
+    if message is not None and not (text and message.get("content") is None):
         return message
-    if (text := choice.get("text")) is not None:
-        return {"content": text}
+    if text is not None:
+        return {**(message or {}), "content": text}
     if read_finish(choice["finish_reason"]) is not Finish.CONTENT_FILTER:
         raise KeyError("message")
     return {}
