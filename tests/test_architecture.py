@@ -5,7 +5,7 @@ import re
 import tomllib
 from pathlib import Path
 
-from source_files import SOURCE, complaints, house_trees, source_texts
+from source_files import SOURCE, complaints, house_trees, nodes, source_texts
 
 LONGEST_FUNCTION = 55
 """Lines of a function, with its signature and without its docstring."""
@@ -25,14 +25,14 @@ def _docstring_lines(node):
 def large_or_silent(name, tree, text=None):
     if not ast.get_docstring(tree):
         yield "a module says what it is"
-    spoken = sum(_docstring_lines(node) for node in ast.walk(tree))
+    spoken = sum(_docstring_lines(node) for node in nodes(tree))
     lines = len((text or source_texts()[name]).splitlines()) - spoken
     if lines > 520:  # what is one thing stays one module; arguments by name take lines
         yield f"{lines} lines"
 
 
 def long_functions(name, tree):
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             doc = ast.get_docstring(node, clean=False) or ""
             lines = (node.end_lineno or 0) - node.lineno + 1 - len(doc.splitlines())
@@ -41,7 +41,7 @@ def long_functions(name, tree):
 
 
 def loose_tasks(name, tree):
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             named = f"{node.value.id}.{node.attr}"
             if named in {"asyncio.create_task", "asyncio.gather", "asyncio.ensure_future"}:
@@ -62,7 +62,7 @@ def test_functions_are_short():
     names = {
         (name, node.name)
         for name, tree in house_trees().items()
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     }
     assert names >= LONGER_FUNCTIONS
@@ -101,7 +101,7 @@ def test_core_and_language_use_the_standard_library_only():
         *(SOURCE / "language").glob("*.py"),
         SOURCE / "errors.py",
     ]:
-        for node in ast.walk(house_trees()[str(path.relative_to(SOURCE))]):
+        for node in nodes(house_trees()[str(path.relative_to(SOURCE))]):
             names = (
                 [a.name for a in node.names]
                 if isinstance(node, ast.Import)
@@ -163,15 +163,23 @@ _WRITERS |= {
     "sys.stdout.buffer.write",
     "sys.stderr.buffer.write",
 }
+_LAST_NAMES = {name.rpartition(".")[2] for name in _WRITERS}
 _OUTPUT_MODULES = ("rendering/terminal.py", "rendering/console.py", "sandbox/")
 """Where output is escaped; in a sandbox nobody's terminal is written to."""
 
 
+def last_name(called):
+    """The attribute or the name that is called; None: it is another expression."""
+    return getattr(called, "attr", None) or getattr(called, "id", None)
+
+
 def raw_output(name, tree):
     if not name.startswith(_OUTPUT_MODULES):
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) in _WRITERS:
-                yield f"{ast.unparse(node.func)} in line {node.lineno}"
+        for node in nodes(tree):
+            if not isinstance(node, ast.Call) or last_name(node.func) not in _LAST_NAMES:
+                continue
+            if (called := ast.unparse(node.func)) in _WRITERS:
+                yield f"{called} in line {node.lineno}"
 
 
 def test_what_is_written_to_a_terminal_is_escaped():

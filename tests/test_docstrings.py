@@ -8,14 +8,14 @@ from functools import cache
 
 import pytest
 
-from source_files import complaints, source_trees
+from source_files import complaints, nodes, source_trees
 
 _ENTRY = re.compile(r"    ([A-Za-z_][\w.]*(?:(?:, | or )[A-Za-z_][\w.]*)*):")
 
 
 def names_of(tree):
     """What a module defines, imports or assigns."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         match node:
             case ast.ClassDef(name=name):
                 yield name
@@ -43,13 +43,13 @@ OTHERS = {"jsonschema_rs", "SQLAlchemyError", "DBAPIError"}
 
 @cache
 def known_classes():
-    defined = (node for tree in source_trees().values() for node in ast.walk(tree))
+    defined = (node for tree in source_trees().values() for node in nodes(tree))
     return {*dir(builtins), *OTHERS, *(n.name for n in defined if isinstance(n, ast.ClassDef))}
 
 
 def documented(tree):
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Module)
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, kinds) and (docstring := ast.get_docstring(node)):
             yield getattr(node, "lineno", 1), docstring
 

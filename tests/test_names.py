@@ -6,7 +6,7 @@ from functools import cache
 from itertools import takewhile
 from pathlib import Path
 
-from source_files import complaints, house_trees
+from source_files import complaints, house_trees, nodes
 
 ONE_WORD = {
     ("__init__.py", "__getattr__"): "Python's hook for lazy names",
@@ -37,7 +37,7 @@ def vague_variables(tree: ast.Module) -> list[str]:
     """Variables and arguments that say how a value came and not what it is."""
     bound = (
         node.arg if isinstance(node, ast.arg) else node.id
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.arg)
         or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
     )
@@ -63,7 +63,7 @@ def one_word_functions(tree: ast.Module) -> list[str]:
 def wide_dataclasses(tree: ast.Module) -> list[str]:
     """Dataclasses of which more than three fields can be filled by position."""
     found = []
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if not isinstance(node, ast.ClassDef):
             continue
         marks = [ast.unparse(d) for d in node.decorator_list]
@@ -83,10 +83,10 @@ def own_names(tree: ast.Module) -> set[str]:
     """What this module defines or takes from this package, by the name it calls it."""
     names = {
         n.name
-        for n in ast.walk(tree)
+        for n in nodes(tree)
         if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
     }
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("batuta"):
             names |= {a.asname or a.name for a in node.names}
     return names
@@ -96,7 +96,7 @@ def long_calls(tree: ast.Module, variadic: frozenset[str]) -> list[str]:
     """Calls of this package's own functions with more than four positional arguments."""
     own = own_names(tree)
     found = []
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Call) and len(node.args) > 4:
             name = (
                 node.func.id
@@ -116,7 +116,7 @@ def variadic_functions() -> frozenset[str]:
     found = {
         node.name
         for tree in house_trees().values()
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.args.vararg
     }
     return frozenset(found | {"prctl", "ProgressBars"})
