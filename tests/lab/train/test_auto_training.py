@@ -153,7 +153,8 @@ def test_the_stages_share_what_is_left_after_the_beginning():
 
 
 def test_a_time_that_is_too_short_is_refused_in_one_sentence_before_anything_is_spent(tmp_path):
-    command = ["conductor", "--pool", "rehearsal", "--tasks", "rehearsal:arithmetic"]
+    rows = [{"question": f"Add {n} and 1.", "answer": n + 1} for n in range(LEAST_QUESTIONS)]
+    command = ["conductor", "--pool", "rehearsal", "--tasks", write_rows(tmp_path, rows)]
     command += ["--minutes", "0.2", "--out", str(tmp_path / "out")]
     said = str(CliRunner().invoke(app, command).exception)
     assert "too short" in said and "--minutes" in said and said.count(". ") == 0
