@@ -147,6 +147,7 @@ async def test_requests_are_logged_as_json_and_the_end_is_orderly(tmp_path):
         server.process.send_signal(signal.SIGTERM)
         with anyio.fail_after(60):
             assert await server.process.wait() == 0
+        server.said += await server.rest()
     (line,) = [orjson.loads(line) for line in server.said.splitlines() if line.startswith("{")]
     assert server.said.splitlines()[-1] == "the server has stopped"
     assert (line["route"], line["status"], line["request_id"]) == ("/healthz", 200, "mine")
@@ -157,7 +158,9 @@ async def test_a_second_server_on_the_same_sqlite_file_is_refused(tmp_path):
     async with Server(tmp_path, "--pool", "rehearsal", BATUTA_STORE=store) as first:
         second = Server(tmp_path / "other", "--pool", "rehearsal", BATUTA_STORE=store)
         with anyio.fail_after(60):
-            done = await anyio.run_process(second.command, env=second.environ, check=False)
+            done = await anyio.run_process(
+                [sys.executable, "-m", "batuta", *second.command], env=second.environ, check=False
+            )
         assert done.returncode == 2
         assert done.stderr.decode() == (
             f"batuta: another server uses {tmp_path}: stop it, give this one a folder of its own "

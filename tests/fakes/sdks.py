@@ -13,6 +13,8 @@ class Later:
         self._name = name
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # pytest asks each name of a module, to know what it is
+            raise AttributeError(name)
         return getattr(import_module(self._name), name)
 
 

@@ -136,7 +136,7 @@ async def test_it_is_served_only_where_it_was_asked_for(store):
 
 async def test_the_command_serves_the_tools_beside_the_api(tmp_path):
     server = Server(tmp_path, "--pool", "rehearsal")
-    server.command[3] = "mcp"
+    server.command[0] = "mcp"
     async with server:
         async with host_of(str(server.http._base_url).rstrip("/")) as client:
             question = "Compute the result: begin at 45; square it."

@@ -3,6 +3,7 @@
 import asyncio
 import re
 import signal
+import sys
 import time
 from contextlib import asynccontextmanager, suppress
 from decimal import Decimal
@@ -137,7 +138,9 @@ async def test_a_server_does_not_start_without_its_database(tmp_path, wire, how)
     await getattr(proxy, how)()
     server = Server(tmp_path, "--pool", "rehearsal", BATUTA_STORE=url)
     with anyio.fail_after(60):
-        done = await anyio.run_process(server.command, env=server.environ, check=False)
+        done = await anyio.run_process(
+            [sys.executable, "-m", "batuta", *server.command], env=server.environ, check=False
+        )
     said = done.stderr.decode()
     assert done.returncode == 2
     assert len(said.strip().splitlines()) == 1, said

@@ -4,8 +4,10 @@ import json
 
 import anyio
 import pytest
+from typer.testing import CliRunner
 
 from batuta.errors import ConfigError
+from batuta.lab.commands import train
 from batuta.lab.task_sources import check_simulated_questions
 from fakes.openai import FakeOpenAI
 from fakes.server import KEY
@@ -71,12 +73,17 @@ async def test_tune_asks_them_where_it_is_allowed(tmp_path, command_line):
 
 
 @pytest.mark.parametrize("command", ["conductor", "rejection"])
-async def test_a_training_asks_them_where_it_is_allowed(tmp_path, command_line, command):
+def test_a_training_asks_them_where_it_is_allowed(tmp_path, monkeypatch, command):
+    """In this process: it goes on to load the libraries of training, of which a process needs ten seconds."""
     pytest.importorskip("trl")
     write_files(tmp_path, "http://127.0.0.1:9/v1")
-    named = ("train", command, "--config", "mixed.toml", "--simulated-questions")
-    done = await start(command_line, tmp_path, named)
-    assert "simulated world" not in done.stderr and "policy" in done.stderr, done.stderr
+    monkeypatch.chdir(tmp_path)
+    named = (command, "--config", "mixed.toml", "--simulated-questions", "--out", "out")
+    done = CliRunner().invoke(
+        train.app, named, env={"BATUTA_HOME": str(tmp_path / "home"), "TEST_KEY": KEY}
+    )
+    said = f"{done.output}{done.exception}"
+    assert "simulated world" not in said and "policy" in said, said
 
 
 @pytest.mark.parametrize(
