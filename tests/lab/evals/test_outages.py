@@ -6,7 +6,8 @@ from dataclasses import replace
 import orjson
 import pytest
 
-from batuta.core import Grade, WorkerId
+from batuta.conductors.fixed_workflows import worker_chain
+from batuta.core import Finish, Grade, Reply, WorkerId
 from batuta.errors import ProviderOverloadedError
 from batuta.lab.evals import EvalOptions, ResultLog
 from batuta.lab.evals.cost_quality import build_recovered
@@ -92,6 +93,25 @@ async def test_a_line_with_an_undecided_reply_is_undecided_unless_every_reply_wa
 
     found = await measured(tmp_path, (), "oracle", tasks=replace(whole, grade=shrug))
     assert {run.unscored for run in found.results["oracle"]} == {"undecided"}
+
+
+async def test_a_program_that_prints_nothing_is_graded_by_what_is_served_then(tmp_path):
+    """Left out, it would show only the questions at which the program did print something."""
+
+    def say(worker, request):
+        number = int(re.findall(r"number (\d+)", str(request.messages))[-1])
+        if worker == "python" and number % 2:
+            return Reply(text="It printed nothing.", finish=Finish.NO_OUTPUT)
+        return f"Answer: {number if number < 3 else -1}"
+
+    chain = worker_chain(("good", "python"))
+    tested = subject(say, workers=("good", "python"), conductor=chain)
+    with ResultLog(tmp_path) as log:
+        found = await evaluate_task_set(tested, task_set(6), ("ultra",), EvalOptions(), log)
+    served = {run.task: run for run in found.results["ultra"]}
+    assert [served[f"t{n}"].score for n in range(6)] == [1.0, 1.0, 1.0, 0.0, 0.0, 0.0]
+    assert [served[f"t{n}"].outcome for n in range(6)] == ["answered", "degraded"] * 3
+    assert not any(run.outages for run in served.values())
 
 
 def test_the_recovered_gap_is_of_the_questions_that_both_workers_answered():

@@ -7,15 +7,16 @@ import anyio
 import pytest
 
 from batuta.clients import ScriptedClient
-from batuta.core import Pool, Worker, WorkerId
+from batuta.core import Finish, Pool, Reply, Worker, WorkerId
 from batuta.core.worker import PROGRAM
-from batuta.errors import ConfigError, ModelNotFoundError, SourceError
+from batuta.errors import ConfigError, ModelNotFoundError, ProviderOverloadedError, SourceError
 from batuta.lab.evals.task_sets import task_family
 from batuta.lab.tasks.question_keys import text_key
 from batuta.lab.tune.candidate_runner import CallMeter, CandidateRunner
 from batuta.lab.tune.context import TuneContext, TuneSettings
 from batuta.lab.tune.decision import recommend_systems
 from batuta.lab.tune.judge import Verdict
+from batuta.lab.tune.library import Candidate, CandidateStep, StepRole
 from batuta.lab.tune.parts import split_questions
 from batuta.lab.tune.report import describe_tuning
 from batuta.lab.tune.spending import Allowance
@@ -226,3 +227,34 @@ async def test_who_writes_programs_is_found_where_another_worker_runs_them():
     names = {tuple(step.worker for step in one.steps) for one in assignment.values()}
     assert all(each[0] == "ada" and each[-1] == "python" for each in names), names
     assert result.comparisons[0].verdict is Verdict.BETTER
+
+
+@pytest.mark.parametrize("code", ["no_output", "overloaded"])
+async def test_a_program_that_prints_nothing_is_worth_what_is_served_then(code):
+    """Whoever is asked then is the best worker of the pool, whether the workflow has it or not."""
+    made = {
+        "ada": "Answer: 1",
+        "best": "Answer: 7",
+        "python": Reply(text="-", finish=Finish.NO_OUTPUT),
+    }
+    if code == "overloaded":
+        made["python"] = ProviderOverloadedError("the house is full")
+    clients = {
+        WorkerId(name): ScriptedClient(lambda _, said=said: said) for name, said in made.items()
+    }
+    workers = [
+        Worker(id=WorkerId(name), model="m", price=PRICE, strength=float(name == "best"))
+        for name in made
+    ]
+    meter = CallMeter(ASSUMED_PRICE)
+    task = replace(EQUAL.tasks(1)[0], target="7")
+    runner = CandidateRunner(Pool(tuple(workers)), clients, grade, meter, unknown=ASSUMED_PRICE)
+    steps = (
+        CandidateStep(StepRole.SOLVE, WorkerId("ada")),
+        CandidateStep(StepRole.CHECK, WorkerId("python")),
+    )
+    found = await runner.run_entry(task, Candidate(steps))
+    assert (found.score, found.answer) == (
+        (1.0, "Answer: 7") if code == "no_output" else (None, None)
+    )
+    assert meter.calls == (3 if code == "no_output" else 1), "nobody stands in for an outage"

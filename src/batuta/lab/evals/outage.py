@@ -1,8 +1,8 @@
 """Decides from a Run whether an outage, and not the system, determined its end. Pure.
 
-Evaluation and training share this rule: failures with `SYSTEM_FAULT_CODES` are due to the workflow,
-the worker or the limits and count as a wrong answer; any other failure is an outage and says
-nothing about the system.
+Evaluation, tuning and training share this rule: failures with `SYSTEM_FAULT_CODES` are due to the
+workflow, the worker or the limits, and what is served in spite of them is graded; any other failure
+is an outage and says nothing about the system.
 """
 
 from __future__ import annotations
@@ -15,10 +15,17 @@ SYSTEM_FAULT_CODES = frozenset(
     {
         "limit",
         "malformed_plan",
-        "empty_reply",
         "context_too_long",
         "cancelled",
         NotRecordedError.code,
+        # A reply came, and the engine could not use it: the next question may get such a one too.
+        "empty_reply",
+        "no_output",
+        "no_tool_call",
+        "policy_blocked",
+        "schema_too_slow",
+        "unknown_tool",
+        "wrong_form",
     }
 )
 """Codes of failures that a system causes itself; with any other a model's API failed."""

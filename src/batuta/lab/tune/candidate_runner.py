@@ -17,6 +17,7 @@ from batuta.core import (
     Client,
     Cost,
     Failure,
+    Finish,
     Limits,
     Pool,
     Question,
@@ -33,10 +34,11 @@ from batuta.core import (
 from batuta.core.conductor import NULL_LISTENER
 from batuta.engine import RunSettings, conduct
 from batuta.engine.confidence import ConfidenceModel, SampleSetting
+from batuta.engine.finalize import complete_reply
 from batuta.errors import LimitReachedError, StoreError
 from batuta.lab.baselines import Solver, SolverContext
 from batuta.lab.evals.grading import AnswerGrader
-from batuta.lab.evals.outage import outage_reason
+from batuta.lab.evals.outage import lost_reply, outage_reason
 from batuta.lab.tasks.graders import grade_answer
 from batuta.lab.tune.library import (
     Candidate,
@@ -294,14 +296,30 @@ class CandidateRunner:
             workers |= {again.worker} if again.worker is not None else set()
             model = ConfidenceModel(samples=again, collects=True)
             settings = replace(settings, confidence=model)
+        conductor = ContinuedWorkflow(
+            name=str(entry), first=write_workflow(entry), continuation=write_continuation(entry)
+        )
+        run = await self._conduct(task, entry, conductor, self.pool.subset(workers), settings)
+        reply = complete_reply(run.rounds)
+        has_answer = reply is not None and reply.finish is not Finish.NO_OUTPUT
+        if has_answer or run.limit is not None or outage_reason(run) is not None:
+            return run
+        # It has no answer by its own fault: a server would ask the best worker the whole question.
+        served = replace(settings, fallback=True)
+        return await self._conduct(task, entry, conductor, self.ranked, served)
+
+    async def _conduct(
+        self,
+        task: Task,
+        entry: Candidate,
+        conductor: ContinuedWorkflow,
+        pool: Pool,
+        settings: RunSettings,
+    ) -> Run:
         return await conduct(
             Question.of(task.question),
-            ContinuedWorkflow(
-                name=str(entry),
-                first=write_workflow(entry),
-                continuation=write_continuation(entry),
-            ),
-            self.pool.subset(workers),
+            conductor,
+            pool,
             self.open_clients(task),
             limits=Limits(rounds=ROUNDS if entry.stops else 1),
             seed=0,
@@ -349,12 +367,10 @@ class CandidateRunner:
         return replace(result, parts=parts, trail=tuple(trail), agreed=agreed)
 
     async def _judge(self, task: Task, run: Run) -> CandidateResult:
-        """Return the run's result, without a score if another worker took over one of its steps."""
+        """Return the run's result, without a score if an outage gave a step to another worker."""
         score = None
         limited = run.limit is not None or any(_is_limit(step.result) for step in run.steps)
-        is_outage = outage_reason(run) is not None or any(
-            step.worker != step.planned for step in run.steps
-        )
+        is_outage = outage_reason(run) is not None or lost_reply(run) is not None
         if run.answer is None and not is_outage:
             score = 0.0
         elif run.answer is not None and not is_outage and not limited:
