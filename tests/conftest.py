@@ -30,6 +30,11 @@ os.environ.setdefault("MPLCONFIGDIR", str(Path.home() / ".cache" / "matplotlib")
 os.environ.setdefault("PLAYWRIGHT_BROWSERS_PATH", str(Path.home() / ".cache" / "ms-playwright"))
 os.environ["XDG_CACHE_HOME"] = str(Path(tempfile.gettempdir()) / f"batuta-tests-{os.getuid()}")
 
+# No test asks a server that has a certificate: in place of the machine's hundred and fifty, which each process and each
+# client of a provider's package would read for 40 ms, all believe one whose key is kept nowhere.
+os.environ["SSL_CERT_FILE"] = str(Path(__file__).parent / "fixtures" / "nobody.pem")
+os.environ.pop("SSL_CERT_DIR", None)
+
 # Started in the background of a script, interrupts are ignored, also by whatever the tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -114,7 +119,6 @@ def anyio_backend():
 @pytest.fixture(scope="session")
 def command_line():
     """Starts `batuta` without loading it each time."""
-    from fakes.command_line import CommandLine
+    from fakes.command_line import loaded_program
 
-    with CommandLine() as found:
-        yield found
+    return loaded_program()
