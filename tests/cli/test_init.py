@@ -1,6 +1,5 @@
 """`batuta init`: from keys and servers to a file that opens."""
 
-import os
 from functools import partial
 
 import anyio
@@ -9,22 +8,16 @@ import pytest
 from batuta.clients import HttpTransport
 from batuta.config.load import load_config
 from fakes import FakeAnthropic, FakeOpenAI, Fault
+from fakes.environ import NOWHERE, clean_environ
 
 pytestmark = pytest.mark.anyio
-SILENT = "http://127.0.0.1:9/v1"
-NOWHERE = {
-    "OLLAMA_HOST": "127.0.0.1:9",
-    **{f"{name}_BASE_URL": SILENT for name in ("VLLM", "SGLANG", "LLAMACPP", "LMSTUDIO")},
-}
-WORDS = ("API_KEY", "BASE_URL", "OLLAMA", "BATUTA")
-CLEAN = {k: v for k, v in os.environ.items() if not any(word in k for word in WORDS)}
 
 
 @pytest.fixture
 def batuta(command_line):
     async def run(folder, *args, **environ):
         own = {"BATUTA_HOME": str(folder / "home"), "XDG_CACHE_HOME": str(folder / "cache")}
-        env = {**CLEAN, **environ, **own, "COLUMNS": "160"}
+        env = clean_environ(**environ, **own, COLUMNS="160")
         start = partial(command_line.run, *args, cwd=folder, env=env)
         done = await anyio.to_thread.run_sync(start)  # the providers answer in this thread
         return done.returncode, done.stdout, done.stderr

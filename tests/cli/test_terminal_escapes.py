@@ -25,6 +25,7 @@ from batuta.gateway.telemetry.logs import JsonLogFormatter
 from batuta.rendering.console import EscapingConsole
 from batuta.rendering.terminal import EscapingFormatter
 from batuta.store import Store
+from fakes.environ import clean_environ
 
 HOSTILE = (
     "\x1b[2J\x1b[31mred\x1b]0;title\x07\x1b]8;;http://evil\x1b\\link\x1b]8;;\x1b\\\x1b]52;c;aGk=\x07 "
@@ -68,9 +69,7 @@ def url():
 
 @pytest.fixture
 def batuta(tmp_path, command_line, url):
-    words = ("API_KEY", "BASE_URL", "OLLAMA", "BATUTA", "COLOR")
-    clean = {k: v for k, v in os.environ.items() if not any(word in k for word in words)}
-    env = {**clean, "BATUTA_HOME": str(tmp_path / "home"), "COLUMNS": "160"}
+    env = clean_environ("COLOR", BATUTA_HOME=str(tmp_path / "home"), COLUMNS="160")
     quoted = json.dumps(f"Good at {HOSTILE}")
     (tmp_path / "batuta.toml").write_text(
         f'[[workers]]\nid = "a"\nmodel = "m"\nprovider = "compatible"\nbase_url = "{url}"\n'

@@ -34,6 +34,7 @@ from batuta.core import (
 )
 from batuta.errors import BadRequestError, ClientError, ContextLengthError
 from clients.cases import RecordingListener
+from fakes.environ import NOWHERE
 from fakes.refusing import RefusingServer, error, roles, without
 from fakes.server import KEY
 
@@ -426,9 +427,7 @@ async def test_ollama_tells_which_models_do_not_think(http):
             "thinker:1b": {"capabilities": ["completion", "thinking"]},
             "untold:1b": {"model_info": {}},
         }
-        nowhere = dict.fromkeys(("VLLM_BASE_URL", "SGLANG_BASE_URL", "LLAMACPP_BASE_URL",
-                                 "LMSTUDIO_BASE_URL"), "http://127.0.0.1:9")  # fmt: skip
-        found = (await discover_pool(nowhere | {"OLLAMA_HOST": server.host}, http)).specs
+        found = (await discover_pool(NOWHERE | {"OLLAMA_HOST": server.host}, http)).specs
         sent = {}
         for spec in found:
             await open_client(spec, http).complete(

@@ -28,16 +28,10 @@ from batuta.clients.discovery import PROBE_SECONDS
 from batuta.clients.openai.client import TextCallClient
 from clients.cases import worker
 from fakes import FakeOpenAI, Fault
+from fakes.environ import NOWHERE
 from fakes.server import KEY
 
 pytestmark = pytest.mark.anyio
-NOWHERE = {  # ports that nothing listens on
-    "OLLAMA_HOST": "127.0.0.1:9",
-    "VLLM_BASE_URL": "http://127.0.0.1:9/v1",
-    "SGLANG_BASE_URL": "http://127.0.0.1:9/v1",
-    "LLAMACPP_BASE_URL": "http://127.0.0.1:9/v1",
-    "LMSTUDIO_BASE_URL": "http://127.0.0.1:9/v1",
-}
 
 
 async def test_keys_give_workers_with_prices(http):

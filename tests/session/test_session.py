@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import subprocess
 import sys
 from decimal import Decimal
@@ -28,6 +27,7 @@ from batuta.core.run import RoundPlanned, RunFinished, RunHeader
 from batuta.core.worker import Finish
 from batuta.session.questions import load_image, parse_question
 from batuta.store import Store
+from fakes.environ import clean_environ
 
 EASY = "Compute the result: begin at 45; square it; double it."
 ONE = WorkerId("one")
@@ -335,8 +335,6 @@ async def test_a_session_is_opened_once_and_closed_for_good():
 
 
 def test_a_pool_that_cannot_be_opened_leaves_no_connection_open(tmp_path):
-    keys = ("API_KEY", "BASE_URL", "OLLAMA", "BATUTA")
-    clean = {k: v for k, v in os.environ.items() if not any(word in k for word in keys)}
     code = "import asyncio, batuta\nasync def main():\n async with batuta.open('discover'): pass\nasyncio.run(main())"
-    done = subprocess.run([sys.executable, "-c", code], check=False, cwd=tmp_path, env=clean, capture_output=True, text=True)  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", code], check=False, cwd=tmp_path, env=clean_environ(), capture_output=True, text=True)  # fmt: skip
     assert "no model was found" in done.stderr and "Unclosed" not in done.stderr

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 from batuta.errors import ConfigError, SourceError
 from batuta.lab.commands import evaluate
+from fakes.environ import clean_environ
 
 FIGURES = {"n", "accuracy", "ci95", "tokens", "usd", "calls", "steps", "seconds"}
 MAIN = """
@@ -80,9 +81,7 @@ def test_results_of_other_questions_in_the_folder_are_told_and_count_in_no_figur
 
 @pytest.fixture
 def environ(tmp_path):
-    keys = ("API_KEY", "BASE_URL", "OLLAMA", "BATUTA")
-    clean = {k: v for k, v in os.environ.items() if not any(word in k for word in keys)}
-    return {**clean, "BATUTA_HOME": str(tmp_path / "home"), "COLUMNS": "160"}
+    return clean_environ(BATUTA_HOME=str(tmp_path / "home"), COLUMNS="160")
 
 
 @pytest.fixture
@@ -365,7 +364,7 @@ def test_a_copy_without_rows_is_refused(run, tmp_path):
 
 
 def test_an_unknown_system_is_exit_2_with_the_list(shell):
-    out, err = shell(2, "--systems", "ultra,opera")
+    out, err = shell(2, "--pool", "rehearsal", "--systems", "ultra,opera")
     assert out == "" and len(err.strip().splitlines()) == 1
     for name in ("opera", "best-single", "self-consistency@5", "ultra+recursion", "oracle", "harp"):
         assert name in err

@@ -14,6 +14,7 @@ from functools import partial
 import anyio
 import pytest
 
+from fakes.environ import clean_environ
 from fakes.openai import FakeOpenAI
 from fakes.server import KEY
 
@@ -50,9 +51,7 @@ COMMAND = ("eval", "--pool", "batuta.toml", "--out", "out")
 
 
 def environ(folder):
-    keys = ("API_KEY", "BASE_URL", "OLLAMA", "BATUTA")
-    clean = {k: v for k, v in os.environ.items() if not any(word in k for word in keys)}
-    return {**clean, "TEST_KEY": KEY, "BATUTA_HOME": str(folder / "home")}
+    return clean_environ(TEST_KEY=KEY, BATUTA_HOME=str(folder / "home"))
 
 
 async def started(folder, *args):

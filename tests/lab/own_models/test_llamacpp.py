@@ -27,6 +27,7 @@ from batuta.core.conductor import NullListener
 from batuta.engine import RunSettings, conduct
 from batuta.errors import ClientError
 from batuta.gateway import served_models
+from fakes.environ import NOWHERE
 from gateway.live_server import Serving, server_state
 from lab.own_models.llama_server import weights
 
@@ -39,10 +40,6 @@ pytestmark = [
     ),
 ]
 SCRIPT = Path(__file__).with_name("llama_server.py")
-NOWHERE = {
-    "OLLAMA_HOST": "127.0.0.1:9",
-    **{f"{name}_BASE_URL": "http://127.0.0.1:9/v1" for name in ("VLLM", "SGLANG", "LMSTUDIO")},
-}
 CAPITAL = Question.of("What is the capital of France? Answer in one short sentence.")
 
 

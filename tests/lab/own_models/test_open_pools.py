@@ -13,14 +13,10 @@ from batuta.engine import conduct
 from batuta.errors import ConfigError
 from batuta.language import conductor_request
 from fakes import FakeAnthropic, FakeOpenAI
+from fakes.environ import NOWHERE, SILENT
 from fakes.server import KEY
 
 pytestmark = pytest.mark.anyio
-SILENT = "http://127.0.0.1:9/v1"
-NOWHERE = {
-    "OLLAMA_HOST": "127.0.0.1:9",
-    **{f"{name}_BASE_URL": SILENT for name in ("VLLM", "SGLANG", "LLAMACPP", "LMSTUDIO")},
-}
 FLOW = 'model_id = [0]\nsubtasks = ["Answer it."]\naccess_list = [[]]'
 
 

@@ -1,7 +1,6 @@
 """Workers on loopback, the files and the commands of docs/tune.md; for its test and for scripts."""
 
 import json
-import os
 import random
 import re
 import shlex
@@ -13,6 +12,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+from fakes.environ import clean_environ
 from lab.tune.worlds import CHECKS
 
 PAGE = (Path(__file__).parents[3] / "docs" / "tune.md").read_text(encoding="utf-8")
@@ -101,9 +101,7 @@ def write_files(tmp_path, url):
 def start(command, folder):
     program, *options = shlex.split(command)
     assert program == "batuta"
-    keys = ("API_KEY", "BASE_URL", "OLLAMA", "BATUTA")
-    clean = {k: v for k, v in os.environ.items() if not any(word in k for word in keys)}
-    env = {**clean, "BATUTA_HOME": str(folder / "home"), "OMP_NUM_THREADS": "1", "COLUMNS": "150"}
+    env = clean_environ(BATUTA_HOME=str(folder / "home"), OMP_NUM_THREADS="1", COLUMNS="150")
     return subprocess.Popen([sys.executable, "-m", "batuta", *options], cwd=folder, env=env, text=True,
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
 

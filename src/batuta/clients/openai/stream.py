@@ -30,11 +30,7 @@ from batuta.clients.decoding import (
 )
 from batuta.clients.error_mapping import find_stated_error
 from batuta.clients.native_search import SearchReader
-from batuta.clients.openai.call_fragments import (
-    CallFragments,
-    called_function,
-    function_arguments,
-)
+from batuta.clients.openai.call_fragments import CallFragments, called_function, function_arguments
 from batuta.clients.tool_turns import (
     GIVEN_BACK,
     GivenBack,
