@@ -296,29 +296,23 @@ class CandidateRunner:
             workers |= {again.worker} if again.worker is not None else set()
             model = ConfidenceModel(samples=again, collects=True)
             settings = replace(settings, confidence=model)
-        conductor = ContinuedWorkflow(
-            name=str(entry), first=write_workflow(entry), continuation=write_continuation(entry)
-        )
-        run = await self._conduct(task, entry, conductor, self.pool.subset(workers), settings)
+        run = await self._conduct(task, entry, self.pool.subset(workers), settings)
         reply = complete_reply(run.rounds)
         has_answer = reply is not None and reply.finish is not Finish.NO_OUTPUT
         if has_answer or run.limit is not None or outage_reason(run) is not None:
             return run
         # It has no answer by its own fault: a server would ask the best worker the whole question.
         served = replace(settings, fallback=True)
-        return await self._conduct(task, entry, conductor, self.ranked, served)
+        return await self._conduct(task, entry, self.ranked, served)
 
     async def _conduct(
-        self,
-        task: Task,
-        entry: Candidate,
-        conductor: ContinuedWorkflow,
-        pool: Pool,
-        settings: RunSettings,
+        self, task: Task, entry: Candidate, pool: Pool, settings: RunSettings
     ) -> Run:
         return await conduct(
             Question.of(task.question),
-            conductor,
+            ContinuedWorkflow(
+                name=str(entry), first=write_workflow(entry), continuation=write_continuation(entry)
+            ),
             pool,
             self.open_clients(task),
             limits=Limits(rounds=ROUNDS if entry.stops else 1),
