@@ -11,8 +11,6 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from fakes.environ import NOWHERE
-
 # An example may take as long as a busy machine needs; what has to be quick says so itself. A test that wants more or
 # fewer examples says its share of the profile's. `make test` has the same examples each time, so that no change is
 # refused for what another one broke; `make test-long` draws new ones.
@@ -27,8 +25,7 @@ sys.dont_write_bytecode = False
 # Tests run on every core at once: each of them computes with one thread. Set before NumPy and torch are loaded.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# Models that somebody has pulled or serves on this machine are no workers of the tests.
-os.environ.update(NOWHERE)
+# Models that somebody has pulled on this machine are no workers of the tests.
 os.environ.setdefault("MPLCONFIGDIR", str(Path.home() / ".cache" / "matplotlib"))
 os.environ.setdefault("PLAYWRIGHT_BROWSERS_PATH", str(Path.home() / ".cache" / "ms-playwright"))
 os.environ["XDG_CACHE_HOME"] = str(Path(tempfile.gettempdir()) / f"batuta-tests-{os.getuid()}")

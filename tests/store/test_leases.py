@@ -415,6 +415,22 @@ async def until_none(store):
 
 
 @pytest.mark.anyio
+async def test_a_lease_that_is_being_given_back_is_not_told_as_reserved(target):
+    async with Store(target) as store:
+        await leased(store)
+        told = []
+
+        async def tell():
+            told.extend(await store.budgets.budget_status([CAP]))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(store.budgets.give_back_leases)
+            for _ in range(8):
+                tasks.start_soon(tell)
+        assert {status.reserved for status in told} == {300}
+
+
+@pytest.mark.anyio
 async def test_requests_that_follow_each_other_are_paid_from_memory(target):
     async with Store(target) as store:
         found, first = await leased(store)

@@ -534,10 +534,11 @@ class Budgets:
             raise
 
     async def _bucket_status(self, bucket: Bucket) -> BudgetStatus:
-        found = await self._database.run_read(
-            lambda connection: read_budget_status(connection, bucket)
-        )
-        return replace(found, reserved=found.reserved - self._leases.free_of(bucket))
+        async with self._leases.turn:  # else a lease that is just given back would be told as held
+            found = await self._database.run_read(
+                lambda connection: read_budget_status(connection, bucket)
+            )
+            return replace(found, reserved=found.reserved - self._leases.free_of(bucket))
 
 
 def _warn_of_lost(lines: list[dict[str, Any]], what: str) -> int:
