@@ -23,8 +23,8 @@ from batuta.clients.openai.stream import (
     OpenAIStreamAccumulator,
     parse_completion,
     parse_usage,
-    stated_usd,
 )
+from batuta.clients.stated_cost import stated_usd
 from batuta.clients.stream_reading import DECODING_ERRORS, HalfJoiner
 from batuta.clients.tool_turns import give_back
 from batuta.core import Message, Role

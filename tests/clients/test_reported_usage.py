@@ -13,7 +13,6 @@ from batuta.clients.anthropic.stream import parse_usage as anthropic_usage
 from batuta.clients.decoding import ProviderReply
 from batuta.clients.openai.responses_stream import parse_usage as responses_usage
 from batuta.clients.openai.stream import parse_usage as openai_usage
-from batuta.clients.openai.stream import stated_usd
 from batuta.clients.reply_cost import (
     MARGIN,
     SERVER_TOKENS,
@@ -22,6 +21,7 @@ from batuta.clients.reply_cost import (
     count_reply,
 )
 from batuta.clients.retry_after import parse_retry_after
+from batuta.clients.stated_cost import stated_usd
 from batuta.core import (
     Image,
     Price,

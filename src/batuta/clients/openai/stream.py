@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from decimal import Decimal
 from typing import Any, final
 
 from batuta.clients.data_url import read_picture_address
@@ -31,6 +30,7 @@ from batuta.clients.decoding import (
 from batuta.clients.error_mapping import find_stated_error
 from batuta.clients.native_search import SearchReader
 from batuta.clients.openai.call_fragments import CallFragments, called_function, function_arguments
+from batuta.clients.stated_cost import stated_usd
 from batuta.clients.tool_turns import (
     GIVEN_BACK,
     GivenBack,
@@ -42,11 +42,6 @@ from batuta.clients.tool_turns import (
 from batuta.core import Delta, Finish, Image, Reply, TokenLogprob, ToolCall, Usage
 
 _COUNTS = ("prompt_tokens", "completion_tokens")
-_MOST_USD = 10_000
-"""Dollars of one call at most; more is not believed."""
-_USD_PLACES = 15
-_TICKS = 10_000_000_000
-"""xAI's parts of a dollar."""
 
 
 @final
@@ -345,31 +340,6 @@ def _joined_reply(replies: Sequence[Reply], usage: Any) -> ProviderReply:
         usd=stated_usd(usage),
         audio_input=_audio_tokens(usage),
     )
-
-
-def stated_usd(usage: Any) -> Decimal | None:
-    """Return the dollars that a usage states; None if it states none."""
-    stated = as_object(usage)
-    cost = stated.get("cost")
-    if isinstance(cost, dict):  # Perplexity: the tokens, and a fee for the request
-        return _read_usd(as_object(cost).get("total_cost"))
-    if cost is None:
-        return _read_usd(stated.get("cost_in_usd_ticks"), _TICKS)
-    usd = _read_usd(cost)
-    if usd is None or stated.get("is_byok") is not True:
-        return usd
-    # OpenRouter's fee alone, as the model's provider is paid with a key of one's own.
-    details = as_object(stated.get("cost_details"))
-    return usd + (_read_usd(details.get("upstream_inference_cost")) or 0)
-
-
-def _read_usd(value: Any, parts: int = 1) -> Decimal | None:
-    """Return the dollars of a number of parts; None for what no call could cost."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    if not 0 <= value <= _MOST_USD * parts:
-        return None
-    return round(Decimal(str(value)) / parts, _USD_PLACES)
 
 
 def _audio_tokens(usage: Any) -> int:
