@@ -1,5 +1,7 @@
 """An outage is left out of every figure and asked again; it never counts as a wrong reply."""
 
+import ast
+import inspect
 import re
 from dataclasses import replace
 
@@ -8,11 +10,14 @@ import pytest
 
 from batuta.conductors.fixed_workflows import worker_chain
 from batuta.core import Finish, Grade, Reply, WorkerId
+from batuta.engine import call, execute
+from batuta.engine.execute import FORMAT_UNCHECKED
 from batuta.errors import ProviderOverloadedError
 from batuta.lab.evals import EvalOptions, ResultLog
 from batuta.lab.evals.cost_quality import build_recovered
 from batuta.lab.evals.fitted_methods import FittedMethod, WorkerPair
 from batuta.lab.evals.markdown_report import render_markdown, table_rows
+from batuta.lab.evals.outage import SYSTEM_FAULT_CODES
 from batuta.lab.evals.report import build_report
 from lab.evals.evaluated import evaluate_task_set, subject, task_set
 
@@ -112,6 +117,20 @@ async def test_a_program_that_prints_nothing_is_graded_by_what_is_served_then(tm
     assert [served[f"t{n}"].score for n in range(6)] == [1.0, 1.0, 1.0, 0.0, 0.0, 0.0]
     assert [served[f"t{n}"].outcome for n in range(6)] == ["answered", "degraded"] * 3
     assert not any(run.outages for run in served.values())
+
+
+def test_whatever_the_engine_finds_wrong_in_a_reply_is_the_systems_own_fault():
+    found = {FORMAT_UNCHECKED}
+    for node in ast.walk(ast.parse("\n".join(map(inspect.getsource, (call, execute))))):
+        if isinstance(node, ast.FunctionDef) and node.name == "_find_fault":
+            pairs = [one.elts for one in ast.walk(node) if isinstance(one, ast.Tuple)]
+            found |= {first.value for first, _ in pairs if isinstance(first, ast.Constant)}
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "Failure":
+            given = {keyword.arg: keyword.value for keyword in node.keywords}
+            if "usage" in given and ast.unparse(given["usage"]) == "reply.usage":
+                found |= {one.value for one in [given["code"]] if isinstance(one, ast.Constant)}
+    assert {"empty_reply", "no_output", "no_tool_call", "wrong_form"} <= found
+    assert found <= SYSTEM_FAULT_CODES, "a reply came"
 
 
 def test_the_recovered_gap_is_of_the_questions_that_both_workers_answered():

@@ -25,6 +25,7 @@ SYSTEM_FAULT_CODES = frozenset(
         "policy_blocked",
         "schema_too_slow",
         "unknown_tool",
+        "unsupported_field",
         "wrong_form",
     }
 )
