@@ -8,6 +8,9 @@ import json
 import pytest
 
 from batuta.clients import HttpTransport, Secret, WorkerSpec, open_client
+from batuta.clients.http_target import HttpTarget
+from batuta.clients.openai.stream import OpenAIStreamAccumulator
+from batuta.clients.stream_reading import read_stream
 from batuta.core import Request, Worker, WorkerId, user_message
 from batuta.core.conductor import NullListener
 from batuta.errors import InvalidReplyError
@@ -98,3 +101,44 @@ async def test_counts_that_come_bit_by_bit_behind_what_cannot_be_read_are_counte
         with pytest.raises(InvalidReplyError) as caught:
             await complete(upstream)
     assert (caught.value.usage.input, caught.value.usage.output) == (1000, 500)
+
+
+class Counting:
+    """Reads chunks of chat completions, and counts them."""
+
+    def __init__(self):
+        self.inner, self.read = OpenAIStreamAccumulator(), 0
+
+    @property
+    def is_finished(self):
+        return self.inner.is_finished
+
+    @property
+    def is_closed(self):
+        return self.inner.is_closed
+
+    def add_event(self, event, data):
+        self.read += 1
+        return self.inner.add_event(event, data)
+
+    def result(self):
+        return self.inner.result()
+
+
+SAID = chunk("It is ", "stop") + b"data: [DONE]\n\n"
+
+
+@pytest.mark.parametrize("reply", [SAID, b"data: [7]\n\n"])
+async def test_what_is_repeated_behind_the_end_is_read_once_and_the_counts_are_not_missed(reply):
+    async def say(writer):
+        writer.write(reply * 300 + chunk(usage=USAGE) + reply * 300)
+
+    accumulator = Counting()
+    async with Upstream(say) as upstream, HttpTransport() as http:
+        target = HttpTarget(url=upstream.url)
+        with await http.open_reply(target, {}, streamed=True) as events:
+            with pytest.raises(InvalidReplyError):
+                await read_stream(target, accumulator, events, NullListener())
+    usage = accumulator.result().usage
+    assert usage is not None and (usage.input, usage.output) == (1000, 500)
+    assert accumulator.read < 10

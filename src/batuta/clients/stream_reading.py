@@ -47,6 +47,8 @@ COUNTS_SECONDS = 0.5
 """Seconds of silence that end the search for the usage behind an event that cannot be read."""
 _BATCH_EVENTS = 8
 """Events for which the reading of what came at once counts."""
+_KNOWN_EVENTS = 1024
+"""Different events behind the end of a reply that are known when they come again."""
 DECODING_ERRORS = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 """Errors that decoding raises when JSON has not the dialect's shape."""
 _FIRST_HALVES = ("\ud800", "\udbff")
@@ -251,18 +253,44 @@ async def _read_behind(
     ended as it should, its connection can be used again.
     """
     more: Sequence[SseEvent] | None = batch
-    turn, deltas, ends = _Turn(), list[Delta](), time.monotonic() + USAGE_SECONDS
+    turn, told, ends = _Turn(), _ToldBehind(target, accumulator), time.monotonic() + USAGE_SECONDS
     while more is not None and time.monotonic() < ends:
-        for event, data in more:
-            with suppress(ClientError):
-                deltas += _parse_event(target, accumulator, event, data)
-            await turn.count(1)
+        for event in more:
+            if told.take_in(event):
+                await turn.count(1)
         await turn.count(_BATCH_EVENTS)
         more = await _batch_within(events, silence)
-    for event, data in events.rest():
-        with suppress(ClientError):
-            deltas += _parse_event(target, accumulator, event, data)
-    return deltas
+    for event in events.rest():
+        told.take_in(event)
+    return told.deltas
+
+
+@final
+class _ToldBehind:
+    """Takes in what comes behind the end of a reply.
+
+    Some servers repeat their whole reply there again and again. The same event again tells the same
+    fragments and no higher counts, so it is not read again.
+    """
+
+    def __init__(self, target: HttpTarget, accumulator: StreamAccumulator) -> None:
+        self._target = target
+        self._accumulator = accumulator
+        self._known: dict[SseEvent, Sequence[Delta]] = {}
+        self.deltas: list[Delta] = []
+
+    def take_in(self, event: SseEvent) -> bool:
+        """Take in an event; return False if it is known already."""
+        deltas = self._known.get(event)
+        is_new = deltas is None
+        if deltas is None:
+            deltas = ()
+            with suppress(ClientError):
+                deltas = _parse_event(self._target, self._accumulator, *event)
+            if len(self._known) < _KNOWN_EVENTS:
+                self._known[event] = deltas
+        self.deltas += deltas
+        return is_new
 
 
 async def _batch_within(events: EventStream, seconds: float) -> list[SseEvent] | None:
