@@ -11,6 +11,7 @@ from batuta.clients import HttpTransport, Secret, WorkerSpec, open_client
 from batuta.clients.http_target import HttpTarget
 from batuta.clients.openai.stream import OpenAIStreamAccumulator
 from batuta.clients.stream_reading import read_stream
+from batuta.clients.transport import EventStream
 from batuta.core import Request, Worker, WorkerId, user_message
 from batuta.core.conductor import NullListener
 from batuta.errors import InvalidReplyError
@@ -136,9 +137,10 @@ async def test_what_is_repeated_behind_the_end_is_read_once_and_the_counts_are_n
     accumulator = Counting()
     async with Upstream(say) as upstream, HttpTransport() as http:
         target = HttpTarget(url=upstream.url)
-        with await http.open_reply(target, {}, streamed=True) as events:
-            with pytest.raises(InvalidReplyError):
-                await read_stream(target, accumulator, events, NullListener())
+        opened = await http.open_reply(target, {}, streamed=True)
+        assert isinstance(opened, EventStream)
+        with opened as events, pytest.raises(InvalidReplyError):
+            await read_stream(target, accumulator, events, NullListener())
     usage = accumulator.result().usage
     assert usage is not None and (usage.input, usage.output) == (1000, 500)
     assert accumulator.read < 10

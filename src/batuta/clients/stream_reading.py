@@ -253,20 +253,20 @@ async def _read_behind(
     ended as it should, its connection can be used again.
     """
     more: Sequence[SseEvent] | None = batch
-    turn, told, ends = _Turn(), _ToldBehind(target, accumulator), time.monotonic() + USAGE_SECONDS
+    turn, behind, ends = _Turn(), _Behind(target, accumulator), time.monotonic() + USAGE_SECONDS
     while more is not None and time.monotonic() < ends:
         for event in more:
-            if told.take_in(event):
+            if behind.take_in(event):
                 await turn.count(1)
         await turn.count(_BATCH_EVENTS)
         more = await _batch_within(events, silence)
     for event in events.rest():
-        told.take_in(event)
-    return told.deltas
+        behind.take_in(event)
+    return behind.deltas
 
 
 @final
-class _ToldBehind:
+class _Behind:
     """Takes in what comes behind the end of a reply.
 
     Some servers repeat their whole reply there again and again. The same event again tells the same
