@@ -4,6 +4,7 @@ import base64
 import json
 import time
 from contextlib import suppress
+from decimal import Decimal
 
 import orjson
 import pytest
@@ -93,9 +94,21 @@ def test_a_wrong_number_of_tokens_makes_the_usage_unknown(wrong):
     assert gemini_usage({"promptTokenCount": 5, "candidatesTokenCount": wrong}) is None
 
 
-@pytest.mark.parametrize("wrong", [-1, 1e300, "1", True, float("nan"), float("inf")])
+@pytest.mark.parametrize(
+    "wrong", [-1, 1e300, "-1", "$1", "nan", "1e9", True, float("nan"), float("inf")]
+)
 def test_a_wrong_cost_is_not_believed(wrong):
     assert stated_usd({"cost": wrong}) is None
+
+
+@pytest.mark.parametrize(
+    ("told", "usd"), [("0.0012", "0.0012"), ("1", "1"), ("1.2e-05", "0.000012")]
+)
+def test_a_cost_may_be_told_as_a_text(told, usd):
+    assert stated_usd({"cost": told}) == Decimal(usd)
+    event = {"choices": [{"index": 0, "delta": {"content": "Hm."}}], "usage": {"cost": told}}
+    later = {"choices": [], "usage": {"cost": "0"}}
+    assert streamed(OpenAIStreamAccumulator(), event, later).usd == Decimal(usd)
 
 
 NESTED = json.loads("[" * 900 + "]" * 900)

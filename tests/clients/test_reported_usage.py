@@ -189,7 +189,7 @@ def test_dollars_of_a_worker_without_a_price_are_bounded_by_the_assumed_one():
 
 
 @pytest.mark.parametrize(
-    "cost", [-1, math.nan, math.inf, -math.inf, "9999", True, 10**400, None, [], {}]
+    "cost", [-1, math.nan, math.inf, -math.inf, "9999 dollars", True, 10**400, None, [], {}]
 )
 def test_a_cost_that_is_no_amount_is_not_believed(cost):
     assert stated_usd({"cost": cost}) is None

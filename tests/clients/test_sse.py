@@ -49,3 +49,24 @@ def test_a_name_without_data_is_no_event_and_does_not_linger():
 
 def test_an_event_cut_off_by_the_end_is_dropped():
     assert parse(b"data: 1\n\ndata: 2\n") == [("", b"1")]
+
+
+@given(st.data(), ENDS, st.booleans())
+def test_an_object_ends_an_event_where_another_one_follows_it(data, end, named):
+    objects = ['{"a": 1}', '{"b": "}\\n{"}', "[DONE]"]
+    names = ["x", "y", ""] if named else ["", "", ""]
+    text = "".join(
+        (f"event: {name}{end}" if name else "") + f"data: {one}{end}"
+        for name, one in zip(names, objects, strict=True)
+    )
+    stream = text.encode()
+    cuts = data.draw(st.lists(st.integers(0, len(stream)), max_size=8))
+    expected = [(name, one.encode()) for name, one in zip(names, objects, strict=True)]
+    assert parse(stream, cuts) == parse(stream + b"\n", cuts) == expected
+
+
+def test_an_object_in_several_lines_is_one_event():
+    lines = ["{", '"a": [', "{}", ",", '{"b": 1}', "]", "}"]
+    stream = "".join(f"data: {line}\n" for line in lines).encode() + b"\n"
+    assert parse(stream) == [("", "\n".join(lines).encode())]
+    assert parse(b"data: {}\nevent: late\n\n") == [("late", b"{}")]

@@ -37,10 +37,11 @@ SseEvent = tuple[str, bytes]
 class SseParser:
     """Parses one stream; chunks may be cut anywhere, lines may end in LF, CR LF or CR.
 
-    Comments, `id` and `retry` are dropped.
+    Comments, `id` and `retry` are dropped. Where no blank line ends an event, a whole object does
+    that another one follows: both as one would be nothing.
     """
 
-    __slots__ = ("_cr", "_data", "_first", "_has_bare_lines", "_name", "_rest")
+    __slots__ = ("_cr", "_data", "_first", "_has_bare_lines", "_is_dense", "_name", "_rest")
 
     def __init__(self, *, has_bare_lines: bool = False) -> None:
         """Begin a stream.
@@ -54,6 +55,8 @@ class SseParser:
         self._name = ""
         self._cr = False
         self._first = True
+        self._is_dense = False
+        """True once an event came behind another without a blank line."""
 
     def feed(self, chunk: bytes) -> list[SseEvent]:
         """Return the events that `chunk` completes."""
@@ -96,18 +99,52 @@ class SseParser:
             elif self._has_bare_lines:
                 events.append(("", line))
             elif line.startswith(b"data: "):
-                self._data.append(line[6:])
+                if self._data or self._is_dense:
+                    events += self._add_line(line[6:])
+                else:
+                    self._data.append(line[6:])
             else:
-                self._field(line)
+                events += self._field(line)
         return events
 
-    def _field(self, line: bytes) -> None:
+    def _field(self, line: bytes) -> Sequence[SseEvent]:
         name, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if name == b"data":
-            self._data.append(value)
-        elif name == b"event":
-            self._name = value.decode("utf-8", "replace")
+            return self._add_line(value)
+        if name != b"event":
+            return ()
+        ended = self._end_whole() if self._name else ()
+        self._name = value.decode("utf-8", "replace")
+        return ended
+
+    def _add_line(self, data: bytes) -> Sequence[SseEvent]:
+        """Take in a line of data; return the events that it ends, or is."""
+        ended: Sequence[SseEvent] = ()
+        if data.startswith(b"{") or is_end_mark(data):
+            ended = self._end_whole()
+            self._is_dense = self._is_dense or bool(ended)
+        self._data.append(data)
+        return (*ended, *self._end_whole()) if self._is_dense else ended
+
+    def _end_whole(self) -> Sequence[SseEvent]:
+        """Return the event whose data are an object in one line, or the mark of an end."""
+        if len(self._data) != 1 or not _is_whole(self._data[0]):
+            return ()
+        event = (self._name, self._data[0])
+        self._name, self._data = "", []
+        return (event,)
+
+
+def _is_whole(data: bytes) -> bool:
+    """Tell whether the data of an event are an object, or the mark of an end."""
+    if not (data.startswith(b"{") and data.endswith(b"}")):
+        return is_end_mark(data)
+    try:
+        orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return False
+    return True
 
 
 _HALF = re.compile("[\ud800-\udfff]")
@@ -241,19 +278,20 @@ def as_count(value: Any) -> int:
     """Return `value` if it is a number of at least 0 that tokens could have, else 0."""
     if type(value) is int:
         return value if 0 <= value <= MOST_TOKENS else 0
-    value = _as_number(value)
+    value = as_number(value)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return 0
     return max(int(value), 0) if value == value and abs(value) <= MOST_TOKENS else 0  # noqa: PLR0124 - NaN
 
 
-_MOST_DIGITS = 9
+_NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,18})?(e-[0-9]{1,2})?", re.IGNORECASE)
 
 
-def _as_number(value: Any) -> Any:
-    """Return the number that a text of digits says: some servers tell their counts so."""
-    is_digits = isinstance(value, str) and value.isascii() and value.isdecimal()
-    return int(value) if is_digits and len(value) <= _MOST_DIGITS else value
+def as_number(value: Any) -> Any:
+    """Return the number that a text says: some servers tell their counts and dollars so."""
+    if not isinstance(value, str) or not (found := _NUMBER.fullmatch(value)):
+        return value
+    return float(value) if found[1] or found[2] else int(value)
 
 
 def need_string(value: Any) -> str:
@@ -271,7 +309,7 @@ def is_wrong_count(value: Any) -> bool:
     """Return True if a number of tokens was told that cannot be one."""
     if value is None:
         return False
-    value = _as_number(value)
+    value = as_number(value)
     return isinstance(value, bool) or as_count(value) != value
 
 
@@ -282,7 +320,7 @@ def raise_counts(known: dict[str, Any], stated: Any) -> None:
     count stays only where there is no better one.
     """
     for name, value in as_object(stated).items():
-        old, value = known.get(name), _as_number(value)  # noqa: PLW2901
+        old, value = known.get(name), as_number(value)  # noqa: PLW2901
         if isinstance(value, dict) and isinstance(old, dict):
             # One level of nesting is enough: no provider's usage has more.
             old.update((n, _higher_count(old.get(n), v)) for n, v in value.items())  # pyright: ignore[reportUnknownVariableType,reportUnknownMemberType,reportUnknownArgumentType] - of JSON

@@ -5,7 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Any
 
-from batuta.clients.decoding import as_object
+from batuta.clients.decoding import as_number, as_object
 
 _MOST_USD = 10_000
 """Dollars of one call at most; more is not believed."""
@@ -32,6 +32,7 @@ def stated_usd(usage: Any) -> Decimal | None:
 
 def _read_usd(value: Any, parts: int = 1) -> Decimal | None:
     """Return the dollars of a number of parts; None for what no call could cost."""
+    value = as_number(value)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     if not 0 <= value <= _MOST_USD * parts:

@@ -38,7 +38,7 @@ _NAMING = (
     *("<\uff5ctool\u2581calls\u2581begin\uff5c>", "<\uff5ctool\u2581call\u2581begin\uff5c>"),
 )
 """Behind these the tool is named before its arguments: by models of Mistral's, Llama's, Kimi's,
-Qwen's, GLM's, MiniMax's, Seed's and DeepSeek's families, and by gpt-oss."""
+Qwen's, GLM's, MiniMax's, Seed's, DeepSeek's and Olmo's families, and by gpt-oss."""
 _KINDS = ("functions.", f"function{_SEP}")
 """Kimi and DeepSeek write these before the name."""
 _LANGUAGES = ("json", "tool_call", "tool_code")
@@ -176,6 +176,8 @@ def _read_next(text: str, at: int, tools: Schemas) -> tuple[Any, int]:
             return read_python_calls(text, begin, tools)
         return _DECODER.raw_decode(text, begin)
     name, begin = named[1], named.end()
+    if text.startswith("(", begin):  # Olmo
+        return read_python_calls(text, named.start(1), tools)
     if text.startswith("{", begin):
         arguments, end = _DECODER.raw_decode(text, begin)
     else:

@@ -20,6 +20,8 @@ from batuta.core import Delta, ToolCall
 _MAX_NAME_CHARACTERS = 1024
 _UNTOLD = {"", "n", '"', "`"}
 """Arguments that begin so are told only when they are whole."""
+_BEGUN_OBJECT = re.compile(r'\s*\{\s*"[^\s:,}\]"\\]')
+"""An object and the first letter of a key, which nothing but a beginning text may hold."""
 _STRUCTURE = re.compile(r'\\.|["{}\[\]]', re.DOTALL)
 
 
@@ -49,6 +51,8 @@ class _Call:
     """An escaping backslash at the end of the searched pieces; it belongs to the next character."""
     depth: int = 0
     in_string: bool = False
+    says_all_again: bool = False
+    """True if each fragment has been seen to repeat the arguments before it."""
     is_whole: bool = False
     """True if the arguments searched so far end a whole object or array."""
 
@@ -74,9 +78,27 @@ class _Call:
             self.pieces.append(arguments)
             self.size += len(arguments)
 
+    def unsaid_part(self, arguments: str) -> str:
+        """Return what a fragment adds: some servers say all arguments so far in each."""
+        if not self.size or len(arguments) < self.size:
+            return arguments
+        so_far = "".join(self.pieces)
+        if not arguments.startswith(so_far):
+            return arguments
+        self.says_all_again = self.says_all_again or not self._can_hold(arguments, so_far)
+        return arguments[self.size :] if self.says_all_again else arguments
+
+    def _can_hold(self, arguments: str, so_far: str) -> bool:
+        """Tell whether an object can go on with what begins as it does itself."""
+        self.has_whole_arguments()
+        if not self.depth or not _BEGUN_OBJECT.match(arguments):
+            return True
+        return not self.in_string and so_far.rstrip()[-1] in ":[,"
+
     def repeats(self, call_id: str, arguments: str) -> bool:
         """Tell whether a fragment says all of this call again, as some servers do at its end."""
-        if not self.pieces or not call_id or call_id != self.call_id:
+        is_same = bool(call_id) and call_id == self.call_id
+        if not self.pieces or not (is_same or self.says_all_again):
             return False
         return self.size == len(arguments) and "".join(self.pieces) == arguments
 
@@ -142,7 +164,7 @@ class CallFragments:
         if name:
             _add_name(call, name)
             self._untold[call.place] = call
-        call.add_arguments(arguments)
+        call.add_arguments(call.unsaid_part(arguments))
         if call.number is None and call.is_held:
             return ()
         return self._tell(call) if call.name and call.pieces else ()

@@ -289,7 +289,7 @@ class OpenAIStreamAccumulator:
 
     def result(self) -> ProviderReply:
         """Return the reply as far as it has come."""
-        replies = [self._choices[number].reply(self._model) for number in sorted(self._choices)]
+        replies = [choice.reply(self._model) for choice in self._choices.values()]
         return _joined_reply(replies or [Reply(text="", model=self._model)], self._usage)
 
     def _choice(self, choice: dict[str, Any]) -> _ChoiceAccumulator:
@@ -297,7 +297,8 @@ class OpenAIStreamAccumulator:
         known = self._choices.get(number)
         if known is None:
             check_choices(len(self._choices) + 1)
-            known = self._choices[number] = _ChoiceAccumulator(number, self._asked)
+            # Some servers count from 1: here the order in which they began is what counts.
+            known = self._choices[number] = _ChoiceAccumulator(len(self._choices), self._asked)
         return known
 
 
