@@ -25,7 +25,7 @@ from batuta.sandbox import CallTest, EndReason, Program, Sandbox, SandboxBackend
 
 FUNCTION = Program("import math\ndef f(n):\n    return sum(math.isqrt(i) for i in range(n))")
 SCRIPT = Program("n = int(input())\nprint(sum(int(x) for x in input().split()[:n]))")
-TEST, STDIN = CallTest("f", (100,)), "3\n1 2 3\n"
+TEST, STDIN = CallTest("f", ("100",)), "3\n1 2 3\n"
 COLD, WARM, BARE = 40, 400, 20
 
 

@@ -56,7 +56,7 @@ def test_a_value_counts_only_if_the_call_returned():
 def test_an_order_carries_what_its_kind_needs():
     program = Program("x = 1")
     assert build_order(program, ScriptTest("in"), TOKEN)["stdin"] == "in"
-    assert build_order(program, CallTest("f", (1, [2])), TOKEN)["arguments"] == [1, [2]]
+    assert build_order(program, CallTest("f", ("1", "[2]")), TOKEN)["arguments"] == ["1", "[2]"]
     assert (
         build_order(program, AssertionTest(code="assert x", separate=False), TOKEN)["token"]
         == TOKEN

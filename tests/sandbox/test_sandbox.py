@@ -133,7 +133,11 @@ async def test_calls_give_values(sandbox):
         if __name__ == "__main__": raise SystemExit("not a script")
     """
     program = Program(textwrap.dedent(source))
-    tests = (CallTest("add", (1, 2.5)), CallTest("Solution().double", ([1, 2],)), CallTest("none"))
+    tests = (
+        CallTest("add", ("1", "2.5")),
+        CallTest("Solution().double", ("[1, 2]",)),
+        CallTest("none"),
+    )
     added, doubled, missing = await sandbox.run(program, tests, LIMITS)
     assert added.value == {"sum": 3.5, "pair": [1, 2.5]}
     assert doubled.value == [2, 4]
@@ -329,7 +333,7 @@ async def test_a_caller_can_stop_at_the_first_failure(sandbox):
     async with sandbox.load(Program("def f(n): return 1 // n"), LIMITS) as ready:
         ends = []
         for n in (2, 1, 0, 5):
-            ends.append((await ready.run(CallTest("f", (n,)))).end)
+            ends.append((await ready.run(CallTest("f", (str(n),)))).end)
             if ends[-1] is not EndReason.RETURNED:
                 break
     assert ends == [EndReason.RETURNED, EndReason.RETURNED, EndReason.RAISED]

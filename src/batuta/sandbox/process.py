@@ -53,8 +53,7 @@ def build_order(program: Program, test: ProgramTest, token: str) -> dict[str, An
     if isinstance(test, ScriptTest):
         return {"kind": "script", "source": program.source, "stdin": test.stdin}
     if isinstance(test, CallTest):
-        arguments = list(test.arguments)
-        call = {"kind": "call", "entry": test.entry, "arguments": arguments}
+        call = {"kind": "call", "entry": test.entry, "arguments": list(test.arguments)}
         return call | {"source": program.source}
     if test.separate:
         order = {"preamble": test.preamble, "entry": test.entry, "size": len(trailing_bytes(test))}

@@ -51,11 +51,14 @@ class CallTest:
 
     entry: str
     """A function, or a method of a class that is built without arguments: `Solution().solve`."""
-    arguments: tuple[JSON, ...] = ()
+    arguments: tuple[str, ...] = ()
+    """Each as JSON; as a text, a whole number may have any number of digits."""
 
     def __post_init__(self) -> None:
         if not ENTRY_POINT.fullmatch(self.entry):
             raise ValueError(f"an entry point is `name` or `Class().name`, not {self.entry!r}")
+        for text in self.arguments:
+            parse_value(text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import subprocess
@@ -136,7 +137,8 @@ async def _run_self_test(
     """Let the break-out be tried."""
     start = lambda: build_launch(backend, interpreter, LIMITS, uid)  # noqa: E731
     async with _bait_file() as secret, open_program(BREAKOUT_PROGRAM, LIMITS, start) as breakout:
-        breaches = await breakout.run(CallTest("breaches", (str(secret.parent), secret.name)))
+        place = (json.dumps(str(secret.parent)), json.dumps(secret.name))
+        breaches = await breakout.run(CallTest("breaches", place))
         bomb = await breakout.run(CallTest("multiply"))
     if breaches.end is not EndReason.RETURNED:
         raise SandboxError(f"its self-test did not end well ({breaches.end}): {breaches.stderr}")

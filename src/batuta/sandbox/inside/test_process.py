@@ -71,7 +71,7 @@ def run_program(order: dict[str, Any]) -> dict[str, Any]:
     execute_source(order["source"], "program.py", namespace)
     if order["kind"] == "call":
         entry = eval(order["entry"], namespace)  # noqa: S307 - this is what a sandbox is for
-        return {"value": entry(*order["arguments"])}
+        return {"value": entry(*map(json.loads, order["arguments"]))}
     if order["kind"] == "together":
         execute_source(order["code"], "check.py", namespace)
         return {"token": order["token"]}

@@ -35,7 +35,7 @@ class Subprocess:
         if isinstance(test, ScriptTest):
             source, stdin = self.program.source, test.stdin
         elif isinstance(test, CallTest):
-            called = f"{test.entry}(*json.loads({json.dumps(json.dumps(test.arguments))}))"
+            called = f"{test.entry}(*map(json.loads, {test.arguments!r}))"
             source, stdin = (
                 f"{self.program.source}\nimport json\nprint({token!r} + json.dumps({called}))",
                 "",

@@ -60,6 +60,13 @@ async def test_a_function_may_return_what_it_worked_with(graders, program, value
     assert await score(graders, program, "code-functional", returns(other)) == 0
 
 
+@pytest.mark.parametrize("given", [LONG, f"[1, {LONG}]", f'{{"n": -{LONG}}}'])
+async def test_a_function_may_be_given_long_numbers(graders, given):
+    data = {"entry": "f", "tests": [{"input": given, "output": f"[{given}]"}]}
+    assert await score(graders, "def f(n): return [n]", "code-functional", data) == 1
+    assert await score(graders, "def f(n): return [n, n]", "code-functional", data) == 0
+
+
 async def test_a_script_may_print_and_read_long_numbers(graders):
     data = {"tests": [{"input": LONG, "output": LONG}]}
     assert await score(graders, "print(int(input()))", "code-stdin", data) == 1

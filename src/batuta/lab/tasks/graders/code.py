@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterable
@@ -198,7 +197,7 @@ def call_cases(data: Any) -> tuple[CodeCase, ...]:
     allowed = read_tolerance(data)
     return tuple(
         CodeCase(
-            CallTest(data["entry"], tuple(map(json.loads, test["input"].splitlines()))),
+            CallTest(data["entry"], tuple(test["input"].splitlines())),
             parse_value(test["output"]),
             allowed,
         )
