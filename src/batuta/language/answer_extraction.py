@@ -17,8 +17,10 @@ _MARKER = (
 )
 _MARKERS = re.compile(rf"(?:{_MARKER}(?:\s*+(?:assistant|model|user)(?=\s*+(?:\Z|<)))?+\s*+)++")
 """Markers one behind another. What follows them is no part of it: each is then read once."""
-DOUBTFUL = "\u2753\u2754\u26a0\u26d4\u274c\u274e\U0001f914\U0001f44e\U0001f6ab\U0001f937"
-"""Emoji that express denial or doubt."""
+DOUBTFUL = (
+    "\u2717\u2718\u2753\u2754\u26a0\u26d4\u274c\u274e\U0001f914\U0001f44e\U0001f6ab\U0001f937"
+)
+"""Crosses and emoji that express denial or doubt."""
 _SIGN = (
     rf"(?>(?![{DOUBTFUL}])[\u2728\u2b50\u2605\u263a\u2764\u2757\u203c\u26a1\u2600"
     r"\U0001f1e6-\U0001f1ff\U0001f300-\U0001f6ff\U0001f900-\U0001faff]"

@@ -263,6 +263,14 @@ async def test_a_concluding_sentence_may_have_its_value_in_bold(graders, grader,
 
 
 @pytest.mark.parametrize(
+    "answer", ["So **x = 12**.", "So x = **12**.", "x = __12__", "*x* = *12*", "So **x** = **12**."]
+)
+async def test_a_whole_answer_may_have_its_value_in_bold(graders, answer):
+    assert await score(graders, "math", answer, "12") == 1
+    assert await score(graders, "math", answer, "13") == 0
+
+
+@pytest.mark.parametrize(
     "value", ["**13**", "not **12**", "**-12**", "about **12**", "**12** or **13**", "**12", "12**"]
 )
 async def test_bold_makes_no_other_value_right(graders, value):

@@ -194,6 +194,10 @@ def test_an_answer_that_is_read_for_a_record_keeps_its_point(reply, answer):
         ("|x|", "x"),
         ("A ∩ B", "A ∪ B"),
         ("p ∨ q", "p ∧ q"),
+        ("Answer: 12 ❌", "12"),
+        ("The answer is **12** 👎.", "12"),
+        ("12 ✗", "12"),
+        ("Answer: 12 ⚠️", "12"),
     ],
 )
 async def test_no_grader_reads_past_a_mark_that_changes_what_is_meant(pool, answer, target):

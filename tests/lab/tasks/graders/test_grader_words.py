@@ -21,6 +21,8 @@ pytestmark = pytest.mark.anyio
         ("#### 18.5", "18", 0),
         ("#### Step 3\nIt is more.\n\\boxed{7}", "7", 1),
         ("\\boxed{073}", "73", 1),
+        (f"Answer: **{'7' * 600}**", "7" * 600, 1),
+        (f"Answer: {'7' * 600}8", "7" * 600, 0),
         ("\\boxed{-12}", "12", 0),
         ("\\boxed{x = 18}", "18", 1),
         ("\\boxed{18 \\text{ dollars}}", "18", 1),

@@ -131,6 +131,8 @@ class FreeFormGrader:
             return Grade(0.0, None, "no answer, or its box is cut")
         if reason := limit_violation(found):
             return Grade(0.0, found[:MAX_SHOWN], reason)
+        if statements.ends_in_doubt(found) and not statements.ends_in_doubt(target):
+            return Grade(None, found, OTHER_WORDS)
         right = compare_short_answers(found, target)
         wanted, given = normalize_latex(target), normalize_latex(found)
         if (

@@ -10,6 +10,7 @@ from batuta.lab.tasks.graders import forms, units
 from batuta.lab.tasks.graders.latex import normalize_latex
 from batuta.lab.tasks.graders.limits import MAX_SHOWN
 from batuta.lab.tasks.graders.numbers import parse_number
+from batuta.lab.tasks.graders.statements import ends_in_doubt
 from batuta.lab.tasks.plain_numbers import plain_digits, read_plain_number
 from batuta.language import answer_extraction
 
@@ -31,7 +32,9 @@ class IntegerGrader:
     async def grade(self, answer: str, target: str) -> Grade:
         """Return the grade of `answer`."""
         found = answer_extraction.final_answer(answer)
-        given = None if found is None else parse_integer(found)
+        if found is not None and found.strip(_MARKS) == target:  # of any length
+            return Grade(1.0, found[:MAX_SHOWN], "right")
+        given = None if found is None or ends_in_doubt(found) else parse_integer(found)
         if given is None:
             return Grade(0.0, found and found[:MAX_SHOWN], "no integer is given as the answer")
         right = given == parse_integer(target)

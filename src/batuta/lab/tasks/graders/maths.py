@@ -136,7 +136,10 @@ _SAME = re.compile(
     r"\s*(?:or|i\.?e\.?,?|that is,?|equivalently|=|\\approx|\\simeq|about|approx(?:imately)?\.?)\s*"
 )
 _REMARK = re.compile(r"[a-zA-Z]{3,}(?:[ ,'-]+[a-zA-Z]+)*|(?:since|as|because)\b[^()]*")
-_UNSAFE = re.compile(r"\b(?:or|not|if|unless|and|maybe|possibly|when|no)\b|\\text", re.IGNORECASE)
+_UNSAFE = re.compile(
+    r"\b(?:or|not|if|unless|and|maybe|possibly|when|no|wrong|incorrect|false)\b|\\text",
+    re.IGNORECASE,
+)
 _LONGEST = 300
 
 
@@ -248,13 +251,14 @@ def find_maths_answer(text: str) -> str | None:
         return as_text(data)
     if answer_extraction.has_box(shown):
         return answer_extraction.boxed_answer(shown)
+    plain = answer_extraction.without_emphasis(shown)
     return (
         answer_extraction.tagged_answer(shown)
         or answer_extraction.answer_after_hashes(shown)
         or stated_value(shown)
         or answer_extraction.concluded_formula(shown)
-        or concluded_value(answer_extraction.without_emphasis(shown))
-        or answer_extraction.bare_answer(shown)
+        or concluded_value(plain)
+        or answer_extraction.bare_answer(plain)
     )
 
 

@@ -141,6 +141,14 @@ POSSIBLE_RETRACTION = re.compile(
 )
 
 
+_DOUBTFUL_END = re.compile(rf"\S\s*+[{DOUBTFUL}]\ufe0f?[\s.!*_`]*\Z")
+
+
+def ends_in_doubt(text: str) -> bool:
+    """Tell whether a cross, or an emoji that denies or doubts, stands behind an answer."""
+    return _DOUBTFUL_END.search(text) is not None
+
+
 def first_sentence(text: str) -> str:
     """Return `text` up to the end of its sentence or line."""
     return SENTENCE_END.split(text, maxsplit=1)[0]
