@@ -299,7 +299,7 @@ def test_without_the_folder_of_recorded_sets_only_the_one_that_comes_with_batuta
     ("pool", "words"),
     [
         ("real.toml", "there is no system 'opera'; choose among: cello, "),
-        ("nowhere.toml", "'opera' is no method, nor the name of a worker: "),
+        ("nowhere.toml", "'opera' is no method, and whether it is a worker cannot be told: "),
     ],
 )
 def test_an_unknown_system_is_named_before_what_the_pool_may_not_do(tmp_path, pool, words):

@@ -140,7 +140,9 @@ async def _open_subject(
         odd = next((name for name in wanted.system_names if not is_method(name)), None)
         if odd is None:
             raise
-        raise ConfigError(f"{odd!r} is no method, nor the name of a worker: {error}") from None
+        raise ConfigError(
+            f"{odd!r} is no method, and whether it is a worker cannot be told: {error}"
+        ) from None
     check_systems(wanted.system_names, subject)
     _check_pool_size(wanted, subject)
     check_simulated_questions(
