@@ -24,7 +24,7 @@ from batuta.gateway.telemetry.spans import (
 )
 from store.strategies import make_run
 
-from .live_server import HI, PRICE, Serving, scripted_state
+from .live_server import HI, PRICE, Serving, scripted_state, stored
 
 SECRET = "the-secret-question"
 ASK = {"model": "batuta-ultra", "messages": [{"role": "user", "content": SECRET}]}
@@ -89,6 +89,18 @@ async def test_the_first_word_of_a_stream_is_timed_once():
         await server.frames(model="batuta-ultra")
         found = await samples(server)
     assert value(found, "first_token_seconds_count", model="batuta-ultra") == 1
+
+
+async def test_no_first_word_is_timed_of_an_answer_that_nobody_waits_for(store):
+    clients = {"ada": ScriptedClient(lambda _: "one two three", chunk=3)}
+    async with Serving(scripted_state(clients, store=store), background=True) as server:
+        for told in ({}, {"stream": True}):
+            body = {"model": "worker/ada", "input": "x", "background": True, **told}
+            async with server.http.post("/v1/responses", json=body) as response:
+                await response.read()
+        await stored(store, 2)
+        found = await samples(server)
+    assert not [name for name, _ in found if name == "batuta_first_token_seconds_count"]
 
 
 @pytest.mark.parametrize(

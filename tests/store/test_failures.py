@@ -37,6 +37,16 @@ async def test_a_file_that_is_no_database(path):
     assert path.read_bytes() == b"hello, world. " * 1000
 
 
+async def test_an_emptied_file_is_told_before_it_is_taken_for_new(path, caplog):
+    for told in (0, 0, 1):  # made, opened again, emptied
+        if told:
+            path.write_bytes(b"")
+        async with Store(path) as store:
+            assert await store.list() == []
+        assert len(caplog.messages) == told
+    assert f"{path} is empty and taken for new" in caplog.text
+
+
 async def test_a_folder_in_place_of_the_file(tmp_path):
     await opening(tmp_path, "cannot be opened: check that it is a file")
 

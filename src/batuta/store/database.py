@@ -6,6 +6,7 @@ SQLite and PostgreSQL both have `INSERT … ON CONFLICT`, SQLAlchemy for each of
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import re
 import sqlite3
@@ -59,6 +60,8 @@ from batuta.store.postgres import (
 if TYPE_CHECKING:
     from sqlalchemy.dialects import postgresql, sqlite
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+_LOG = logging.getLogger(__name__)
 
 BUSY_MS = 5_000
 """How long SQLite waits for another writer before it says `locked`."""
@@ -512,6 +515,7 @@ def _create_file(url: URL, synchronous: str) -> None:
     """Open the file once, make it if need be, and switch it to WAL."""
     path = Path(str(url.database))
     try:
+        _warn_if_emptied(path)
         make_private_file(path)
         with closing(sqlite3.connect(path)) as connection:
             set_pragmas(connection, None, synchronous=synchronous)
@@ -520,6 +524,17 @@ def _create_file(url: URL, synchronous: str) -> None:
         raise StoreError(f"{path} cannot be opened or made: {error.strerror or error}") from error
     except sqlite3.Error as error:
         raise explain_error(error, url) from error
+
+
+def _warn_if_emptied(path: Path) -> None:
+    """Log a sentence if the file is there and holds nothing, which SQLite takes for a new one."""
+    with suppress(FileNotFoundError):
+        if path.is_file() and not path.stat().st_size:
+            _LOG.warning(
+                "%s is empty and taken for new: if runs, keys and spending were kept there, "
+                "restore it from a backup",
+                path,
+            )
 
 
 def insert_statement(dialect: str, table: Table) -> sqlite.Insert | postgresql.Insert:

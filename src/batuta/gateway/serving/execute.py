@@ -413,7 +413,9 @@ class RunService:
                 hooks=RunHooks(
                     run_id=prepared.run_id,
                     model=served.name,
-                    emit=self._metrics.time_first_token(served.name, emit),
+                    emit=self._metrics.time_first_token(served.name, emit)
+                    if prepared.call.stream
+                    else emit,
                     recorder=recorder,
                     funds=self._funds_of(prepared),
                     guarded=prepared.guarded,

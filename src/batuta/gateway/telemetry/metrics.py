@@ -22,13 +22,14 @@ from prometheus_client.registry import Collector
 from batuta.clients.resilience import BreakerState, WorkerHealth
 from batuta.core import (
     Cost,
+    Delta,
     Event,
     EventHandler,
     Failure,
     MalformedPlan,
     Round,
-    RoundPlanned,
     Run,
+    RunFinished,
     StepDelta,
     StepRun,
     Usage,
@@ -258,25 +259,29 @@ class _CountedMetrics(Collector):
 
 @final
 class _FirstTokenTimer:
-    """Hears a run until the first word of its last step."""
+    """Hears a run until a reader is shown a word of its answer, at the run's end if not before."""
 
     def __init__(self, first: _Histogram, model: str, emit: EventHandler) -> None:
         self._first = first
         self._model = model
         self._emit = emit
         self._started_at = perf_counter()
-        self._last: int | None = None
+        self._is_timed = False
 
     async def on_event(self, event: Event) -> None:
-        match event:
-            case RoundPlanned(planned=Round(workflow=workflow)) if workflow is not None:
-                self._last = len(workflow) - 1
-            case StepDelta(index=index, delta=delta) if index == self._last and delta.text:
-                self._first.observe(perf_counter() - self._started_at, self._model)
-                self._last = None
-            case _:
-                pass
+        if not self._is_timed:
+            match event:
+                case StepDelta(is_answer=True, delta=Delta(text=text)) if text:
+                    self._note()
+                case RunFinished(answer=answer) if answer:
+                    self._note()
+                case _:
+                    pass
         await self._emit(event)
+
+    def _note(self) -> None:
+        self._is_timed = True
+        self._first.observe(perf_counter() - self._started_at, self._model)
 
 
 @final
