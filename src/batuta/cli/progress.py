@@ -21,9 +21,12 @@ from rich.progress import (
 from batuta.core.formatting import format_bytes
 from batuta.rendering.console import open_console
 
+QUIET_SECONDS = 60.0
+"""The seconds after which a log says again how far a task is, however little was done."""
+
 
 class ProgressBars(Progress):
-    """Bars; where they cannot be drawn, in a log, a line at every tenth of the way."""
+    """Bars; where they cannot be drawn, in a log, a line at every tenth of the way and minute."""
 
     format_amount: Callable[[float], str] = "{:g}".format
     """Says how much is done, in a log."""
@@ -33,10 +36,16 @@ class ProgressBars(Progress):
         (task,) = (one for one in self.tasks if one.id == task_id)
         before = _completed_tenths(task)
         super().update(task_id, **fields)
-        if not self.console.is_terminal and _completed_tenths(task) > before:
-            seconds = round(task.elapsed or 0)
+        if self.console.is_terminal:
+            return
+        seconds = task.elapsed or 0.0
+        if (
+            _completed_tenths(task) > before
+            or seconds >= task.fields.get("told", 0) + QUIET_SECONDS
+        ):
+            super().update(task_id, told=seconds)
             done, total = map(self.format_amount, (task.completed, task.total or 0))
-            how_far = f"{done}/{total}  {seconds} s"
+            how_far = f"{done}/{total}  {seconds:.0f} s"
             self.console.print(f"{task.description}  {how_far}  {task.fields['status']}".rstrip())
 
 

@@ -98,3 +98,12 @@ def test_others_are_asked(names, simulated, allowed):
 def test_the_sentence_names_the_questions_the_pool_and_the_way_out():
     with pytest.raises(ConfigError, match=r"world2:roads .* pool\.toml .*--pool world2"):
         check_simulated_questions(["own.jsonl", "world2:roads"], "pool.toml", simulated=False)
+
+
+async def test_tune_asks_simulated_workers_about_their_own_world(tmp_path, command_line):
+    command = ("tune", "--pool", "world2:5", "--calls", "300", "--stages", "calibrate")
+    foretold = await start(command_line, tmp_path, (*command, "--check"))
+    assert foretold.returncode == 0 and "; world2: " in foretold.stdout
+    done = await start(command_line, tmp_path, command)
+    assert done.returncode == 0
+    assert "batuta ask --pool world2:5 --conductor" in done.stdout

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from batuta.cli.json_output import print_json
 from batuta.cli.options import format_example, with_option_groups
+from batuta.cli.progress import open_progress_bars
 from batuta.clients import HttpTransport
 from batuta.config.conductors import PATTERN_PREFIX
 from batuta.config.load import load_config
@@ -66,21 +67,21 @@ def show_forecast(loaded: LoadedConfig, questions: TuneQuestions, forecast: dict
         console.print(f"without a price, counted as dear: {', '.join(forecast['unpriced'])}")
 
 
-def show_result(found: dict[str, Any], out: Path, *, simulated: bool) -> None:
-    """Write what came of it."""
+def show_result(found: dict[str, Any], out: Path, *, pool: str | None) -> None:
+    """Write what came of it; `pool` names simulated workers, and is None for real ones."""
     console = open_console(highlight=False, soft_wrap=True)
     for line in found["recommendation"]["why"]:
-        console.print(line)
+        console.print(line, soft_wrap=False)
     for line in found["confidence"]:
-        console.print(f"how sure: {line}")
+        console.print(f"how sure: {line}", soft_wrap=False)
     spent = found["spent"]
     console.print(f"spent: {spent['calls']:,} calls, ${spent['usd']:.4f}")
     console.print(f"report: {out / 'report.html'}")
-    if simulated:
+    if pool is not None:
         ultra = found["recommendation"]["ultra"] or ""
         pattern = ultra.removeprefix(PATTERN_PREFIX) if ultra.startswith(PATTERN_PREFIX) else ""
         conductor = pattern or out / "selector"
-        console.print(f"try it: batuta ask --pool rehearsal --conductor {conductor} QUESTION")
+        console.print(f"try it: batuta ask --pool {pool} --conductor {conductor} QUESTION")
     else:
         console.print(f"use it: batuta serve --pool {out / 'batuta.toml'}")
 
@@ -133,7 +134,9 @@ async def _tune_workflows(options: TuneOptions) -> dict[str, Any]:
             if name is not None and name not in loaded.pool:
                 known = suggest_names(name, (worker.id for worker in loaded.pool))
                 raise ConfigError(f"there is no worker {name!r} to be the {role}; {known}")
-        questions = await _open_all_questions(options.questions)
+        # Simulated workers know the questions of their world alone, so these are what they get.
+        world = (options.pool or "").partition(":")[0] if loaded.simulated else None
+        questions = await _open_all_questions(options.questions, world)
         parts = split_questions(questions.tasks, questions.family, options.questions.seed)
         settings = _tune_settings(options, loaded, questions)
         if settings.last is not TuneStage.JUDGE:
@@ -148,13 +151,16 @@ async def _tune_workflows(options: TuneOptions) -> dict[str, Any]:
         )
 
 
-async def _open_all_questions(wanted: TuneQuestionOptions) -> TuneQuestions:
-    """Return the questions that are named, and those of served runs; without names these alone."""
+async def _open_all_questions(wanted: TuneQuestionOptions, otherwise: str | None) -> TuneQuestions:
+    """Return the questions that are named, and those of served runs; without names these alone.
+
+    `otherwise` names the questions if there are neither names nor runs; None: a general mix.
+    """
     from batuta.lab.evals.judged_runs import read_judged_runs  # noqa: PLC0415 - loads numpy
     from batuta.lab.tune.opening import add_served_questions, open_questions  # noqa: PLC0415 - same
 
     if wanted.from_runs is None:
-        return open_questions(wanted.tasks, wanted.limit, wanted.seed)
+        return open_questions(wanted.tasks or otherwise, wanted.limit, wanted.seed)
     found = await read_judged_runs(wanted.from_runs)
     _write_notice(str(found))
     named = wanted.tasks is not None
@@ -232,11 +238,12 @@ async def _run_tuning(
         concurrency=where.concurrency, executor=where.executor, processes=where.workers,
         journal=where.journal,
     ) as (runner, budget):  # fmt: skip
-        console = open_console(stderr=True)
+
+        def spent() -> str:
+            return f"{runner.meter.calls:,} calls, ${budget.usd:.4f}"
 
         def report(stage: str, found: str) -> None:
-            spent = f"{runner.meter.calls:,} calls, ${budget.usd:.4f}"
-            console.print(f"{stage:9}  {found}  [{spent}]", highlight=False)
+            bars.console.print(f"{stage:9}  {found}  [{spent()}]", highlight=False)
 
         context = TuneContext(
             parts=parts,
@@ -246,16 +253,22 @@ async def _run_tuning(
             used_minutes=start_clock(),
             report=report,
         )
-        result = await run_tuning(context)
-        found = describe_tuning(result, parts, settings, runner.meter)
-        written = selectors_of(found, result).values()
-        served = {selector.name: system for system, selector in written}
-        sure = await fit_tuned_confidence(context, served)
+        with open_progress_bars() as bars:
+            task = bars.add_task("% of the budget", total=100, status="")
+            runner.meter.after_call = lambda: bars.update(
+                task, completed=min(int(100 * context.spent_share()), 100), status=spent()
+            )
+            result = await run_tuning(context)
+            found = describe_tuning(result, parts, settings, runner.meter)
+            written = selectors_of(found, result).values()
+            served = {selector.name: system for system, selector in written}
+            sure = await fit_tuned_confidence(context, served)
     found |= {"confidence": sure.describe()}
     fitted = sure.text if sure.stored.conductors else ""
     _write_results(options, found, result, parts, fitted=fitted, simulated=loaded.simulated)
     if not options.output.json:
-        show_result(found, options.output.out, simulated=loaded.simulated)
+        pool = options.pool if loaded.simulated else None
+        show_result(found, options.output.out, pool=pool)
     return found
 
 

@@ -43,7 +43,7 @@ class TuneQuestionOptions:
         typer.Option(
             help="FILE.jsonl of your own, a benchmark (batuta tasks list), rehearsal, or a record "
             "(recorded:SET/PART, recorded:FILE), which costs nothing; without it a general mix of "
-            "reasoning-gym."
+            "reasoning-gym, and for simulated workers questions of their world."
         ),
     ] = None
     from_runs: Annotated[

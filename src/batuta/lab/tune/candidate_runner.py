@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from hashlib import blake2b
@@ -125,6 +125,8 @@ class CallMeter:
         """True once no call is made any more: only what was replied is told again."""
         self.broken: StoreError | None = None
         """Why calls cannot be written down any more, such as a full disk; then none is made."""
+        self.after_call: Callable[[], None] = lambda: None
+        """Called after each distinct call; shows how far the tuning is."""
 
     @property
     def calls(self) -> int:
@@ -161,6 +163,7 @@ class CallMeter:
             self._replies[key] = reply
             self.usage += reply.usage
             self.cost += Cost(usd_of(reply.usage, reply.cost, self._unknown))
+            self.after_call()
         except StoreError as error:
             self.broken = error
             raise LimitReachedError("calls", str(self.calls), str(self.calls)) from error
