@@ -527,3 +527,16 @@ def test_in_a_log_a_run_without_a_workflow_has_no_spinner(batuta):
     run = re.findall(r"run_\w+", done.stderr)[0]
     shown = batuta("runs", "show", run)
     assert done.returncode == 4 and "writing the workflow" not in done.stderr + shown.stdout
+
+
+def test_a_command_does_not_look_for_garbage_on_its_way_out(batuta, tmp_path):
+    program = (
+        "import atexit, gc, sys; sys.argv[1:] = ['--version']\n"
+        "atexit.register(lambda: print('frozen', gc.get_freeze_count() > 10_000))\n"
+        "from batuta.cli import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path, env=batuta.env, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "frozen True" in done.stdout

@@ -6,6 +6,7 @@ A command is imported when it is used: `--version` needs no database.
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import re
 import signal
@@ -341,6 +342,7 @@ def main() -> None:
         code, sentence = message
     if sentence:
         write_error(f"batuta: {sentence}\n")
+    gc.freeze()  # who ends need not look for garbage: with torch loaded that takes seconds
     sys.exit(termination.code_of(code))
 
 
