@@ -3,6 +3,7 @@
 import io
 import json
 import shutil
+import struct
 
 import pytest
 import torch
@@ -36,6 +37,7 @@ def run(tmp_path):
         save_file({"a": torch.ones(40), "b": torch.ones(3, 3)}, place / "model.safetensors")
         torch.save({"state": torch.ones(100)}, place / "optimizer.pt")
         torch.save({"chance": 1}, place / "rng_state.pth")
+        torch.save({"last_epoch": step}, place / "scheduler.pt")
         (place / "config.json").write_text('{"model_type": "qwen2"}')
         (place / "trainer_state.json").write_text(json.dumps({"global_step": step}))
     return folder
@@ -57,12 +59,15 @@ def become_folder(path):
     path.mkdir()
 
 
+PARTS = {"optimizer.pt": "optimiser", "scheduler.pt": "schedule", "rng_state.pth": "random state"}
 DAMAGES = {f"cut-{n}": cut(n) for n in range(10)} | {
     "zeros": lambda path: path.write_bytes(bytes(path.stat().st_size)),
     "folder": become_folder,
 }
 MISSING = {"missing": lambda path: path.unlink()}
 FLIPPED = {"flipped": flip}
+UTF_16 = {"utf-16": lambda path: path.write_text(path.read_text(), encoding="utf-16")}
+EMPTY = {"no tensor": lambda path: path.write_bytes(struct.pack("<Q", 2) + b"{}")}
 
 
 @pytest.mark.parametrize(
@@ -70,11 +75,16 @@ FLIPPED = {"flipped": flip}
     [
         pytest.param(name, spoil, id=f"{name}-{kind}")
         for name, more in {
-            "model.safetensors": MISSING,
+            "model.safetensors": {**MISSING, **EMPTY},
             "optimizer.pt": {**MISSING, **FLIPPED},
-            "rng_state.pth": {},
-            "config.json": {},
-            "trainer_state.json": {**MISSING, "other": lambda path: path.write_text(OTHER)},
+            "scheduler.pt": MISSING,
+            "rng_state.pth": MISSING,
+            "config.json": UTF_16,
+            "trainer_state.json": {
+                **MISSING,
+                **UTF_16,
+                "other": lambda path: path.write_text(OTHER),
+            },
         }.items()
         for kind, spoil in (DAMAGES | more).items()
     ],
@@ -85,7 +95,7 @@ def test_a_damaged_checkpoint_is_passed_over_in_a_sentence(run, capsys, name, sp
     spoil(run.checkpoints / "checkpoint-4" / name)
     assert last_checkpoint(run).name == "checkpoint-2"
     said = capsys.readouterr().err
-    part = "optimiser" if name.startswith("optimizer") else name.partition(".")[0]
+    part = PARTS.get(name, name.partition(".")[0])
     assert "checkpoint-4 is passed over" in said and (name in said or part in said)
     assert said.count("\n") == 1
     shutil.rmtree(run.checkpoints / "checkpoint-2")

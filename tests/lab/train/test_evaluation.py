@@ -192,7 +192,13 @@ def test_a_checkpoint_that_is_not_there_is_named_with_those_that_are(tmp_path, n
     folder = RunFolder(tmp_path)
     for step in (2, 10):
         (folder.checkpoints / f"checkpoint-{step}").mkdir(parents=True)
-        for file in ("trainer_state.json", "model.txt", "optimizer.txt"):
+        for file in (
+            "trainer_state.json",
+            "model.txt",
+            "optimizer.txt",
+            "scheduler.txt",
+            "rng_state.txt",
+        ):
             text = json.dumps({"global_step": step})
             (folder.checkpoints / f"checkpoint-{step}" / file).write_text(text)
     (folder.checkpoints / "checkpoint-9").mkdir()  # one whose writing was cut off

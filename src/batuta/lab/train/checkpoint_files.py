@@ -16,6 +16,13 @@ from batuta.lab.train.fit_checkpoint import DAMAGE
 STATE_FILE = "trainer_state.json"
 _WRITTEN_BY_DEEPSPEED = "global_step*"
 """The name of a folder with both weights and optimiser state."""
+_PARTS = (
+    ("model", "*model*"),
+    ("optimiser", "optimizer*"),
+    ("schedule", "scheduler*"),  # without it, transformers begins with a new optimiser too
+    ("random state", "rng_state*"),
+)
+"""The parts of a checkpoint, and the names of their files or folders."""
 
 
 def checkpoint_damage(path: Path) -> str | None:
@@ -61,7 +68,7 @@ def _find_damage(path: Path) -> Iterator[str]:
     if not _is_state(path):  # it is written last
         yield f"{STATE_FILE} is missing or damaged, or of another step"
     if not any(path.glob(_WRITTEN_BY_DEEPSPEED)):
-        for part, pattern in (("model", "*model*"), ("optimiser", "optimizer*")):
+        for part, pattern in _PARTS:
             if not any(path.glob(pattern)):
                 yield f"its {part} is missing"
     for file in sorted(path.rglob("*")):
@@ -73,7 +80,7 @@ def _find_damage(path: Path) -> Iterator[str]:
 def _is_state(path: Path) -> bool:
     """Tell whether the trainer's state exists and names the same step as the folder."""
     try:
-        step = json.loads((path / STATE_FILE).read_bytes())["global_step"]
+        step = json.loads((path / STATE_FILE).read_text(encoding="utf-8"))["global_step"]
     except (OSError, ValueError, LookupError, TypeError):
         return False
     return str(step) == path.name.rpartition("-")[2]
@@ -81,7 +88,7 @@ def _is_state(path: Path) -> bool:
 
 def _is_json(file: Path) -> bool:
     try:
-        json.loads(file.read_bytes())
+        json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
     return True
@@ -106,7 +113,7 @@ def _is_safetensors(file: Path) -> bool:
                 return False
             header = json.loads(opened.read(length))
         ends = [one["data_offsets"][1] for name, one in header.items() if name != "__metadata__"]
-        return size == 8 + length + max(ends, default=0)
+        return bool(ends) and size == 8 + length + max(ends)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError):
         return False
 
