@@ -17,10 +17,14 @@ from pathlib import Path
 
 from batuta.core import Task
 from batuta.lab.tasks.datasets.loader import load_tasks
+from batuta.lab.tasks.datasets.short_answers import ANSWER_LINE
 
 HERE = Path(__file__).parent
 DRAW = HERE / "questions.json"
 SEED = 20261127
+ASKED = "End with a line such as `Answer: the answer`."
+"""How the questions of BBH ended when they were fixed and first asked. Eleven of the 150 judged answers of
+qwen-1.5b repeat its words; they stay as they are until the whole record is made anew."""
 JUDGED = 150
 LEARNED = 120
 UNSEEN_BBH = 3
@@ -98,7 +102,7 @@ def as_row(name: str, task: Task) -> dict[str, object]:
     """Return a task as a row of a task file; its first tag is the set."""
     row: dict[str, object] = {
         "id": str(task.id),
-        "question": task.question,
+        "question": task.question.replace(ANSWER_LINE, ASKED),
         "answer": task.target,
         "grader": task.grader,
         "tags": [name, *task.tags],

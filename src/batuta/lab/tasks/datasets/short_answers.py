@@ -13,6 +13,9 @@ from batuta.lab.tasks.datasets.dataset import LETTERS, MultipleChoiceQuestion, a
 from batuta.lab.tasks.datasets.maths import integer_answer
 from batuta.lab.tasks.datasets.rows import Row
 
+ANSWER_LINE = "End with a line that begins with `Answer:` and gives your answer."
+"""It shows no example: small models gave `Answer: the answer` back, word for word."""
+
 
 def convert_mmlu(row: Row) -> MultipleChoiceQuestion:
     """Convert a question of MMLU."""
@@ -87,7 +90,7 @@ def convert_bbh(row: Row) -> Task:
     if letter := _LETTER.fullmatch(answer):
         form, target, grader = "Answer with the letter of one option.", letter[1], "choice"
     else:
-        form, digits = "End with a line such as `Answer: the answer`.", whole_number(answer)
+        form, digits = ANSWER_LINE, whole_number(answer)
         target, grader = (answer, "exact") if digits is None else (digits, "integer")
     return Task(
         id=id_,
@@ -103,7 +106,7 @@ def convert_simple_qa(row: Row) -> Task:
     question, tags = str(row["problem"]).strip(), ("simpleqa", *_find_topic(row.get("metadata")))
     return Task(
         id=TaskId(f"simpleqa/{text_digest(question)}"),
-        question=f"{question}\n\nEnd with a line such as `Answer: the answer`.",
+        question=f"{question}\n\n{ANSWER_LINE}",
         target=answer_text(row["answer"]),
         grader="freeform",
         tags=tags,

@@ -6,7 +6,7 @@ A YAML file has worked examples, a template, defaults, and the questions:
       {examples}
 
       Question: {question}
-      End with a line `Answer: the answer`.
+      End with a line that begins with `Answer:` and gives your answer.
     example_template: "Question: {question}\nAnswer: {answer}"
     examples:
       - {question: "What is 2 + 3?", answer: 5}
