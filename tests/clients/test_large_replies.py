@@ -50,15 +50,15 @@ async def complete(body):
 
 
 @pytest.mark.parametrize(
-    "body",
+    "made",
     [
-        whole(logprobs={"content": [{**TOKEN, "top_logprobs": [TOKEN] * 20}] * 4000}),
-        whole("sun 😀 " * 2_500_000),
+        lambda: whole(logprobs={"content": [{**TOKEN, "top_logprobs": [TOKEN] * 20}] * 4000}),
+        lambda: whole("sun 😀 " * 2_500_000),
     ],
     ids=["values", "text"],
 )
-async def test_a_large_reply_does_not_hold_the_loop(body):
-    reply, longest = await complete(body)
+async def test_a_large_reply_does_not_hold_the_loop(made):
+    reply, longest = await complete(made())
     assert reply.text and longest < LONGEST
 
 

@@ -147,16 +147,16 @@ async def test_a_picture_is_seen_in_every_dialect(store):
 
 
 HOSTILE = {
-    "bomb.docx": documents.docx_bomb(),
-    "entities.docx": documents.entity_bomb(),
-    "foreign.docx": documents.foreign_entity(),
-    "parts.docx": documents.many_parts(),
-    "shared.xlsx": documents.shared_bomb(),
-    "nested.docx": documents.zipped(word__document=documents.docx_bomb()),
-    "lying.docx": documents.lying_zip(),
-    "broken.docx": b"PK\x03\x04 and no more",
-    "broken.pdf": b"%PDF-1.4 nothing",
-    "bomb.pdf": documents.pdf_bomb(),
+    "bomb.docx": documents.docx_bomb,
+    "entities.docx": documents.entity_bomb,
+    "foreign.docx": documents.foreign_entity,
+    "parts.docx": documents.many_parts,
+    "shared.xlsx": documents.shared_bomb,
+    "nested.docx": lambda: documents.zipped(word__document=documents.docx_bomb()),
+    "lying.docx": documents.lying_zip,
+    "broken.docx": lambda: b"PK\x03\x04 and no more",
+    "broken.pdf": lambda: b"%PDF-1.4 nothing",
+    "bomb.pdf": documents.pdf_bomb,
 }
 
 
@@ -177,7 +177,7 @@ async def test_a_file_of_which_nothing_is_read_is_one_sentence(store, dialect):
 @pytest.mark.parametrize("name", HOSTILE)
 async def test_bombs_are_kept_and_never_unpacked(store, name):
     async with serving(store) as server:
-        status, made = await upload(server, name, HOSTILE[name])
+        status, made = await upload(server, name, HOSTILE[name]())
         assert status == 200
         path, body = asking("chat", made["id"])
         status, _, got = await server.post(path, json={"model": "worker/ada", **body})
@@ -561,7 +561,7 @@ async def test_office_files_are_sent_with_the_request(store, dialect):
             status, _, said = await server.post(path, json={"model": "worker/ada", **body})
             assert status == 200, said
         for name in ("bomb.docx", "broken.docx", "lying.docx"):
-            path, body = sending(dialect, name, WORD, HOSTILE[name])
+            path, body = sending(dialect, name, WORD, HOSTILE[name]())
             status, _, said = await server.post(path, json={"model": "worker/ada", **body})
             assert status == 400 and f"{name} is not read" in said["error"]["message"]
         path, body = sending(dialect, "no.docx", WORD, b"plain words")

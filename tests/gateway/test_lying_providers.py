@@ -207,38 +207,46 @@ for _ in range(400):
     NESTED = {"token": "a", "logprob": -1.0, "top_logprobs": [NESTED]}
 CALL = {"id": "c", "type": "function", "function": {"name": ["f"], "arguments": "{}"}}
 ANSWERS = {
-    "a page": http(b"<html>", "text/html"),
-    "no type": http(b"{}", ""),
-    "json as text": http(whole(), "text/plain"),
-    "events for a whole answer": events(chunk("Fine."), END, DONE),
-    "a redirect": http(b"", "text/html", "location: http://169.254.169.254/", status="302 Found"),
-    "no content": http(b"", status="204 No Content"),
-    "half": http(whole())[:-9],
-    "nothing": b"",
-    "no http": b"SSH-2.0-OpenSSH\r\n\r\n",
-    "a longer length": b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 999\r\n\r\n{}",
-    "a negative length": b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: -9\r\n\r\n{}",
-    "NaN": http(b'{"choices": [{"message": {"content": "x"}}], "usage": {"prompt_tokens": NaN}}'),
-    "deep": http(DEEP),
-    "a list": http(b"[]"),
-    "a number": http(b"7"),
-    "no choices": http({"choices": []}),
-    "text of another type": http(whole(content={"a": 1})),
-    "a tool without a name": http(whole(tool_calls=[CALL])),
-    "a gzip bomb": http(bomb(100), "application/json", "content-encoding: gzip"),
-    "no gzip": http(whole(), "application/json", "content-encoding: gzip"),
-    "a header of a megabyte": http(whole(), "application/json", "x-a: " + "a" * 1_000_000),
-    "40 MB": http(b" " * 40_000_000),
-    "a status of its own": http(b"{}", status="999 Odd"),
-    "an error that is none": http({"error": [["x"]]}),
-    "an error of a megabyte": http(b"x" * 1_000_000, status="500 No"),
+    "a page": lambda: http(b"<html>", "text/html"),
+    "no type": lambda: http(b"{}", ""),
+    "json as text": lambda: http(whole(), "text/plain"),
+    "events for a whole answer": lambda: events(chunk("Fine."), END, DONE),
+    "a redirect": lambda: http(
+        b"", "text/html", "location: http://169.254.169.254/", status="302 Found"
+    ),
+    "no content": lambda: http(b"", status="204 No Content"),
+    "half": lambda: http(whole())[:-9],
+    "nothing": lambda: b"",
+    "no http": lambda: b"SSH-2.0-OpenSSH\r\n\r\n",
+    "a longer length": lambda: (
+        b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 999\r\n\r\n{}"
+    ),
+    "a negative length": lambda: (
+        b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: -9\r\n\r\n{}"
+    ),
+    "NaN": lambda: http(
+        b'{"choices": [{"message": {"content": "x"}}], "usage": {"prompt_tokens": NaN}}'
+    ),
+    "deep": lambda: http(DEEP),
+    "a list": lambda: http(b"[]"),
+    "a number": lambda: http(b"7"),
+    "no choices": lambda: http({"choices": []}),
+    "text of another type": lambda: http(whole(content={"a": 1})),
+    "a tool without a name": lambda: http(whole(tool_calls=[CALL])),
+    "a gzip bomb": lambda: http(bomb(100), "application/json", "content-encoding: gzip"),
+    "no gzip": lambda: http(whole(), "application/json", "content-encoding: gzip"),
+    "a header of a megabyte": lambda: http(whole(), "application/json", "x-a: " + "a" * 1_000_000),
+    "40 MB": lambda: http(b" " * 40_000_000),
+    "a status of its own": lambda: http(b"{}", status="999 Odd"),
+    "an error that is none": lambda: http({"error": [["x"]]}),
+    "an error of a megabyte": lambda: http(b"x" * 1_000_000, status="500 No"),
 }
 
 
 @pytest.mark.parametrize("name", ANSWERS)
 async def test_an_answer_that_is_none_is_told_in_a_sentence(store, name, caplog):
     caplog.set_level(logging.ERROR)
-    async with Liar(ANSWERS[name]) as liar, lied_to(store, liar) as (server, bucket):
+    async with Liar(ANSWERS[name]()) as liar, lied_to(store, liar) as (server, bucket):
         with watched_steps() as steps:
             status, _, body = await server.post(json={"model": "worker/ada", "messages": HI})
         assert status == 200 or body["error"]["code"] != "server_error", body
@@ -257,30 +265,30 @@ def tool_call(number):
 
 
 STREAMS = {
-    "more after the end": (chunk("Fine."), END, DONE, chunk("More."), DONE),
-    "another id every time": (chunk("Fi", ident="a"), chunk("ne.", ident="b"), END, DONE),
-    "no end": (chunk("Fine."),),
-    "an end alone": (DONE,),
-    "10 MB at once": (chunk("Fine." + "x" * 10_000_000), END, DONE),
-    "no event": (b"Fine.\n\n",),
-    "half an event": (chunk("Fine."), b"data: {"),
-    "an event that is none": (chunk("Fine."), b"data: []\n\n", DONE),
-    "usage twice": (chunk("Fine.", usage={"prompt_tokens": 10**14}), END, DONE),
-    "usage missing": (chunk("Fine."), chunk(finish="stop"), DONE),
-    "an index of any kind": (chunk("Fine."), b'data: {"choices":[{"index":"a"}]}\n\n', END, DONE),
-    "a tool without a name": (b'data: {"choices":[{"delta":{"tool_calls":[{"id":[],"function":{"name":{}}}]}}]}\n\n', END, DONE),
-    "probabilities without end": (b"data: " + json.dumps({"choices": [{"delta": {}, "logprobs": {"content": [NESTED]}}]}).encode() + b"\n\n", END, DONE),
-    "a thousand tools and more": tuple(tool_call(number) for number in range(20_000)),
-    "10 MB of comments": (chunk("Fine."), b": keep\n\n" * 1_250_000, END, DONE),
-    "200,000 words": (chunk("word ") * 200_000, END, DONE),
-    "bytes of no encoding": (b'data: {"choices":[{"delta":{"content":"\xff\xfe"}}]}\n\n', END, DONE),
+    "more after the end": lambda: (chunk("Fine."), END, DONE, chunk("More."), DONE),
+    "another id every time": lambda: (chunk("Fi", ident="a"), chunk("ne.", ident="b"), END, DONE),
+    "no end": lambda: (chunk("Fine."),),
+    "an end alone": lambda: (DONE,),
+    "10 MB at once": lambda: (chunk("Fine." + "x" * 10_000_000), END, DONE),
+    "no event": lambda: (b"Fine.\n\n",),
+    "half an event": lambda: (chunk("Fine."), b"data: {"),
+    "an event that is none": lambda: (chunk("Fine."), b"data: []\n\n", DONE),
+    "usage twice": lambda: (chunk("Fine.", usage={"prompt_tokens": 10**14}), END, DONE),
+    "usage missing": lambda: (chunk("Fine."), chunk(finish="stop"), DONE),
+    "an index of any kind": lambda: (chunk("Fine."), b'data: {"choices":[{"index":"a"}]}\n\n', END, DONE),
+    "a tool without a name": lambda: (b'data: {"choices":[{"delta":{"tool_calls":[{"id":[],"function":{"name":{}}}]}}]}\n\n', END, DONE),
+    "probabilities without end": lambda: (b"data: " + json.dumps({"choices": [{"delta": {}, "logprobs": {"content": [NESTED]}}]}).encode() + b"\n\n", END, DONE),
+    "a thousand tools and more": lambda: tuple(tool_call(number) for number in range(20_000)),
+    "10 MB of comments": lambda: (chunk("Fine."), b": keep\n\n" * 1_250_000, END, DONE),
+    "200,000 words": lambda: (chunk("word ") * 200_000, END, DONE),
+    "bytes of no encoding": lambda: (b'data: {"choices":[{"delta":{"content":"\xff\xfe"}}]}\n\n', END, DONE),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", STREAMS)
 async def test_a_stream_that_is_none_ends_in_a_sentence(store, name, caplog):
     caplog.set_level(logging.ERROR)
-    async with Liar(events(*STREAMS[name])) as liar, lied_to(store, liar) as (server, bucket):
+    async with Liar(events(*STREAMS[name]())) as liar, lied_to(store, liar) as (server, bucket):
         with watched_steps() as steps:
             frames = await server.frames(model="worker/ada")
         assert steps.longest < 0.5
