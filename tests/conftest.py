@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import tempfile
+from functools import cache
 from itertools import islice
 from pathlib import Path
 
@@ -69,21 +70,22 @@ def pytest_collection_modifyitems(items):
     """Each test has its tier: `unit` by its folder, `long` by its mark, and else `integration`."""
     for item in items:
         if item.get_closest_marker("long") is None:
-            item.add_marker("unit" if folder_of(item) in UNIT_FOLDERS else "integration")
+            item.add_marker("unit" if folder_of(item.path) in UNIT_FOLDERS else "integration")
     yield  # other plugins leave out what was not asked for
     if workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
         items[:] = divide_among_workers(items, workers)
 
 
-def folder_of(item):
-    """The folder of a test: the innermost that is costly, else the first under tests/ or tests/lab/.
+@cache
+def folder_of(path):
+    """The folder of a test's file: the innermost that is costly, else the first under tests/ or tests/lab/.
 
-    For those that are in none, and for others, its file.
+    For those that are in none, and for others, the file.
     """
     here = Path(__file__).parent
-    if not item.path.is_relative_to(here):
-        return item.path
-    parts = item.path.relative_to(here).parts
+    if not path.is_relative_to(here):
+        return path
+    parts = path.relative_to(here).parts
     costly = next((name for name in reversed(parts[:-1]) if name in COSTLY), None)
     return costly or parts[parts[0] == "lab"]
 
@@ -97,7 +99,7 @@ def divide_among_workers(items, workers):
     """
     folders = {}
     for item in items:
-        folders.setdefault(folder_of(item), []).append(item)
+        folders.setdefault(folder_of(item.path), []).append(item)
     costly = [folders.pop(name) for name in COSTLY if name in folders]
     fronts = [[item for folder in costly[n::workers] for item in folder] for n in range(workers)]
     rest = iter([item for folder in folders.values() for item in folder])

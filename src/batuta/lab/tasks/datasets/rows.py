@@ -11,7 +11,6 @@ import hashlib
 import importlib
 import io
 import json
-import re
 import sys
 import zlib
 from collections.abc import Generator, Iterator, Mapping
@@ -93,9 +92,10 @@ ROW_FAULTS = (KeyError, IndexError, TypeError, ValueError, AttributeError, Overf
 
 _HEAD = 4
 """The bytes of a file that tell its encoding."""
-_LONG_NUMBER = re.compile(rb"\d{19}")
-"""Matches digits that may be an integer beyond 64 bits, which orjson reads as a float."""
-_NO_NUMBERS = (b"NaN", b"Infinity")
+_AS_ZEROS = bytes.maketrans(b"123456789", b"0" * 9)
+_LONG_NUMBER = b"0" * 19
+"""So many digits may be an integer beyond 64 bits, which orjson reads as a float. All digits are
+made zeros first: to look for them by a pattern took a third of the time of reading a record."""
 _LONGEST_FIELD = 1 << 28
 
 _PIECE_BYTES = 1 << 16
@@ -167,8 +167,8 @@ def parse_json(data: bytes) -> Any:
     encoding = json.detect_encoding(data)
     if encoding != "utf-8":
         data = data.decode(encoding).encode()
-    plain = _LONG_NUMBER.search(data) is None and not any(name in data for name in _NO_NUMBERS)
-    if plain:
+    is_odd = b"NaN" in data or b"Infinity" in data or _LONG_NUMBER in data.translate(_AS_ZEROS)
+    if not is_odd:
         return orjson.loads(data)
     try:
         return json.loads(data, parse_int=_read_integer)
