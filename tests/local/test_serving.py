@@ -307,7 +307,7 @@ def test_a_server_that_is_told_to_end_ends_while_it_answers(told):
     address = str(server.stderr.readline()).partition("/v1 serves")[0]
     stories = tell_long_stories(address)
     server.send_signal(told)
-    server.wait(60)
+    assert server.wait(60) == 0
     server.stderr.close()
     for story in stories:
         story.close()

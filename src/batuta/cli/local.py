@@ -31,7 +31,7 @@ from batuta.rendering.terminal import write_error, write_output
 app = typer.Typer(
     help="Small language models for this machine: fetch them, serve them.", no_args_is_help=True
 )
-END_SECONDS = 3
+END_SECONDS = 8
 """Seconds for an orderly end, after which the server is gone in any case."""
 DEFAULT_PORT = 8080
 """The port at which `discover` looks for llama.cpp."""

@@ -18,6 +18,8 @@ from batuta.local.llama_backends import LOOPBACK, ServingOptions, start_backend
 
 MAX_BODY = 32 << 20
 """Bytes of a request."""
+_LAST_SECONDS = 1.0
+"""Seconds that answers have to end when the server does."""
 _HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "content-encoding"}
 """Headers of one connection, which are not passed on."""
 
@@ -40,10 +42,13 @@ async def serve_models(
     Raises:
         ConfigError: the port is taken, llama.cpp is not here, or it cannot load a file.
     """
-    async with AsyncExitStack() as stack:
-        front = _ModelRouter(files, options, stack)
+    # llama.cpp ends last, when nobody reads what it writes: it waits for answers that are read.
+    async with AsyncExitStack() as backends, AsyncExitStack() as stack:
+        front = _ModelRouter(files, options, backends)
         stack.push_async_callback(front.session.close)
-        runner = web.AppRunner(front.build_app(), handler_cancellation=True)
+        runner = web.AppRunner(
+            front.build_app(), handler_cancellation=True, shutdown_timeout=_LAST_SECONDS
+        )
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
         site = web.TCPSite(runner, LOOPBACK, port)
