@@ -10,6 +10,7 @@ from batuta.core import AcceptedAnswer, Pool, Step, Worker, WorkerId, Workflow
 from batuta.errors import WorkflowError
 from batuta.language import parse_workflow, render_workflow
 from batuta.language.examples import worked_examples
+from batuta.language.literal import read_list
 
 POOL = Pool(tuple(Worker(id=WorkerId(f"w{n}"), model="m") for n in range(7)))
 
@@ -254,6 +255,23 @@ def test_bare_words_keep_their_blanks():
     assert isinstance(found, Workflow)
     assert [step.subtask for step in found.steps] == ["solve the question", "check it 2 times"]
     assert [step.access for step in found.steps] == [(), (0,)]
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("solve the\nquestion, check\u00a0it", ["solve the\nquestion", "check\u00a0it"]),
+        (f"solve {'a' * 40} now, b", [f"solve {'a' * 40} now", "b"]),
+        (
+            "über alles, Решить задачу, 检查\u3000它",
+            ["über alles", "Решить задачу", "检查\u3000它"],
+        ),
+        ('say "yes" or no, `check` it', ["say yes or no", "check it"]),
+        ("'a' 'b', \"c\"\n\"d\"", ["ab", "cd"]),
+    ],
+)
+def test_white_space_of_any_kind_stays_between_bare_words(text, read):
+    assert read_list(f"[{text}]", 0)[0] == read
 
 
 @pytest.mark.parametrize(

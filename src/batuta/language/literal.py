@@ -25,7 +25,7 @@ MAX_DEPTH = 4
 
 _SPACE = re.compile(r"[\s`]*")
 _NUMBER = re.compile(r"[+-]?\d{1,9}(?:\.0+)?(?![\w.])")
-_WORD = re.compile(r"[A-Za-z_]\w{0,31}(?:[ \t]+\w{1,32}(?![\w\"'\u201c\u2018]))*")
+_WORD = re.compile(r"[^\W\d]\w*+(?:\s++\w++(?![\"'\u201c\u2018]))*")
 _PREFIX = re.compile(r"([rRuU]?)(\"\"\"|'''|[\"'\u201c\u201d\u2018\u2019\u201e\u201a])")
 _CLOSING_QUOTES = {
     "\u201c": "\u201d",
@@ -65,8 +65,8 @@ def read_list(text: str, start: int) -> tuple[list[LiteralValue], int]:
         WorkflowError: no such list, as something else is inside.
     """
     stack: list[list[LiteralValue]] = [[]]
-    position = start + 1
-    comma = True
+    position = end = start + 1
+    comma, bare = True, False
     while True:
         position = _skip_blanks(text, position)
         head = text[position : position + 1]
@@ -85,17 +85,24 @@ def read_list(text: str, start: int) -> tuple[list[LiteralValue], int]:
             stack.append([])
             position, comma = position + 1, True
         else:
+            was_bare, bare = bare, _PREFIX.match(text, position) is None
+            blank = " " if (bare or was_bare) and position > end else ""
             value, position = _read_scalar(text, position)
-            _append_value(stack[-1], value, after_comma=comma)
-            comma = False
+            _append_value(stack[-1], value, blank, after_comma=comma)
+            end, comma = position, False
 
 
-def _append_value(into: list[LiteralValue], value: str | int, *, after_comma: bool) -> None:
-    """Append the value; two strings with no comma between them are one, as in Python."""
+def _append_value(
+    into: list[LiteralValue], value: str | int, blank: str, *, after_comma: bool
+) -> None:
+    """Append the value; two strings with no comma between them are one, as in Python.
+
+    `blank` is what joins them: a bare word keeps the blank beside it.
+    """
     if after_comma or not into:
         into.append(value)
     elif isinstance(into[-1], str) and isinstance(value, str):
-        into[-1] += value
+        into[-1] += blank + value
     else:
         raise WorkflowError("a comma is missing in a list")
 
