@@ -56,7 +56,7 @@ NOT_NUMBERS = ["nan", "inf", "-inf"]
 @pytest.mark.parametrize(
     "change",
     [
-        "optimiser.group=1", "optimiser.temperature=0", "optimiser.temperature=-1",
+        "optimiser.group=1", "rejection.group=1", "optimiser.temperature=0", "optimiser.temperature=-1",
         "optimiser.clip=0", "optimiser.betas=[0.9, 1.0]", "optimiser.kl=-0.1",
         "optimiser.weight_decay=-1", "optimiser.entropy=-1", "optimiser.vllm_memory=1.5",
         "optimiser.threads=0", "policy.lora.rank=0", "policy.lora.dropout=1", "policy.network.layers=0",

@@ -327,8 +327,8 @@ class RejectionSettings(_Section):
     writes, in a fifth of the time."""
     questions: PositiveInt = 2000
     """Questions per round."""
-    group: PositiveInt = 16
-    """Workflows sampled for each question."""
+    group: int = Field(default=16, ge=2)
+    """Workflows sampled for each question; at least two, as one alone has no weight."""
     shorter: float = Field(default=1.0, ge=1)
     """A right workflow's worth is divided by this factor for every call beyond the shortest right
     one of its question."""
