@@ -72,10 +72,11 @@ def train_by_itself(
         seed=seed,
     )
     settings = _override_chosen(settings, changes)
-    held, clock = draw_kept_back(settings), StageClock(minutes, began, monotonic)
-    plan = require_time(settings, held, clock)
     console = open_console(stderr=True)
     _print_choice(console, rows, changes)
+    console.print("measuring how long a step takes here")
+    held, clock = draw_kept_back(settings), StageClock(minutes, began, monotonic)
+    plan = require_time(settings, held, clock)
     console.print(
         f"fitting takes {plan.step_seconds:.2f} s a step here with {plan.network.layers} layers of "
         f"{plan.network.hidden}; it is measured again when the search has ended",

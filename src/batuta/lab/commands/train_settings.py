@@ -60,7 +60,7 @@ def with_executor(changes: list[str] | None, executor: str | None) -> list[str]:
 
 
 def require_packages() -> None:
-    """Make sure that the `[train]` extra is there, and keep its libraries quiet.
+    """Make sure that the `[train]` extra is there, keep its libraries quiet, say that they load.
 
     Raises:
         ConfigError: a package is missing.
@@ -69,6 +69,7 @@ def require_packages() -> None:
     for name in REQUIRED_PACKAGES:
         if find_spec(name) is None:
             raise ConfigError(f"training needs {name}; install it: {install_hint('train')}")
+    write_error("batuta: loading the libraries of training\n")
 
 
 @contextmanager

@@ -172,7 +172,7 @@ def require_time(settings: TrainSettings, held: Sequence[Task], clock: StageCloc
     wanted = clock.used + max(fitting, _LEAST_SEARCH / END_SEARCH)
     if wanted > 60 * clock.minutes:
         raise ConfigError(
-            f"{clock.minutes:g} minutes are too short here: it took {clock.used:.0f} s to begin, "
+            f"--minutes {clock.minutes:g} is too short here: it took {clock.used:.0f} s to begin, "
             f"and a step of fitting a small network takes {plan.step_seconds:.2f} s, of which at "
             f"least {LEAST_STEPS} are needed; allow --minutes {math.ceil(wanted / 6) / 10:g}"
         )
