@@ -73,6 +73,12 @@ class TestFiles:
         assert open_tasks(str(path), 10, 3).calibration == ()
         assert found.name == "own.jsonl" and found.uses_task_graders
 
+    def test_what_is_measured_does_not_calibrate_in_other_letters_either(self, tmp_path):
+        texts = ("Add 1 and 2.", "Add 3 and 4.", "ADD 1 AND 2!", "add  3 and 4", "Add 5 and 6.")
+        path = write(tmp_path / "own.jsonl", *({"question": q, "answer": 1} for q in texts))
+        found = open_tasks(str(path), 2, 2)
+        assert [task.question for task in found.calibration] == ["Add 5 and 6."]
+
     def test_a_family_is_the_first_tag(self, tmp_path):
         lines = ({"question": "a?", "answer": 1}, {"question": "b?", "answer": 1, "tags": ["geo"]})
         found = open_tasks(str(write(tmp_path / "own.jsonl", *lines)), 2, 0)
@@ -104,6 +110,15 @@ class TestBenchmarks:
         assert open_tasks("gsm8k", 10, 20, files=[copy]).tasks == found.tasks
         assert open_tasks("gsm8k", 10, 20, seed=1, files=[copy]).tasks != found.tasks
         assert open_tasks("gsm8k", 100, 20, files=[copy]).calibration == ()
+
+    def test_what_is_measured_does_not_calibrate_in_other_letters_either(self, tmp_path):
+        texts = [f"{word} {n} and {n}." for n in range(20) for word in ("Add", "ADD")]
+        rows = [{"question": text, "answer": "So.\n#### 1"} for text in texts]
+        found = open_tasks("gsm8k", 20, 20, files=[write(tmp_path / "gsm8k.jsonl", *rows)])
+        asked, others = (
+            {task.question.casefold() for task in part} for part in (found.tasks, found.calibration)
+        )
+        assert others and not asked & others
 
     def test_a_family_is_the_part_of_the_benchmark(self, tmp_path):
         row = {"question": "Which?", "choices": ["a", "b"], "answer": 0, "subject": "anatomy"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from random import Random
 
@@ -12,6 +13,7 @@ from batuta.errors import ConfigError, SourceError
 from batuta.lab.evals.grading import AnswerGrader, grade_by_task
 from batuta.lab.task_sources import TASK_SOURCES, find_source_grader
 from batuta.lab.tasks import datasets
+from batuta.lab.tasks.question_keys import text_key
 
 
 def task_family(task: Task) -> str:
@@ -27,7 +29,7 @@ class TaskSet:
     name: str
     tasks: tuple[Task, ...]
     calibration: tuple[Task, ...]
-    """Questions for calibration, none of them in `tasks`; may be empty."""
+    """Questions for calibration, none of them in `tasks`, in whatever letters; may be empty."""
     grade: AnswerGrader = grade_by_task
     family: Callable[[Task], str] = task_family
     split: str = ""
@@ -70,12 +72,21 @@ def open_tasks(
     if not asked:
         raise SourceError(f"there is no question of {name} in {', '.join(map(str, files)) or name}")
     if datasets.is_task_file(name):
-        return TaskSet(
-            name=Path(name).name, tasks=tuple(asked[:limit]), calibration=tuple(asked[limit:wanted])
-        )
-    Random(f"{seed} {name}").shuffle(asked)
-    rest = tuple(asked[limit:wanted])
-    return TaskSet(name=name, tasks=tuple(asked[:limit]), calibration=rest, family=_benchmark_part)
+        name, family = Path(name).name, task_family
+    else:
+        Random(f"{seed} {name}").shuffle(asked)
+        family = _benchmark_part
+    tasks = tuple(asked[:limit])
+    others = _other_questions(tasks, asked[limit:], calibration)
+    return TaskSet(name=name, tasks=tasks, calibration=others, family=family)
+
+
+def _other_questions(
+    tasks: Sequence[Task], candidates: Sequence[Task], count: int
+) -> tuple[Task, ...]:
+    """Return the first candidates whose words are not those of a task in other letters."""
+    known = {text_key(task.question) for task in tasks}
+    return tuple(islice((t for t in candidates if text_key(t.question) not in known), count))
 
 
 def _benchmark_part(task: Task) -> str:
