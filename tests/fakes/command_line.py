@@ -136,9 +136,17 @@ class CommandLine:
 
     def start(self, *args, env):
         """As `run`, here, of a process that goes on."""
+        return self._start_here(args, env, None, ("stderr",))
+
+    def start_file(self, path, *args, env):
+        """As `start`, of `python path *args`; what it writes to stdout is heard with its stderr."""
+        return self._start_here((str(path), *args), env, RUN_FILE, ("stdout", "stderr"))
+
+    def _start_here(self, args, env, code, heard):
         reads, writes = os.pipe()
-        files = [os.devnull, os.devnull, f"/proc/{os.getpid()}/fd/{writes}"]
-        wanted = {"args": args, "cwd": str(Path.cwd()), "env": env, "files": files, "code": None, "stays": True}  # fmt: skip
+        pipe = f"/proc/{os.getpid()}/fd/{writes}"
+        files = [pipe if name in heard else os.devnull for name in ("stdin", "stdout", "stderr")]
+        wanted = {"args": args, "cwd": str(Path.cwd()), "env": dict(env), "files": files, "code": code, "stays": True}  # fmt: skip
         pid = self._start(json.dumps(wanted).encode())
         os.close(writes)
         return Started(pid, Said(reads), self)

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 
 from batuta.errors import StoreError
 from batuta.jobs import JobState, open_jobs
+from fakes.command_line import loaded_program
 from fakes.openai import FakeOpenAI
 from fakes.server import KEY
 
@@ -49,13 +49,13 @@ class Process:
     """The process that runs jobs, for the length of a block."""
 
     def __init__(self, folder, provider, *jobs):
-        self.command = [sys.executable, str(PROCESS), str(folder), provider.url, *jobs]
+        self.words = (PROCESS, str(folder), provider.url, *jobs)
 
     async def __aenter__(self):
         environ = {**os.environ, "PROVIDER_KEY": KEY}
-        self.inner = await anyio.open_process(self.command, env=environ, stderr=None)
+        self.inner = loaded_program().start_file(*self.words, env=environ)
         with anyio.fail_after(60):
-            assert await self.inner.stdout.receive() == b"ready\n"
+            assert await self.inner.stderr.receive() == b"ready\n"
         return self
 
     async def __aexit__(self, *_):
