@@ -1,22 +1,15 @@
 """A job that ends its process is not run for ever, and takes no other job with it."""
 
-import subprocess
-import sys
+import os
 from pathlib import Path
 
 DYING = Path(__file__).parent / "dying.py"
 
 
-def test_what_has_twice_not_returned_fails_alone(tmp_path):
+def test_what_has_twice_not_returned_fails_alone(tmp_path, command_line):
     ends = []
     for _ in range(6):
-        ran = subprocess.run(
-            [sys.executable, DYING, tmp_path],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        ran = command_line.run_file(DYING, str(tmp_path), cwd=tmp_path, env=os.environ)
         ends.append(ran.returncode)
         if ran.returncode != 9:
             break
