@@ -241,6 +241,7 @@ def test_a_tools_long_description_and_a_subtask_are_one_line():
 def test_a_worker_reads_what_others_wrote_in_their_places(text):
     def outer(said):
         (message,) = worker_messages(Question.of("q"), FLOW, 1, (finished_round(FLOW, [said]),))
+        assert message.role is Role.USER
         return outside(message.text, RESPONSE)
 
     around, inside = outer(text)
