@@ -92,6 +92,15 @@ def test_a_file_without_one_score_says_which_runs_were_left_out(tmp_path):
         import_outcomes("lm-eval", [tmp_path], "m")
 
 
+def test_a_run_whose_score_is_no_share_is_named(tmp_path):
+    rows = [harness(0, 1.0), harness(7, 34.2)]
+    (tmp_path / "samples_sums.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(SourceError) as caught:
+        import_outcomes("lm-eval", [tmp_path], "m")
+    said = f"the runs of sums/7 in {tmp_path} cannot be used: a score of 34.2 is not in [0, 1]"
+    assert str(caught.value) == said
+
+
 def test_nan_in_a_file_of_outcomes_is_ungraded_or_unknown(tmp_path):
     row = {"question": "q", "workers": {"m": {"scores": [1, NAN], "usd": [NAN, 0.5]}}}
     path = tmp_path / "own.jsonl"

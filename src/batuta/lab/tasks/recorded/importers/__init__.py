@@ -71,15 +71,20 @@ def import_outcomes(kind: str, paths: Sequence[Path], worker: str = "") -> Outco
         raise SourceError(f"there is no format {kind!r}; choose among: {', '.join(FORMATS)}")
     collector = OutcomeCollector()
     files = tuple(_find_files(paths, FORMATS[kind].endings))
+    named = ", ".join(map(str, paths))
     try:
         FORMATS[kind].read(files, collector, worker)
-        for row in collector.rows():
-            parse_outcome_line(row)
     except ROW_FAULTS as error:
-        named = ", ".join(map(str, paths))
         raise SourceError(f"{named} is not in the format of {kind}: {error!r}") from None
+    for row in collector.rows():
+        try:
+            parse_outcome_line(row)
+        except ROW_FAULTS as error:
+            cause = error if isinstance(error, ValueError) else repr(error)
+            raise SourceError(
+                f"the runs of {row.get('id', 'a question')} in {named} cannot be used: {cause}"
+            ) from None
     if not collector.facts:
-        named = ", ".join(map(str, paths))
         if collector.left_out:
             raise SourceError(f"{named} has no run with a score: {describe_left_out(collector)}")
         raise SourceError(f"{named} has no runs in the format of {kind}: {FORMATS[kind].about}")
