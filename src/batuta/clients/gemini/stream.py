@@ -196,17 +196,22 @@ class GeminiStreamAccumulator:
             raise ErrorReply(stated)
         if not chunk.get("candidates"):
             take_foreign(self._usage, chunk, _COUNTS)
-        for candidate in chunk.get("candidates") or ():
-            number = as_count(candidate.get("index"))
-            if number not in self._candidates:
-                check_choices(len(self._candidates) + 1)
-                self._candidates[number] = _CandidateAccumulator(number, self._asked)
-            deltas += self._candidates[number].add_candidate(candidate)
+        for candidate in sorted(chunk.get("candidates") or (), key=_place_of):
+            deltas += self._candidate(_place_of(candidate)).add_candidate(candidate)
         return deltas
+
+    def _candidate(self, number: int) -> _CandidateAccumulator:
+        known = self._candidates.get(number)
+        if known is None:
+            check_choices(len(self._candidates) + 1)
+            # A lone one may have another index: the order in which they began is what counts.
+            known = _CandidateAccumulator(len(self._candidates), self._asked)
+            self._candidates[number] = known
+        return known
 
     def result(self) -> ProviderReply:
         """Return the reply as far as it has come."""
-        replies = [self._candidates[each].reply(self._model) for each in sorted(self._candidates)]
+        replies = [candidate.reply(self._model) for candidate in self._candidates.values()]
         blocked = Finish.CONTENT_FILTER if self._is_blocked else Finish.STOP
         first = replies[0] if replies else Reply(text="", model=self._model, finish=blocked)
         if self._is_blocked:
@@ -216,6 +221,10 @@ class GeminiStreamAccumulator:
             usage=parse_usage(self._usage),
             audio_input=_audio_tokens(self._usage),
         )
+
+
+def _place_of(candidate: Any) -> int:
+    return as_count(candidate.get("index"))
 
 
 _MOST_NESTED = 12
