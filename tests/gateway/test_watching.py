@@ -1,6 +1,8 @@
 """What an operator sees: metrics, logs and spans. Never content, never a key."""
 
 import logging
+import threading
+import time
 
 import anyio
 import orjson
@@ -245,6 +247,22 @@ async def test_spans_are_sent_under_the_callers_span():
 )
 def test_a_traceparent_that_cannot_be_read_is_none(given):
     assert parse_parent_span(given) is None
+
+
+def test_a_collector_that_hangs_does_not_keep_the_server_from_its_end():
+    hangs, is_asked = threading.Event(), threading.Event()
+
+    class Hanging(InMemorySpanExporter):
+        def shutdown(self):
+            is_asked.set()
+            hangs.wait(60)
+
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(Hanging()))
+    began = time.monotonic()
+    RunSpanExporter(provider).close(0.05)
+    assert is_asked.wait(60) and time.monotonic() - began < 30
+    hangs.set()
 
 
 async def test_traces_are_off_unless_a_collector_is_named():

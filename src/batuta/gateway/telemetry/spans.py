@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from threading import Thread
 from typing import TYPE_CHECKING, final
 
 from anyio import CancelScope
@@ -230,6 +231,10 @@ def _cost_attributes(usd: object, unpriced: int) -> dict[str, Value]:
 ENDPOINT_VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
 
+LAST_SECONDS = 2.0
+"""Seconds for the last spans: a collector that hangs must not keep a server from its end."""
+
+
 @final
 class RunSpanExporter:
     """Sends the spans of each run when it has ended, in batches and from a thread of its own."""
@@ -244,9 +249,11 @@ class RunSpanExporter:
         began = int(run.header.started * 1e9)
         self._send(spans_of(run, tenant), began, _parent_context(current_parent_span()))
 
-    def close(self) -> None:
-        """Send what is left."""
-        self._provider.shutdown()
+    def close(self, seconds: float = LAST_SECONDS) -> None:
+        """Send what is left, if the collector takes it within so many seconds. Blocks."""
+        sending = Thread(target=self._provider.shutdown, daemon=True)
+        sending.start()
+        sending.join(seconds)
 
     def _send(self, tree: SpanTree, began: int, context: Context | None) -> None:
         from opentelemetry.trace import SpanKind, Status, StatusCode, set_span_in_context  # noqa: PLC0415 - an extra, and only when used
@@ -284,7 +291,10 @@ async def open_span_exporter(environ: Mapping[str, str]) -> AsyncGenerator[RunSp
         what = f"{switch} is set and its library is missing: {install_hint('otel')}"
         raise ConfigError(what) from None
     name = environ.get("OTEL_SERVICE_NAME", "batuta")
-    provider = TracerProvider(resource=Resource.create({"service.name": name}))
+    provider = TracerProvider(
+        resource=Resource.create({"service.name": name}),
+        shutdown_on_exit=False,  # it would wait for the collector once more
+    )
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     traces = RunSpanExporter(provider)
     try:
