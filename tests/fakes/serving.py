@@ -9,6 +9,7 @@ import aiohttp
 import anyio
 
 from fakes.command_line import loaded_program
+from fakes.environ import NOWHERE
 
 ENDING_S = 15
 """Seconds that a server which takes no connections has to end by itself."""
@@ -20,7 +21,7 @@ class Server:
     def __init__(self, folder, *options, **environ):
         self.command = ["serve", "--port", "0", *options]
         self.starts_python = any(name.startswith("PYTHON") for name in environ)  # which reads them
-        self.environ = {**os.environ, "BATUTA_HOME": str(folder / "home"), **environ}
+        self.environ = {**os.environ, **NOWHERE, "BATUTA_HOME": str(folder / "home"), **environ}
         self.said = ""
         self.patience_s = 100
 

@@ -166,7 +166,16 @@ def test_questions_of_ones_own_are_asked_of_a_live_pool(tmp_path, monkeypatch, n
 @pytest.mark.parametrize("name", TASK_SOURCES)
 def test_a_simulated_world_is_asked(tmp_path, monkeypatch, name):
     found = evaluate(
-        tmp_path, monkeypatch, "--tasks", name, "--limit", "8", "--systems", "oracle,vote"
+        tmp_path,
+        monkeypatch,
+        "--pool",
+        name,
+        "--tasks",
+        name,
+        "--limit",
+        "8",
+        "--systems",
+        "oracle,vote",
     )
     assert found["oracle"]["accuracy"] > 0
 

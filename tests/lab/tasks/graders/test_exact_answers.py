@@ -206,6 +206,25 @@ async def test_no_grader_reads_past_a_mark_that_changes_what_is_meant(pool, answ
 
 
 @pytest.mark.parametrize(
+    "answer",
+    ["12 (wrong)", "Answer: 12 [incorrect].", "**12** (wrong!)", "The answer is 12. That is wrong.",
+     "12, that's wrong", "12 is not the answer", "12 is false.", "The answer is not 12", "It isn't **12**.",
+     "It is not equal to $12"],
+)  # fmt: skip
+async def test_an_integer_that_is_denied_in_words_is_no_answer(answer):
+    assert (await IntegerGrader().grade(answer, "12")).score == 0
+
+
+@pytest.mark.parametrize(
+    "answer",
+    ["There were 12 wrong answers", "12 wrong", "Not counting Sunday, the answer is 12", "12 (correct)",
+     "It is not 7. The answer is 12", "12 is not divisible by 5, so the answer is 12"],
+)  # fmt: skip
+async def test_a_word_that_denies_something_else_leaves_an_integer_as_it_is(answer):
+    assert (await IntegerGrader().grade(answer, "12")).score == 1
+
+
+@pytest.mark.parametrize(
     ("answer", "target"),
     [
         (".5", "0.5"),

@@ -20,6 +20,14 @@ _AMOUNT = re.compile(
 _REASON = re.compile(r"[.;:(]\s|\b(?:because|since|as|so)\b|,\s")
 _MARKS = " *_`"
 _CALCULATOR = re.compile(r"<<[^<>]*>>")
+_DENIED = re.compile(
+    # "It is not 12."
+    r"(?:\bnot|n['’]t)\s+(?:equal\s+to\s+)?[\s*_`$(]*+[-+−]?\d"
+    # "12 (wrong)", "12 is not the answer": behind a sign or a verb, as "12 wrong" may be a count.
+    r"|(?:[,.;:(\[–—-]\s*+(?:(?:which|that|it)(?:\s+|['’]s\s+))?(?:(?:is|was)\s+)?|\s(?:is|was)\s+)"
+    r"(?:not\s+(?:the\s+)?(?:answer|correct|right|true)|wrong|incorrect|false)[\s.!*_`)\]]*\Z",
+    re.IGNORECASE,
+)
 
 
 @final
@@ -34,7 +42,8 @@ class IntegerGrader:
         found = answer_extraction.final_answer(answer)
         if found is not None and found.strip(_MARKS) == target:  # of any length
             return Grade(1.0, found[:MAX_SHOWN], "right")
-        given = None if found is None or ends_in_doubt(found) else parse_integer(found)
+        is_said = found is not None and not ends_in_doubt(found) and not _DENIED.search(found)
+        given = parse_integer(found) if found is not None and is_said else None
         if given is None:
             return Grade(0.0, found and found[:MAX_SHOWN], "no integer is given as the answer")
         right = given == parse_integer(target)
