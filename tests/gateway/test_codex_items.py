@@ -229,7 +229,7 @@ async def test_a_stream_tells_that_a_refused_request_is_not_to_be_sent_again():
     assert events[-1]["response"]["error"]["code"] == "invalid_prompt"
 
 
-async def test_who_wants_a_socket_is_told_to_go_on_without():
+async def test_who_wants_a_socket_is_told_to_go_on_without(caplog):
     async with Serving(ada=ScriptedClient(lambda _: "hi")) as server:
         wanted = {"upgrade": "websocket", "connection": "upgrade"}
         async with server.http.get("/v1/responses", headers=wanted) as response:
@@ -237,6 +237,7 @@ async def test_who_wants_a_socket_is_told_to_go_on_without():
             assert "POST /v1/responses" in (await response.json())["error"]["message"]
         async with server.http.get("/v1/responses") as response:
             assert response.status == 405
+    assert "pgrade" not in caplog.text and "WebSocket" not in caplog.text
 
 
 SEARCH = {"type": "tool_search", "execution": "client", "description": "Finds tools.", "parameters": {"type": "object"}}  # fmt: skip

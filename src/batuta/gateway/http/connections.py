@@ -261,6 +261,9 @@ class GuardedProtocol(HttpToolsProtocol):
         self._running: RequestResponseCycle | None = None
         """The request that is answered, or was last; uvicorn's `cycle` was read last."""
 
+    def _unsupported_upgrade_warning(self) -> None:
+        """Log nothing: who wants a WebSocket is told in the answer, and no package is missing."""
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Take a place, or say that there is none."""
         super().connection_made(GatheredTransport(transport, self.loop))
