@@ -159,6 +159,10 @@ def walk(value: Any, pieces: list[str], counts: Counter[str], name: str = "") ->
         counts[kind] = max(counts[kind], value)
 
 
+MOST_BYTES = 1 << 25
+"""Of a body that is made by telling a part of it again and again."""
+
+
 # -- bends of the body ------------------------------------------------------------------------
 
 
@@ -182,7 +186,9 @@ def _dropped(random: Random, events: list[bytes], _: list[bytes]) -> list[bytes]
 
 def _many(random: Random, events: list[bytes], _: list[bytes]) -> list[bytes]:
     at = random.randrange(len(events))
-    return events[:at] + [events[at]] * random.choice((5, 300, 3000)) + events[at:]
+    times = random.choice((5, 300, 3000))
+    most = MOST_BYTES // (len(events[at]) or 1)  # a body without blank lines is one event
+    return events[:at] + [events[at]] * min(times, most) + events[at:]
 
 
 def _shuffled(random: Random, events: list[bytes], _: list[bytes]) -> list[bytes]:

@@ -23,11 +23,12 @@ def stated_usd(usage: Any) -> Decimal | None:
     if cost is None:
         return _read_usd(stated.get("cost_in_usd_ticks"), _TICKS)
     usd = _read_usd(cost)
-    if usd is None or stated.get("is_byok") is not True:
-        return usd
-    # OpenRouter's fee alone, as the model's provider is paid with a key of one's own.
     details = as_object(stated.get("cost_details"))
-    return usd + (_read_usd(details.get("upstream_inference_cost")) or 0)
+    upstream = _read_usd(details.get("upstream_inference_cost"))
+    if usd is None or upstream is None:
+        return usd
+    # With a key of one's own the cost is OpenRouter's fee alone; else it has all that is stated.
+    return usd + upstream if stated.get("is_byok") else max(usd, upstream)
 
 
 def _read_usd(value: Any, parts: int = 1) -> Decimal | None:

@@ -62,12 +62,14 @@ class Action:
     @property
     def failures(self) -> tuple[str, ...]:
         """A key of each result that failed; the same failure of the same tool has the same key."""
+        ends = [(one.call_id, _crop_ends(one.content)) for one in self.results]
+        failed = [(call_id, text) for call_id, text in ends if _says_failed(text)]
+        if not failed:
+            return ()
         names = {call.id: call.name for call in self.calls}
-        results = [(names.get(one.call_id, ""), _crop_ends(one.content)) for one in self.results]
         return tuple(
-            f"{name} {_digest_texts(_without_numbers(text))}"
-            for name, text in results
-            if _says_failed(text)
+            f"{names.get(call_id, '')} {_digest_texts(_without_numbers(text))}"
+            for call_id, text in failed
         )
 
     @property

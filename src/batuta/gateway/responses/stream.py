@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Protocol, final
 
-import anyio
 from starlette.types import Receive, Scope, Send
 
 from batuta.core import Event, Reply, Run, StepDelta
@@ -104,7 +104,7 @@ class ResponsesStreamRenderer:
         self._progress = RunProgress(prepared)
         self._trace = prepared.call.options.trace
         self._save = save
-        self._lock = anyio.Lock(fast_acquire=True)
+        self._lock = asyncio.Lock()
         self.response: Json | None = None
         """The response as it ended; None while it has not."""
 
