@@ -71,6 +71,10 @@ class ExecutorError(BatutaError):
     """The processes or machines that were to execute runs are lost."""
 
 
+class WorkerLostError(BatutaError):
+    """A worker that has answered does not any more; what is measured then says nothing."""
+
+
 class SourceError(BatutaError):
     """A benchmark's or a record's file that is missing, broken or cannot be fetched."""
 

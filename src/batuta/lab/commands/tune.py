@@ -94,7 +94,8 @@ def command(options: TuneOptions) -> None:
     best single worker. Every call is reserved before it is made and recorded after it, so a
     restart pays for nothing twice.
 
-    Exit codes: 0 done; 2 wrong use or a budget that is too small; 130 interrupted, run it again.
+    Exit codes: 0 done; 2 wrong use, a budget that is too small, or a worker that answers no more;
+    130 interrupted, run it again.
     """
     if options.questions.from_sessions is not None:
         from batuta.lab.commands.tune_sessions import tune_sessions  # noqa: PLC0415 - loads numpy

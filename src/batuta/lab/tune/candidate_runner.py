@@ -35,10 +35,17 @@ from batuta.core.conductor import NULL_LISTENER
 from batuta.engine import RunSettings, conduct
 from batuta.engine.confidence import ConfidenceModel, SampleSetting
 from batuta.engine.finalize import complete_reply
-from batuta.errors import LimitReachedError, StoreError
+from batuta.errors import (
+    BatutaError,
+    CircuitOpenError,
+    ClientError,
+    LimitReachedError,
+    StoreError,
+    WorkerLostError,
+)
 from batuta.lab.baselines import Solver, SolverContext
 from batuta.lab.evals.grading import AnswerGrader
-from batuta.lab.evals.outage import lost_reply, outage_reason
+from batuta.lab.evals.outage import SYSTEM_FAULT_CODES, lost_reply, outage_reason
 from batuta.lab.tasks.graders import grade_answer
 from batuta.lab.tune.library import (
     Candidate,
@@ -53,6 +60,10 @@ from batuta.usage import ZERO_COST, ZERO_USAGE, Price, usage_cost
 _SPREAD = 1009
 """The distance between the seeds of two questions, so that their repeated calls never share one."""
 
+
+MOST_FAILED = 8
+"""Calls that fail one after another until a worker that has answered before counts as lost: five
+until it is skipped, and those that are let through after 15, 30 and 60 seconds."""
 
 Entry = Candidate | Solver
 """Run workflows of the library, and methods to compare with them, on questions."""
@@ -123,8 +134,10 @@ class CallMeter:
         self.cost = ZERO_COST
         self.is_closed = False
         """True once no call is made any more: only what was replied is told again."""
-        self.broken: StoreError | None = None
-        """Why calls cannot be written down any more, such as a full disk; then none is made."""
+        self.broken: BatutaError | None = None
+        """Why no call is made any more: none can be written down, or a worker is lost."""
+        self._failed: dict[WorkerId, int] = {}
+        """The failures since its last reply, of each worker that has answered."""
         self.after_call: Callable[[], None] = lambda: None
         """Called after each distinct call; shows how far the tuning is."""
 
@@ -159,10 +172,11 @@ class CallMeter:
             raise LimitReachedError("calls", str(self.calls), str(self.calls))
         is_done = self._pending[key] = anyio.Event()
         try:
-            reply = await client.complete(request, listener)
+            reply = await self._ask(worker.id, client, request, listener)
             self._replies[key] = reply
             self.usage += reply.usage
             self.cost += Cost(usd_of(reply.usage, reply.cost, self._unknown))
+            self._failed[worker.id] = 0
             self.after_call()
         except StoreError as error:
             self.broken = error
@@ -171,6 +185,35 @@ class CallMeter:
             del self._pending[key]
             is_done.set()
         return reply
+
+    async def _ask(
+        self, worker: WorkerId, client: Client, request: Request, listener: CallListener
+    ) -> Reply:
+        """Return the client's reply, after the pauses in which a worker that failed is skipped.
+
+        Without them a short outage would take a whole tuning's questions away from it.
+        """
+        while True:
+            try:
+                return await client.complete(request, listener)
+            except CircuitOpenError as error:
+                if worker not in self._failed or self.broken is not None:
+                    raise
+                await anyio.sleep(error.retry_after or 1.0)
+            except ClientError as error:
+                self._count_failure(worker, error)
+                raise
+
+    def _count_failure(self, worker: WorkerId, error: ClientError) -> None:
+        """Count an outage; whoever never answered is left out by the calibration."""
+        if error.code in SYSTEM_FAULT_CODES or worker not in self._failed:
+            return
+        self._failed[worker] += 1
+        if self._failed[worker] >= MOST_FAILED and self.broken is None:
+            self.broken = WorkerLostError(
+                f"{worker} has answered none of {self._failed[worker]} calls one after another "
+                f"({error}); what was paid is kept: once it answers, the same command goes on"
+            )
 
 
 def usd_of(usage: Usage, cost: Cost, unknown: Price) -> Decimal:
@@ -248,6 +291,7 @@ class CandidateRunner:
 
         Raises:
             StoreError: what is paid cannot be written down any more.
+            WorkerLostError: a worker that has answered does not any more.
         """
         missing = {key: one for one in planned if (key := _score_key(*one)) not in self._known}
         found: dict[Key, CandidateResult] = {}
