@@ -7,6 +7,7 @@
     ├── StoreError                 the disk or the database                   (store)
     ├── SandboxError               no sandbox can be built here               (sandbox)
     ├── ExecutorError              the machines that were to run it are lost  (lab.executor)
+    ├── WorkerLostError            a worker that answered does not any more    (lab.tune)
     ├── SourceError                a benchmark's or a record's file           (lab.tasks)
     ├── DownloadError              a model's file that cannot be fetched      (local)
     └── ClientError                a model's API                              (clients)
