@@ -24,6 +24,7 @@ from batuta.core import (
     Step,
     Workflow,
 )
+from batuta.errors import WorkerLostError
 from batuta.lab import worlds
 from batuta.lab.train.conductor_training import train_conductor
 from batuta.lab.train.device import choose_attention
@@ -187,6 +188,32 @@ def test_a_step_that_nobody_could_judge_is_survived(tmp_path, random_policy):
     trainer.train()
     assert lines[0]["reward"] is None and lines[0]["outages"] == 1.0
     assert all(bool(p.isfinite().all()) for p in trainer.model.parameters())
+
+
+def test_workers_that_answer_no_more_end_the_training_and_a_short_outage_does_not(
+    tmp_path, random_policy
+):
+    trainer, lines = trainer_paying(tmp_path, random_policy, [None] * 8, steps=9)
+    with pytest.raises(WorkerLostError, match=r"3 steps one after another.*step 3 .*--resume"):
+        trainer.train()
+    assert len(lines) == 2
+
+    rewards = [None] * 8
+    outage = trainer_paying(tmp_path / "b", random_policy, rewards, steps=5)[0]
+    outage.add_callback(AnswersAgain(rewards, after=2))
+    outage.train()
+    assert outage.state.global_step == 5
+
+
+class AnswersAgain(TrainerCallback):
+    """The workers answer again after so many steps."""
+
+    def __init__(self, rewards, after):
+        self.rewards, self.after = rewards, after
+
+    def on_step_end(self, args, state, control, **_):
+        if state.global_step == self.after:
+            self.rewards[:] = [1.0, 0.0] * (len(self.rewards) // 2)
 
 
 # -- other ways to train ------------------------------------------------------------------

@@ -10,6 +10,8 @@ from concurrent.futures import Future
 from typing import Any
 
 from batuta.core import MalformedPlan, Outcome
+from batuta.errors import WorkerLostError
+from batuta.lab.evals.outage import lost_reply, outage_reason
 from batuta.lab.train.episodes import Episode
 from batuta.lab.train.grpo import FirstRound
 from batuta.lab.train.reward import mix_rewards
@@ -19,6 +21,8 @@ from batuta.lab.train.settings import TrainSettings
 RolloutListener = Callable[[int, Sequence[GradedRollout]], None]
 """Called with the step and its executed completions."""
 
+MOST_LOST_STEPS = 3
+"""Steps in a row in which an outage cost every workflow its reward, until training ends."""
 EASY_LEVEL, HARD_LEVEL = 1, 6
 """The greatest difficulty that counts as easy, and the least that counts as hard."""
 
@@ -45,6 +49,7 @@ class RewardFunction:
         self.has_budget = settings.pool.max_usd is not None
         self.refused = False
         """True if the training's budget refused a call of the last batch."""
+        self._lost_steps = 0
 
     async def __call__(
         self,
@@ -58,7 +63,11 @@ class RewardFunction:
         prompt_tokens: Sequence[int] | None = None,
         **_: Any,
     ) -> list[float | None]:
-        """Return the reward of every completion; None takes it out of its group."""
+        """Return the reward of every completion; None takes it out of its group.
+
+        Raises:
+            WorkerLostError: no workflow could be rewarded in some steps, as workers do not answer.
+        """
         began = time.perf_counter()
         step = int(trainer_state.global_step)
         roots = root or [None] * len(completions)
@@ -75,6 +84,7 @@ class RewardFunction:
         self.refused = any(each.refused for each in rollouts)
         if self.refused:  # `StalePolicyTrainer` ends the training before it learns from them
             return rewards
+        self._check_workers(step, rollouts)
         groups = [
             (number, start and start.row) for number, start in zip(episode, roots, strict=True)
         ]
@@ -88,6 +98,20 @@ class RewardFunction:
             [root and root.row for root in roots],
             self._settings.recursion.discount,
         )
+
+    def _check_workers(self, step: int, rollouts: Sequence[GradedRollout]) -> None:
+        """Raise WorkerLostError where nothing is learned any more: such steps pass in no time."""
+        found = [one for one in rollouts if one.run.rounds and one.run.rounds[-1].workflow]
+        is_lost = bool(found) and all(one.reward is None for one in found)
+        self._lost_steps = self._lost_steps + 1 if is_lost else 0
+        if self._lost_steps >= MOST_LOST_STEPS:
+            reasons = (outage_reason(one.run) or lost_reply(one.run) for one in found)
+            reason = next(filter(None, reasons), "no reply could be graded")
+            raise WorkerLostError(
+                f"no workflow could be rewarded in {self._lost_steps} steps one after another, the "
+                f"last time in step {step + 1} ({reason}); once the workers answer, --resume goes "
+                "on from the last checkpoint"
+            )
 
     def start_rollouts(
         self, step: int, rows: Mapping[str, Any], texts: Sequence[str], loop: Any
