@@ -146,7 +146,7 @@ async def check_books(store, load, killed, asked):
     before = status.spent + status.reserved
     now = time.monotonic()
     await store.budgets.reap(now)
-    await store.budgets.reap(now + LEASE_SECONDS)
+    await store.budgets.reap(now + LEASE_SECONDS + 1)
     assert await held(store) == []
     [status] = await store.budgets.budget_status([day])
     kinds = {one.group[0]: one for one in await report_spending(store.database, ("kind",))}

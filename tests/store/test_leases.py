@@ -522,7 +522,7 @@ async def test_what_a_process_had_that_died_counts_as_spent_with_a_line_of_its_l
         await living.budgets.reap(now)
         assert lease in await rows(living)
         held = full.reserved
-        await living.budgets.reap(now + LEASE_SECONDS)
+        await living.budgets.reap(now + LEASE_SECONDS + 1)
         assert await rows(living) == []
         [full] = await living.budgets.budget_status([CAP])
         assert (full.spent, full.reserved) == (held, 0)

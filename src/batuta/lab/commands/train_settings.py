@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import tomllib
 import warnings
 from collections.abc import Generator, Iterable, Mapping, Sequence
@@ -69,7 +70,8 @@ def require_packages() -> None:
     for name in REQUIRED_PACKAGES:
         if find_spec(name) is None:
             raise ConfigError(f"training needs {name}; install it: {install_hint('train')}")
-    write_error("batuta: loading the libraries of training\n")
+    if sys.stderr.isatty():
+        write_error("batuta: loading the libraries of training\n")
 
 
 @contextmanager

@@ -61,9 +61,9 @@ _SPREAD = 1009
 """The distance between the seeds of two questions, so that their repeated calls never share one."""
 
 
-MOST_FAILED = 8
-"""Calls that fail one after another until a worker that has answered before counts as lost: five
-until it is skipped, and those that are let through after 15, 30 and 60 seconds."""
+MOST_FAILED = 10
+"""Calls that fail one after another until a worker that is relied on counts as lost: five until it
+is skipped, and those that are let through after 15, 30, 60, 120 and 240 seconds."""
 
 Entry = Candidate | Solver
 """Run workflows of the library, and methods to compare with them, on questions."""
@@ -137,9 +137,13 @@ class CallMeter:
         self.broken: BatutaError | None = None
         """Why no call is made any more: none can be written down, or a worker is lost."""
         self._failed: dict[WorkerId, int] = {}
-        """The failures since its last reply, of each worker that has answered."""
+        """The failures since its last reply, of each worker that is relied on."""
         self.after_call: Callable[[], None] = lambda: None
         """Called after each distinct call; shows how far the tuning is."""
+
+    def rely_on(self, workers: Iterable[WorkerId]) -> None:
+        """Wait for these workers while they are skipped, and stop if they do not answer again."""
+        self._failed = dict.fromkeys(workers, 0)
 
     @property
     def calls(self) -> int:
@@ -176,7 +180,8 @@ class CallMeter:
             self._replies[key] = reply
             self.usage += reply.usage
             self.cost += Cost(usd_of(reply.usage, reply.cost, self._unknown))
-            self._failed[worker.id] = 0
+            if worker.id in self._failed:
+                self._failed[worker.id] = 0
             self.after_call()
         except StoreError as error:
             self.broken = error
@@ -205,7 +210,7 @@ class CallMeter:
                 raise
 
     def _count_failure(self, worker: WorkerId, error: ClientError) -> None:
-        """Count an outage; whoever never answered is left out by the calibration."""
+        """Count an outage; until the calibration has ended, nobody is relied on."""
         if error.code in SYSTEM_FAULT_CODES or worker not in self._failed:
             return
         self._failed[worker] += 1
@@ -291,7 +296,7 @@ class CandidateRunner:
 
         Raises:
             StoreError: what is paid cannot be written down any more.
-            WorkerLostError: a worker that has answered does not any more.
+            WorkerLostError: a worker that is relied on does not answer any more.
         """
         missing = {key: one for one in planned if (key := _score_key(*one)) not in self._known}
         found: dict[Key, CandidateResult] = {}

@@ -31,6 +31,7 @@ async def run_tuning(context: TuneContext) -> TuneResult:
 
     Raises:
         ConfigError: no worker answers, or the budget is too small to begin.
+        WorkerLostError: one that answered in the calibration does not any more.
     """
     parts, runner, settings = context.parts, context.runner, context.settings
     grouping = group_questions(
@@ -44,6 +45,7 @@ async def run_tuning(context: TuneContext) -> TuneResult:
     context.plan_stages(context.expected_calls())
     cards = measure_workers(runner, tasks, group_n, len(grouping.names))
     usable, left_out = choose_usable(cards)
+    runner.meter.rely_on(usable)
     most, team = check_most_workers(settings.most_workers, runner.pool), None
     if most is not None:
         team = choose_team(runner, tasks, usable, cards=cards, most=most)

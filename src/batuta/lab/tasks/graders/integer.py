@@ -22,10 +22,10 @@ _MARKS = " *_`"
 _CALCULATOR = re.compile(r"<<[^<>]*>>")
 _DENIED = re.compile(
     # "It is not 12."
-    r"(?:\bnot|n['’]t)\s+(?:equal\s+to\s+)?[\s*_`$(]*+[-+−]?\d"
+    r"(?:\bnot|n['’]t)\s++(?:equal\s++to\s++)?[\s*_`$(]*+[-+−]?\d"
     # "12 (wrong)", "12 is not the answer": behind a sign or a verb, as "12 wrong" may be a count.
-    r"|(?:[,.;:(\[–—-]\s*+(?:(?:which|that|it)(?:\s+|['’]s\s+))?(?:(?:is|was)\s+)?|\s(?:is|was)\s+)"
-    r"(?:not\s+(?:the\s+)?(?:answer|correct|right|true)|wrong|incorrect|false)[\s.!*_`)\]]*\Z",
+    r"|(?:[,.;:(\[–—-]\s*+(?:(?:which|that|it)(?:['’]s)?\s++)?(?:(?:is|was)\s++)?|\s(?:is|was)\s++)"
+    r"(?:not\s++(?:the\s++)?(?:answer|correct|right|true)|wrong|incorrect|false)[\s.!*_`)\]]*+\Z",
     re.IGNORECASE,
 )
 
