@@ -1,5 +1,7 @@
 """A worker that stops answering while it is tuned over."""
 
+from typing import Any
+
 import pytest
 
 from batuta.core import WorkerId
@@ -23,7 +25,7 @@ class Failing:
         return await self.inner.complete(request, *rest)
 
 
-def clients_of(**fails):
+def clients_of(**fails) -> dict[WorkerId, Any]:
     found = EQUAL.clients()
     return found | {
         WorkerId(name): Failing(found[WorkerId(name)], how) for name, how in fails.items()
