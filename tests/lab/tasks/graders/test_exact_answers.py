@@ -218,7 +218,8 @@ async def test_an_integer_that_is_denied_in_words_is_no_answer(answer):
 @pytest.mark.parametrize(
     "answer",
     ["There were 12 wrong answers", "12 wrong", "Not counting Sunday, the answer is 12", "12 (correct)",
-     "It is not 7. The answer is 12", "12 is not divisible by 5, so the answer is 12"],
+     "It is not 7. The answer is 12", "12 is not divisible by 5, so the answer is 12",
+     "It is not 7, so x = 12", "12, not 13", "12 is right, 13 is wrong"],
 )  # fmt: skip
 async def test_a_word_that_denies_something_else_leaves_an_integer_as_it_is(answer):
     assert (await IntegerGrader().grade(answer, "12")).score == 1

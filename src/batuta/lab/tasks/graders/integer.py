@@ -42,12 +42,18 @@ class IntegerGrader:
         found = answer_extraction.final_answer(answer)
         if found is not None and found.strip(_MARKS) == target:  # of any length
             return Grade(1.0, found[:MAX_SHOWN], "right")
-        is_said = found is not None and not ends_in_doubt(found) and not _DENIED.search(found)
-        given = parse_integer(found) if found is not None and is_said else None
+        given = None if found is None or _is_denied(found) else parse_integer(found)
         if given is None:
             return Grade(0.0, found and found[:MAX_SHOWN], "no integer is given as the answer")
         right = given == parse_integer(target)
         return Grade(float(right), str(given), "right" if right else f"expected {target}")
+
+
+def _is_denied(text: str) -> bool:
+    """Tell whether the only number of the text is denied; of several, another one may be meant."""
+    if ends_in_doubt(text):
+        return True
+    return _DENIED.search(text) is not None and len(_AMOUNT.findall(text)) == 1
 
 
 def parse_integer(text: str) -> int | None:
