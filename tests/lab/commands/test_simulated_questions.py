@@ -44,10 +44,10 @@ def write_files(folder, url):
     (folder / "bare.toml").write_text(TRAINING)
 
 
-async def start(command_line, folder, command):
+async def start(command_line, folder, command, out="out"):
     env = {"BATUTA_HOME": str(folder / "home"), "HOME": str(folder), "TEST_KEY": KEY}
     return await anyio.to_thread.run_sync(
-        lambda: command_line.run(*command, "--out", "out", cwd=folder, env=env)
+        lambda: command_line.run(*command, "--out", out, cwd=folder, env=env)
     )
 
 
@@ -101,9 +101,11 @@ def test_the_sentence_names_the_questions_the_pool_and_the_way_out():
 
 
 async def test_tune_asks_simulated_workers_about_their_own_world(tmp_path, command_line):
-    command = ("tune", "--pool", "world2:5", "--calls", "300", "--stages", "calibrate")
+    command = ("tune", "--pool", "world2:5", "--calls", "300")
     foretold = await start(command_line, tmp_path, (*command, "--check"))
     assert foretold.returncode == 0 and "; world2: " in foretold.stdout
-    done = await start(command_line, tmp_path, command)
+    begun = await start(command_line, tmp_path, (*command, "--stages", "calibrate"))
+    assert begun.returncode == 0 and "--conductor" not in begun.stdout, "there is no selector yet"
+    done = await start(command_line, tmp_path, command, out="whole")
     assert done.returncode == 0
-    assert "batuta ask --pool world2:5 --conductor" in done.stdout
+    assert "batuta ask --pool world2:5 --conductor whole/selector" in done.stdout

@@ -81,7 +81,8 @@ def show_result(found: dict[str, Any], out: Path, *, pool: str | None) -> None:
         ultra = found["recommendation"]["ultra"] or ""
         pattern = ultra.removeprefix(PATTERN_PREFIX) if ultra.startswith(PATTERN_PREFIX) else ""
         conductor = pattern or out / "selector"
-        console.print(f"try it: batuta ask --pool {pool} --conductor {conductor} QUESTION")
+        if pattern or (out / "selector").is_dir():  # there is none before the search
+            console.print(f"try it: batuta ask --pool {pool} --conductor {conductor} QUESTION")
     else:
         console.print(f"use it: batuta serve --pool {out / 'batuta.toml'}")
 
