@@ -12,6 +12,8 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "bench"))
 import capacity  # noqa: E402 # pyright: ignore[reportMissingImports] - a script of bench/
 
+sys.path.remove(str(ROOT / "bench"))  # it has an `engine` too, as tests/ has
+
 PAGE = (ROOT / "docs" / "scale.md").read_text()
 
 

@@ -7,9 +7,10 @@ from statistics import median
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
-
+BENCH = str(Path(__file__).parents[2] / "bench")
+sys.path.insert(0, BENCH)
 trust = import_module("trust")
+sys.path.remove(BENCH)  # it has an `engine` too, as tests/ has
 
 pytestmark = pytest.mark.anyio
 
