@@ -1,13 +1,14 @@
-"""Lets models that call no tools by themselves call them: an OpenAI server before llama.cpp that holds their form.
+"""Lets models that call no tools by themselves call them: an OpenAI server before llama.cpp that reads their words.
 
-The small models here write calls of tools in no form that llama.cpp knows. So their tools go into the prompt, and the
-reply is held to a JSON Schema, as hosts of open models do: a call of one of the tools, or the words at the
-end. What asks for no tools is passed on as it is.
+The small models here write calls of tools in no form that llama.cpp knows, and think badly in JSON. So they are told the
+tools in words, and what they write is read as a person would: a code block is the program that they want to write, the
+name of a tool calls it, and words alone are the end. What asks for no tools is passed on as it is.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -16,63 +17,42 @@ import aiohttp
 from aiohttp import web
 
 Json = dict[str, Any]
-DONE = "done"
 _TOLD = (
-    'Reply with one JSON object. To use a tool: {{"tool": NAME, and its fields}}. The tools: {tools} When the task is '
-    'done: {{"tool": "done", "words": what you did}}.'
-)  # fmt: skip
+    "Say in one sentence which line is wrong and why. Then write the whole corrected program in one block between "
+    "```python and ```, and stop there: its tests are run, and you see what came of it. When all tests have passed, "
+    "say so in words alone."
+)
+_BLOCK = re.compile(r"```(?:python)?[^\n]*\n(.*?)(?:```|\Z)", re.DOTALL)
 
 
-def call_schema(tools: list[Json], choice: str) -> Json:
-    """Return the schema of a reply: a call of one of the tools, or the last words where none is required."""
-    ends = {"properties": {"tool": {"const": DONE}, "words": {"type": "string", "maxLength": 200}}, "required": ["tool", "words"]}  # fmt: skip
-    forms = [
-        {"properties": {"tool": {"const": one["name"]}, **bounded(one["parameters"].get("properties", {}))},
-         "required": ["tool", *one["parameters"].get("properties", {})]}
-        for one in tools
-    ]  # fmt: skip
-    return {"anyOf": [{"type": "object", "additionalProperties": False, **form} for form in (forms if choice == "required" else [*forms, ends])]}  # fmt: skip
+def read_call(text: str, required: bool) -> tuple[str, Json] | None:
+    """Return the tool that the words call, with its arguments; None if they are the last ones."""
+    if blocks := _BLOCK.findall(text):
+        return "write_program", {"program": blocks[-1]}
+    return ("run_tests", {}) if required else None
 
 
-def bounded(fields: Json) -> Json:
-    """Return the fields with texts of at most 200 characters: a model that repeats itself comes to an end."""
-    return {name: form | ({"maxLength": 200} if form.get("type") == "string" else {}) for name, form in fields.items()}  # fmt: skip
-
-
-def plain_messages(messages: list[Json], tools: list[Json]) -> list[Json]:
+def plain_messages(messages: list[Json], tools: bool) -> list[Json]:
     """Return the conversation in words alone, with the tools in the system message."""
     plain: list[Json] = []
     for message in messages:
         content = message.get("content") or ""
         text = content if isinstance(content, str) else "".join(part.get("text", "") for part in content)  # fmt: skip
-        for call in message.get("tool_calls") or ():
-            text = json.dumps({"tool": call["function"]["name"], **json.loads(call["function"]["arguments"] or "{}")})  # fmt: skip
-        role = "user" if message["role"] == "tool" else message["role"]
-        plain.append({"role": role, "content": text})
+        plain.append({"role": "user" if message["role"] == "tool" else message["role"], "content": text})  # fmt: skip
     if tools:
-        named = " ".join(f"{one['name']}({', '.join(one['parameters'].get('properties', {}))}): {one['description']}" for one in tools)  # fmt: skip
-        told = _TOLD.format(tools=named)
-        if plain[0]["role"] == "system":
-            plain[0] = {"role": "system", "content": f"{plain[0]['content']}\n\n{told}"}
-        else:
-            plain.insert(0, {"role": "system", "content": told})
+        first = plain.pop(0)["content"] if plain[0]["role"] == "system" else ""
+        plain.insert(0, {"role": "system", "content": f"{first}\n\n{_TOLD}".strip()})
     return plain
 
 
-def with_call(answer: Json, number: int) -> Json:
-    """Return the answer with its object as a call, or as words if it is done."""
+def with_call(answer: Json, required: bool, number: int) -> Json:
+    """Return the answer with what its words call, or with the words alone."""
     choice = answer["choices"][0]
-    said = choice["message"]
-    try:
-        given = json.loads(said["content"])
-        name = given.pop("tool")
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return answer  # cut off: the words as they are
-    if name == DONE:
-        choice["message"] = {"role": "assistant", "content": given.get("words") or "Done."}
-        return answer
-    call = {"id": f"call_{number}", "type": "function", "function": {"name": name, "arguments": json.dumps(given)}}  # fmt: skip
-    choice |= {"message": {"role": "assistant", "content": None, "tool_calls": [call]}, "finish_reason": "tool_calls"}  # fmt: skip
+    if called := read_call(choice["message"]["content"] or "", required):
+        name, given = called
+        call = {"id": f"call_{number}", "type": "function", "function": {"name": name, "arguments": json.dumps(given)}}  # fmt: skip
+        choice["message"] |= {"tool_calls": [call]}
+        choice["finish_reason"] = "tool_calls"
     return answer
 
 
@@ -86,19 +66,16 @@ class CallServer:
     async def answer(self, request: web.Request) -> web.Response:
         """Answer one request, whole also where a stream is asked for."""
         body = await request.json()
-        tools = [tool["function"] for tool in body.pop("tools", ())]
-        choice = body.pop("tool_choice", "auto")
+        tools = bool(body.pop("tools", ()))
+        required = body.pop("tool_choice", "auto") == "required"
         for name in ("parallel_tool_calls", "stream", "stream_options"):
             body.pop(name, None)
         body["messages"] = plain_messages(body["messages"], tools)
-        if tools:
-            form = {"name": "call", "schema": call_schema(tools, choice)}
-            body["response_format"] = {"type": "json_schema", "json_schema": form}
         async with self._http.post(f"{self._models}/v1/chat/completions", json=body) as got:
             answer = await got.json(content_type=None)
             if tools and got.ok:
                 self._number += 1
-                answer = with_call(answer, self._number)
+                answer = with_call(answer, required, self._number)
             return web.json_response(answer, status=got.status)
 
     @asynccontextmanager

@@ -1,4 +1,4 @@
-"""Makes the hundred broken programs of this recipe from their functions, the same ones each time.
+"""Makes the hundred broken programs of this recipe from their functions, the same ones each time; ninety are measured.
 
     python recipes/repair-sessions/programs.py        # prints each changed line
 
@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 SEED, EACH = 20261128, 4
+SEEN = 10
+"""The first of the list: the agent was made with them in sight, so they are never measured."""
 MOST_LINES = 20_000
 """Lines that a program may execute while it is made: a changed loop may never end."""
 CHANGES = (
@@ -96,9 +98,12 @@ class Broken:
 
 
 def tests_of(name: str) -> str:
-    """Return the tests of that function, each a line."""
-    checks = [check.strip() for check in FUNCTIONS[name][1].split(";")]
-    return "".join(f"assert {check}, {f'expected {check}'!r}\n" for check in checks)
+    """Return the tests of that function, each a line that says what was expected and what came, as a test runner does."""
+    checks = [check.strip().split(" == ") for check in FUNCTIONS[name][1].split(";")]
+    return "".join(
+        f"got = {call}\nassert got == {value}, {f'{call} should be {value} and is '!r} + repr(got)\n"
+        for call, value in checks
+    )
 
 
 def passes(source: str, tests: str) -> bool:
@@ -136,8 +141,8 @@ def changes_of(name: str) -> Iterator[tuple[int, str]]:
                 yield at, changed
 
 
-def make_programs(count: int = 100) -> list[Broken]:
-    """Return the first of the hundred programs, in their drawn order."""
+def make_programs(count: int = 100 - SEEN, *, seen: bool = False) -> list[Broken]:
+    """Return the first of the programs that are measured, in their drawn order; those that were seen instead."""
     rng, made = random.Random(SEED), []
     for name, (source, _) in FUNCTIONS.items():
         lines = source.splitlines()
@@ -145,9 +150,9 @@ def make_programs(count: int = 100) -> list[Broken]:
             broken = "\n".join([*lines[:at], changed, *lines[at + 1 :]]) + "\n"
             made.append(Broken(f"{name}-{number}", broken, tests_of(name), at + 1, lines[at]))
     rng.shuffle(made)
-    return made[:count]
+    return made[:SEEN] if seen else made[SEEN : SEEN + count]
 
 
 if __name__ == "__main__":
-    for one in make_programs():
+    for one in [*make_programs(seen=True), *make_programs()]:
         print(f"{one.id}: {one.right.strip()}  →  {one.source.splitlines()[one.line - 1].strip()}")

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # The recipe from the repository's root: fetches and serves the models, measures what the journal lacks, prints the table.
-# MODELS names a server of the models that runs already; PROGRAMS, SYSTEMS and AT_ONCE make it smaller; PYTHON names another Python.
+# MODELS names a server of the models that runs already; PROGRAMS, SYSTEMS and AT_ONCE make it smaller; PYTHON and NICE say others.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 python=${PYTHON:-.venv/bin/python}
-: "${MODELS:=}" "${PROGRAMS:=100}" "${SYSTEMS:=}" "${AT_ONCE:=2}" "${OUT:=runs/repair-sessions}" "${PORT:=8080}"
+: "${MODELS:=}" "${PROGRAMS:=90}" "${SYSTEMS:=}" "${AT_ONCE:=2}" "${OUT:=runs/repair-sessions}" "${PORT:=8080}" "${NICE:=19}"
 if [ -z "$MODELS" ]; then
     $python -W ignore -m batuta local pull qwen-1.5b qwen-0.5b  # what is here already stays
-    nice -n 19 $python -W ignore -m batuta local serve qwen-1.5b qwen-0.5b --port "$PORT" &
+    nice -n "$NICE" $python -W ignore -m batuta local serve qwen-1.5b qwen-0.5b --port "$PORT" &
     server=$!
     trap 'kill $server 2>/dev/null || true' EXIT
     MODELS=http://127.0.0.1:$PORT
@@ -16,5 +16,5 @@ if [ -z "$MODELS" ]; then
         sleep 1
     done
 fi
-nice -n 19 "$python" -W ignore recipes/repair-sessions/measure.py --models "$MODELS" --programs "$PROGRAMS" \
+nice -n "$NICE" "$python" -W ignore recipes/repair-sessions/measure.py --models "$MODELS" --programs "$PROGRAMS" \
     ${SYSTEMS:+--systems "$SYSTEMS"} --at-once "$AT_ONCE" --journal "$OUT/sessions.jsonl"
