@@ -25,14 +25,14 @@ _TOLD = (
 _BLOCK = re.compile(r"```(?:python)?[^\n]*\n(.*?)(?:```|\Z)", re.DOTALL)
 
 
-def read_call(text: str, required: bool) -> tuple[str, Json] | None:
+def read_call(text: str, *, required: bool) -> tuple[str, Json] | None:
     """Return the tool that the words call, with its arguments; None if they are the last ones."""
     if blocks := _BLOCK.findall(text):
         return "write_program", {"program": blocks[-1]}
     return ("run_tests", {}) if required else None
 
 
-def plain_messages(messages: list[Json], tools: bool) -> list[Json]:
+def plain_messages(messages: list[Json], *, tools: bool) -> list[Json]:
     """Return the conversation in words alone, with the tools in the system message."""
     plain: list[Json] = []
     for message in messages:
@@ -45,10 +45,10 @@ def plain_messages(messages: list[Json], tools: bool) -> list[Json]:
     return plain
 
 
-def with_call(answer: Json, required: bool, number: int) -> Json:
+def with_call(answer: Json, number: int, *, required: bool) -> Json:
     """Return the answer with what its words call, or with the words alone."""
     choice = answer["choices"][0]
-    if called := read_call(choice["message"]["content"] or "", required):
+    if called := read_call(choice["message"]["content"] or "", required=required):
         name, given = called
         call = {"id": f"call_{number}", "type": "function", "function": {"name": name, "arguments": json.dumps(given)}}  # fmt: skip
         choice["message"] |= {"tool_calls": [call]}
@@ -70,12 +70,12 @@ class CallServer:
         required = body.pop("tool_choice", "auto") == "required"
         for name in ("parallel_tool_calls", "stream", "stream_options"):
             body.pop(name, None)
-        body["messages"] = plain_messages(body["messages"], tools)
+        body["messages"] = plain_messages(body["messages"], tools=tools)
         async with self._http.post(f"{self._models}/v1/chat/completions", json=body) as got:
             answer = await got.json(content_type=None)
             if tools and got.ok:
                 self._number += 1
-                answer = with_call(answer, required, self._number)
+                answer = with_call(answer, self._number, required=required)
             return web.json_response(answer, status=got.status)
 
     @asynccontextmanager
