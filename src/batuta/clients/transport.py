@@ -194,7 +194,7 @@ class HttpTransport:
         self,
         *,
         connect: float = 5.0,
-        idle: float = 120.0,
+        idle: float = 300.0,
         max_request_bytes: int = 32 * MEBIBYTE,
         max_reply_bytes: int = 32 * MEBIBYTE,
         environ: Mapping[str, str] | None = None,
@@ -204,7 +204,8 @@ class HttpTransport:
 
         Args:
             connect: seconds to wait for a connection.
-            idle: seconds of silence after which a call is given up; there is no total limit.
+            idle: seconds of silence after which a call is given up; there is no total limit. A model
+                that reasons is silent while it does, and its thoughts are billed.
             max_request_bytes: a larger body is refused before it is sent.
             max_reply_bytes: a larger reply is refused while it is read.
             environ: where `HTTPS_PROXY`, `NO_PROXY`, `SSL_CERT_FILE` and their like are read; None:
@@ -229,6 +230,10 @@ class HttpTransport:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    def allow_silence(self, seconds: float) -> None:
+        """From the next call on, give up none for a silence that is shorter than this."""
+        self.idle = max(self.idle, seconds)
 
     async def close(self) -> None:
         """Close this event loop's connections; the next call opens new ones."""
@@ -366,9 +371,6 @@ class HttpTransport:
                     resolver=self._resolver,
                 ),
                 cookie_jar=aiohttp.DummyCookieJar(),
-                timeout=aiohttp.ClientTimeout(
-                    total=None, connect=self.connect, sock_read=self.idle
-                ),
                 max_line_size=MAX_HEADER_BYTES,
                 max_field_size=MAX_HEADER_BYTES,
                 response_class=BoundedResponse,
@@ -410,6 +412,7 @@ class HttpTransport:
         proxy = NO_PROXY if direct else self._routes.find_proxy(target.url)
         if proxy.headers and target.url.startswith("http:"):
             headers |= proxy.headers  # without a tunnel the proxy reads the headers of the request
+        limits = aiohttp.ClientTimeout(total=None, connect=self.connect, sock_read=self.idle)
         try:
             response = await self._session().request(
                 method,
@@ -417,6 +420,7 @@ class HttpTransport:
                 data=payload,
                 headers=headers,
                 allow_redirects=False,
+                timeout=limits,
                 proxy=proxy.url,
                 proxy_headers=proxy.headers,
             )

@@ -289,6 +289,8 @@ class _Loading:
             raise ConfigError(NO_MODELS)
         settings = settings or Settings()
         pool, embedders = _split_pool(source, specs)
+        if seconds := settings.resilience.step_timeout_s:
+            self.http.allow_silence(seconds)
         health = _watch_workers(specs, settings.resilience)
         shared = _shared_limits(settings.server, self.http, self.environ, self.processes)
         if shared is None and self.processes > 1:
