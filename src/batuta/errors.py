@@ -12,7 +12,7 @@
     ├── DownloadError              a model's file that cannot be fetched      (local)
     └── ClientError                a model's API                              (clients)
         ├── ProviderUnreachableError   no connection                          tried again
-        ├── ProviderTimeoutError       connected, then silence                tried again
+        ├── ProviderTimeoutError       connected, then silence                tried again if short
         ├── RateLimitError             429                                    after `retry_after`
         ├── ProviderOverloadedError    5xx                                    tried again
         ├── StreamInterruptedError     a stream cut in the middle             tried again

@@ -12,6 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from http import HTTPStatus
 from typing import final
 
 import anyio
@@ -26,12 +27,15 @@ from batuta.errors import (
     ClientError,
     ContextLengthError,
     NotRecordedError,
+    ProviderTimeoutError,
     RateLimitError,
 )
 
 _REQUEST_ERRORS = (BadRequestError, ContextLengthError, NotRecordedError, RateLimitError)
 """Errors that say nothing about whether the provider works: it slows, and `RateLimitedClient` sees
 to that."""
+_PROXY_TIMEOUTS = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.GATEWAY_TIMEOUT, 524)
+"""Statuses of a proxy whose model did not answer in time; the last one is Cloudflare's."""
 _LATENCY_WEIGHT = 0.2
 """Weight of the latest call in the mean of seconds."""
 
@@ -197,9 +201,12 @@ class RetryPolicy:
     """Seconds: a drawn wait is at most this."""
     max_wait: float = 30.0
     """Seconds: a provider that asks for more is given up at once."""
+    max_silence: float = 60.0
+    """Seconds: a call that was silent for longer is not made again. Whoever asked has waited
+    enough, and what a silent model thought is billed each time."""
 
     def __post_init__(self) -> None:
-        if self.attempts < 1 or min(self.base, self.cap, self.max_wait) < 0:
+        if self.attempts < 1 or min(self.base, self.cap, self.max_wait, self.max_silence) < 0:
             raise ValueError("a retry policy needs at least 1 attempt and no negative wait")
 
     def wait(self, attempt: int, error: ClientError, rng: random.Random) -> float | None:
@@ -215,6 +222,11 @@ class RetryPolicy:
             return drawn
         # All who were told the same moment must not come back at the same moment.
         return None if asked > self.max_wait else asked + min(drawn, 0.1 * asked)
+
+
+def _is_silence(error: ClientError) -> bool:
+    """Return True if nothing came from the model in time, to us or to a proxy before it."""
+    return isinstance(error, ProviderTimeoutError) or error.status in _PROXY_TIMEOUTS
 
 
 @final
@@ -252,11 +264,13 @@ class RetryClient:
         """
         attempt = 1
         while True:
+            began = time.monotonic()
             try:
                 return await self.inner.complete(request, listener)
             except ClientError as error:
                 wait = self.policy.wait(attempt, error, self._rng)
-                if wait is None:
+                lasted = time.monotonic() - began
+                if wait is None or (_is_silence(error) and lasted > self.policy.max_silence):
                     raise
                 failure = Failure.of(error)
             await listener.on_failure(failure)
