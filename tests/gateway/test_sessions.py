@@ -289,6 +289,50 @@ async def test_escalate_hands_over_when_nothing_fails_and_nothing_moves(store):
     assert (await reasons(store, 4))[3].startswith("after a stall big takes over from small")
 
 
+@pytest.mark.parametrize("claim", ["Done.", "I cannot find it."])
+async def test_what_is_said_after_a_failure_is_not_believed_and_the_best_takes_over(store, claim):
+    clients = scripted(small=[call(), claim], big=[call(arguments='{"n":2}'), "Big."])
+    async with Serving(app_state(Escalate(), clients, store=store)) as server:
+        agent = Agent(server)
+        await agent.say("Mend it")
+        await agent.bring(FAILED)
+        assert asked(clients) == {"small": 2, "big": 1}
+        assert agent.said[-1]["tool_calls"] and claim not in str(agent.said)
+        await agent.bring("ok")
+        assert asked(clients) == {"small": 2, "big": 2}
+        assert agent.said[-1]["content"] == "Big."
+    run = await store.get((await stored(store, 3))[1].id)
+    doubt = run.rounds[1].decision.reason
+    assert doubt.startswith("small called nothing after a failure: big takes over from small")
+    assert (await reasons(store, 3))[2] == "big goes on: 1 result of a tool came back"
+    asks = [request.messages for request in clients["big"].requests]
+    assert claim not in str(asks), "the strong one reads what its client has"
+
+
+async def test_advise_asks_a_stronger_model_what_to_do_where_a_failure_is_left_behind(store):
+    clients = scripted(small=[call(), "Done.", call(arguments='{"n":2}')], big=["Look at line 3."])
+    async with Serving(app_state(Advise(), clients, store=store)) as server:
+        agent = Agent(server)
+        await agent.say("Mend it")
+        await agent.bring(FAILED)
+        assert asked(clients) == {"small": 3, "big": 1}
+        assert agent.said[-1]["tool_calls"]
+    assert "Look at line 3." in str(clients["small"].requests[-1].messages)
+    run = await store.get((await stored(store, 2))[0].id)
+    doubt = run.rounds[1].decision.reason
+    assert doubt.startswith("small called nothing after a failure: a stronger model is asked")
+
+
+async def test_what_is_said_after_a_failure_stands_where_one_round_is_allowed():
+    clients = scripted(small=[call(), "Done."], big=[])
+    async with Serving(app_state(Escalate(), clients)) as server:
+        agent = Agent(server, options={"max_rounds": 1})
+        await agent.say("Mend it")
+        await agent.bring(FAILED)
+        assert agent.said[-1]["content"] == "Done."
+    assert asked(clients) == {"small": 2, "big": 0}
+
+
 async def test_the_acting_workers_prompt_is_the_conversation_and_begins_as_the_one_before():
     clients = scripted(small=[call(), call("Read"), call(arguments='{"n":1}'), "Done."], big=[])
     async with Serving(app_state(Escalate(), clients)) as server:

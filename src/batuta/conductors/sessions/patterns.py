@@ -172,6 +172,11 @@ class SessionView:
         return sum(self.thread.failures.values())
 
     @property
+    def has_failed(self) -> bool:
+        """Return True if a result that the request brings is a failure."""
+        return bool(self.turn.new_results and self.turn.actions[-1].failures)
+
+    @property
     def may_consult(self) -> bool:
         """Return True if a second model may be asked once more."""
         return self.consultations < self.rules.consultations
@@ -288,11 +293,57 @@ class Escalate(_BeginsCheaply):
     name: str = "escalate"
 
     def in_session(self, view: SessionView) -> Conducting:
-        """Choose the acting worker."""
+        """Choose the acting worker, and who acts if what it says is not believed."""
         worker, reason = _choose_escalated(view)
+        strong = strongest_actor(view.question, view.pool)
+        if view.has_failed and worker.id != strong.id and strong.id not in view.unpaid:
+            switch = _hardest_switch(view, worker, strong)
+            if switch.pays:
+                doubts = DoubtsClaim(
+                    name=self.name,
+                    worker=worker.id,
+                    reason=reason,
+                    then=Workflow((Step(subtask="", worker=strong.id),)),
+                    doubt=switch.reason,
+                )
+                return Conducting(conductor=doubts, goes_on=False)
         goes_on = view.moment.boundary is None and worker.id == view.thread.acting
         conductor = ActingWorker(name=self.name, worker=worker.id, reason=reason)
         return Conducting(conductor=conductor, goes_on=goes_on, is_plain=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoubtsClaim:
+    """A conductor whose worker acts; what it says without a call, after a failure, is not believed.
+
+    It stands for a request whose newest results of tools failed: an answer then is the claim that
+    the task is done, or the worker has given up.
+    """
+
+    name: str
+    worker: WorkerId
+    reason: str
+    then: Workflow
+    """It is run in place of that answer."""
+    doubt: str
+    """Why it is run, as a clause."""
+
+    @property
+    def needed_rounds(self) -> int:
+        """The rounds: the worker's, and the one in place of its answer."""
+        return 2
+
+    async def plan(
+        self, context: PlanningContext, listener: CallListener = NULL_LISTENER
+    ) -> Decision:
+        """Let the worker act; run the other workflow if it called nothing."""
+        if not context.previous:
+            return _plan_actor(self.worker, self.reason)
+        if len(context.previous) > 1 or last_answer(context) is None:
+            return AcceptedAnswer()
+        if context.max_steps < len(self.then):
+            return AcceptedAnswer(reason="not run: it needs more steps than are allowed")
+        return Plan(self.then, reason=f"{self.worker} called nothing after a failure: {self.doubt}")
 
 
 def describe_cheapest(worker: Worker, pool: Pool) -> str:
@@ -339,19 +390,30 @@ def _choose_escalated(view: SessionView) -> tuple[Worker, str]:
 
 
 def _take_over(view: SessionView, acting: Worker, strong: Worker) -> tuple[Worker, str]:
-    """Return the strong worker if the change pays; a stall weighs as the failures that suffice."""
-    is_stalled = view.moment.boundary is Boundary.STALL
-    switch = price_switch(
+    """Return the strong worker if the change pays."""
+    if view.moment.boundary is Boundary.STALL:
+        trouble, switch = "a stall", _hardest_switch(view, acting, strong)
+    else:
+        trouble = f"{view.failures} failures"
+        switch = _price_switch(view, acting, strong, view.failures)
+    return (strong if switch.pays else acting), f"after {trouble} {switch.reason}"
+
+
+def _hardest_switch(view: SessionView, acting: Worker, strong: Worker) -> Switch:
+    """Price the change after what weighs as the failures that suffice."""
+    return _price_switch(view, acting, strong, max(view.failures, view.rules.failures))
+
+
+def _price_switch(view: SessionView, acting: Worker, takes: Worker, failures: int) -> Switch:
+    return price_switch(
         view.thread,
         acting,
-        strong,
+        takes,
         tokens=view.tokens,
-        failures=max(view.failures, view.rules.failures) if is_stalled else view.failures,
+        failures=failures,
         now=view.now,
         rules=view.rules,
     )
-    trouble = "a stall" if is_stalled else f"{view.failures} failures"
-    return (strong if switch.pays else acting), f"after {trouble} {switch.reason}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,23 +427,41 @@ class Advise(_BeginsCheaply):
         acting = view.acting or cheapest_actor(view.question, view.pool, view.rules)
         adviser = strongest_actor(view.question, view.pool)
         is_stuck = view.moment.boundary in {Boundary.SAME_FAILURE, Boundary.STALL}
-        if is_stuck and view.may_consult and adviser.id != acting.id:
+        may_advise = view.may_consult and adviser.id != acting.id
+        if is_stuck and may_advise:
             advised = AdvisedWorker(
-                name=self.name, worker=acting.id, adviser=adviser.id, reason=_advice_reason(view)
+                name=self.name,
+                worker=acting.id,
+                adviser=adviser.id,
+                reason=_advice_reason(view, view.moment.reason),
             )
             return Conducting(conductor=advised, goes_on=False)
         reason = f"{acting.id} goes on: {view.moment.reason}"
         if view.acting is None:
             reason = _begin_reason(view, describe_cheapest(acting, view.pool))
+        if view.has_failed and may_advise:
+            doubts = DoubtsClaim(
+                name=self.name,
+                worker=acting.id,
+                reason=reason,
+                then=_advised_workflow(acting.id, adviser.id),
+                doubt=_advice_reason(view, ""),
+            )
+            return Conducting(conductor=doubts, goes_on=False)
         conductor = ActingWorker(name=self.name, worker=acting.id, reason=reason)
         return Conducting(
             conductor=conductor, goes_on=view.moment.boundary is None or is_stuck, is_plain=True
         )
 
 
-def _advice_reason(view: SessionView) -> str:
+def _advice_reason(view: SessionView, why: str) -> str:
     asked = f"question {view.consultations + 1} of {view.rules.consultations}"
-    return f"a stronger model is asked what to do ({asked}): {view.moment.reason}"
+    return f"a stronger model is asked what to do ({asked})" + (f": {why}" if why else "")
+
+
+def _advised_workflow(worker: WorkerId, adviser: WorkerId) -> Workflow:
+    advice = Step(subtask=ADVISE, worker=adviser)
+    return Workflow((advice, Step(subtask=FOLLOW, worker=worker, access=(0,))))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -399,11 +479,10 @@ class AdvisedWorker:
         """Plan the advice, and the step that follows it; accept the answer in a later round."""
         if context.previous:
             return AcceptedAnswer()
-        advice = Step(subtask=ADVISE, worker=self.adviser)
-        acts = Step(subtask=FOLLOW, worker=self.worker, access=(0,))
-        if context.max_steps < 2:  # noqa: PLR2004 - advice needs a step of its own
+        workflow = _advised_workflow(self.worker, self.adviser)
+        if context.max_steps < len(workflow):
             return _plan_actor(self.worker, "advice needs two steps, and one is allowed")
-        return Plan(Workflow((advice, acts)), reason=self.reason)
+        return Plan(workflow, reason=self.reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -477,15 +556,7 @@ def revise_actor(view: SessionView) -> Callable[[Workflow], tuple[Workflow, str]
         boundary = view.moment.reason
         if acting is None or planned == acting.id or planned not in view.pool:
             return workflow, f"conducted: {boundary}"
-        switch = price_switch(
-            view.thread,
-            acting,
-            view.pool[planned],
-            tokens=view.tokens,
-            failures=view.failures,
-            now=view.now,
-            rules=view.rules,
-        )
+        switch = _price_switch(view, acting, view.pool[planned], view.failures)
         reason = f"conducted: {boundary}; {switch.reason}"
         if switch.pays:
             return workflow, reason

@@ -46,6 +46,7 @@ from batuta.core import (
     ToolResult,
     WorkerId,
 )
+from batuta.core.conductor import needed_rounds
 from batuta.core.formatting import format_usd
 from batuta.engine.context import WorkflowRevision
 from batuta.engine.step_prompt import is_plain
@@ -224,7 +225,8 @@ class SessionKeeper:
             served = replace(plan.served, conductor=by)
             reason = f"{view.thread.acting} goes on, nothing is conducted: {view.moment.reason}"
             return replace(plan, served=served, resumed=_with_reason(resumed, reason))
-        return _conduct_anew(plan, conducting, view)
+        most = call.options.rounds or plan.served.max_rounds
+        return _conduct_anew(plan, conducting, view, most_rounds=most)
 
     def _view(self, plan: SessionPlan, question: Question, rules: SessionRules) -> SessionView:
         """Return the request as a pattern sees it."""
@@ -375,15 +377,26 @@ def _is_conducted(served: ServedModel, call: ParsedCall) -> bool:
     return options.workflow is None and not options.dry_run
 
 
-def _conduct_anew(plan: SessionPlan, conducting: Conducting, view: SessionView) -> SessionPlan:
-    """Return the plan that begins anew, with what the session has chosen."""
+def _conduct_anew(
+    plan: SessionPlan, conducting: Conducting, view: SessionView, *, most_rounds: int
+) -> SessionPlan:
+    """Return the plan that begins anew, with what the session has chosen.
+
+    Args:
+        plan: what would be run without a session.
+        conducting: the choice.
+        view: the request.
+        most_rounds: the rounds that the caller, or the served model, allows.
+    """
     served = replace(plan.served, conductor=conducting.conductor, explore=None)
     if conducting.is_plain:
         limits = replace(plan.limits, steps=1, rounds=1)
         served = replace(served, direct=True)
         return replace(plan, served=served, limits=limits, resumed=None)
     revise = None if plan.call.consults else revise_actor(view)
-    return replace(plan, served=served, resumed=None, revise=revise)
+    rounds = max(plan.limits.rounds, min(needed_rounds(conducting.conductor), most_rounds))
+    limits = replace(plan.limits, rounds=rounds)
+    return replace(plan, served=served, limits=limits, resumed=None, revise=revise)
 
 
 def _planned_actor(resumed: ResumeState) -> WorkerId | None:
@@ -395,9 +408,7 @@ def _planned_actor(resumed: ResumeState) -> WorkerId | None:
 def _is_one_call(resumed: ResumeState) -> bool:
     """Tell whether the workflow that waits asks one worker the conversation as it stands."""
     workflow = resumed.rounds[-1].workflow
-    if workflow is None or len(resumed.rounds) > 1 or len(workflow) > 1:
-        return False
-    return is_plain(workflow.steps[0])
+    return workflow is not None and len(workflow) == 1 and is_plain(workflow.steps[0])
 
 
 def _with_reason(resumed: ResumeState, reason: str) -> ResumeState:
