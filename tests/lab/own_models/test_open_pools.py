@@ -1,11 +1,14 @@
 """What somebody with real models gets: from keys and servers alone, and from a file."""
 
+import socket
 from contextlib import asynccontextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
 from batuta.clients import HttpTransport
+from batuta.clients.providers import PROVIDERS
 from batuta.conductors import LLMConductor
 from batuta.config.load import load_config
 from batuta.core import Outcome, PlanningContext, Question
@@ -24,6 +27,13 @@ FLOW = 'model_id = [0]\nsubtasks = ["Answer it."]\naccess_list = [[]]'
 async def http(anyio_backend):
     async with HttpTransport() as http:
         yield http
+
+
+def listens(url):
+    """Whether somebody listens at that address."""
+    parts = urlsplit(url)
+    with socket.socket() as probe:
+        return probe.connect_ex((parts.hostname, parts.port)) == 0
 
 
 @asynccontextmanager
@@ -46,6 +56,10 @@ def elsewhere(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.skipif(
+    any(listens(one.base_url) for one in PROVIDERS.values() if one.local and one.base_url),
+    reason="a server of models runs on this machine",
+)
 async def test_without_a_model_one_sentence_says_how_to_get_one(http, elsewhere):
     with pytest.raises(ConfigError, match="no model was found: set OPENAI_API_KEY") as caught:
         await load_config(http, environ=UNSET)
