@@ -323,6 +323,32 @@ async def test_advise_asks_a_stronger_model_what_to_do_where_a_failure_is_left_b
     assert doubt.startswith("small called nothing after a failure: a stronger model is asked")
 
 
+async def test_a_gate_sends_what_leaves_a_failure_behind_back_without_a_judge(store):
+    clients = scripted(
+        small=[call(), "Done.", call(arguments='{"n":2}'), "Now it is."], big=["ACCEPT"]
+    )
+    async with Serving(app_state(Gate(clients=clients), clients, store=store)) as server:
+        agent = Agent(server)
+        await agent.say("Mend it")
+        await agent.bring(FAILED)
+        assert agent.said[-1]["tool_calls"] and asked(clients) == {"small": 3, "big": 0}
+        await agent.bring("All tests passed.")
+        assert agent.said[-1]["content"] == "Now it is." and asked(clients)["big"] == 1
+    run = await store.get((await stored(store, 3))[1].id)
+    assert run.rounds[1].decision.reason.startswith("the newest result of a tool is a failure")
+    assert "nothing was done about it" in str(clients["small"].requests[2].messages)
+
+
+async def test_who_says_twice_that_a_failure_may_stand_is_judged():
+    clients = scripted(small=[call(), "Done.", "It may fail."], big=["ACCEPT: it may."])
+    async with Serving(app_state(Gate(clients=clients), clients)) as server:
+        agent = Agent(server)
+        await agent.say("Look whether it fails")
+        await agent.bring(FAILED)
+        assert agent.said[-1]["content"] == "It may fail."
+    assert asked(clients) == {"small": 3, "big": 1}
+
+
 async def test_what_is_said_after_a_failure_stands_where_one_round_is_allowed():
     clients = scripted(small=[call(), "Done."], big=[])
     async with Serving(app_state(Escalate(), clients)) as server:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import anyio
 
+from batuta.conductors.sessions.state import read_turn
 from batuta.core import (
     AcceptedAnswer,
     CallListener,
@@ -47,6 +48,8 @@ REDO = (
     "Do what is missing. Where one of the tools can run tests, run them before you say that you "
     "are done."
 )
+_LEFT_BEHIND = "the newest result of a tool is a failure, so nobody had to judge"
+"""The reason for a review that costs nothing."""
 REVIEWS = 2
 """Reviews of one run, after each of which its work can go on."""
 _LONGEST_REASONS = 2_000
@@ -136,6 +139,8 @@ async def judge_round(
 ) -> Decision:
     """Have the last answer judged, and its work go on if it is not done.
 
+    Where the newest result of a tool is a failure it is sent back once without a call.
+
     Args:
         context: the rounds so far, the last one with the answer.
         reviewer: who judges; None: nobody may.
@@ -151,6 +156,11 @@ async def judge_round(
         return AcceptedAnswer(reason="no other model may judge the answer")
     if refusal:
         return AcceptedAnswer(reason=refusal)
+    turn = read_turn(context.question)
+    is_first = context.previous[-1].decision.reason != _LEFT_BEHIND
+    if is_first and turn.new_results and turn.actions[-1].failures:
+        reasons = "The newest result of a tool is a failure, and nothing was done about it."
+        return Plan(_redo_workflow(last.worker, reasons), reason=_LEFT_BEHIND)
     shown = question_text(context.question) if conversation is None else conversation
     request = _review_request(shown, last.result)
     review = await consult_worker(request, reviewer, client=client, listener=listener)
@@ -159,9 +169,13 @@ async def judge_round(
     verdict = read_verdict(reviewer.id, review.text)
     if not verdict.redo:
         return AcceptedAnswer(review.draft, reason=verdict.reason)
-    subtask = REDO.format(reasons=clip_text(verdict.reasons, _LONGEST_REASONS))
-    step = Step(subtask=subtask, worker=last.worker, continues=True)
-    return Plan(Workflow((step,)), review.draft, reason=verdict.reason)
+    workflow = _redo_workflow(last.worker, verdict.reasons)
+    return Plan(workflow, review.draft, reason=verdict.reason)
+
+
+def _redo_workflow(worker: WorkerId, reasons: str) -> Workflow:
+    subtask = REDO.format(reasons=clip_text(reasons, _LONGEST_REASONS))
+    return Workflow((Step(subtask=subtask, worker=worker, continues=True),))
 
 
 def last_answer(context: PlanningContext) -> StepRun | None:
