@@ -1,6 +1,6 @@
 """Lets each system repair the programs, and prints the table. What is done stands in a journal and is not done again.
 
-    python recipes/repair-sessions/measure.py --models http://127.0.0.1:8080 [--programs 90] [--systems a,b] [--at-once 2]
+    python recipes/repair-sessions/measure.py --models http://127.0.0.1:8080 [--programs 78] [--systems a,b] [--at-once 2]
     python recipes/repair-sessions/measure.py --table
 
 The systems take turns at each program, so whatever is there when it is stopped was measured on the same programs. A
@@ -152,7 +152,7 @@ def main() -> int:
     """Measure, then print the table."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--models", default="http://127.0.0.1:8080")
-    parser.add_argument("--programs", type=int, default=90)
+    parser.add_argument("--programs", type=int, default=78)
     parser.add_argument("--systems", default=",".join(SYSTEMS))
     parser.add_argument("--at-once", type=int, default=2)
     parser.add_argument("--journal", type=Path, default=JOURNAL)

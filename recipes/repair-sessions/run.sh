@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 python=${PYTHON:-.venv/bin/python}
-: "${MODELS:=}" "${PROGRAMS:=90}" "${SYSTEMS:=}" "${AT_ONCE:=2}" "${OUT:=runs/repair-sessions}" "${PORT:=8080}" "${NICE:=19}"
+: "${MODELS:=}" "${PROGRAMS:=78}" "${SYSTEMS:=}" "${AT_ONCE:=2}" "${OUT:=runs/repair-sessions}" "${PORT:=8080}" "${NICE:=19}"
 if [ -z "$MODELS" ]; then
     $python -W ignore -m batuta local pull qwen-1.5b qwen-0.5b  # what is here already stays
     nice -n "$NICE" $python -W ignore -m batuta local serve qwen-1.5b qwen-0.5b --port "$PORT" &
