@@ -412,7 +412,6 @@ class HttpTransport:
         proxy = NO_PROXY if direct else self._routes.find_proxy(target.url)
         if proxy.headers and target.url.startswith("http:"):
             headers |= proxy.headers  # without a tunnel the proxy reads the headers of the request
-        limits = aiohttp.ClientTimeout(total=None, connect=self.connect, sock_read=self.idle)
         try:
             response = await self._session().request(
                 method,
@@ -420,7 +419,7 @@ class HttpTransport:
                 data=payload,
                 headers=headers,
                 allow_redirects=False,
-                timeout=limits,
+                timeout=aiohttp.ClientTimeout(connect=self.connect, sock_read=self.idle),
                 proxy=proxy.url,
                 proxy_headers=proxy.headers,
             )
