@@ -204,8 +204,8 @@ class HttpTransport:
 
         Args:
             connect: seconds to wait for a connection.
-            idle: seconds of silence after which a call is given up; there is no total limit. A model
-                that reasons is silent while it does, and its thoughts are billed.
+            idle: seconds of silence after which a call is given up; there is no total limit.
+                A model that reasons is silent while it does, and its thoughts are billed.
             max_request_bytes: a larger body is refused before it is sent.
             max_reply_bytes: a larger reply is refused while it is read.
             environ: where `HTTPS_PROXY`, `NO_PROXY`, `SSL_CERT_FILE` and their like are read; None:
