@@ -52,6 +52,8 @@ def pack(folders: list[Path]) -> None:
                 if worker == "python":
                     continue
                 calls.setdefault((worker, request.hex()), bytes(reply).decode())
+    if not calls:
+        raise SystemExit("these folders have no journal with calls, and the record stays as it is")
     lines = [json.dumps({"reached": reached}, sort_keys=True)]
     lines += [
         json.dumps({"worker": worker, "request": request, "reply": json.loads(reply)})
