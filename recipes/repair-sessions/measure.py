@@ -143,7 +143,7 @@ def write_table(rows: list[Json]) -> str:
         mean = [sum(row[name] for row in own) / n for name in ("usd", "seconds", "tokens")]
         both = [(row["resolved"], compared[row["program"]]) for row in own if row["program"] in compared]  # fmt: skip
         wins, losses = (sum(mine is (not hers) and mine is good for mine, hers in both) for good in (True, False))  # fmt: skip
-        against = "–" if system == COMPARATOR else f"+{wins} −{losses} of {len(both)}, p = {mcnemar_p_value(wins, losses):.2f}"  # fmt: skip
+        against = "–" if system == COMPARATOR else f"+{wins} −{losses} of {len(both)}, p = {mcnemar_p_value(wins, losses):.3f}"  # fmt: skip
         told.append(f"| `{system}` | {n} | {right} ({100 * right / n:.0f} %) | {100 * low:.0f} to {100 * high:.0f} % | {100 * mean[0]:.4f} | {mean[1]:.0f} | {mean[2]:.0f} | {sum(len(row['actions']) for row in own) / n:.1f} | {against} |")  # fmt: skip
     return "\n".join(told)
 
