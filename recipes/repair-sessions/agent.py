@@ -1,4 +1,4 @@
-"""An agent that repairs one program: it reads, writes a line, runs the tests, and says that it is done."""
+"""An agent that repairs one program: it reads, writes, runs the tests, and says that it is done."""
 
 from __future__ import annotations
 

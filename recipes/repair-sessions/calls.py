@@ -1,8 +1,8 @@
 """Lets models that call no tools by themselves call them: an OpenAI server before llama.cpp that reads their words.
 
-The small models here write calls of tools in no form that llama.cpp knows, and think badly in JSON. So they are told the
-tools in words, and what they write is read as a person would: a code block is the program that they want to write, the
-name of a tool calls it, and words alone are the end. What asks for no tools is passed on as it is.
+The small models here write calls of tools in no form that llama.cpp knows, and think badly in JSON. So they are told in
+words what to write, and it is read as a person would read it: a code block is a call of `write_program`, and words
+alone are the end, or `run_tests` where a call is required. What asks for no tools is passed on as it is.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def read_call(text: str, *, required: bool) -> tuple[str, Json] | None:
 
 
 def plain_messages(messages: list[Json], *, tools: bool) -> list[Json]:
-    """Return the conversation in words alone, with the tools in the system message."""
+    """Return the conversation in words alone; if tools are asked for, told what to write."""
     plain: list[Json] = []
     for message in messages:
         content = message.get("content") or ""
