@@ -323,6 +323,21 @@ async def test_advise_asks_a_stronger_model_what_to_do_where_a_failure_is_left_b
     assert doubt.startswith("small called nothing after a failure: a stronger model is asked")
 
 
+async def test_advice_stays_before_the_worker_when_what_it_tries_fails():
+    clients = scripted(
+        small=[call(arguments=f'{{"n":{n}}}') for n in range(4)], big=["Look at line 3."]
+    )
+    async with Serving(app_state(Advise(), clients)) as server:
+        agent = Agent(server)
+        await agent.say("Mend it")
+        await agent.bring(FAILED)
+        await agent.bring(FAILED)
+        assert asked(clients) == {"small": 3, "big": 1}
+        await agent.bring("Exit code 2\nE  another")
+    assert asked(clients) == {"small": 4, "big": 1}
+    assert "Look at line 3." in str(clients["small"].requests[-1].messages)
+
+
 async def test_a_gate_sends_what_leaves_a_failure_behind_back_without_a_judge(store):
     clients = scripted(
         small=[call(), "Done.", call(arguments='{"n":2}'), "Now it is."], big=["ACCEPT"]

@@ -197,6 +197,9 @@ class Conducting:
     """Whether the workflow that waits for results goes on, if there is one."""
     is_plain: bool = False
     """Whether one worker is asked the conversation as it stands, and nothing is checked."""
+    begins_plainly: bool = False
+    """Whether one worker is asked so first. Where the workflow that waits asked just that, nothing
+    of it is needed."""
 
 
 @runtime_checkable
@@ -295,6 +298,7 @@ class Escalate(_BeginsCheaply):
     def in_session(self, view: SessionView) -> Conducting:
         """Choose the acting worker, and who acts if what it says is not believed."""
         worker, reason = _choose_escalated(view)
+        goes_on = view.moment.boundary is None and worker.id == view.thread.acting
         strong = strongest_actor(view.question, view.pool)
         if view.has_failed and worker.id != strong.id and strong.id not in view.unpaid:
             switch = _hardest_switch(view, worker, strong)
@@ -306,8 +310,7 @@ class Escalate(_BeginsCheaply):
                     then=Workflow((Step(subtask="", worker=strong.id),)),
                     doubt=switch.reason,
                 )
-                return Conducting(conductor=doubts, goes_on=False)
-        goes_on = view.moment.boundary is None and worker.id == view.thread.acting
+                return Conducting(conductor=doubts, goes_on=goes_on, begins_plainly=True)
         conductor = ActingWorker(name=self.name, worker=worker.id, reason=reason)
         return Conducting(conductor=conductor, goes_on=goes_on, is_plain=True)
 
@@ -436,6 +439,7 @@ class Advise(_BeginsCheaply):
                 reason=_advice_reason(view, view.moment.reason),
             )
             return Conducting(conductor=advised, goes_on=False)
+        goes_on = view.moment.boundary is None or is_stuck
         reason = f"{acting.id} goes on: {view.moment.reason}"
         if view.acting is None:
             reason = _begin_reason(view, describe_cheapest(acting, view.pool))
@@ -447,11 +451,9 @@ class Advise(_BeginsCheaply):
                 then=_advised_workflow(acting.id, adviser.id),
                 doubt=_advice_reason(view, ""),
             )
-            return Conducting(conductor=doubts, goes_on=False)
+            return Conducting(conductor=doubts, goes_on=goes_on, begins_plainly=True)
         conductor = ActingWorker(name=self.name, worker=acting.id, reason=reason)
-        return Conducting(
-            conductor=conductor, goes_on=view.moment.boundary is None or is_stuck, is_plain=True
-        )
+        return Conducting(conductor=conductor, goes_on=goes_on, is_plain=True)
 
 
 def _advice_reason(view: SessionView, why: str) -> str:

@@ -218,7 +218,8 @@ class SessionKeeper:
         plan.call.acts, plan.call.consults = True, isinstance(conductor, SessionPattern)
         conducting = conduct_in_session(conductor, view)
         resumed = plan.resumed
-        if plan.call.consults and conducting.is_plain and resumed and _is_one_call(resumed):
+        is_plain = conducting.is_plain or conducting.begins_plainly
+        if plan.call.consults and is_plain and resumed and _is_one_call(resumed):
             resumed = None  # its prompt is the conversation as it stands, resumed or not
         if conducting.goes_on and resumed is not None:
             by = conducting.conductor if plan.call.consults else conductor
