@@ -11,6 +11,7 @@ from tests.gateway.test_tenants import KeyedServer
 
 from batuta.clients import ScriptedClient
 from batuta.errors import ProviderOverloadedError
+from batuta.gateway.http.idempotency import IdempotencyMiddleware
 from batuta.store.models import IDEMPOTENT
 
 pytestmark = pytest.mark.anyio
@@ -203,3 +204,43 @@ async def test_a_key_whose_rights_have_changed_is_told_so(store):
         assert (await post(keyed, path, body, authorization=f"Bearer {first}"))[0] == 200
         status, _, text = await post(keyed, path, body, authorization=f"Bearer {narrow}")
         assert status == 409 and "other rights" in text and "another request" not in text
+
+
+async def test_the_claim_of_a_request_that_takes_long_is_renewed(store):
+    """Until its answer is there it stands in the way of another one, and not a moment longer."""
+    stop, statuses = anyio.Event(), []
+
+    async def app(_, __, send):
+        await stop.wait()
+        await send({"type": "http.response.start", "status": 500, "headers": []})
+        await send({"type": "http.response.body"})
+        raise ValueError("as it is")
+
+    async def receive():
+        return {"type": "http.request", "body": b"{}", "more_body": False}
+
+    async def send(message):
+        statuses.append(message.get("status"))
+
+    async def claims():
+        return await store.database.run_read(
+            lambda connection: connection.execute(select(IDEMPOTENT.c.expires)).scalars().all()
+        )
+
+    async def ask():
+        with pytest.raises(ValueError, match="as it is"):
+            await once(scope, receive, send)
+
+    once = IdempotencyMiddleware(app, store, claim_seconds=0.3)
+    headers = [(b"idempotency-key", b"k1"), (b"content-length", b"2")]
+    scope = {"type": "http", "method": "POST", "path": BODIES[0][0], "headers": headers}
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask)
+            while not (first := await claims()):
+                await anyio.sleep(0.01)
+            while (await claims()) == first:
+                await anyio.sleep(0.01)
+            stop.set()
+    assert statuses == [500, None]
+    assert await claims() == []

@@ -17,8 +17,8 @@ from batuta.store.models import FORGOTTEN, IDEMPOTENT
 RUN_HEADER = "x-batuta-run-id"
 """The header of an answer that names its run."""
 KEEP_SECONDS = 24 * 3600.0
-CLAIM_SECONDS = 20 * 60.0
-"""Seconds after which a request whose process died does not stand in the way any more."""
+CLAIM_SECONDS = 5 * 60.0
+"""Seconds after which a claim that nobody renews does not stand in the way any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,9 @@ class EarlierRequest:
 class IdempotencyStore:
     """Claims keys and keeps answers."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, *, claim_seconds: float = CLAIM_SECONDS) -> None:
         self._database = database
+        self.claim_seconds = claim_seconds
 
     async def claim(self, tenant: str, key: str, digest: bytes) -> EarlierRequest | str:
         """Return the earlier request with that key.
@@ -56,7 +57,7 @@ class IdempotencyStore:
         """
         now, owner = time(), secrets.token_hex(8)
         values: dict[str, Any] = {"tenant": tenant, "key": sql_text(key), "digest": digest}
-        values |= {"owner": owner, "expires": now + CLAIM_SECONDS}
+        values |= {"owner": owner, "expires": now + self.claim_seconds}
 
         def first(connection: Connection) -> dict[str, Any] | None:
             connection.execute(delete(IDEMPOTENT).where(IDEMPOTENT.c.expires < now))
@@ -77,6 +78,14 @@ class IdempotencyStore:
         headers = tuple((name, value) for name, value in orjson.loads(row["headers"]))
         answer = StoredAnswer(row["status"], headers, row["body"])
         return EarlierRequest(row["digest"], answer, row["owner"])
+
+    async def renew(self, owner: str) -> None:
+        """Lengthen the claim of a request that is still being answered."""
+        await self._database.execute(
+            update(IDEMPOTENT)
+            .where(IDEMPOTENT.c.owner == owner, IDEMPOTENT.c.status.is_(None))
+            .values(expires=time() + self.claim_seconds)
+        )
 
     async def keep(self, owner: str, answer: StoredAnswer) -> None:
         """Keep the answer of whoever made that claim, unless its run was deleted meanwhile."""

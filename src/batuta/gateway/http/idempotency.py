@@ -51,9 +51,10 @@ _LOST = (
 class IdempotencyMiddleware:
     """Keeps whole good answers for a day; gives a key free whose request failed."""
 
-    def __init__(self, app: ASGIApp, store: Store) -> None:
+    def __init__(self, app: ASGIApp, store: Store, *, claim_seconds: float = CLAIM_SECONDS) -> None:
         self.app = app
         self.store = store
+        self.claim_seconds = claim_seconds
         self._lost: deque[str] = deque(maxlen=_LOST_CLAIMS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -72,7 +73,7 @@ class IdempotencyMiddleware:
         body = await read_checked_body(receive)
         caller = caller_of(scope)
         request = _Fingerprint(scope["path"], caller.permissions, body)
-        kept = IdempotencyStore(self.store.database)
+        kept = IdempotencyStore(self.store.database, claim_seconds=self.claim_seconds)
         try:
             found = await kept.claim(caller.tenant, key.decode(), request.digest)
         except StoreError as error:
@@ -106,8 +107,17 @@ class IdempotencyMiddleware:
     ) -> None:
         record = _ResponseRecorder(send)
         answer: StoredAnswer | None = None
+        failure: Exception | None = None
         try:
-            await self.app(scope, receive, record.send)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(_renew_claim, kept, claim)
+                try:
+                    await self.app(scope, receive, record.send)
+                except Exception as error:  # noqa: BLE001 - a group would hide its type
+                    failure = error
+                tasks.cancel_scope.cancel()
+            if failure is not None:
+                raise failure
             answer = record.answer(content=may_keep)
         finally:
             with anyio.CancelScope(shield=True):
@@ -116,6 +126,16 @@ class IdempotencyMiddleware:
                 except StoreError as error:
                     log_exception(error)
                     self._lost.append(claim)
+
+
+async def _renew_claim(kept: IdempotencyStore, claim: str) -> None:
+    """Renew the claim until cancelled: a run may take longer than a claim lasts."""
+    while True:
+        await anyio.sleep(kept.claim_seconds / 3)
+        try:
+            await kept.renew(claim)
+        except StoreError as error:  # the next time, or another request may run it, too
+            log_exception(error)
 
 
 @final
