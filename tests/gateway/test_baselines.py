@@ -333,7 +333,7 @@ class TestLearned:
         assert row.outcome is Outcome.FALLBACK
 
     def test_a_history_of_other_workers_is_refused(self, outcomes):
-        with pytest.raises(ConfigError, match="knows 0 workers of this pool"):
+        with pytest.raises(ConfigError, match="has 0 workers of this pool"):
             ServedBaselines(pool=pool_of("dan", "fay", "gil"), history=outcomes())
 
 

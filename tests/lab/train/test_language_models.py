@@ -284,7 +284,9 @@ class TestDistilling:
         file = tmp_path / "found.jsonl"
         file.write_text(text)
         told = settings(tmp_path, policy={"start": str(llama)}, pool={"source": "world2:1:3"})
-        with pytest.raises(BatutaError, match=r"no draft|is not JSON|is not a JSON object"):
+        with pytest.raises(
+            BatutaError, match=r"no draft|neither a draft|is not JSON|is not a JSON object"
+        ):
             run_distillation(told, file, lambda step, steps, loss: None)
 
 
