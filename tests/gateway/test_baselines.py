@@ -309,7 +309,9 @@ class TestLearned:
 
     def test_a_cascade_of_strangers_and_an_unknown_checker_are_refused(self, outcomes):
         cascade = fit_cascade(outcomes(count=240, answered=True))
-        with pytest.raises(ConfigError, match="knows no worker of this pool, only ada, bob, eve"):
+        with pytest.raises(
+            ConfigError, match="was fitted to no worker of this pool, only to ada, bob, eve"
+        ):
             ServedBaselines(pool=pool_of("max", "moritz"), cascade=cascade)
         with pytest.raises(ConfigError, match="no worker 'max' to check"):
             ServedBaselines(pool=pool_of("ada", "bob"), cascade=cascade, checker="max")
@@ -331,7 +333,7 @@ class TestLearned:
         assert row.outcome is Outcome.FALLBACK
 
     def test_a_history_of_other_workers_is_refused(self, outcomes):
-        with pytest.raises(ConfigError, match="knows 0 workers of this pool"):
+        with pytest.raises(ConfigError, match="has 0 workers of this pool"):
             ServedBaselines(pool=pool_of("dan", "fay", "gil"), history=outcomes())
 
 

@@ -234,7 +234,7 @@ async def test_where_nobody_answers_asking_is_an_error(executor, tmp_path):
 
     with pytest.raises(ExceptionGroup) as raised:
         await executor.run_all(traced_job(tmp_path, ask), range(2), lambda *_: None, concurrency=1)
-    assert raised.group_contains(ExecutorError, match="nobody answers")
+    assert raised.group_contains(ExecutorError, match="run_all has no answer")
 
 
 async def test_cancelling_ends_the_answers_too(executor, tmp_path):

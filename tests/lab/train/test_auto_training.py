@@ -238,7 +238,7 @@ def test_it_ends_in_time_with_a_policy_that_is_served(tmp_path):
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 0, result.output
     assert time.monotonic() - began <= 132
-    assert "kept" in result.output and "held-back" in result.output
+    assert "kept" in result.output and "held-out" in result.output
     assert load_trained_conductor(tmp_path / "out" / "policy").name
     again = CliRunner().invoke(app, command)
     assert "holds a training already" in str(again.exception)

@@ -96,7 +96,7 @@ def test_a_damaged_checkpoint_is_passed_over_in_a_sentence(run, capsys, name, sp
     assert last_checkpoint(run).name == "checkpoint-2"
     said = capsys.readouterr().err
     part = PARTS.get(name, name.partition(".")[0])
-    assert "checkpoint-4 is passed over" in said and (name in said or part in said)
+    assert "checkpoint-4 is skipped" in said and (name in said or part in said)
     assert said.count("\n") == 1
     shutil.rmtree(run.checkpoints / "checkpoint-2")
     assert last_checkpoint(run) is None
@@ -116,7 +116,7 @@ def test_a_copy_under_another_name_is_no_checkpoint(run):
 
 def test_a_named_checkpoint_that_is_damaged_is_refused(run):
     cut(5)(run.checkpoints / "checkpoint-4" / "model.safetensors")
-    with pytest.raises(ConfigError, match="there is no whole checkpoint 4"):
+    with pytest.raises(ConfigError, match="there is no complete checkpoint 4"):
         find_checkpoint(run, "4")
 
 
@@ -210,7 +210,7 @@ def test_skipped_steps_are_seen_by_who_watches(tmp_path, skipped):
         folder.add_metrics({"step": step, "reward": 0.5, "skipped": skipped * (step - 1)})
     console = Console(width=120, record=True, file=io.StringIO())
     watch_training(tmp_path, console, once=True)
-    assert ("steps left out" in console.export_text()) == bool(skipped)
+    assert ("skipped steps" in console.export_text()) == bool(skipped)
 
 
 def test_a_skipped_step_is_said():

@@ -185,7 +185,7 @@ def test_a_budget_that_is_none_is_refused(usd):
 
 @pytest.mark.parametrize(
     ("pool", "said"),
-    [({"journal": False}, "needs pool.journal"), ({"executor": "ray"}, 'set it to "local"')],
+    [({"journal": False}, "needs pool.journal"), ({"executor": "ray"}, 'use "local"')],
 )
 async def test_a_budget_that_could_not_be_kept_is_refused_before_a_call(tmp_path, pool, said):
     told_ = settings(tmp_path, pool={"max_usd": 1, **pool})

@@ -66,10 +66,10 @@ def template_that_refuses(folder: Path) -> None:
     [
         (cut_weights, "is damaged"),
         (empty_weights, "is damaged"),
-        (narrower, "not of one model"),
+        (narrower, "belong to different models"),
         (heads_by_name, "num_attention_heads"),
         (empty_tokenizer, "is damaged"),
-        (without_a_layer, r"lacks \d+ of its model's weights, model\.layers\.1\."),
+        (without_a_layer, r"lacks \d+ of its model's weights, for example model\.layers\.1\."),
         (spoilt_template, "chat template in .* cannot be rendered"),
         (template_that_refuses, "a system message first"),
     ],

@@ -153,7 +153,7 @@ class TestLines:
             random_policy,
             evaluation={"every": 5, "questions": 9, "tasks": {str(asked): 1}},
         )
-        with pytest.raises(ConfigError, match="all its questions are kept back"):
+        with pytest.raises(ConfigError, match="all its questions are held out"):
             run_distillation(told, write(tmp_path, LINES[:9]), lambda *_: None)
 
     @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ class TestLines:
     )
     def test_what_is_no_line_is_one_sentence(self, random_policy, tmp_path, line):
         path = write(tmp_path, [LINES[0], line])
-        with pytest.raises(ConfigError, match="row 2: no draft over that pool and no drill"):
+        with pytest.raises(ConfigError, match="row 2: neither a draft over its pool nor a drill"):
             run_distillation(stage(tmp_path, random_policy), path, lambda *_: None)
 
 
@@ -250,7 +250,7 @@ class TestResuming:
         told = self.cut_short(tmp_path / "run", random_policy, path)
         other = write(tmp_path / "other", LINES[1:])
         for settings_, source in ((told, other), (told.model_copy(update={"seed": 9}), path)):
-            with pytest.raises(ConfigError, match="of other settings or other examples"):
+            with pytest.raises(ConfigError, match="belongs to other settings or examples"):
                 run_distillation(settings_, source, lambda *_: None, resume=True)
 
     @pytest.mark.parametrize("damage", [b"", b"\0" * 64, "half", "a list", "other weights"])

@@ -64,7 +64,7 @@ def test_a_spoilt_description_of_the_tokenizer_is_refused_by_name(folder, told, 
 
 def test_a_tokenizer_with_more_pieces_than_its_model_knows_is_refused(folder):
     make_tokenizer([ONE, TWO, "other words"] * 3, 420).save_pretrained(folder)
-    with pytest.raises(ConfigError, match=r"has \d+ pieces and the model knows \d+"):
+    with pytest.raises(ConfigError, match=r"has \d+ tokens and the model only \d+"):
         load_policy(str(folder), None)
 
 

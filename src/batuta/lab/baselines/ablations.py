@@ -1,11 +1,11 @@
 """Ablations of a conductor: its workflows with one property removed.
 
-The ablation without subtasks, where each worker is told to solve the question, is that of the
+The ablation without subtasks, where every subtask is to solve the question, is that of the
 Conductor paper (arXiv 2512.04388). The other two are ours: access lists shuffled over the steps,
 and every step done by the best single worker.
 
-Deviation: the paper trains a conductor for its ablation; here the same one writes the workflow,
-which is changed before it is run, so its draft is paid and its other choices are kept.
+Deviation: the paper trains a conductor for its ablation. Here the unchanged conductor writes the
+workflow, which is changed before it is run; its draft is paid and its other choices are kept.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class AblatedConductor:
     """A conductor whose workflows are changed before they are run."""
 
     label: str
-    """The name says what is changed."""
+    """A short label of the change, for the name."""
     inner: Conductor
     change_workflow: Callable[[Workflow, PlanningContext], Workflow]
 
@@ -50,7 +50,7 @@ class AblatedConductor:
 
 
 def with_solve_only_subtasks(conductor: Conductor) -> AblatedConductor:
-    """Keep workers and access lists, but make every subtask to solve the question."""
+    """Keep workers and access lists, but replace every subtask by `SOLVE`."""
     return AblatedConductor(
         "solve only", conductor, lambda flow, _: _map_steps(flow, _with_solve_subtask)
     )

@@ -13,7 +13,7 @@ _MARKS_AROUND = " \t*_`\"'$"
 
 
 def find_stated_answer(text: str) -> str | None:
-    """Return what the reply marks as its answer, without the surrounding marks, or None."""
+    """Return the answer that the reply marks, without surrounding markup; None if it marks none."""
     return strip_edges(answer_extraction.stated_answer(text) or "", _MARKS_AROUND) or None
 
 
@@ -23,7 +23,7 @@ def find_final_answer(text: str) -> str | None:
 
 
 def normalize_answer(answer: str) -> str:
-    """Return the answer in a canonical form, which mostly is equal for equivalent answers."""
+    """Return the answer in a canonical form, equal for most equivalent answers."""
     return canonical_answer(answer)
 
 

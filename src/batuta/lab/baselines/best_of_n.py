@@ -5,13 +5,13 @@ N solutions, a verifier ranks them, the first is returned; with a language model
 as in Zheng et al., "Judging LLM-as-a-Judge" (arXiv 2306.05685), section 3.
 
 Deviations
-- The judge is no trained verifier but the worker whose description suits judging, and it sees all
-  samples in one call instead of scoring each.
+- The judge is not a trained verifier but the worker whose description suits judging, and it sees
+  all samples in one call instead of scoring each.
 - If the question shows tests and they can be executed, no judge is asked: the first sample that
   passes them is taken, as AlphaCode's samples are filtered (Li et al., arXiv 2203.07814, section
   4.4); if none does, the majority's.
-- What the judge writes is only a choice: the answer is the chosen sample, verbatim. It may name the
-  sample by its step or repeat its answer. A judge that does neither, or fails, leaves the majority.
+- The judge only chooses: the answer is the chosen sample, verbatim. It may name the sample by its
+  step or repeat its answer. If it does neither, or fails, the majority's answer is taken.
 """
 
 from __future__ import annotations
@@ -66,11 +66,11 @@ class BestOfN:
             return await self._answer_by_tests(question, context, seed, context.run_tests)
         judge = best_worker_for_role(context.pool, JUDGING, exclude=who)
         flow = self._workflow(who, judge)
-        cast = context.restrict_to(who, judge).with_sampling(who)
+        restricted = context.restrict_to(who, judge).with_sampling(who)
         run = await run_conductor(
             question,
             FixedConductor(self.name, lambda _: flow),
-            context=cast,
+            context=restricted,
             seed=seed,
             max_steps=self.calls,
         )
@@ -85,9 +85,9 @@ class BestOfN:
         """Make N calls concurrently, and take the first that passes the question's own tests."""
         who = context.pool.ranked()[0].id
         flow = build_parallel_workflow([who] * self.samples)
-        cast = context.restrict_to(who).with_sampling(who)
+        restricted = context.restrict_to(who).with_sampling(who)
         conductor = FixedConductor(self.name, lambda _: flow)
-        run = await run_conductor(question, conductor, cast, seed, max_steps=self.samples)
+        run = await run_conductor(question, conductor, restricted, seed, max_steps=self.samples)
         samples = list(round_replies(run).values())
         for reply in samples:
             if await run_tests(question.text, reply.text):

@@ -4,7 +4,7 @@ One worker answers; then the next is asked, until no further answer is expected 
 price. The next worker is the one expected to earn most on the question (`conductors.selector`),
 with a discount for repetition; which answer leads, and whether to continue, depends on the
 agreement of samples and workers (`learners.answer_posterior`). All of it is fitted on training
-questions to the same reward: credit less the cost of calls.
+questions to the same reward: credit (the score of the answer, 0 to 1) less the cost of calls.
 
 After Chen, Zaharia and Zou, "FrugalGPT" (arXiv 2305.05176), section 3 (a cascade with a learned
 score of each answer), and Yue et al., "Large Language Model Cascades with Mixture of Thought
@@ -13,7 +13,7 @@ Representations" (arXiv 2310.03094) (agreement of samples as the score).
 Deviations
 - It returns the answer that is most likely right, not always the last one.
 - The order of workers depends on the question, and there is a price per call instead of a budget.
-- Answers are scored by agreement and by who gave them instead of by a model. A checker, if there is
+- Answers are scored by agreement and by their workers instead of by a model. A checker, if there is
   one (`baselines.checker`), checks the leading answer before another one is paid for.
 
 Questions unlike all training questions have a posterior of their own, fitted on held-out families,
@@ -79,12 +79,12 @@ AnswerExtractor = Callable[[Question, Reply], str | None]
 
 
 def most_calls(workers: int) -> int:
-    """Return the most draws: six, or one of each of up to ten workers."""
+    """Return the limit of draws: six, or one per worker with up to ten workers."""
     return max(CALLS, min(workers, MOST_CALLS))
 
 
 def extract_stated_answer(_: Question, reply: Reply) -> str | None:
-    """Return what the reply marks as its answer, or its last line, in canonical form."""
+    """Return the answer that the reply marks, or its last line, in canonical form."""
     answer = final_answer(reply.text)
     return None if answer is None else normalize_answer(answer) or None
 
@@ -114,23 +114,23 @@ class Cascade:
     strange: AnswerPosterior
     """The posterior for all other questions."""
     most_m: tuple[int, ...]
-    """How often each of the selector's workers may be asked: as often as in training."""
+    """The most calls of each of the selector's workers on a question, as in training."""
     cost_m: tuple[float, ...]
     """The price of a call of each worker, in credit."""
     calls_worth_m: tuple[float, ...]
-    """The cost of a call of each worker, in calls of usual cost; 1 if dollars are unknown."""
+    """Each worker's cost as a multiple of the average call; 1 if dollars are unknown."""
     collisions: float
     """The rate at which two wrong answers were equal in training."""
     calls: int = CALLS
     price: float
-    """The price of a call of usual cost, in credit."""
+    """The price of a call of average cost, in credit."""
     dollar: float = 0.0
-    """The price of a dollar beside that, in credit."""
+    """The additional price of a dollar, in credit."""
     checker: Checker | None = None
     """Checks the leading answer before another one is paid for; its calls count too."""
     executed: Checker | None = EXECUTED_TESTS
-    """The rates of the tests that a question shows, if they can be executed; a checker is then not
-    asked. None ignores the tests."""
+    """The rates of the tests that a question shows, if they can be executed; the checker is not
+    called then. None ignores the tests."""
     extract: AnswerExtractor = field(default=extract_stated_answer, repr=False)
 
     @property
@@ -143,9 +143,9 @@ class Cascade:
     def replay_history(self, history: History) -> tuple[Floats, NDArray[np.intp]]:
         """Replay recorded questions; return the credit (n,) and the number of calls (n,) of each.
 
-        It makes the decisions of `answer` without a checker, whose replies no record has, for all
-        questions together and without the engine. The history must have the selector's workers in
-        their order.
+        The decisions are those of `answer` without a checker, whose replies are not recorded, but
+        for all questions at once and without the engine. The history must have the selector's
+        workers in their order.
 
         Raises:
             SourceError: the history has no answers.
@@ -210,7 +210,7 @@ class _Observations:
     """Whether the last round was a draw and not a check."""
 
     def needs_check(self, found: LeadingAnswer) -> bool:
-        """Tell whether the leading answer is new in the last round and was never checked."""
+        """Return whether the leading answer is new in the last round and was never checked."""
         answer_code = int(self.draws.answer_nk[0, -1])
         leads = answer_code >= 0 and answer_code == int(self.draws.answer_nk[0, found.draw_n[0]])
         return leads and self.last_was_draw and answer_code not in self.checked
@@ -234,7 +234,7 @@ class _CascadeConductor:
         self._most_m = np.where(inside, cascade.most_m, 0)
         if not self._most_m.any():
             raise ConfigError(
-                "the cascade knows no worker of this pool: train it on outcomes of these workers"
+                "the cascade was fitted to no worker of this pool: train it on their outcomes"
             )
         self._checker = cascade.checker.pick_worker(pool) if cascade.checker else None
         with single_blas_thread():
@@ -263,11 +263,11 @@ class _CascadeConductor:
         observed = self._observe(context.previous)
         if not left:
             return AcceptedAnswer()
-        place = self._next_place(observed.draws)
+        index = self._next_worker_index(observed.draws)
         if observed.replies:
-            count, next_n = len(observed.replies), np.asarray([place])
+            count, next_n = len(observed.replies), np.asarray([index])
             found = self._belief.lead(observed.draws, count)
-            if not self._belief.goes_on(observed.draws, found, count, next_n)[0]:
+            if not self._belief.should_continue(observed.draws, found, count, next_n)[0]:
                 return AcceptedAnswer()
             if (
                 left > 1
@@ -275,9 +275,9 @@ class _CascadeConductor:
                 and (check := self._check_step(context.previous[-1]))
             ):
                 return Plan(Workflow((check,)))
-        if place < 0:
+        if index < 0:
             return AcceptedAnswer()
-        return Plan(Workflow((Step(subtask="", worker=self._cascade.selector.workers[place]),)))
+        return Plan(Workflow((Step(subtask="", worker=self._cascade.selector.workers[index]),)))
 
     async def _try_replies(self, rounds: tuple[Round, ...]) -> None:
         """Run the question's tests on the replies that were not tested yet."""
@@ -293,7 +293,7 @@ class _CascadeConductor:
         program = None if self._run_tests is None else extract_program(reply.text)
         return program or self._cascade.extract(self._question, reply)
 
-    def _next_place(self, draws: AnswerDraws) -> int:
+    def _next_worker_index(self, draws: AnswerDraws) -> int:
         """Return the index of the worker to ask next; -1 if none is left."""
         drawn_m = np.bincount(draws.worker_nk[0], minlength=len(self._most_m))
         worth_m = np.asarray(self._cascade.calls_worth_m)

@@ -1,5 +1,8 @@
 """Fits the cascade to outcomes: the order of workers, the weights of agreement, the stopping rule.
 
+A server calls `fit_cascade` at the first question to `baseline/cascade`, unless it was started with
+the folder of a fitted cascade.
+
 Axes: n questions, m workers, k draws, s samples.
 """
 
@@ -38,21 +41,22 @@ from batuta.lab.learners.selector_training import (
 from batuta.lab.learners.simulated_draws import simulate_draws
 
 PRICES = (0.02, 0.01, 0.005, 0.002, 0.001, 0.0005)
-"""Prices of a call of usual cost, in credit, to choose from; the highest first."""
-_USUAL_PRICE = 0.002
+"""Prices of a call of average cost, in credit, to choose from; the highest first."""
+_DEFAULT_PRICE = 0.002
 """The price if there are too few labels to choose one."""
-_SPARING = 0.25
+_PRICE_TOLERANCE = 0.25
 """Standard errors by which a higher price may earn less than the best one."""
-_REPEAT_DISCOUNTS = (0.0, 0.02, 0.1, 1.0)
-"""Discounts for repetition: with the first the best worker is asked again and again, with the last
-all workers are asked once first."""
-_THRIFTS = (0.0, 0.05, 0.2, 1.0)
-"""Discounts for a call's worth of money: with the last the cheapest worker comes first."""
+_REPEAT_PENALTIES = (0.0, 0.02, 0.1, 1.0)
+"""Penalties for repetition: with the first the best worker is called again and again, with the last
+all workers are called once first."""
+_COST_PENALTIES = (0.0, 0.05, 0.2, 1.0)
+"""Penalties per average-call cost: with the last the cheapest worker comes first."""
 _FREE = PosteriorForm(named=False, agreement_penalty=30.0)
 _FIRM = PosteriorForm(named=False, agreement_penalty=1000.0)
 _NAMED = PosteriorForm(named=True, agreement_penalty=30.0)
+"""The forms that are tried; the last one learns weights of single workers."""
 _MARGINS = (0.0, 0.05, 0.15)
-_CAREFUL = 0.0015
+_MARGIN_TOLERANCE = 0.0015
 """The credit that a wider margin may cost on unseen families."""
 _MIN_FAMILIAR_QUESTIONS = 200
 """The fewest familiar training questions for a posterior of their own."""
@@ -111,10 +115,9 @@ def fit_cascade(
 ) -> Cascade:
     """Fit a cascade to the history.
 
-    Without a price it is chosen on the history's labels, or is 0 if the recipe prices dollars;
-    without `calls` there are at most `most_calls` answers. A selector must be fitted to this very
-    history, the checker is not fitted here, and `prior` stands in for the shipped weights of
-    agreement.
+    Without `price` it is chosen on the history's labels, or is 0 if the recipe prices dollars.
+    Without `calls` there are at most `most_calls` answers. A `selector` must be fitted to this very
+    history. The `checker` is not fitted here. `prior` replaces the shipped weights of agreement.
 
     Raises:
         SourceError: the history has no answers, too few questions, or lacks costs that a price of
@@ -160,7 +163,7 @@ def mean_usd_m(history: History, *, needed: bool = False) -> Floats | None:
     """Return the mean dollars of a call of each worker; None if a worker's are unknown.
 
     Raises:
-        SourceError: they are needed and unknown.
+        SourceError: the dollars are needed and unknown.
     """
     known_qm = ~np.isnan(history.usd_qm)
     unknown = np.flatnonzero(~known_qm.any(axis=0))
@@ -175,7 +178,7 @@ def mean_usd_m(history: History, *, needed: bool = False) -> Floats | None:
 
 
 def _calls_worth_m(history: History) -> Floats:
-    """Return the cost of each worker's call in calls of usual cost; 1 if dollars are unknown."""
+    """Return each worker's cost as a multiple of the average call; 1 if dollars are unknown."""
     usd_m = mean_usd_m(history)
     if usd_m is None or not usd_m.any():
         return np.ones(len(history.workers))
@@ -210,8 +213,8 @@ def _make_lessons(
 
 
 def _list_orders(lesson: _Lesson) -> list[DrawOrder]:
-    again = _REPEAT_DISCOUNTS if lesson.history.runs_qm.max() > 1 else _REPEAT_DISCOUNTS[-1:]
-    thrifts = _THRIFTS if np.ptp(lesson.calls_worth_m) > 0 else _THRIFTS[:1]
+    again = _REPEAT_PENALTIES if lesson.history.runs_qm.max() > 1 else _REPEAT_PENALTIES[-1:]
+    thrifts = _COST_PENALTIES if np.ptp(lesson.calls_worth_m) > 0 else _COST_PENALTIES[:1]
     return [DrawOrder(again=one, thrift=thrift) for one in again for thrift in thrifts]
 
 
@@ -240,14 +243,14 @@ class _Attempt:
     drawn: TrainingDraws
     form: PosteriorForm
     prior: AgreementPrior
-    sure_by_count: tuple[Floats, ...]
+    probabilities: tuple[Floats, ...]
 
     def priced(self, cost_m: Floats, margin: float = 0.0) -> tuple[Floats, HeldOutCredit]:
         """Return the stopping rule at these costs, and its held-out credit."""
         draws = replace(self.drawn.draws, cost_m=cost_m)
         drawn = TrainingDraws(draws, self.drawn.credit_nk, self.drawn.order)
         form = replace(self.form, margin=margin)
-        return drawn.stop(self.sure_by_count, self.lesson.half_n, form, self.prior)
+        return drawn.stop(self.probabilities, self.lesson.half_n, form, self.prior)
 
 
 def _make_attempt(
@@ -259,7 +262,7 @@ def _make_attempt(
         drawn=drawn,
         form=form,
         prior=prior,
-        sure_by_count=drawn.cross_fit(lesson.half_n, form, prior),
+        probabilities=drawn.cross_fit(lesson.half_n, form, prior),
     )
 
 
@@ -267,7 +270,7 @@ def _choose_price(attempts: Sequence[_Attempt]) -> float:
     """Return the highest price that earns about as much as the best one on held-out questions."""
     worth_m = attempts[0].lesson.calls_worth_m
     if len(attempts[0].lesson.half_n) < _MIN_FAMILIAR_QUESTIONS:
-        return _USUAL_PRICE
+        return _DEFAULT_PRICE
     tried = {
         price: max(
             (one.priced(price * worth_m)[1] for one in attempts), key=lambda found: found.value
@@ -278,7 +281,7 @@ def _choose_price(attempts: Sequence[_Attempt]) -> float:
     for price, found in tried.items():
         less_n = best.earned_n - found.earned_n
         error = float(less_n.std() / np.sqrt(len(less_n)))
-        if less_n.mean() <= _SPARING * error:
+        if less_n.mean() <= _PRICE_TOLERANCE * error:
             return price
     return PRICES[-1]
 
@@ -303,11 +306,13 @@ def _fit_posterior(
         (one.priced(cost_m, margin)[1].value, one, margin) for one in ways for margin in _MARGINS
     ]
     most = max(value for value, _, _ in tried)
-    candidates = [found for found in tried if found[0] >= most - (0 if is_familiar else _CAREFUL)]
+    candidates = [
+        found for found in tried if found[0] >= most - (0 if is_familiar else _MARGIN_TOLERANCE)
+    ]
     _, way, margin = max(candidates, key=lambda found: (0 if is_familiar else found[2], found[0]))
     whole = way if way.lesson is lesson else _make_attempt(lesson, order, way.form, prior)
     onward_kg, found = whole.priced(cost_m, margin)
-    best_only = DrawOrder(again=_REPEAT_DISCOUNTS[-1])
+    best_only = DrawOrder(again=_REPEAT_PENALTIES[-1])
     best = whole.lesson.draw(best_only, cost_m)
     earned_n = found.earned_n - best.credit_nk[:, 0]
     lead_n = earned_n - found.spent_n + best.draw_costs_nk()[:, 0]

@@ -1,6 +1,6 @@
 """A checker: a worker that reads an answer and says whether it is right.
 
-What it says is evidence: it updates the probability that the answer is right by the rates at which
+Its verdict is evidence: it updates the probability that the answer is right by the rates at which
 the checker passes right answers and catches wrong ones (Bayes' rule).
 """
 
@@ -29,9 +29,8 @@ class Checker:
     def __post_init__(self) -> None:
         if not 0 < 1 - self.catch_rate < self.pass_rate < 1:
             raise ValueError(
-                f"a checker that passes {self.pass_rate} of the right answers and notices "
-                f"{self.catch_rate} of the wrong ones says nothing: both are in (0, 1), and "
-                "together more than 1"
+                f"a checker with pass_rate {self.pass_rate} and catch_rate {self.catch_rate} is "
+                "uninformative: both must be in (0, 1), and their sum above 1"
             )
 
     def pick_worker(self, pool: Pool) -> WorkerId | None:
@@ -84,5 +83,5 @@ def _shrunk_share(found: Sequence[bool], believed: float) -> float:
 
 
 def is_check(step: Step) -> bool:
-    """Tell whether the step is a check."""
+    """Return whether the step is a check."""
     return step.previous and step.subtask == FEEDBACK

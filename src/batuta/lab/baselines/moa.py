@@ -10,13 +10,12 @@ As published, every worker that reads answers gets the paper's aggregate-and-syn
 
 Deviations
 - The answers are in the user's message, between tags and in order, with the question and a subtask
-of
-  our wording; in the paper they are a numbered list in the system prompt.
+  of our wording; in the paper they are a numbered list in the system prompt.
 - The system prompt is added when the request is sent, so a trace shows the request without it.
 - A worker has one temperature in a run, so an aggregator that also proposes has 0.7 in both.
 - The proposers are the pool's best P workers, repeated in a smaller pool. The aggregator is the
-worker
-  whose description recommends it most for comparing and long context; the paper chose it by trial.
+  worker whose description recommends it most for comparing and long context; the paper chose it by
+  trial.
 - We infer from the Conductor paper's pool that its 8 calls are 7 proposers and an aggregator.
 """
 

@@ -1,4 +1,4 @@
-"""A reference line, not a method: what choosing well among samples could gain.
+"""An upper bound, not a method: the gain possible by choosing well among samples.
 
 `PassAtK`: k samples of the best worker; right if any is (pass@k; Chen et al., "Evaluating Large
 Language Models Trained on Code", arXiv 2107.03374, section 2.1, with n = k, where the unbiased
@@ -28,7 +28,7 @@ class PassAtK:
 
     @property
     def name(self) -> str:
-        """The line and its k."""
+        """The bound and its k."""
         return f"pass@{self.calls}"
 
     async def answer(self, question: Question, context: SolverContext, seed: int) -> Run:

@@ -6,7 +6,7 @@ Nothing is fitted, and nothing depends on the question.
 
 Roles are assigned as by an engineer who knows the workers' descriptions and measured accuracy:
 planning to the worker whose description recommends it most for that; solving and answering to the
-best single worker; verifying and repairing to the one of the others that is recommended most for
+best single worker; verifying and repairing to the other worker that is recommended most for
 checking.
 """
 

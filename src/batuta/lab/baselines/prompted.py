@@ -26,5 +26,5 @@ class PromptedConductor:
     ) -> Decision:
         """Return the best worker's decision."""
         best = context.pool.ranked()[0]
-        learned = LLMConductor(name=self.name, client=self.clients[best.id], worker=best)
-        return await learned.plan(context, listener)
+        conductor = LLMConductor(name=self.name, client=self.clients[best.id], worker=best)
+        return await conductor.plan(context, listener)

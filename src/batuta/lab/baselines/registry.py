@@ -1,6 +1,9 @@
 """The table of baselines, which `batuta eval` measures and `batuta serve` serves.
 
-A new baseline is one row here, and a module that builds or fits it.
+A server loads it only if it was started with outcomes, or when a `baseline/...` model is called. A
+new baseline is one row here, a module that builds or fits it, and, to be served, an entry point in
+`pyproject.toml`: `baseline.NAME` if it is built without outcomes, `learned-baseline.NAME` if it is
+fitted. The cascade is added by `served`, SkillOrchestra by `batuta.lab.evals`.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from batuta.lab.learners.random_workflows import RandomConductor
 
 
 class FitRouter(Protocol):
-    """Fits a conductor, which chooses workers before anything is answered, to outcomes."""
+    """Fits to outcomes a conductor that chooses workers before any answer exists."""
 
     def __call__(
         self, history: History, *, seed: int = 0, features: Features | None = None
@@ -38,7 +41,7 @@ class FitRouter(Protocol):
 
 
 class FitAnswerChooser(Protocol):
-    """Fits a solver that chooses among several answers to outcomes."""
+    """Fits to outcomes a solver that chooses among several answers."""
 
     def __call__(
         self, history: History, *, seed: int = 0, features: Features | None = None
@@ -53,13 +56,13 @@ class Baseline:
 
     name: str
     build: Callable[[int], Solver] | None = None
-    """Builds it without outcomes, from the number in its name."""
+    """Builds the solver without outcomes, from the number in its name."""
     fit_router: FitRouter | None = None
-    """Fits it, if it chooses a worker or a workflow for the question."""
+    """Fits the conductor, if the method chooses a worker or a workflow for the question."""
     fit_chooser: FitAnswerChooser | None = None
-    """Fits it, if it chooses among answers."""
+    """Fits the solver, if the method chooses among answers."""
     number: int = 0
-    """The usual number at the end of its name; 0 if it takes none."""
+    """The default number at the end of its name; 0 if it takes none."""
     reads_replies: bool = False
     """Whether its workers read other workers' replies, which a record of answers does not have."""
     embeds_replies: bool = False
@@ -67,7 +70,7 @@ class Baseline:
 
     @property
     def default_name(self) -> str:
-        """The name, with its usual number if it takes one."""
+        """The name, with its default number if it takes one."""
         return f"{self.name}{self.number}" if self.number else self.name
 
 

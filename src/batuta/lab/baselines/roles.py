@@ -1,7 +1,7 @@
 """Chooses the worker for a role by the workers' descriptions.
 
-It does what an engineer would do who sets up a pipeline by hand: it reads the descriptions, gives
-each role to the worker that is recommended most for it, and breaks ties by strength.
+As an engineer would who sets up a pipeline by hand, it reads the descriptions, gives each role to
+the worker that is recommended most for it, and breaks ties by strength.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _CLAUSE = re.compile(r"[;.]")
 def best_worker_for_role(pool: Pool, role: str, exclude: WorkerId | None = None) -> WorkerId:
     """Return the worker whose description recommends it most for the role.
 
-    `role` is a pattern of words that name it; whom `exclude` names gets it only if there is no
-    other.
+    `role` is a regular expression of words that name the role. The worker `exclude` is chosen only
+    if there is no other.
     """
     named = re.compile(rf"\b(?:{role})\b", re.IGNORECASE)
     others = [worker for worker in pool.ranked() if worker.id != exclude]

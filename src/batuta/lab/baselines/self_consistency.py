@@ -6,8 +6,7 @@ Wang et al., "Self-Consistency Improves Chain of Thought Reasoning in Language M
 Deviations
 - The worker gets the bare question, without chain-of-thought examples.
 - The vote is unweighted (the paper finds weights by probability no better, table 1); the first
-answer
-  wins a tie.
+  answer wins a tie.
 - The temperature is 0.7 for every worker; the paper takes 0.5 or 0.7 by model.
 
 The vote costs no call.

@@ -9,8 +9,7 @@ Deviations
   solution and its feedback, not the whole history.
 - The prompts are zero-shot. Each feedback opens with a verdict in words; without a readable one the
   revision continues.
-- The engine tells the last step of every round, even the feedback, that its reply is the final
-answer;
+- The engine's prompt asks the last step of every round, even the feedback, for the final answer;
   the answer returned is still the last draft or revision, never the feedback.
 - No tests are executed, as Reflexion (arXiv 2303.11366) does for code.
 """
@@ -85,7 +84,7 @@ def _turn_workflow(worker: WorkerId, left: int, *, revise: bool) -> Workflow:
 
 
 def _is_finished(context: PlanningContext) -> bool:
-    """Tell whether to stop, because the feedback finds nothing wrong or a call failed."""
+    """Return True if the feedback finds nothing wrong or a call failed."""
     solution, feedback = (context.previous[-1].step(index) for index in (0, 1))
     if not (solution and isinstance(solution.result, Reply)):
         return True
@@ -97,7 +96,7 @@ def _is_finished(context: PlanningContext) -> bool:
 
 
 def says_solution_is_right(feedback: Reply) -> bool:
-    """Tell whether the feedback opens by saying that the solution is right."""
+    """Return whether the feedback begins with the verdict that the solution is right."""
     return _SAYS_RIGHT.match(feedback.text) is not None
 
 

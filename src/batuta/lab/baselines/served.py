@@ -1,7 +1,7 @@
 """The baselines as methods of a server: plugins of the kinds `baseline` and `learned-baseline`.
 
-They are the rows of `registry`, under the names of `batuta eval`. Those that learn are fitted to a
-history of outcomes at the first question.
+They are the rows of `registry` and the cascade, under the names of `batuta eval`. Methods that
+learn are fitted to a history of outcomes at the first question.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class ServedBaselines:
     cascade: Cascade | None = None
     """A fitted cascade; None to fit one to the history."""
     checker: str | None = None
-    """The worker that checks the cascade's answers; None for no checks."""
+    """The worker that checks the cascade's answers; None for no check."""
 
     def __post_init__(self) -> None:
         self._find_checker()
@@ -68,19 +68,19 @@ class ServedBaselines:
             w in self.pool for w in self.cascade.selector.workers
         ):
             known = ", ".join(self.cascade.selector.workers)
-            raise ConfigError(f"the cascade knows no worker of this pool, only {known}")
+            raise ConfigError(f"the cascade was fitted to no worker of this pool, only to {known}")
         if self.history is not None:
             known = [worker for worker in self.history.workers if worker in self.pool]
             if len(known) < _MIN_WORKERS:
                 raise ConfigError(
-                    f"the history knows {len(known)} workers of this pool and the baselines need "
-                    f"{_MIN_WORKERS}: it names {', '.join(self.history.workers)}"
+                    f"the history has {len(known)} workers of this pool and the baselines need "
+                    f"{_MIN_WORKERS}; its workers are {', '.join(self.history.workers)}"
                 )
         if self.checker is not None and CASCADE not in self.names:
             raise ConfigError(
-                f"{self.checker} would check the answers of baseline/{CASCADE}, which learns from "
+                f"the checker {self.checker} needs baseline/{CASCADE}, which is fitted to "
                 "outcomes with their answers: start the server with --history FILE, or with "
-                "--cascade FOLDER where it has learned"
+                "--cascade FOLDER of a fitted one"
             )
 
     @property
@@ -89,7 +89,7 @@ class ServedBaselines:
         return tuple(self._find_names())
 
     def open(self, name: str) -> Solver:
-        """Open a method, which is fitted when it first answers."""
+        """Open a method; it is fitted when it first answers."""
         checker = self._find_checker()
         if name == CASCADE and self.cascade is not None:
             return replace(self.cascade, checker=checker)
@@ -121,7 +121,7 @@ def open_learned(
 ) -> ServedBaselines:
     """Open the methods that outcomes of the pool's workers allow.
 
-    `cascade` is the folder of a fitted one, whose answers the checker checks if there is one.
+    `cascade` is the folder of a fitted one; `checker` is the worker that checks its answers.
 
     Raises:
         BatutaError: a file cannot be read or does not fit the pool.
@@ -135,7 +135,7 @@ def open_learned(
 
 
 def open_baseline(name: str) -> Solver:
-    """Open a baseline that needs no fitting, by its name with its usual number."""
+    """Open a baseline that needs no fitting, by its name with its default number."""
     row = next(row for row in BASELINES if row.default_name == name)
     assert row.build is not None  # noqa: S101 - the entry points name those that are built
     return row.build(row.number)

@@ -1,4 +1,4 @@
-"""One worker alone, which is asked the question as it stands.
+"""One worker alone, which is asked the unchanged question.
 
 `SingleWorker(worker_id)` is that worker; `SingleWorker()` is the best of the pool by
 `Worker.strength`, which evaluations replace with the accuracy on calibration questions. A worker

@@ -1,4 +1,4 @@
-"""Executors run many items of work, some of them at the same time."""
+"""The interface of executors, which run many items of work concurrently."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ from typing import Any, Protocol, TypeVar
 from batuta.errors import ExecutorError
 
 Answer = Callable[[Any], Awaitable[Any]]
-"""Answers a question in the driver's process; its errors are raised where it was asked."""
+"""Answers a question in the driver's process; its errors are raised in the item that asked."""
 
 
 async def refuse_question(question: Any) -> Any:
-    """Refuse, as nobody is there to answer.
+    """Raise an error, as `run_all` was given no `answer`.
 
     Raises:
         ExecutorError: always.
     """
-    raise ExecutorError(f"nobody answers what the work asks: {type(question).__name__}")
+    raise ExecutorError(f"run_all has no answer for the question {type(question).__name__}")
 
 
 _CURRENT: ContextVar[Answer] = ContextVar("answer of the driver", default=refuse_question)
 
 
 async def ask_driver(question: Any) -> Any:
-    """Ask the `answer` of `Executor.run_all`, while an item is executed.
+    """Call the `answer` of `Executor.run_all` from an item that is being executed.
 
-    Both are pickled where the item is executed in another process.
+    The question and its answer are pickled if the item is executed in another process.
 
     Raises:
-        ExecutorError: there is nobody to answer.
-        Exception: what the answer raised.
+        ExecutorError: `run_all` was given no `answer`.
+        Exception: raised by `answer`.
     """
     return await _CURRENT.get()(question)
 
 
 def set_answer(answer: Answer | None) -> None:
-    """Set where this task's items ask from now on; for executors alone.
+    """Set the function that answers this task's items from now on; only for executors.
 
     Args:
-        answer: who answers; None: nobody.
+        answer: answers the questions; None refuses them.
     """
     _CURRENT.set(refuse_question if answer is None else answer)
 
@@ -55,14 +55,14 @@ JobResult_co = TypeVar("JobResult_co", covariant=True)
 class ExecutorJob(Protocol[JobItem_contra, JobResult_co]):
     """Work that is opened once in each process and then runs items there.
 
-    A job that goes to other processes is pickled, and so are its items and results: it carries
-    names and settings, and opens connections, models and graders where it is opened.
+    A job for other processes is pickled, and so are its items and results. So it contains only
+    names and settings, and `open` opens connections, models and graders.
     """
 
     def open(
         self,
     ) -> AbstractAsyncContextManager[Callable[[JobItem_contra], Awaitable[JobResult_co]]]:
-        """Open the function that runs one item; everything it needs is closed with the block."""
+        """Yield the function that runs one item; close everything that it needs with the block."""
         ...
 
 
@@ -72,23 +72,23 @@ class Executor(Protocol):
     Laws, the same for every implementation:
 
     1. Each item's result is delivered exactly once, as soon as it is known, in any order.
-    2. The results are those of the job, wherever it is run.
+    2. The results do not depend on where the job is run.
     3. At most `concurrency` items are run at the same time, over all processes together.
     4. The first error ends all work and is raised in an `ExceptionGroup`; results that were
        delivered before stay delivered.
-    5. No work goes on after `run_all` has returned, raised, or been cancelled.
-    6. What an item asks by `ask_driver` is answered in this process. An answer is finished even
-       if the process that asked has died: who executes the item again may ask the same.
+    5. No work continues after `run_all` has returned, raised, or been cancelled.
+    6. Questions that items ask with `ask_driver` are answered in this process. An answer is
+       finished even if the process that asked has died, as a rerun item may ask the same again.
     """
 
     @property
     def machines(self) -> int:
-        """How many machines run items."""
+        """The number of machines that run items."""
         ...
 
     @property
     def processes(self) -> int:
-        """How many processes run items; each opens the job for itself."""
+        """The number of processes that run items; each opens the job for itself."""
         ...
 
     async def run_all(
@@ -102,11 +102,11 @@ class Executor(Protocol):
     ) -> None:
         """Run every item.
 
-        `deliver` is called in this process with an item's place and its result; `answer` answers
-        what items ask, and is None if they ask nothing.
+        `deliver` is called in this process with an item's index and its result. `answer` answers
+        the items' questions; None if they ask none.
 
         Raises:
-            ExceptionGroup: of the first error of the job, of `deliver`, or of the
+            ExceptionGroup: contains the first error of the job or of `deliver`, or the
                 ExecutorError if the machines were lost.
         """
         ...

@@ -1,8 +1,8 @@
-"""Runs are executed by actors of a Ray cluster: many processes, on one machine or on many.
+"""Executes runs by actors of a Ray cluster: many processes, on one machine or on many.
 
-The driver gives each actor as many items as it has places and takes back what has ended, in one
-call of an actor at a time. An actor that dies is started again by Ray, wherever there is room, and
-what it was running is run again: a call journal keeps finished calls from being paid twice.
+The driver calls one method of an actor at a time, which takes as many items as the actor has free
+slots and returns the finished ones. Ray restarts an actor that dies, wherever there is room, and
+its unfinished items are run again: a call journal keeps finished calls from being paid twice.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from batuta.lab.executor.protocol import Answer, ExecutorJob, ItemT, ResultT, re
 from batuta.lab.executor.ray_worker import Exchange, RayWorker, portable_error
 
 BATCH = 64
-"""Items that one call of an actor carries, at most."""
+"""The most items sent with one call of an actor."""
 RESTARTS = 4
-"""Times that a dead actor is started again."""
+"""The most restarts of an actor."""
 ATTEMPTS = 3
-"""Times that an item may take its actor down with it before all work ends."""
+"""Times that an actor may die while running an item before all work ends."""
 CORES_EACH = 0.5
-"""Share of a core that an actor asks of the cluster: enough to spread actors, too little to be
-refused."""
+"""Share of a core that an actor requests: large enough to spread the actors over machines, small
+enough to be granted."""
 START_TIMEOUT_S = 120.0
 """Seconds in which the first actor must have started."""
 STARTS = 3
-"""Times that a cluster is started: Ray gives its node 30 s, which a busy machine may not have."""
+"""Attempts to start a cluster: Ray gives its node 30 s, which may not suffice when busy."""
 REVIVAL_POLL_S = 0.2
-"""Seconds between two looks at an actor that is being started again."""
+"""Seconds between two checks of an actor that is being restarted."""
 SERVE_POLL_S = 2.0
-"""Seconds to wait for a job to be opened before looking whether that failed."""
+"""Seconds to wait for a job to be opened before checking whether that failed."""
 END_TIMEOUT_S = 5.0
-"""Seconds in which an actor closes its job."""
+"""Seconds that an actor has to close its job."""
 _TOO_SLOW = "timed out during startup"
 _EXTRA = f"the Ray executor needs an extra: {install_hint('ray')}"
 
@@ -51,7 +51,7 @@ _EXTRA = f"the Ray executor needs an extra: {install_hint('ray')}"
 async def open_ray(
     address: str | None = None, workers: int | None = None
 ) -> AsyncGenerator[RayExecutor]:
-    """Open actors in a cluster; they end with the block, and so does a cluster started for it.
+    """Open actors in a cluster; they end with the block, as does a cluster started for it.
 
     Args:
         address: `local`: a new cluster here; `HOST:PORT`: that one; None: the one that
@@ -97,13 +97,13 @@ def _connect_cluster(ray: Any, address: str | None) -> None:
                 configure_logging=False,
                 log_to_driver=False,
             )
-        except Exception as error:  # noqa: BLE001 - Ray raises bare ones where a node does not start
+        except Exception as error:  # noqa: BLE001 - Ray raises bare ones if a node does not start
             first = str(error).strip().partition("\n")[0]
             if left and _TOO_SLOW in first:
                 ray.shutdown()
                 continue
-            where = address or "by RAY_ADDRESS or on this machine"
-            raise ConfigError(f"the Ray cluster {where} cannot be used: {first}") from None
+            where = f"address={address}" if address else "RAY_ADDRESS or local"
+            raise ConfigError(f"no usable Ray cluster ({where}): {first}") from None
         return
 
 
@@ -124,7 +124,7 @@ def _start_actors(ray: Any, workers: int | None) -> RayExecutor:
         machines = ray.get([actor.describe.remote() for actor in actors], timeout=START_TIMEOUT_S)
     except ray.exceptions.RayError as error:
         first = str(error).strip().partition("\n")[0]
-        raise ConfigError(f"the cluster started no worker of Batuta: {first}") from None
+        raise ConfigError(f"the cluster started no worker process of Batuta: {first}") from None
     others = {f"{version} on {host}" for host, version in machines if version != package_version()}
     if others:
         wrong = ", ".join(sorted(others))
@@ -144,7 +144,7 @@ class RayExecutor:
         self.actors = tuple(actors)
         self.machines = machines
         self.processes = len(self.actors)
-        self._turn = anyio.Lock()  # an actor serves one session at a time
+        self._lock = anyio.Lock()  # an actor serves one `run_all` at a time
 
     async def run_all(
         self,
@@ -158,20 +158,21 @@ class RayExecutor:
         """Run every item; see `Executor`.
 
         Raises:
-            ExceptionGroup: of the first error of the job or of `deliver`, or of the
-                ExecutorError where all actors were lost.
+            ExceptionGroup: contains the first error of the job or of `deliver`, or the
+                ExecutorError if all actors were lost.
         """
         if not items:
             return
         work = _Work(self.ray, self._send_job(job), items, deliver)
         used = self.actors[: min(len(self.actors), concurrency)]
-        places, more = divmod(concurrency, len(used))
-        async with self._turn, anyio.create_task_group() as answering:
+        slots, more = divmod(concurrency, len(used))
+        async with self._lock, anyio.create_task_group() as answering:
             answers = _Answering(self.ray, answering, answer)
             async with anyio.create_task_group() as group:
                 for number, actor in enumerate(used):
-                    group.start_soon(_Lane(work, actor, places + (number < more), answers).run)
-            answering.cancel_scope.cancel()  # of processes that have died
+                    dispatcher = _ActorDispatcher(work, actor, slots + (number < more), answers)
+                    group.start_soon(dispatcher.run)
+            answering.cancel_scope.cancel()  # answers for processes that have died
 
     def _send_job(self, job: ExecutorJob[Any, Any]) -> Any:
         """Return a reference to the job, which every actor can read."""
@@ -183,7 +184,7 @@ class RayExecutor:
 
 @final
 class _Work:
-    """The items that are still to be run, shared by the lanes."""
+    """The items that are still to be run, shared by the dispatchers."""
 
     def __init__(
         self, ray: Any, job: Any, items: Sequence[Any], deliver: Callable[[int, Any], None]
@@ -196,53 +197,53 @@ class _Work:
         self._left = set(range(len(items)))
         self._lost = Counter[int]()
         self._changed = anyio.Event()
-        self.lanes = 0
-        """Lanes that can still run items."""
+        self.dispatchers = 0
+        """Dispatchers whose actor can still run items."""
 
     @property
     def done(self) -> bool:
-        """Whether everything was delivered."""
+        """True if every result was delivered."""
         return not self._left
 
     @property
     def has_waiting(self) -> bool:
-        """Whether something can be taken."""
+        """True if items are waiting to be run."""
         return bool(self._waiting)
 
     def take(self, number: int) -> list[tuple[int, Any]]:
-        """Return up to so many items to run, with their places."""
+        """Return up to `number` items to run, with their indices."""
         most = min(number, BATCH, len(self._waiting))
-        places = [self._waiting.popleft() for _ in range(most)]
-        return [(place, self._items[place]) for place in places]
+        indices = [self._waiting.popleft() for _ in range(most)]
+        return [(index, self._items[index]) for index in indices]
 
-    def settle(self, place: int, result: Any, error: Exception | None) -> None:
-        """Deliver a result, or raise the error in its place."""
+    def settle(self, index: int, result: Any, error: Exception | None) -> None:
+        """Deliver the result, or raise the error instead."""
         if error is not None:
             raise error
-        if place in self._left:
-            self._deliver(place, result)
-            self._left.discard(place)
+        if index in self._left:
+            self._deliver(index, result)
+            self._left.discard(index)
             if self.done:
                 self._notify()
 
-    def return_lost(self, places: set[int]) -> None:
-        """Run again what a dead actor was running.
+    def requeue(self, lost: set[int]) -> None:
+        """Requeue the items that a dead actor was running.
 
         Raises:
             ExecutorError: an item was lost too often.
         """
-        self._lost.update(places)
-        for place in places:
-            if self._lost[place] >= ATTEMPTS:
+        self._lost.update(lost)
+        for index in lost:
+            if self._lost[index] >= ATTEMPTS:
                 raise ExecutorError(
-                    f"item {place} was being run {ATTEMPTS} times when its process died; "
-                    "look for what kills it, such as a lack of memory"
+                    f"item {index}: its process died {ATTEMPTS} times while running it; "
+                    "look for the cause, such as too little memory"
                 )
-        self._waiting.extendleft(sorted(places, reverse=True))
+        self._waiting.extendleft(sorted(lost, reverse=True))
         self._notify()
 
     async def wait(self) -> None:
-        """Wait until something is waiting again, or all is done."""
+        """Wait until items are requeued, or everything is done."""
         await self._changed.wait()
 
     def _notify(self) -> None:
@@ -252,7 +253,7 @@ class _Work:
 
 @final
 class _Answering:
-    """Answers what items ask, in tasks of its own: a lane that ends does not end them."""
+    """Answers the items' questions in separate tasks, which outlive the asking dispatcher."""
 
     def __init__(self, ray: Any, group: TaskGroup, answer: Answer | None) -> None:
         self._ray = ray
@@ -260,34 +261,34 @@ class _Answering:
         self._answer = answer
 
     def start(self, actor: Any, token: str, number: int, question: Any) -> None:
-        """Answer a question of that actor's session."""
+        """Answer a question of an item that the actor runs."""
         self._group.start_soon(self._reply, actor, token, number, question)
 
     async def _reply(self, actor: Any, token: str, number: int, question: Any) -> None:
         result, error = None, None
         try:
             result = await (self._answer or refuse_question)(question)
-        except Exception as raised:  # noqa: BLE001 - raised where it was asked
+        except Exception as raised:  # noqa: BLE001 - raised in the item
             error = portable_error(raised)
-        with suppress(self._ray.exceptions.RayActorError):  # whoever is executed again asks again
+        with suppress(self._ray.exceptions.RayActorError):  # a rerun item asks again
             await actor.answer.remote(token, number, result, error)
 
 
 @final
-class _Lane:
-    """One actor and what it is running."""
+class _ActorDispatcher:
+    """Sends items to one actor and collects its results."""
 
-    def __init__(self, work: _Work, actor: Any, places: int, answers: _Answering) -> None:
+    def __init__(self, work: _Work, actor: Any, slots: int, answers: _Answering) -> None:
         self._work = work
         self._answers = answers
         self._actor = actor
-        self._places = places
+        self._slots = slots
         self._running: set[int] = set()
         self._token = ""
-        work.lanes += 1
+        work.dispatchers += 1
 
     async def run(self) -> None:
-        """Run until all is done or the actor is gone for good.
+        """Run until everything is done or the actor is permanently lost.
 
         Raises:
             ExecutorError: no actor is left.
@@ -298,44 +299,44 @@ class _Lane:
             while not self._work.done:
                 await self._exchange_once(ray)
         except ray.exceptions.ActorDiedError as error:
-            self._work.lanes -= 1
-            self._give_back()
-            if not self._work.lanes:
-                raise ExecutorError(f"the Ray cluster has no worker left: {error}") from None
+            self._work.dispatchers -= 1
+            self._requeue_running()
+            if not self._work.dispatchers:
+                raise ExecutorError(f"the Ray cluster has no actor left: {error}") from None
         finally:
             await self._end(ray)
 
     async def _exchange_once(self, ray: Any) -> None:
-        """Send what there is room for, take what has ended."""
-        items = self._work.take(self._places - len(self._running))
+        """Send items for the free slots, and settle those that have ended."""
+        items = self._work.take(self._slots - len(self._running))
         if not items and not self._running:
             await self._work.wait()
             return
-        self._running.update(place for place, _ in items)
-        more = self._places > len(self._running) and self._work.has_waiting
+        self._running.update(index for index, _ in items)
+        more = self._slots > len(self._running) and self._work.has_waiting
         exchange = self._actor.exchange.remote
         try:
             found: Exchange | None = await exchange(self._token, items, more=more)
         except ray.exceptions.ActorDiedError:
             raise
-        except ray.exceptions.RayActorError:  # it is being started again, or cannot be reached
+        except ray.exceptions.RayActorError:  # it is being restarted, or unreachable
             found = None
         if found is None:
-            self._give_back()
+            self._requeue_running()
             await self._revive(ray)
             return
         for number, question in found.asked:
             self._answers.start(self._actor, self._token, number, question)
-        for place, result, error in found.ended:
-            self._running.discard(place)
-            self._work.settle(place, result, error)
+        for index, result, error in found.ended:
+            self._running.discard(index)
+            self._work.settle(index, result, error)
 
     async def _revive(self, ray: Any) -> None:
         """Wait until the actor runs, and have it open the job."""
         while True:
             try:
                 await self._actor.describe.remote()
-                await self._serve(ray)
+                await self._open_job(ray)
             except ray.exceptions.ActorDiedError:
                 raise
             except ray.exceptions.RayActorError:
@@ -344,12 +345,12 @@ class _Lane:
                 return
 
     async def _end(self, ray: Any) -> None:
-        """End the actor, on which nothing is run any more; one that does not answer is given up."""
+        """Make the actor close its job; an actor that does not answer in time is abandoned."""
         with anyio.move_on_after(END_TIMEOUT_S, shield=True):
             with suppress(ray.exceptions.RayActorError):
                 await self._actor.end.remote(self._token)
 
-    async def _serve(self, ray: Any) -> None:
+    async def _open_job(self, ray: Any) -> None:
         """Have the actor open the job; its calls may overtake each other, so wait for it."""
         self._token = uuid4().hex
         serving = self._actor.serve.remote(self._token, self._work.job)
@@ -363,6 +364,6 @@ class _Lane:
                 except ray.exceptions.RayError as error:
                     raise ExecutorError(f"a worker cannot read the job: {error}") from None
 
-    def _give_back(self) -> None:
+    def _requeue_running(self) -> None:
         lost, self._running = self._running, set()
-        self._work.return_lost(lost)
+        self._work.requeue(lost)

@@ -1,4 +1,4 @@
-"""The part of the Ray executor that lives in the cluster's processes. It does not import Ray."""
+"""The part of the Ray executor that runs in the cluster's processes. It does not import Ray."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from batuta.errors import ExecutorError
 from batuta.lab.executor.protocol import ExecutorJob, set_answer
 
 LINGER = 0.005
-"""Seconds in which results that end together are sent together."""
+"""Seconds to wait for further results, which are then sent in one message."""
 
 Ended = tuple[int, Any, Exception | None]
-"""An item's place, its result, and the error in its place; place -1: the job's own error."""
+"""An item's index, its result, and the error if it failed; index -1 is an error of the job."""
 
 
 class Exchange(NamedTuple):
@@ -27,12 +27,12 @@ class Exchange(NamedTuple):
 
     ended: list[Ended]
     asked: list[tuple[int, Any]]
-    """Questions of items under way, each with the number under which it is answered."""
+    """Questions of running items, each with the number that identifies its answer."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Answer:
-    """The place of one answer."""
+    """An awaited answer."""
 
     arrived: anyio.Event = field(default_factory=anyio.Event)
     result: Any = None
@@ -41,24 +41,24 @@ class _Answer:
 
 @dataclass(slots=True, kw_only=True)
 class _Session:
-    """One `run_all` of one driver."""
+    """The state of one driver's `run_all`."""
 
     token: str
     inbox: deque[tuple[int, Any]]
     outbox: list[Ended]
     arrived: anyio.Event
-    """Set when the inbox has something, or is closed."""
+    """Set when the inbox has items, or is closed."""
     ended: anyio.Event
-    """Set when the outbox has something, or something is asked."""
+    """Set when the outbox has results, or a question is asked."""
     finished: anyio.Event
-    """Set when nothing is run any more and the job is closed."""
+    """Set when no item is running any more and the job is closed."""
     closed: bool = False
     asked: list[tuple[int, Any]] = field(default_factory=list[tuple[int, Any]])
-    """The questions that the driver was not told yet."""
+    """The questions that were not sent to the driver yet."""
     answers: dict[int, _Answer] = field(default_factory=dict[int, "_Answer"])
     """The awaited answers, by the question's number."""
     questions: int = 0
-    """Asked so far."""
+    """The number of questions asked so far."""
 
     async def ask(self, question: Any) -> Any:
         """Return the driver's answer."""
@@ -72,8 +72,8 @@ class _Session:
             raise answer.error
         return answer.result
 
-    def put(self, place: int, result: Any, error: Exception | None) -> None:
-        self.outbox.append((place, result, error))
+    def put(self, index: int, result: Any, error: Exception | None) -> None:
+        self.outbox.append((index, result, error))
         self.ended.set()
 
     def close(self) -> None:
@@ -83,10 +83,10 @@ class _Session:
 
 @final
 class RayWorker:
-    """An actor: runs what its driver sends and gives back what has ended.
+    """An actor: runs the items that its driver sends and returns their results.
 
-    `serve` holds the job open for as long as the driver works on it; `exchange` is called over and
-    over meanwhile. A worker that was restarted serves nobody and says so.
+    `serve` holds the job open for as long as the driver works on it; meanwhile `exchange` is called
+    repeatedly. After a restart `exchange` returns None, as no job is open.
     """
 
     def __init__(self) -> None:
@@ -100,7 +100,7 @@ class RayWorker:
     async def serve(self, token: str, job: ExecutorJob[Any, Any]) -> None:
         """Hold the job open until `end`; its errors are delivered by `exchange`.
 
-        The token names the driver's session; one before it ends here.
+        The token identifies the driver's session; the actor's previous session ends.
         """
         if self._session is not None:
             self._session.close()
@@ -118,12 +118,12 @@ class RayWorker:
         try:
             async with job.open() as execute, anyio.create_task_group() as group:
 
-                async def run_item(place: int, item: Any) -> None:
+                async def run_item(index: int, item: Any) -> None:
                     set_answer(session.ask)
                     try:
-                        session.put(place, await execute(item), None)
+                        session.put(index, await execute(item), None)
                     except Exception as error:  # noqa: BLE001 - delivered to the driver
-                        session.put(place, None, portable_error(error))
+                        session.put(index, None, portable_error(error))
 
                 while not session.closed:
                     await session.arrived.wait()
@@ -137,7 +137,7 @@ class RayWorker:
             session.finished.set()
 
     async def is_serving(self, token: str, within: float) -> bool:
-        """Return True if the session is served here, now or within so many seconds."""
+        """Return True if the session is served here, now or within `within` seconds."""
         with anyio.move_on_after(within):
             while self._session is None or self._session.token != token:
                 await self._arrived.wait()
@@ -146,10 +146,10 @@ class RayWorker:
     async def exchange(
         self, token: str, items: Sequence[tuple[int, Any]], *, more: bool
     ) -> Exchange | None:
-        """Take these items; wait until something ends or is asked, and give it back.
+        """Take these items, and wait until an item ends or asks a question.
 
         Returns:
-            What ended and was asked since the last time; None: this session is not served here.
+            The results and questions since the last call; None if the session is not served here.
         """
         session = self._session
         if session is None or session.token != token:
@@ -166,10 +166,7 @@ class RayWorker:
         return found
 
     async def answer(self, token: str, number: int, result: Any, error: Exception | None) -> None:
-        """Send the answer to a question, or the error in its place.
-
-        Nothing if nobody waits for it.
-        """
+        """Pass the answer of a question, or the error instead, to the item that awaits it."""
         session = self._session
         if session is None or session.token != token or number not in session.answers:
             return
@@ -178,14 +175,14 @@ class RayWorker:
         answer.arrived.set()
 
     async def end(self, token: str) -> None:
-        """Cancel what the session still runs, close its job, and wait for both."""
+        """Cancel the session's running items, close its job, and wait for both."""
         if self._session is not None and self._session.token == token:
             self._session.close()
             await self._session.finished.wait()
 
 
 def portable_error(error: Exception) -> Exception:
-    """Return the error itself if it survives the journey to another process, else its words."""
+    """Return the error itself if it can be pickled, else an ExecutorError with its message."""
     try:
         pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
     except Exception:  # noqa: BLE001 - whatever an error's own pickling raises

@@ -31,15 +31,15 @@ class LocalExecutor:
         """Run every item; see `Executor`.
 
         Raises:
-            ExceptionGroup: of the first error of the job or of `deliver`.
+            ExceptionGroup: contains the first error of the job or of `deliver`.
         """
         waiting = iter(enumerate(items))
         async with job.open() as execute, anyio.create_task_group() as group:
 
             async def run_waiting() -> None:
                 set_answer(answer)
-                for place, item in waiting:
-                    deliver(place, await execute(item))
+                for index, item in waiting:
+                    deliver(index, await execute(item))
 
             for _ in range(min(concurrency, len(items))):
                 group.start_soon(run_waiting)
@@ -56,7 +56,7 @@ async def open_executor(name: str = LOCAL, workers: int | None = None) -> AsyncG
     Args:
         name: `local`; `ray`: the cluster that RAY_ADDRESS names or that runs on this machine,
             else a new one here; `ray:local`: a new one here; `ray:HOST:PORT`: that cluster.
-        workers: processes that run items; None: one for each free core. Of Ray alone.
+        workers: processes that run items, only for Ray; None: one for each free core.
 
     Raises:
         ConfigError: there is no such executor, its extra is missing, or the cluster cannot be

@@ -1,4 +1,4 @@
-"""Inputs that describe how far answers agree, without regard to which workers gave them.
+"""Inputs that describe how far answers agree, without naming the workers that gave them.
 
 A dozen numbers describe each answer after some draws: the strength of the workers that gave it, and
 of those that gave another one, and whether a worker repeats itself. None of them names a worker, so
@@ -36,7 +36,7 @@ STOPPING_INPUTS = (
     "next worker x leader", "next was drawn before", "cost", "cost x leader",
 )  # fmt: skip
 """Names of the inputs that `stopping_inputs` returns, in order."""
-_NOBODY = -4.0
+_MISSING_WORKER = -4.0
 """The log-odds that stand for a missing worker."""
 
 
@@ -52,23 +52,23 @@ def agreement_inputs(
         collisions: the rate at which two wrong answers are equal, in [0, 1].
     """
     rows = np.arange(len(worker_nk))[:, None]
-    there_nk = worker_nk >= 0
-    odds_nk = np.where(there_nk, odds_nm[rows, worker_nk], _NOBODY)
-    alike_nkk = (worker_nk[:, :, None] == worker_nk[:, None, :]) & there_nk[:, :, None]
+    drawn_nk = worker_nk >= 0
+    odds_nk = np.where(drawn_nk, odds_nm[rows, worker_nk], _MISSING_WORKER)
+    alike_nkk = (worker_nk[:, :, None] == worker_nk[:, None, :]) & drawn_nk[:, :, None]
     times_nk = np.maximum(alike_nkk.sum(axis=2), 1)
     same_nkk = (answer_nk[:, :, None] == answer_nk[:, None, :]) & (answer_nk >= 0)[:, :, None]
     said_nk = np.where(answer_nk >= 0, np.log1p(np.exp(odds_nk)) / times_nk, 0)
     support_nk = np.einsum("nij,nj->ni", same_nkk, said_nk)
     rival_nk = np.where(same_nkk, 0, support_nk[:, None, :]).max(axis=2)
     dissent_nk = said_nk.sum(axis=1, keepdims=True) - support_nk
-    best_nk = np.where(same_nkk, odds_nk[:, None, :], _NOBODY).max(axis=2)
+    best_nk = np.where(same_nkk, odds_nk[:, None, :], _MISSING_WORKER).max(axis=2)
     against_nkk = ~same_nkk & (answer_nk >= 0)[:, None, :]
-    dissenter_nk = np.where(against_nkk, odds_nk[:, None, :], _NOBODY).max(axis=2)
+    dissenter_nk = np.where(against_nkk, odds_nk[:, None, :], _MISSING_WORKER).max(axis=2)
     repeats_nk = np.einsum("nij,nj->ni", same_nkk, 1 - 1 / times_nk)
-    leads_nk = there_nk & (odds_nk >= odds_nm.max(axis=1, keepdims=True))
+    leads_nk = drawn_nk & (odds_nk >= odds_nm.max(axis=1, keepdims=True))
     best_said_nk = np.einsum("nij,nj->ni", same_nkk, leads_nk.astype(np.float64))
     answered_n1 = (answer_nk >= 0).sum(axis=1, keepdims=True)
-    count_n1 = np.maximum(there_nk.sum(axis=1, keepdims=True), 1)
+    count_n1 = np.maximum(drawn_nk.sum(axis=1, keepdims=True), 1)
     first_nk = ~(np.tril(same_nkk, -1).any(axis=2)) & (answer_nk >= 0)
     full_nk = np.ones(answer_nk.shape)
     columns = (
@@ -93,7 +93,7 @@ def agreement_inputs(
 
 
 def stopping_inputs(
-    sure_n: Floats,
+    prob_n: Floats,
     rival_n: Floats,
     odds_nm: Floats,
     *,
@@ -104,27 +104,27 @@ def stopping_inputs(
     """Return the inputs of the decision to draw again, (n, g).
 
     Args:
-        sure_n: the probability that the leading answer is right.
+        prob_n: the probability that the leading answer is right.
         rival_n: the probability of the likeliest other answer.
         odds_nm: each worker's expected credit, as log-odds.
         next_n: the worker of the next draw.
         cost_n: the cost of that draw, in credit.
         again_n: whether that worker was drawn before.
     """
-    next_odds_n = odds_nm[np.arange(len(sure_n)), next_n]
+    next_odds_n = odds_nm[np.arange(len(prob_n)), next_n]
     return np.column_stack(
         [
-            np.ones(len(sure_n)),
-            sure_n,
-            sure_n**2,
+            np.ones(len(prob_n)),
+            prob_n,
+            prob_n**2,
             rival_n,
-            sure_n * rival_n,
+            prob_n * rival_n,
             odds_nm.max(axis=1),
             next_odds_n,
-            next_odds_n * sure_n,
+            next_odds_n * prob_n,
             again_n,
             cost_n,
-            cost_n * sure_n,
+            cost_n * prob_n,
         ]
     )
 

@@ -1,14 +1,17 @@
 """The probability that each of several answers is right, and whether to ask for another one.
 
 Answers are drawn one after another. After each draw, a logistic regression on agreement and on the
-workers gives every answer a probability of being right. The weights of agreement are shrunk towards
-those of other pools (`agreement`); the weights of single workers are learned from the pool's own
-labels if these suffice. The likeliest answer leads. Whether to draw again is a problem of optimal
-stopping, solved backwards by regression as in Longstaff and Schwartz, "Valuing American Options by
-Simulation" (2001): the gain of continuing on the training questions, less the price of its draws,
-is regressed on the state, and the draws end where the prediction is not positive.
+workers gives every answer a probability of being correct. The weights of agreement are shrunk
+towards those of other pools (`agreement`); the weights of single workers are learned from the
+pool's own labels if these suffice. The likeliest answer leads. Whether to draw again is a problem
+of optimal stopping, solved backwards by regression as in Longstaff and Schwartz, "Valuing American
+Options by Simulation" (2001): the gain of continuing on the training questions, less the price of
+its draws, is regressed on the state, and the draws end where the prediction is not positive.
 
-Axes: n questions, k draws, m workers, f inputs.
+Credit is the score of an answer, from 0 to 1; the costs of calls are in credit too.
+
+Axes: n questions, q questions of a history, k draws, m workers, s samples of a worker, f inputs of
+the probability, g inputs of the stopping rule.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ Integers = NDArray[np.signedinteger[Any]]
 CREDIT_MARGIN = 0.03
 """Expected credits are kept this far from 0 and 1."""
 _STOP_PENALTY = 20.0
-"""The weight of the shipped stopping rule, in questions."""
+"""Prior strength of the shipped stopping rule, in pseudo-observations (questions)."""
 
 
 def log_odds(expected_nm: Floats) -> Floats:
@@ -51,15 +54,15 @@ class DrawOrder:
     again: float
     """The penalty, in credit, for each earlier draw of a worker."""
     thrift: float = 0.0
-    """The penalty, in credit, for each usual call's worth of money."""
+    """The penalty, in credit, per average-call cost."""
 
     def next_worker(
         self, expected_nm: Floats, drawn_nm: Integers, most_nm: Integers, calls_worth_m: Floats
     ) -> Integers:
         """Return the worker to draw next for each question, (n,); -1 if none is left.
 
-        `drawn_nm` is how often each worker was drawn, `most_nm` how often it may be; calls are
-        worth so many of usual cost.
+        `drawn_nm` is how often each worker was drawn, `most_nm` how often it may be.
+        `calls_worth_m` is each worker's cost as a multiple of the average call.
         """
         value_nm = expected_nm - self.again * drawn_nm - self.thrift * calls_worth_m
         merit_nm = np.where(drawn_nm < most_nm, value_nm, -np.inf)
@@ -82,12 +85,12 @@ class AnswerDraws:
     collisions: float
     """The rate at which two wrong answers are equal."""
     evidence_nk: Floats | None = None
-    """Checks add this to the log-odds that each answer is right; None for no checks."""
+    """Added by checks to the log-odds that each answer is right; None for no checks."""
 
     def posterior_inputs(self, count: int, *, named: bool) -> Floats:
         """Return the inputs of each of the first draws, (n, count, f).
 
-        With `named` there are inputs of the single workers too.
+        With `named` they include inputs of the single workers.
         """
         worker_nk, answer_nk = self.worker_nk[:, :count], self.answer_nk[:, :count]
         general = agreement_inputs(worker_nk, answer_nk, self.odds_nm, self.collisions)
@@ -119,7 +122,7 @@ class AnswerDraws:
         who_n = np.maximum(next_n, 0)
         again_n = (self.worker_nk[:, :count] == who_n[:, None]).any(axis=1)
         general = stopping_inputs(
-            found.sure_n,
+            found.prob_n,
             found.rival_n,
             self.odds_nm,
             next_n=who_n,
@@ -135,20 +138,20 @@ class LeadingAnswer:
 
     draw_n: Integers
     """The first draw that gave the leading answer."""
-    sure_n: Floats
+    prob_n: Floats
     """The probability that it is right."""
     rival_n: Floats
     """The probability of the likeliest other answer; 0 if there is none."""
 
 
-def find_leading_answer(draws: AnswerDraws, sure_nk: Floats, margin: float) -> LeadingAnswer:
+def find_leading_answer(draws: AnswerDraws, prob_nk: Floats, margin: float) -> LeadingAnswer:
     """Find the leading answer among the first draws; no answer leads only if there is no other.
 
     `margin` is how much likelier another answer must be than one that the best worker gave.
     """
-    count = sure_nk.shape[1]
+    count = prob_nk.shape[1]
     answer_nk, worker_nk = draws.answer_nk[:, :count], draws.worker_nk[:, :count]
-    rank_nk = np.where(answer_nk >= 0, sure_nk, sure_nk - 2)
+    rank_nk = np.where(answer_nk >= 0, prob_nk, prob_nk - 2)
     rows = np.arange(len(rank_nk))
     best_nk = worker_nk == draws.odds_nm.argmax(axis=1)[:, None]
     first_n = np.where(best_nk, rank_nk, -np.inf).argmax(axis=1)
@@ -156,8 +159,8 @@ def find_leading_answer(draws: AnswerDraws, sure_nk: Floats, margin: float) -> L
     best_given_nk = held_n[:, None] & (answer_nk == answer_nk[rows, first_n][:, None])
     draw_n = (rank_nk + margin * best_given_nk).argmax(axis=1)
     other_nk = (answer_nk != answer_nk[rows, draw_n][:, None]) & (answer_nk >= 0)
-    rival_n = np.where(other_nk, sure_nk, 0).max(axis=1)
-    return LeadingAnswer(draw_n, sure_nk[rows, draw_n], rival_n)
+    rival_n = np.where(other_nk, prob_nk, 0).max(axis=1)
+    return LeadingAnswer(draw_n, prob_nk[rows, draw_n], rival_n)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -167,14 +170,15 @@ class AnswerPosterior:
     weights_kf: Floats
     """Weights of the answers' inputs, by number of draws, from one."""
     onward_kg: Floats
-    """Weights of the state, by number of draws; their sum is the expected gain of drawing again."""
+    """Weights of the state, by number of draws; the product is the continuation value: the expected
+    gain of drawing again, in credit."""
     order: DrawOrder
     margin: float = 0.0
     """The margin of `find_leading_answer`."""
 
     @property
     def named(self) -> bool:
-        """Whether it has weights of single workers."""
+        """True if there are weights of single workers."""
         return self.weights_kf.shape[1] > len(AGREEMENT_INPUTS)
 
     def lead(self, draws: AnswerDraws, count: int) -> LeadingAnswer:
@@ -183,13 +187,13 @@ class AnswerPosterior:
         odds_nk: Floats = inputs @ self.weights_kf[count - 1]
         if draws.evidence_nk is not None:
             odds_nk = odds_nk + draws.evidence_nk[:, :count]
-        sure_nk = apply_logistic(odds_nk)
-        return find_leading_answer(draws, sure_nk, self.margin)
+        prob_nk = apply_logistic(odds_nk)
+        return find_leading_answer(draws, prob_nk, self.margin)
 
-    def goes_on(
+    def should_continue(
         self, draws: AnswerDraws, found: LeadingAnswer, count: int, next_n: Integers
     ) -> NDArray[np.bool_]:
-        """Tell whether to draw `next_n` after that many draws, (n,)."""
+        """Return whether to draw `next_n` after that many draws, (n,)."""
         named = self.onward_kg.shape[1] > len(STOPPING_INPUTS)
         state = draws.stopping_state(found, count, next_n, named=named)
         return (state @ self.onward_kg[count - 1] > 0) & (next_n >= 0)
@@ -200,13 +204,13 @@ class PosteriorForm:
     """How freely the weights follow a pool's own labels."""
 
     named: bool
-    """Whether weights of single workers are learned."""
+    """True if weights of single workers are learned."""
     agreement_penalty: float
-    """The weight of the shipped agreement weights, in questions."""
+    """Prior strength of the shipped agreement weights, in pseudo-observations (questions)."""
     margin: float = 0.0
     """The margin of `find_leading_answer`."""
     named_penalty: float = 10.0
-    """The ridge penalty of the weights of single workers, in questions."""
+    """The ridge penalty of the weights of single workers, in pseudo-observations."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -235,8 +239,8 @@ class TrainingDraws:
         earned_n, draws_n = np.zeros(len(self.credit_nk)), np.zeros(len(self.credit_nk), int)
         for count in range(1, most + 1):
             found = belief.lead(self.draws, count)
-            goes_n = belief.goes_on(self.draws, found, count, self.next_n(count))
-            rows = np.flatnonzero((draws_n == 0) & ~goes_n)
+            continues_n = belief.should_continue(self.draws, found, count, self.next_n(count))
+            rows = np.flatnonzero((draws_n == 0) & ~continues_n)
             earned_n[rows] = self.credit_nk[rows, found.draw_n[rows]]
             draws_n[rows] = count
         return earned_n, draws_n
@@ -252,27 +256,27 @@ class TrainingDraws:
         found: list[Floats] = []
         for count in _draw_counts(self.credit_nk.shape[1]):
             inputs = self.draws.posterior_inputs(count, named=form.named)
-            sure_nk = np.empty(inputs.shape[:2])
+            prob_nk = np.empty(inputs.shape[:2])
             for half in (0, 1):
                 ours = half_n == half
                 weights_f = _fit_weights(inputs[~ours], self.credit_nk[~ours], form, prior)
-                sure_nk[ours] = apply_logistic(inputs[ours] @ weights_f)
-            found.append(sure_nk)
+                prob_nk[ours] = apply_logistic(inputs[ours] @ weights_f)
+            found.append(prob_nk)
         return tuple(found)
 
     def stop(
         self,
-        sure_by_count: Sequence[Floats],
+        probabilities: Sequence[Floats],
         half_n: Integers,
         form: PosteriorForm,
         prior: AgreementPrior,
     ) -> tuple[Floats, HeldOutCredit]:
         """Return the stopping rule (k, g), and its credit on questions that it was not fitted on.
 
-        `sure_by_count` is what `cross_fit` returned for the same halves and form.
+        `probabilities` is what `cross_fit` returned for the same halves and form.
         """
         most, rows = self.credit_nk.shape[1], np.arange(len(half_n))
-        found = [find_leading_answer(self.draws, sure, form.margin) for sure in sure_by_count]
+        found = [find_leading_answer(self.draws, prob_nk, form.margin) for prob_nk in probabilities]
         earned = [self.credit_nk[rows, one.draw_n] for one in found]
         cost_nk = self.draw_costs_nk()
         width = len(STOPPING_INPUTS) + (self.draws.odds_nm.shape[1] if form.named else 0)
@@ -284,9 +288,9 @@ class TrainingDraws:
             win_n = earned_n - spent_n - cost_nk[:, count] - now_n
             centre = _pad_with_zeros(prior.onward(count), width)
             onward_kg[count - 1] = fit_linear(state, win_n, centre, _STOP_PENALTY)
-            goes_n = (_cross_fit_gain(state, win_n, half_n, centre) > 0) & (next_n >= 0)
-            spent_n = np.where(goes_n, spent_n + cost_nk[:, count], 0)
-            earned_n = np.where(goes_n, earned_n, now_n)
+            continues_n = (_cross_fit_gain(state, win_n, half_n, centre) > 0) & (next_n >= 0)
+            spent_n = np.where(continues_n, spent_n + cost_nk[:, count], 0)
+            earned_n = np.where(continues_n, earned_n, now_n)
         return onward_kg, HeldOutCredit(earned_n, spent_n + cost_nk[:, 0])
 
     def fit_weights(self, form: PosteriorForm, prior: AgreementPrior) -> Floats:

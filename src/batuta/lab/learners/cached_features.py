@@ -21,8 +21,8 @@ MAX_CACHED_FITS = 8
 class CachedFeatures:
     """Features whose counts, fits and vectors are computed once and cached.
 
-    They serve evaluations, which give the same questions to a dozen methods and split them again
-    for each seed. Saving them saves the plain features.
+    They serve evaluations, which give the same questions to a dozen methods and split them anew for
+    each seed. Saving them saves the plain features.
     """
 
     features: HashedNgrams = HashedNgrams()
@@ -107,10 +107,10 @@ _PackedRow = tuple[NDArray[np.uint32], NDArray[np.int16]]
 
 def _pack_row(row: SparseRow) -> _PackedRow:
     """Pack the row into half the memory; counts are small integers, as texts are bounded."""
-    places, counts = row
-    return places.astype(np.uint32), counts.astype(np.int16)
+    indices, counts = row
+    return indices.astype(np.uint32), counts.astype(np.int16)
 
 
 def _unpack_row(row: _PackedRow) -> SparseRow:
-    places, counts = row
-    return places.astype(np.intp), counts.astype(np.float32)
+    indices, counts = row
+    return indices.astype(np.intp), counts.astype(np.float32)

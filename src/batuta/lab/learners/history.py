@@ -46,9 +46,9 @@ class RunSamples:
         """Return the runs that `index` selects from the arrays."""
         return replace(self, credit_qms=self.credit_qms[index], answers_qms=self.answers_qms[index])
 
-    def answer_at(self, place: tuple[int, int, int]) -> str | None:
+    def answer_at(self, index: tuple[int, int, int]) -> str | None:
         """Return the answer of that question, worker and sample, or None."""
-        code = int(self.answers_qms[place])
+        code = int(self.answers_qms[index])
         return self.answers[code] if code >= 0 else None
 
 
@@ -122,7 +122,7 @@ class History:
         return _known_mean(self.scores_qm.astype(np.float64), axis=0)
 
     def best_worker(self) -> WorkerId:
-        """Find the worker with the highest mean credit; of equals the cheapest, then the first.
+        """Find the worker with the highest mean credit; ties go to the cheapest, then the first.
 
         Raises:
             SourceError: no score is known.
@@ -246,7 +246,7 @@ def _outcome_json(history: History, q: int, m: int) -> dict[str, Any]:
 
 def _first_answers(samples: RunSamples) -> tuple[tuple[str | None, ...], ...]:
     """Return each first run's answer."""
-    stated: tuple[str | None, ...] = (*samples.answers, None)  # -1 is the last place
+    stated: tuple[str | None, ...] = (*samples.answers, None)  # -1 is the last index
     codes: list[list[int]] = samples.answers_qms[:, :, 0].tolist()
     return tuple(tuple(stated[code] for code in row) for row in codes)
 

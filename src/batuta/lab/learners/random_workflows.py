@@ -1,4 +1,4 @@
-"""Random well-formed workflows, like those of a conductor that has not learned anything.
+"""Random well-formed workflows, like those of an untrained conductor.
 
 The SFT warm-up teaches the syntax with them; evaluations compare a trained conductor with them.
 """
@@ -34,7 +34,7 @@ class SubtaskTemplate:
     instruction: str
     produces: str = SOLUTION
     needed_solutions: int = 0
-    """The solutions that it must be able to read for its words to make sense."""
+    """The number of solutions that the step must read for the subtask to make sense."""
 
 
 SUBTASK_TEMPLATES = (
@@ -99,9 +99,9 @@ FREE_PHRASINGS: Mapping[str, tuple[str, ...]] = {
         "Judge between the solutions",
     ),
 }
-"""Forty wordings of subtasks, by the plain one: a free vocabulary to start with."""
+"""Forty wordings of subtasks, by the plain one; the vocabulary of the `free` option."""
 MANNER_PHRASES = {"by the plan": PLAN, "from the facts": FACTS, "independently": None}
-"""Additions to a subtask, and what the step must have read for them; most steps have none."""
+"""Additions to a subtask, and what the step must have read for them."""
 _MANNER_RATE = 0.15
 _READ_RATE = 0.6
 """The probability that a step reads a certain earlier one."""
@@ -145,8 +145,8 @@ def random_workflow(
 
     With `free` a subtask has one of the forty `FREE_PHRASINGS`.
 
-    Workers, number of steps, access lists and subtasks are random, but each subtask makes sense at
-    its place: a solution exists before it is verified, and the last step answers.
+    Workers, number of steps, access lists and subtasks are random, but each subtask makes sense in
+    its position: a solution exists before it is verified, and the last step answers.
     """
     steps: list[Step] = []
     made: list[str] = []

@@ -18,7 +18,7 @@ _NEWTON_STEPS = 12
 _HALVINGS = 8
 _TOLERANCE = 1e-6
 """The improvement in loss per row below which the fit has converged."""
-_FAR = 30.0
+_MAX_LOG_ODDS = 30.0
 """Log-odds beyond which a probability counts as 0 or 1."""
 
 
@@ -46,9 +46,9 @@ def fit_logistic(
 
     weights_f, least = centre_f.copy(), loss(centre_f)
     for _ in range(_NEWTON_STEPS):
-        sure_r = apply_logistic(x_rf @ weights_f)
-        gradient_f = x_rf.T @ (sure_r - y_r) + penalty_f * (weights_f - centre_f)
-        hessian_ff = (x_rf * (sure_r * (1 - sure_r))[:, None]).T @ x_rf + np.diag(penalty_f)
+        prob_r = apply_logistic(x_rf @ weights_f)
+        gradient_f = x_rf.T @ (prob_r - y_r) + penalty_f * (weights_f - centre_f)
+        hessian_ff = (x_rf * (prob_r * (1 - prob_r))[:, None]).T @ x_rf + np.diag(penalty_f)
         step_f = np.linalg.solve(hessian_ff, gradient_f)
         for _ in range(_HALVINGS):
             found = loss(weights_f - step_f)
@@ -67,4 +67,4 @@ def fit_logistic(
 
 def apply_logistic(x: Floats) -> Floats:
     """Return the probabilities of these log-odds."""
-    return 1 / (1 + np.exp(-np.clip(x, -_FAR, _FAR)))
+    return 1 / (1 + np.exp(-np.clip(x, -_MAX_LOG_ODDS, _MAX_LOG_ODDS)))

@@ -1,10 +1,10 @@
 """Fits a selector to a history: features, each worker's expected credit, and the guard.
 
-Credit is expected by ridge regression and similar questions. A few dozen outcomes, as a history has
-of a newcomer, estimate a worker's credit only to about eight points. Used directly they are
-harmful: the luckiest newcomer becomes the best single worker, and the rewards of its other picks
-are unknown. So an unknown outcome of a newcomer counts as the lower bound of a regression on the
-directions in which well-known workers differ and on the features.
+Expected credit comes from ridge regression and similar questions. A few dozen outcomes, as a
+history has of a newcomer, estimate a worker's credit only to about eight points. Used directly they
+are harmful: the luckiest newcomer becomes the best single worker, and the rewards of its other
+picks are unknown. So an unknown outcome of a newcomer counts as the lower bound of a regression on
+the directions in which well-known workers differ and on the features.
 
 The guard is fitted on training questions that are held out twice: in random folds, where similar
 questions remain, and in folds of whole task families, where none does. The gain of leaving the best
@@ -124,15 +124,15 @@ def fill_in_newcomers(
     mean_k = np.nanmean(reward_nm[:, ~is_new_m], axis=0)
     less_nk = held_nk - mean_k
     less_nc = less_nk @ main_directions(less_nk)
-    place_nd = np.column_stack([less_nc, features_nd])
+    position_nd = np.column_stack([less_nc, features_nd])
     penalty_d = [PRIOR_OUTCOMES] * less_nc.shape[1] + [_FEATURE_OUTCOMES] * features_nd.shape[1]
     filled_nm = reward_nm.astype(np.float32)
     for m in np.flatnonzero(is_new_m):
         unknown_n = np.isnan(reward_nm[:, m])
         posterior = JoiningPosterior.fit(
-            place_nd[~unknown_n], reward_nm[~unknown_n, m], float(mean_k.mean()), penalty_d
+            position_nd[~unknown_n], reward_nm[~unknown_n, m], float(mean_k.mean()), penalty_d
         )
-        filled_nm[unknown_n, m] = posterior.lower_end_n(place_nd[unknown_n])
+        filled_nm[unknown_n, m] = posterior.lower_end_n(position_nd[unknown_n])
     return filled_nm
 
 
@@ -140,9 +140,9 @@ ADVANTAGES = (0.0, 0.02, 0.04, 0.07, 0.1, 0.15, 0.2)
 """Bounds on the advantage that are tried, in credit."""
 _QUANTILES = 30
 """The number of bounds on closeness that are tried."""
-_SURE = 2.5
+_GAIN_Z = 2.5
 """Standard errors by which a gain in random folds must exceed 0: the greatest of some two hundred
-bounds exceeds one by luck alone."""
+bounds exceeds one by chance."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -165,7 +165,7 @@ class HeldOutTrial:
 
 
 def fit_guard(
-    by_lot: HeldOutTrial, by_family: HeldOutTrial, family_n: NDArray[np.signedinteger[Any]]
+    random_trial: HeldOutTrial, family_trial: HeldOutTrial, family_n: NDArray[np.signedinteger[Any]]
 ) -> SelectorGuard:
     """Return the bounds under which leaving the best single worker most reliably gains.
 
@@ -174,23 +174,25 @@ def fit_guard(
     there is no evidence between questions like the known ones and those of new families. If no
     bounds qualify, the best single worker always answers.
 
-    `by_lot` is the trial in random folds, `by_family` the one in folds of whole families.
+    `random_trial` is the trial in random folds, `family_trial` the one in folds of whole families.
     """
     quantiles = np.linspace(0, 1, _QUANTILES, endpoint=False)
-    bounds = np.unique(np.quantile(np.append(by_lot.close_n, by_family.close_n), quantiles))
+    bounds = np.unique(
+        np.quantile(np.append(random_trial.close_n, family_trial.close_n), quantiles)
+    )
     chosen, most = SelectorGuard(), 0.0
     for closeness in bounds[::-1]:  # the strictest first
         for advantage in ADVANTAGES:
             guard = SelectorGuard(advantage, float(closeness))
-            gain_n = by_lot.gain_n(guard)
-            lower_bound = float(gain_n.sum() - _SURE * np.sqrt(len(gain_n)) * gain_n.std())
-            if lower_bound > most and wins_on_families(by_family.gain_n(guard), family_n):
+            gain_n = random_trial.gain_n(guard)
+            lower_bound = float(gain_n.sum() - _GAIN_Z * np.sqrt(len(gain_n)) * gain_n.std())
+            if lower_bound > most and wins_on_families(family_trial.gain_n(guard), family_n):
                 chosen, most = guard, lower_bound
     return chosen
 
 
 def wins_on_families(gain_n: NDArray[np.float64], family_n: NDArray[np.signedinteger[Any]]) -> bool:
-    """Tell whether the gains on held-out families are zero, or above their standard error.
+    """Return whether the gains on held-out families are zero, or above their standard error.
 
     The gain of a single family equals its standard error, and does not suffice.
     """
@@ -236,22 +238,22 @@ def fit_selector(
     features_nd = features(history.questions)
     rng = np.random.Generator(np.random.PCG64(seed))
     family_n = family_numbers(history, features_nd, rng)
-    lot_n, family_fold_n = random_folds(len(reward_nm), rng), grouped_folds(family_n, rng)
-    reward_nm = _estimate_newcomers(history, features_nd, reward_nm, lot_n)
-    smoothing = _choose_smoothing(history, features_nd, reward_nm, lot_n)
+    random_fold_n, family_fold_n = random_folds(len(reward_nm), rng), grouped_folds(family_n, rng)
+    reward_nm = _estimate_newcomers(history, features_nd, reward_nm, random_fold_n)
+    smoothing = _choose_smoothing(history, features_nd, reward_nm, random_fold_n)
     values = fit_values(history.workers, features_nd, reward_nm, smoothing)
 
     def trial(fold_n: Folds, best_n: Folds | int) -> HeldOutTrial:
         value_nm, close_n = held_out_values(values, fold_n)
         return HeldOutTrial(value_nm=value_nm, close_n=close_n, reward_nm=reward_nm, best_n=best_n)
 
-    by_lot = trial(lot_n, int(values.mean_m.argmax()))
-    by_family = trial(family_fold_n, _best_elsewhere_n(reward_nm, family_fold_n))
+    random_trial = trial(random_fold_n, int(values.mean_m.argmax()))
+    family_trial = trial(family_fold_n, _best_elsewhere_n(reward_nm, family_fold_n))
     return Selector(
         title=recipe.name,
         features=features,
         values=values,
-        guard=fit_guard(by_lot, by_family, family_n),
+        guard=fit_guard(random_trial, family_trial, family_n),
     )
 
 

@@ -42,12 +42,12 @@ def simulate_draws(
     credit_nk = np.zeros((len(rows), calls))
     for draw in range(calls):
         worker_n = order.next_worker(expected_nm, drawn_nm, most_nm, calls_worth_m)
-        there = worker_n >= 0
-        place = (rows[there], worker_n[there], drawn_nm[rows[there], worker_n[there]])
+        drawn = worker_n >= 0
+        index = (rows[drawn], worker_n[drawn], drawn_nm[rows[drawn], worker_n[drawn]])
         worker_nk[:, draw] = worker_n
-        answer_nk[there, draw] = samples.answers_qms[place]
-        credit_nk[there, draw] = samples.credit_qms[place]
-        drawn_nm[rows[there], worker_n[there]] += 1
+        answer_nk[drawn, draw] = samples.answers_qms[index]
+        credit_nk[drawn, draw] = samples.credit_qms[index]
+        drawn_nm[rows[drawn], worker_n[drawn]] += 1
     draws = AnswerDraws(
         worker_nk=worker_nk,
         answer_nk=answer_nk,

@@ -1,4 +1,4 @@
-"""Loading the low-rank adapters (LoRA) of an earlier training and merging them into their model."""
+"""Loads LoRA adapters that an earlier training saved, and merges them into their base model."""
 
 # the libraries' own annotations leave arguments untyped:
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -20,21 +20,21 @@ from batuta.embedded.adapters import read_base
 from batuta.errors import ConfigError
 from batuta.lab.train.settings import LoraSettings
 
-_PLAIN = (
+_SHAPE_OPTIONS = (
     "r", "lora_alpha", "use_rslora", "use_dora", "rank_pattern", "alpha_pattern",
     "modules_to_save", "bias", "lora_bias",
 )  # fmt: skip
-"""PEFT's options that decide the shape and the scale of adapters."""
+"""PEFT options that determine the shape and the scale of adapters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedAdapters:
-    """Low-rank adapters that an earlier training saved in a folder or on the hub."""
+    """LoRA adapters saved in a folder or on the hub."""
 
     start: str
     revision: str | None
     config: Any
-    """PEFT's configuration as saved."""
+    """The saved PEFT configuration."""
     base: str
     """The folder or hub id of their base model."""
 
@@ -42,9 +42,9 @@ class SavedAdapters:
 def find_adapters(
     start: str, revision: str | None, *, local_only: bool = False
 ) -> SavedAdapters | None:
-    """Return the adapters behind a folder or hub id; None if a whole model or nothing is there.
+    """Return the adapters in a folder or hub repository; None if it holds none.
 
-    With `local_only` it looks on this machine, without the network.
+    With `local_only` only local files are read, without the network.
 
     Raises:
         ConfigError: the adapters do not name their base model.
@@ -73,10 +73,10 @@ def lora_config(lora: LoraSettings) -> LoraConfig:
 
 
 def add_adapters(model: Any, lora: LoraSettings) -> Any:
-    """Add low-rank adapters to the model and freeze all other weights.
+    """Add LoRA adapters to the model and freeze all other weights.
 
     Raises:
-        ConfigError: the model has no layers of the names in `lora.targets`.
+        ConfigError: no layer of the model matches `lora.targets`.
     """
     try:
         return get_peft_model(model, lora_config(lora))
@@ -88,44 +88,44 @@ def check_continuation(saved: SavedAdapters, lora: LoraSettings) -> None:
     """Check that the saved adapters have the rank, scale and kind that the settings ask for.
 
     Raises:
-        ConfigError: they differ.
+        ConfigError: the adapters differ from the settings.
     """
     wanted = lora_config(lora)
     plain = isinstance(saved.config, LoraConfig)
-    differ = [n for n in _PLAIN if plain and getattr(saved.config, n) != getattr(wanted, n)]
+    differ = [n for n in _SHAPE_OPTIONS if plain and getattr(saved.config, n) != getattr(wanted, n)]
     if plain and not differ:
         return
     was = f"rank {saved.config.r} and alpha {saved.config.lora_alpha}" if plain else "another kind"
     raise ConfigError(
-        f"the adapters in {saved.start} ({was}) cannot be continued as policy.lora says (rank "
-        f"{lora.rank} and alpha {lora.alpha}{', with other ' + ', '.join(differ) if plain else ''})"
-        f": write what they have, or merge them with `batuta train merge {saved.start} --out "
-        "FOLDER` and name that folder as policy.start"
+        f"the adapters in {saved.start} ({was}) do not match policy.lora (rank "
+        f"{lora.rank} and alpha {lora.alpha}{'; different: ' + ', '.join(differ) if plain else ''})"
+        f": set policy.lora to their values, or merge them with `batuta train merge {saved.start} "
+        "--out FOLDER` and set policy.start to that folder"
     )
 
 
 def attach_adapters(model: Any, saved: SavedAdapters, lora: LoraSettings | None) -> Any:
     """Add the saved adapters, with their weights, to the model.
 
-    Without `lora` they keep the settings they were saved with; with it they are trained further.
+    Without `lora` the adapters keep their saved settings; with it they can be trained further.
 
     Raises:
-        ConfigError: they belong to another model, or differ from `lora`.
+        ConfigError: the adapters belong to another model, or differ from `lora`.
     """
     if saved.config.is_prompt_learning:
-        raise ConfigError(f"{saved.start} is a learned prompt, and only adapters can be loaded")
+        raise ConfigError(f"{saved.start} is a learned prompt; only weight adapters can be loaded")
     if lora is not None:
         check_continuation(saved, lora)
     adapted = get_peft_model(model, saved.config if lora is None else lora_config(lora))
     weights = load_peft_weights(saved.start, device="cpu", revision=saved.revision)
     wanted = get_peft_model_state_dict(adapted, save_embedding_layers=False)
     found = set_peft_model_state_dict(adapted, weights)
-    strange = sorted({*(wanted.keys() - weights.keys()), *found.unexpected_keys})
-    if strange:
+    mismatched = sorted({*(wanted.keys() - weights.keys()), *found.unexpected_keys})
+    if mismatched:
         raise ConfigError(
-            f"the adapters in {saved.start} do not fit the model {saved.base} with policy.lora."
-            f"targets as written ({len(strange)} matrices differ, {strange[0]} among them): name "
-            "the targets that they were trained with, or the model"
+            f"the adapters in {saved.start} do not fit the model {saved.base} with these "
+            f"policy.lora.targets ({len(mismatched)} matrices differ, for example {mismatched[0]}):"
+            " use the targets and the base model that the adapters were trained with"
         )
     return adapted
 
@@ -133,7 +133,7 @@ def attach_adapters(model: Any, saved: SavedAdapters, lora: LoraSettings | None)
 def merge_adapters(adapted: Any) -> Any:
     """Merge the adapters into the weights and return the base model.
 
-    Where an adapter changes one of two tied matrices, they are untied first.
+    Tied embeddings are untied first if an adapter changes one of the two matrices.
     """
     base: Any = adapted.get_base_model()
     ends: tuple[Any, Any] = (base.get_input_embeddings(), base.get_output_embeddings())

@@ -45,22 +45,22 @@ class WrittenBatch:
     rows: dict[str, Any]
     """In TRL's form, a list for each column."""
     logprobs: list[list[float]] | None = None
-    """These are the tokens' log-probabilities, in nats; None: TRL uses the inference engine's."""
+    """Log-probabilities of the tokens, in nats; None if TRL uses the inference engine's."""
 
 
 class AheadQueue(Generic[BatchT]):
     """Decides when each batch is written.
 
-    Law: the batch of step t is written when t - staleness <= version <= t, each batch once and in
-    order, whatever was restored at the beginning.
+    Invariant: the batch of step t is written by weights of a version with
+    t - staleness <= version <= t. Each batch is written once and in order, also after `restore`.
     """
 
     def __init__(self, staleness: int, steps: int, write: Callable[[int, int], BatchT]) -> None:
         """Create an empty queue.
 
-        At most `staleness` steps lie between writing a batch and learning from it, and none is
-        written for a step after the last; `write` is called with the batch's step and the number of
-        optimiser steps taken.
+        A batch is written at most `staleness` steps before it is learned from, and never for a step
+        after the last. `write` is called with the batch's step and the number of optimiser steps
+        taken.
         """
         self._staleness = staleness
         self._steps = steps
@@ -77,11 +77,11 @@ class AheadQueue(Generic[BatchT]):
         return self._ready.popleft()
 
     def pending(self) -> tuple[BatchT, ...]:
-        """Return the batches that are written and not yet learned from, in order."""
+        """Return the batches that are written but not yet learned from, in order."""
         return tuple(self._ready)
 
     def restore(self, batches: Iterable[BatchT]) -> None:
-        """Continue with the batches of a killed training: in order, from the next step on."""
+        """Continue with the pending batches of an interrupted run, in order from the next step."""
         self._ready = deque(batches)
 
 
@@ -131,26 +131,26 @@ def pad_logprobs(logprobs: Sequence[Sequence[float]], like: torch.Tensor) -> tor
 
 
 class KeepPendingBatches(TrainerCallback):
-    """Writes the unlearned batches beside each checkpoint, one file for each process."""
+    """Writes the pending batches next to each checkpoint, one file per process."""
 
     def __init__(self, pending: Callable[[int], Sequence[WrittenBatch]], rank: int) -> None:
-        """Take a function that returns the unlearned batches after a given number of steps."""
+        """Create the callback; `pending` returns the pending batches after a number of steps."""
         self._pending = pending
         self._rank = rank
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Write the file; a checkpoint without it is valid and samples these batches again."""
+        """Write the file; resuming from a checkpoint without it samples the batches again."""
         folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         write_pending(pending_file(folder, self._rank), self._pending(int(state.global_step)))
 
 
 def pending_file(checkpoint: Path, rank: int) -> Path:
-    """Return the file in which a process keeps its unlearned batches."""
+    """Return the file in which a process keeps its pending batches."""
     return checkpoint / f"in_flight-{rank}.json"
 
 
 def write_pending(file: Path, batches: Sequence[WrittenBatch]) -> None:
-    """Write the batches, or nothing if one of them holds a second round."""
+    """Write the batches, or nothing if one of them contains a second round."""
     if any(root is not None for batch in batches for root in batch.rows["root"]):
         return
     part = file.with_suffix(".part")
@@ -160,7 +160,7 @@ def write_pending(file: Path, batches: Sequence[WrittenBatch]) -> None:
 
 
 def read_pending(file: Path, step: int, staleness: int) -> list[WrittenBatch]:
-    """Return the batches written ahead of that step; none if the file or the order is wrong."""
+    """Return the batches pending at that step; none if the file is unusable or out of order."""
     try:
         lines = json.loads(file.read_text("utf-8"))
         batches = [WrittenBatch(**line) for line in lines]

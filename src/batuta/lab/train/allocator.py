@@ -1,4 +1,4 @@
-"""Keeps freed memory in the process for the next step, and returns it if it piles up."""
+"""Keeps freed memory in the process for the next step, and trims it if too much accumulates."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PAD_BYTES = 256 * 2**20
 
 
 def retain_freed_memory() -> bool:
-    """Tell glibc to keep freed memory in the process; return False on another C library.
+    """Make glibc keep freed memory in the process; return False with another C library.
 
     A step's activations are some hundred megabytes in pieces that glibc maps and unmaps one by one:
     filling fresh pages took more time than the arithmetic of a small network.
@@ -36,9 +36,8 @@ _STATM = Path("/proc/self/statm")
 class MemoryTrimmer:
     """Returns retained memory to the system when the process has grown by half since the last time.
 
-    Texts of other lengths in every step leave holes that the next step does not fill: with a
-    network of 135 million parameters a training that needs 4 GB grew to 12 GB in forty steps and
-    was killed.
+    Batches of varying lengths fragment the heap: with a network of 135 million parameters, a
+    training that needs 4 GB grew to 12 GB in forty steps and was killed.
     """
 
     least: int = 4 * 2**30
@@ -47,7 +46,7 @@ class MemoryTrimmer:
     """Resident bytes after memory was last returned."""
 
     def trim_growth(self) -> bool:
-        """Return memory if the process has grown too much, and tell whether it did."""
+        """Trim the heap if the process has grown too much; return True if it was trimmed."""
         if not _STATM.exists() or _resident_bytes() < max(self.least, self.held * 3 // 2):
             return False
         try:

@@ -1,7 +1,7 @@
-"""`batuta train conductor --minutes`: a search, fitting to what it found, GRPO; the best is kept.
+"""`batuta train conductor --minutes`: workflow search, SFT on the workflows found, then GRPO.
 
-Each stage ends at its share of the time (`StageClock`). Settings that are not chosen here keep the
-defaults of `TrainSettings`.
+The best policy is kept. Each stage ends at its share of the time (`StageClock`). Settings that are
+not chosen here keep the defaults of `TrainSettings`.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ from batuta.lab.tune.stages import BEST_SINGLE
 END_SEARCH, END_FITTING = 0.4, 0.65
 """Shares of the time at which these stages end."""
 END_FITTING_AT_MOST = 0.87
-"""The share at which fitting ends if the time is short: reinforcement then gains less."""
+"""Share at which fitting ends if time is short, as it then gains more than reinforcement."""
 HELD_SHARE, MOST_HELD = 0.2, 100
-"""The share of the questions kept back for judging policies, and the most, as each costs calls."""
+"""Share of the questions held out for evaluation, and their maximum, as each costs calls."""
 LEAST_QUESTIONS = 32
-"""The fewest questions for a training: the search needs some beside those kept back."""
+"""The fewest questions for a training: the search needs some besides the held-out ones."""
 _GROUP, _QUESTIONS = 8, 16
 _STEPS_PER_MINUTE, _MOST_STEPS = 40, 1500
 _LEAST_SEARCH = 5.0
@@ -72,19 +72,19 @@ Choice = tuple[str, str, str]
 
 
 def count_kept_back(source: str) -> int:
-    """Return how many questions of a source are kept back for judging policies.
+    """Return how many questions of a source are held out for evaluation.
 
     Raises:
-        ConfigError: it has too few different questions.
-        SourceError: it cannot be read.
+        ConfigError: the source has too few distinct questions.
+        SourceError: the source cannot be read.
     """
     if source.partition(":")[0] in TASK_SOURCES:
         return MOST_HELD
     different = {text_key(task.question) for task in open_tasks(source, FILE_LIMIT, 0).tasks}
     if len(different) < LEAST_QUESTIONS:
         raise ConfigError(
-            f"{len(different)} different questions are too few: a training keeps some back and "
-            f"needs at least {LEAST_QUESTIONS}, better 300 or more"
+            f"{len(different)} different questions are too few: a training holds some out and "
+            f"needs at least {LEAST_QUESTIONS}, preferably 300 or more"
         )
     return min(MOST_HELD, round(HELD_SHARE * len(different)))
 
@@ -133,7 +133,7 @@ def _explain_choice(settings: TrainSettings, cores: int) -> list[Choice]:
         (
             "search",
             f"at most {SEARCH_CALLS:,} calls of workers",
-            f"without the questions that are kept back; ends by {END_SEARCH:.0%} of the time",
+            f"without the held-out questions; ends by {END_SEARCH:.0%} of the time",
         ),
         (
             "fitting to what was found",
@@ -172,9 +172,9 @@ def require_time(settings: TrainSettings, held: Sequence[Task], clock: StageCloc
     wanted = clock.used + max(fitting, _LEAST_SEARCH / END_SEARCH)
     if wanted > 60 * clock.minutes:
         raise ConfigError(
-            f"--minutes {clock.minutes:g} is too short here: it took {clock.used:.0f} s to begin, "
-            f"and a step of fitting a small network takes {plan.step_seconds:.2f} s, of which at "
-            f"least {LEAST_STEPS} are needed; allow --minutes {math.ceil(wanted / 6) / 10:g}"
+            f"--minutes {clock.minutes:g} is too short here: start-up took {clock.used:.0f} s, and "
+            f"fitting a small network needs at least {LEAST_STEPS} steps of "
+            f"{plan.step_seconds:.2f} s; allow --minutes {math.ceil(wanted / 6) / 10:g}"
         )
     clock.begin_stages()
     return plan
@@ -203,8 +203,8 @@ def train_within(
         for share in (found.found_right, found.single_right)
     ]
     on_progress(
-        f"the search has ended after {clock.used:.0f} s and {found.calls:,} calls: right of the "
-        f"held-back questions {shares[0]}, the best single worker {shares[1]}"
+        f"the search ended after {clock.used:.0f} s and {found.calls:,} calls; accuracy on the "
+        f"held-out questions: {shares[0]}, best single worker: {shares[1]}"
     )
     settings = _fit_found(settings, pool, found, clock, on_progress=on_progress)
     supervision = TimedSupervision(settings, clock, on_progress)
@@ -219,9 +219,9 @@ def train_within(
         over = clock.until(1.0)
         if fit_single_worker(settings, pool, lessons, held, folder=report.folder, is_over=over):
             report.judgements.append({"stage": BEST_SINGLE, "right": single, "steps": 1.0})
-            outcome = "was worse than the best single worker: it now calls that one alone"
+            outcome = "was worse than the best single worker: it now calls only that worker"
         else:
-            outcome = "is worse than the best single worker, and the time is over"
+            outcome = "is worse than the best single worker, and no time is left"
         on_progress(f"the best policy {outcome}")
     report.seconds = clock.used
     return report
@@ -241,11 +241,11 @@ def _fit_found(
     plan = plan_fitting(settings, texts, max(clock.left(END_FITTING), 0.0))
     settings, end = plan.apply_to(settings), END_FITTING
     steps = plan.count_steps(clock.left(END_FITTING))
-    if steps < ENOUGH_STEPS:  # reinforcement is what can wait
+    if steps < ENOUGH_STEPS:  # take the time from reinforcement
         steps, end = ENOUGH_STEPS, END_FITTING_AT_MOST
     fit_lessons(settings, pool, lessons, steps=steps, is_over=clock.until(end))
     on_progress(
-        f"fitting has ended after {clock.used:.0f} s: {steps} steps, "
+        f"fitting ended after {clock.used:.0f} s: {steps} steps, "
         f"{plan.network.layers} layers of {plan.network.hidden}, {plan.step_seconds:.2f} s a step"
     )
     return settings

@@ -1,8 +1,8 @@
-"""Foretell what a training takes: calls, tokens, dollars and time.
+"""Estimates the calls, tokens, dollars and time that a training will take.
 
-A run of the same settings in the same folder is the best guide. Without one, random workflows over
-the training's own questions are priced, real calls correct that if they are asked for, and each
-figure names its assumptions.
+The metrics of an earlier run with the same settings in the same folder are the best basis. Without
+one, random workflows over the training's own questions are priced, and real calls can correct the
+result. Each figure names its assumptions.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ PRICED_WORKFLOWS = 300
 RECENT_STEPS = 20
 """Last steps of an earlier run from which the figures are taken."""
 FRAME_BYTES = 1000
-"""The assumed size of a worker's prompt beside the question and the replies that it reads."""
+"""Assumed bytes of a worker's prompt besides the question and the replies that it includes."""
 SUBTASK_BYTES = 500
-"""The assumed size of a subtask that a later step reads."""
+"""Assumed bytes of a subtask that a later step includes in its prompt."""
 SECONDS_A_CALL = 15.0
 """Assumed duration of a call, unless the workers are simulated."""
 SIMULATED_SECONDS = 0.0005
@@ -52,8 +52,8 @@ _SAMPLE_SEED = 1_900_000_000
 
 
 _WORST_CASE = (
-    "the worst case: every draft asks the dearest worker five times, each call reads all before "
-    "it and says as much as it may; a call without a price counts at the assumed one"
+    "the worst case: every draft calls the most expensive worker five times, each call reads all "
+    "earlier replies and writes the most tokens allowed; unknown prices count as assumed"
 )
 
 
@@ -108,7 +108,7 @@ class CostEstimate:
     depth: float | None
     """Mean number of calls in sequence; None if an earlier run did not record it."""
     source: str
-    """The figures rest on these runs or assumptions."""
+    """The runs or assumptions that the figures are based on."""
 
 
 def read_earlier_metrics(settings: TrainSettings) -> list[dict[str, Any]]:
@@ -185,8 +185,8 @@ def _priced_cost(workflows: int, episodes: Sequence[Episode], seed: int) -> Cost
 def bound_workflow_usd(question: str, pool: Pool, unknown: Price) -> Decimal:
     """Return the most that one workflow can cost, in dollars.
 
-    It asks the dearest worker in every step, each reads all before it, and replies are as long as
-    the worker may write.
+    The bound assumes that every step calls the most expensive worker, reads all earlier replies,
+    and writes the longest reply allowed.
     """
     return max(_bound_chain_usd(question, worker, unknown) for worker in pool)
 
@@ -343,9 +343,9 @@ def add_spending(
     policy = o.steps * o.questions * o.group * (prompt_tokens + o.completion)
     found.add("workflows", cost.workflows, "count", rows)
     found.add("steps a workflow", round(cost.steps, 2), "count", cost.source)
-    found.add("calls", cost.calls, "count", "of workers, by the same")
-    found.add("worker tokens", cost.tokens, "tokens", "by the same")
-    found.add("policy tokens", policy, "tokens", "its own, at most")
+    found.add("calls", cost.calls, "count", "of workers, on the same basis")
+    found.add("worker tokens", cost.tokens, "tokens", "on the same basis")
+    found.add("policy tokens", policy, "tokens", "the policy's own, at most")
     _add_rejection_sampling(settings, cost, found)
     _add_evaluation(settings, cost, found)
     if config.simulated:
@@ -355,7 +355,7 @@ def add_spending(
         return
     unpriced = [worker.id for worker in config.pool if worker.price is None]
     usd = None if len(unpriced) == len(config.pool) else float(cost.usd)
-    found.add("dollars", usd, "usd", "at list prices, nothing read from a cache; by the same")
+    found.add("dollars", usd, "usd", "at list prices without cache hits")
     if unpriced:
         found.add("calls without a price", cost.unpriced_calls, "count", "not in the dollars")
     longest = max((each.task.question for each in episodes), key=len)
@@ -377,7 +377,7 @@ def _add_budget(settings: TrainSettings, cost: CostEstimate, found: Preflight) -
         enough = max(0, int(steps * left / cost.usd))
         found.notes.append(
             f"the budget is expected to suffice for about {enough} of {steps} steps; the training "
-            "then ends with a checkpoint, and --resume goes on with a greater pool.max_usd"
+            "then ends with a checkpoint, and --resume continues with a larger pool.max_usd"
         )
 
 
@@ -389,8 +389,8 @@ def _add_evaluation(settings: TrainSettings, cost: CostEstimate, found: Prefligh
     times = 1 + len({*range(e.every, steps + 1, e.every), steps})
     share = Decimal(times * e.questions) / cost.workflows
     dollars = f" and ${cost.usd * share:,.2f}" if cost.usd else ""
-    basis = f"{times} times {e.questions} questions kept back: about {round(cost.calls * share):,}"
-    found.add("evaluations", times, "count", f"{basis} calls{dollars} beside those named here")
+    basis = f"{times} times {e.questions} held-out questions: about {round(cost.calls * share):,}"
+    found.add("evaluations", times, "count", f"{basis} calls{dollars} in addition")
 
 
 def _add_rejection_sampling(settings: TrainSettings, cost: CostEstimate, found: Preflight) -> None:
@@ -399,15 +399,15 @@ def _add_rejection_sampling(settings: TrainSettings, cost: CostEstimate, found: 
     if not r.rounds:
         return
     if done.is_dir():
-        found.notes.append(f"learning begins from {done}, where rejection sampling has ended")
+        found.notes.append(f"training starts from {done}, the result of rejection sampling")
         return
     workflows = r.rounds * r.questions * r.group * settings.reward.executions
     share = Decimal(workflows) / cost.workflows
     rows = f"{r.rounds} rounds x {r.questions} questions x {r.group} workflows"
     dollars = f" and ${cost.usd * share:,.2f}" if cost.usd else ""
-    bill = f"about {round(cost.calls * share):,} calls of workers{dollars} beside those named here"
+    bill = f"about {round(cost.calls * share):,} worker calls{dollars} in addition"
     found.add("rejection sampling", workflows, "count", f"{rows}: {bill}")
     found.notes.append(
-        "rejection sampling is asked for and not done yet: without `batuta train rejection` and "
-        "the same settings, learning begins from the policy before it"
+        "rejection sampling is configured but has not run: run `batuta train rejection` with the "
+        "same settings first, or training starts from the policy before it"
     )

@@ -1,8 +1,8 @@
-"""A training's limit in dollars, `pool.max_usd`: reserved before each call, kept when it resumes.
+"""The dollar limit of a training, `pool.max_usd`, which also holds across resumptions.
 
-Each process has an equal part of the remaining money, and a file of the calls that it has paid. A
-refused call says nothing about its workflow, so the policy does not learn from that batch and the
-training ends.
+The highest cost of a call is reserved before the call. Each process has an equal part of the
+remaining money, and a file of the calls that it has paid. A refused call is no evidence about its
+workflow, so the policy does not learn from that batch and the training ends.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class CallRefusedError(ClientError):
 
 
 class BudgetSpentError(BatutaError):
-    """The training's budget is spent; the sentence says what is kept and how to go on."""
+    """The training's budget is spent; the message says what is kept and how to resume."""
 
 
 @final
 class TrainingBudget:
-    """The budget of one process of a training, with what earlier ones in the same folder spent."""
+    """One process's part of a training's budget, less what earlier runs in the folder spent."""
 
     def __init__(self, settings: TrainSettings, folder: Path) -> None:
         """Read what was paid so far.
@@ -64,7 +64,7 @@ class TrainingBudget:
 
     @property
     def usd(self) -> Decimal:
-        """Dollars that count as spent, as far as this process knows."""
+        """Dollars counted as spent, without what other processes have spent since the start."""
         return self._budget.usd + self._others
 
     def limit_client(self, client: Client, worker: Worker) -> Client:
@@ -113,7 +113,7 @@ def budget_problem(settings: TrainSettings) -> str | None:
     if pool.executor != "local":
         return (
             f"pool.max_usd is counted by the processes that train, and pool.executor = "
-            f'"{pool.executor}" calls workers elsewhere: set it to "local", or leave max_usd out'
+            f'"{pool.executor}" calls workers in other processes: use "local", or unset max_usd'
         )
     return None
 
@@ -150,7 +150,7 @@ class Rollout(Protocol):
 
 
 def is_refused(run: Run, grade: Grade | None) -> bool:
-    """Tell whether the budget refused a call of the run, or the judge's call about its answer."""
+    """Return whether the budget refused a call of the run, or the judge's call about its answer."""
     if grade is not None and grade.reason == REFUSED:
         return True
     results = (step.result for step in run.steps)
@@ -158,7 +158,7 @@ def is_refused(run: Run, grade: Grade | None) -> bool:
 
 
 def require_budget(rollouts: Iterable[Rollout], budget: TrainingBudget | None) -> None:
-    """Return if the budget refused no call of the workflows.
+    """Raise an error if the budget refused a call of these workflows.
 
     Raises:
         BudgetSpentError: the budget refused one.
@@ -173,6 +173,6 @@ def require_budget(rollouts: Iterable[Rollout], budget: TrainingBudget | None) -
 def describe_spending(budget: TrainingBudget) -> str:
     """Return a sentence that says how much of the budget is spent."""
     return (
-        f"pool.max_usd = {format_usd(budget.max_usd)} does not suffice for another call, "
-        f"{format_usd(budget.usd)} being spent"
+        f"pool.max_usd = {format_usd(budget.max_usd)} does not suffice for another call "
+        f"({format_usd(budget.usd)} spent)"
     )

@@ -1,4 +1,4 @@
-"""A check that a trainer's checkpoint is complete, as a killed machine may leave half of one."""
+"""Checks that a trainer checkpoint is complete, as a crash may leave a partial one."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def refuse_unusable_checkpoint(checkpoint: str | None) -> Iterator[None]:
     except (*DAMAGE, SafetensorError) as error:
         reason = str(error).partition("\n")[0][:120]
         raise ConfigError(
-            f"{checkpoint} cannot be resumed from ({reason}): is it of another model or of other "
-            "settings? name another with --checkpoint, or begin anew without --resume"
+            f"{checkpoint} cannot be resumed from ({reason}): it may belong to another model or "
+            "other settings; choose another with --checkpoint, or start over without --resume"
         ) from None
 
 
@@ -59,13 +59,13 @@ def report_unsaved(folder: str) -> Iterator[None]:
     except (OSError, RuntimeError, SafetensorError) as error:  # torch's writer raises RuntimeError
         reason = str(error).partition("\n")[0][:120]
         raise StoreError(
-            f"{folder} cannot be written ({reason}): make room there; --resume goes on from the "
-            "last whole checkpoint"
+            f"{folder} cannot be written ({reason}): free disk space; --resume continues from the "
+            "last complete checkpoint"
         ) from error
 
 
 def _find_damage(path: Path) -> Iterator[str]:
-    if not _is_state(path):  # it is written last
+    if not _is_state(path):  # the state is written last
         yield f"{STATE_FILE} is missing or damaged, or of another step"
     if not any(path.glob(_WRITTEN_BY_DEEPSPEED)):
         for part, pattern in _PARTS:
@@ -78,7 +78,7 @@ def _find_damage(path: Path) -> Iterator[str]:
 
 
 def _is_state(path: Path) -> bool:
-    """Tell whether the trainer's state exists and names the same step as the folder."""
+    """Return whether the trainer's state exists and names the same step as the folder."""
     try:
         step = json.loads((path / STATE_FILE).read_text(encoding="utf-8"))["global_step"]
     except (OSError, ValueError, LookupError, TypeError):
@@ -95,7 +95,7 @@ def _is_json(file: Path) -> bool:
 
 
 def _is_torch_archive(file: Path) -> bool:
-    """Tell whether the checksum of every entry of the archive is right."""
+    """Return whether the checksum of every entry of the archive is correct."""
     try:
         with zipfile.ZipFile(file) as archive:
             return archive.testzip() is None
@@ -104,7 +104,7 @@ def _is_torch_archive(file: Path) -> bool:
 
 
 def _is_safetensors(file: Path) -> bool:
-    """Tell whether the file is as long as its header says."""
+    """Return whether the file is as long as its header says."""
     try:
         with file.open("rb") as opened:
             length = int.from_bytes(opened.read(8), "little")

@@ -58,14 +58,14 @@ def train_conductor(
 ) -> Path:
     """Train the policy; with `resume`, from the newest checkpoint or the named one.
 
-    The result is the last policy, with an evaluation the best checkpoint's, and under a supervision
-    the one that it kept.
+    The result is the last policy, the best checkpoint's if the settings evaluate, or the policy
+    that `supervision` kept.
 
     Raises:
         ConfigError: the settings cannot be carried out.
         StoreError: the run folder cannot be written.
         BudgetSpentError: `pool.max_usd` does not suffice; the policy so far is kept.
-        TrainingStoppedError: somebody has stopped it; the policy so far is kept.
+        TrainingStoppedError: a stop was requested; the policy so far is kept.
     """
     retain_freed_memory()
     require_hub(settings.hub)
@@ -165,13 +165,13 @@ def _make_supervision(settings: TrainSettings, folder: RunFolder) -> Supervision
 def wandb_environment(
     settings: TrainSettings, folder: RunFolder, *, resume: bool
 ) -> dict[str, str]:
-    """Return the variables by which transformers' callback continues the same run."""
+    """Return the environment variables with which transformers continues the same run."""
     run = folder.keep_wandb_id(settings.log.wandb_id, resume=resume)
     return {"WANDB_RUN_ID": run, "WANDB_RESUME": "allow"}
 
 
 def policy_card(settings: TrainSettings) -> ConductorCard:
-    """Return what serving must know about the policy."""
+    """Return the card with which the policy is served."""
     return ConductorCard(
         name=settings.name,
         rendering=settings.prompt.rendering(),
@@ -239,13 +239,13 @@ def find_checkpoint(folder: RunFolder, name: str | None) -> Path | None:
     if wanted == "best":
         lines = [line for line in read_jsonl(folder.path / EVALUATION_FILE) if line.get("best")]
         wanted = str(lines[-1]["step"]) if lines else wanted
-    there = {path.name: path for _, path in folder.list_checkpoints()}
-    chosen = there.get(f"checkpoint-{wanted}" if wanted.isdecimal() else wanted)
+    by_name = {path.name: path for _, path in folder.list_checkpoints()}
+    chosen = by_name.get(f"checkpoint-{wanted}" if wanted.isdecimal() else wanted)
     if chosen is not None and checkpoint_damage(chosen) is None:
         return chosen
-    whole = [name for name, path in there.items() if checkpoint_damage(path) is None]
+    whole = [name for name, path in by_name.items() if checkpoint_damage(path) is None]
     raise ConfigError(
-        f"there is no whole checkpoint {name} in {folder.checkpoints}; there "
+        f"there is no complete checkpoint {name} in {folder.checkpoints}; there "
         + (f"are: {', '.join(whole)}" if whole else "is none")
     )
 
@@ -253,24 +253,24 @@ def find_checkpoint(folder: RunFolder, name: str | None) -> Path | None:
 def last_checkpoint(folder: RunFolder) -> Path | None:
     """Return the newest undamaged checkpoint, or None.
 
-    Damaged ones that are newer are named on standard error.
+    Newer, damaged checkpoints are reported on standard error.
     """
     for _, path in reversed(folder.list_checkpoints()):
         damage = checkpoint_damage(path)
         if damage is None:
             return path
-        write_error(f"batuta: {path} is passed over: {damage}\n")
+        write_error(f"batuta: {path} is skipped: {damage}\n")
     return None
 
 
-# -- the end of a training whose budget is spent, with a checkpoint of the last whole step -----
+# -- the end of a training whose budget is spent, with a checkpoint of the last finished step --
 
 
 @final
 class _KeepStepStart(TrainerCallback):
-    """Remembers the random state and token count before a step samples its drafts.
+    """Stores the random state and token count before a step samples its drafts.
 
-    A training that resumes from there samples the same drafts, whose finished calls are journaled.
+    A resumed training then samples the same drafts, whose finished calls are in the journal.
     """
 
     def __init__(self) -> None:
@@ -278,7 +278,7 @@ class _KeepStepStart(TrainerCallback):
         self._step, self._tokens = 0, 0
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Remember the random state and the token count."""
+        """Store the random state and the token count."""
         self._step, self._tokens = state.global_step, state.num_input_tokens_seen
         cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else None
         self._random = (random.getstate(), np.random.get_state(), torch.get_rng_state(), cuda)  # noqa: NPY002 - what transformers keeps
@@ -316,5 +316,5 @@ def _end_by_budget(trainer: Any, budget: TrainingBudget | None, folder: RunFolde
     )
     raise BudgetSpentError(
         f"{spent}: the training ended after {step} of {steps} steps; {kept}; raise pool.max_usd "
-        "and go on with --resume"
+        "and continue with --resume"
     )

@@ -38,9 +38,9 @@ def count_beyond_limit(
 ) -> torch.Tensor:
     """Count the ratios above the limit, and all ratios: a tensor of two numbers.
 
-    Log-probabilities are in nats, and those of the engine NaN where it reported none; the mask is 1
-    where a completion has a token. `whole` compares whole completions, which TRL masks above the
-    limit, and not single tokens, which it truncates to the limit.
+    Log-probabilities are in nats; those of the engine are NaN where it reported none. The mask is 1
+    where a completion has a token. With `whole` the ratios are those of whole completions, which
+    TRL masks above the limit; otherwise those of tokens, which it truncates to the limit.
     """
     on_BT = mask_BT.bool()
     diff_BT = torch.nan_to_num((learned_BT - sampled_BT) * mask_BT, nan=0.0)

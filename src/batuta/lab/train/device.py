@@ -1,7 +1,7 @@
 """The device, precision, attention and compilation with which a training computes.
 
-Reinforcement learning is placed by accelerate; the stages before it (SFT warm-up, distilling,
-rejection sampling) run in one process, on the GPU where there is one.
+For reinforcement learning accelerate places the model; the stages before it (SFT warm-up,
+distilling, rejection sampling) run in one process, on the GPU if there is one.
 """
 
 from __future__ import annotations
@@ -59,16 +59,16 @@ def narrow_frozen(model: torch.nn.Module) -> None:
 
 
 def choose_attention(model: Any, settings: TrainSettings) -> None:
-    """Choose an attention implementation whose gradients are right, and the fastest such one.
+    """Choose the fastest attention implementation with correct gradients.
 
-    On a GPU cuDNN's is disabled: on Hopper it gives NaN gradients with a mask, certain lengths and
-    strongly negative scores, as Qwen2.5 has them (PyTorch 2.11 to 2.13,
+    On a GPU cuDNN attention is disabled: on Hopper it gives NaN gradients with a mask, certain
+    lengths and strongly negative scores, as Qwen2.5 has them (PyTorch 2.11 to 2.13,
     github.com/pytorch/pytorch/issues/196678).
 
-    On a CPU in bf16 without AMX it is plain matrix products: PyTorch's fused attention takes a
-    third of a training step there, mostly in the backward pass. SmolLM2-135M learns 352 tokens per
-    CPU second with it and 447 without (AVX-512, texts of 360 tokens). With AMX it is the other way
-    round: 413 with it and 314 without (eight texts of 400 tokens).
+    On a CPU in bf16 without AMX, eager attention is used: PyTorch's fused attention takes a third
+    of a training step there, mostly in the backward pass. SmolLM2-135M learns 352 tokens per CPU
+    second with it and 447 without (AVX-512, texts of 360 tokens). With AMX, fused attention is
+    faster: 413 with it and 314 without (eight texts of 400 tokens).
     """
     if torch.cuda.is_available():
         torch.backends.cuda.enable_cudnn_sdp(enabled=False)
@@ -79,8 +79,8 @@ def choose_attention(model: Any, settings: TrainSettings) -> None:
 def compile_layers(model: Any) -> None:
     """Compile each layer, for texts of any length.
 
-    It raises 388 tokens per CPU second to 533 (SmolLM2-135M, AMX). Without a GPU or a C++ compiler
-    nothing is compiled.
+    Throughput rises from 388 to 533 tokens per CPU second (SmolLM2-135M, AMX). Without a GPU or a
+    C++ compiler nothing is compiled.
     """
     if torch.cuda.is_available() or shutil.which("c++"):
         for layer in without_adapters(model).get_decoder().layers:

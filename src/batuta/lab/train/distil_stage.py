@@ -35,13 +35,13 @@ from batuta.language import parse_workflow, render_workflow
 from batuta.rendering.terminal import write_error
 
 WORKFLOWS = "workflows.jsonl"
-"""The file in a tuning's folder that holds each question with the workflow found for it."""
+"""File in a tuning run's folder with each question and the workflow found for it."""
 
 
 def read_found_workflows(
     folder: Path, pool: Pool, without: frozenset[str] = frozenset()
 ) -> list[tuple[Task, Workflow]]:
-    """Read the questions of a tuning with the workflows that it chose for them.
+    """Read the questions of a tuning run with the workflows that it chose for them.
 
     Raises:
         ConfigError: there are no workflows, or one calls a worker that the pool lacks.
@@ -52,7 +52,7 @@ def read_found_workflows(
     try:
         found = [_read_row(row) for row in read_rows(path)]
     except (SourceError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{path} holds no workflows of a tuning: {error!r}") from None
+        raise ConfigError(f"{path} contains no workflows of a tuning run: {error!r}") from None
     absent = sorted({s.worker for _, flow in found for s in flow.steps if s.worker not in pool})
     if absent or not found:
         lacks = f"the pool has no worker {', '.join(absent)}" if absent else "it is empty"
@@ -63,16 +63,16 @@ def read_found_workflows(
 
 
 def _report_left_out(path: Path, many: int, *, any_left: bool) -> None:
-    """Report how many workflows are left out because their questions are kept back."""
+    """Report how many workflows are left out because their questions are held out."""
     if many and not any_left:
         raise ConfigError(
-            f"{path} has nothing left to learn from: all its questions are kept back; lower "
+            f"{path} has nothing left to learn from: all its questions are held out; lower "
             "evaluation.questions, or name others as evaluation.tasks"
         )
     if many:
         write_error(
             f"batuta: {many} workflows in {path} are left out, as their questions "
-            "are kept back for the evaluation\n"
+            "are held out for the evaluation\n"
         )
 
 
@@ -95,7 +95,7 @@ def make_tuned_examples(
     pool: Pool,
     found: Sequence[tuple[Task, Workflow]],
 ) -> list[list[TrainingExample]]:
-    """Render each question as the policy will read it, except where a worker is not listed."""
+    """Render the questions for the policy, without workflows that call an unlisted worker."""
     episodes = make_episodes(
         [task for task, _ in found],
         pool,
@@ -117,7 +117,7 @@ def make_tuned_examples(
 
 
 def digest_source(source: Path) -> str:
-    """Return a digest of what is learned from, so that a resumed stage finds the same.
+    """Return a digest of the training data, which must be the same when the stage resumes.
 
     Raises:
         ConfigError: the file cannot be read.
@@ -140,15 +140,15 @@ def read_examples(
 ) -> list[list[Example]]:
     """Read the examples of a file, grouped by prompt.
 
-    A row is a draft: `question`, the workers that are listed, as `pool` (ids of the settings'
-    pool) or as `workers` (each an `id` and what its card says, a `description` and `shares` in
-    [0, 1] by family), `draft`, and `weight` if it is not 1. Or it is a drill: `drill`, texts that
-    are given and learned in turn, and `weight`. Drafts of questions whose key is in `without` are
-    left out; a drill has no question.
+    A row is a draft or a drill. A draft has `question`, the listed workers, `draft`, and `weight`
+    if it is not 1. The workers are `pool` (ids of the settings' pool) or `workers` (each with `id`
+    and its card's `description` and `shares`, in [0, 1] by family). A drill has `drill`, texts that
+    are alternately given and learned, and `weight`. Drafts of questions whose key is in `without`
+    are left out; a drill has no question.
 
     Raises:
         ConfigError: a row is neither, or all drafts are left out.
-        SourceError: it cannot be read.
+        SourceError: the file cannot be read.
     """
     rendering = settings.prompt.rendering()
     groups: dict[str, list[Example]] = {}
@@ -169,7 +169,7 @@ def read_examples(
             )
         except (KeyError, TypeError, ValueError, AttributeError, WorkflowError) as error:
             raise ConfigError(
-                f"{path}, row {number}: no draft over that pool and no drill: {error}"
+                f"{path}, row {number}: neither a draft over its pool nor a drill: {error}"
             ) from None
         if text_key(task.question) in without:
             left_out += 1
@@ -179,7 +179,7 @@ def read_examples(
         groups.setdefault(prompt, []).append(TrainingExample(prompt, read["draft"], weight))
     _report_left_out(path, left_out, any_left=bool(groups))
     if not groups:
-        raise ConfigError(f"{path} holds no drafts")
+        raise ConfigError(f"{path} contains no drafts")
     return list(groups.values())
 
 
@@ -205,7 +205,7 @@ def _read_workers(read: Mapping[str, Any], pool: Pool) -> Pool:
 def _read_weight(value: Any) -> float:
     weight = float(value)
     if not 0 < weight < math.inf:
-        raise ValueError(f"a weight is a number above 0, not {value}")
+        raise ValueError(f"a weight must be a number above 0, not {value}")
     return weight
 
 
@@ -218,9 +218,9 @@ def _read_parts(parts: Any) -> tuple[str, ...]:
 
 
 _SPARE = 9
-"""Tokens that a draft may be longer than the longest one found."""
+"""Spare tokens beyond the longest draft found."""
 _PASSES = 40
-"""Passes over a tuning's examples if the settings do not say how many steps."""
+"""Passes over a tuning run's examples if the settings do not set the number of steps."""
 
 
 def run_distillation(
@@ -234,14 +234,12 @@ def run_distillation(
 
     Args:
         settings: the training; its pool must have the workflows' workers.
-        source: JSON lines of `question`, `pool` (ids, in the order they are listed) or `workers`
-            (with their cards), `draft` and, if it is not 1, `weight`, whose drafts of one question
-            over one pool share their prompt; lines of `drill` may stand between them
-            (`distil_sources`); or the folder that `batuta tune` wrote. Both are fitted as `distil`
-            says; what it leaves open of batch, steps and learning rate is, for a folder, that of
-            rejection sampling.
+        source: a JSON lines file of drafts and drills (see `read_examples`), or the folder that
+            `batuta tune` wrote. Drafts of one question over one pool share their prompt.
+            `settings.distil` applies to both. For a folder, a batch, steps or learning rate that it
+            does not set is derived from `settings.rejection`.
         on_step: called with each step's number, the number of steps, and the loss.
-        resume: continue where the same stage was killed.
+        resume: continue an interrupted run of the same stage.
 
     Raises:
         ConfigError: the settings cannot be carried out, the source cannot be used, or a
@@ -302,7 +300,7 @@ def _require_room(
 
 
 def _fit_of_tuning(settings: TrainSettings, examples: int) -> DistilSettings:
-    """Return the settings of fitting, completed for a tuning's workflows."""
+    """Return the settings of fitting, completed for the workflows of a tuning run."""
     own, distil = settings.rejection, settings.distil
     steps = max(own.steps, min(examples * _PASSES // own.batch, 4 * own.steps))
     usual = {"steps": steps, "batch": own.batch, "learning_rate": own.learning_rate}

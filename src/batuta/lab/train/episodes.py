@@ -1,4 +1,4 @@
-"""Episodes: the task, pool and seed of every question of a training, known beforehand."""
+"""Episodes: the task, pool and seed of every question, fixed before the training begins."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _CLAUSE = re.compile(r"[^.,;:?!=>\n]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Episode:
-    """A question as the policy meets it."""
+    """A question of the training, with the pool and the seed of its runs."""
 
     number: int
     """Number of the question in the whole training."""
     task: Task
     pool: Pool
-    """The workers it may call, in the order in which it sees them."""
+    """The workers that the policy may call, in the order of its prompt."""
     seed: int
     policy_question: str | None = None
-    """The question as the policy reads it, if words are hidden from it; workers read the task's
-    own."""
+    """The question in the policy's prompt if words are hidden from it; workers read the
+    original."""
 
     def request(self, rendering: PromptOptions, previous: tuple[Round, ...] = ()) -> Request:
         """Return the policy's prompt for the first round, or for the round after `previous`."""
@@ -89,10 +89,10 @@ def apply_word_dropout(text: str, share: float, rng: Random) -> str:
         return text
 
     def clause(found: re.Match[str]) -> str:
-        mine = rng.betavariate(share, 1 - share)
+        clause_share = rng.betavariate(share, 1 - share)
 
         def word(found: re.Match[str]) -> str:
-            if rng.random() >= mine:
+            if rng.random() >= clause_share:
                 return found[0]
             shuffled = "".join(rng.sample(found[0], len(found[0])))
             return shuffled if rng.random() < SHUFFLED_SHARE else DROPPED_WORD

@@ -1,4 +1,4 @@
-"""Evaluation on questions kept back during training; the best checkpoint is kept as well."""
+"""Evaluation on held-out questions during training; the best checkpoint is kept."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from batuta.lab.train.run_folder import EVALUATION_FILE, RunFolder, read_jsonl
 from batuta.lab.train.settings import TrainSettings
 
 _FIRST_SEED = 7
-"""The seed of the first question's run; it is the same in all evaluations, to compare policies."""
+"""Seed of the first question's run, the same in all evaluations so that policies compare."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldResult:
-    """The result of one question kept back."""
+    """The result on one held-out question."""
 
     right: float | None
     """The grade; None if a worker's outage prevented one."""
@@ -54,17 +54,17 @@ class HeldResult:
 
 
 class Supervision(TrainerCallback):
-    """Judges policies while they are trained; this one judges none, and the last one is kept."""
+    """Evaluates policies during training; this base class evaluates none and keeps the last."""
 
     keeps = False
-    """Whether it chooses the resulting policy itself."""
+    """True if the supervision chooses the resulting policy itself."""
 
     def __init__(self, settings: TrainSettings, held: Sequence[Task] = ()) -> None:
         self._settings = settings
         self._held = held
 
     def held_episodes(self, pool: Pool) -> list[Episode]:
-        """Return the questions on which policies are judged."""
+        """Return the episodes on which policies are evaluated."""
         return make_episodes(self._held, pool, self._settings.pool, self._settings.seed)
 
     def record_rollouts(self, rollouts: Sequence[GradedRollout]) -> None:
@@ -77,7 +77,7 @@ class Supervision(TrainerCallback):
         episodes: Sequence[Episode],
         keep: Callable[[], None],
     ) -> None:
-        """Become a callback of the trainer; `keep` writes the current policy as the result."""
+        """Register as a callback of the trainer; `keep` writes the current policy as the result."""
         self._trainer, self._reward, self._episodes = trainer, reward, episodes
         self._keep = keep
         trainer.add_callback(self)
@@ -92,7 +92,7 @@ class TrainingEvaluation(Supervision):
         self._folder = folder
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Evaluate the starting policy, or a checkpoint that was not evaluated before a kill."""
+        """Evaluate the start, or a checkpoint that an interrupted run did not evaluate."""
         step = int(state.global_step)
         evaluated = {int(line["step"]) for line in read_jsonl(self._folder.path / EVALUATION_FILE)}
         if (
@@ -113,7 +113,7 @@ class TrainingEvaluation(Supervision):
         return step % self._settings.evaluation.every == 0 or step == state.max_steps
 
     def _is_best(self, step: int, state: Any) -> bool:
-        """Evaluate, and tell whether this step, not the start, has the best figure so far."""
+        """Evaluate; return True if this step, and not the start, has the best figure so far."""
         line = evaluate_policy(self._trainer, self._reward, self._episodes, step)
         value = line[self._settings.evaluation.metric]
         before = state.best_metric if state.best_global_step else None
@@ -186,11 +186,11 @@ def describe_evaluation(folder: Path, metric: str) -> str | None:
     best = max(later, key=lambda line: line[metric])
     kept = (
         f"the policy of step {best['step']} is kept: {metric} {best[metric]:.3f} on "
-        f"{best['counted']} questions kept back"
+        f"{best['counted']} held-out questions"
     )
     start = next((line for line in lines if not line["step"]), None)
     if start is None:
-        return f"{kept}; chosen by that figure, which is therefore a little too high"
+        return f"{kept}; this figure chose the policy, so it is slightly optimistic"
     sentence = f"{kept}; before training it was {start[metric]:.3f}"
     return (
         sentence

@@ -1,4 +1,4 @@
-"""Checkpoints of a fit by likelihood, from which a killed stage resumes."""
+"""Checkpoints of a maximum-likelihood fit, from which an interrupted stage resumes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from batuta.errors import ConfigError, StoreError
 from batuta.lab.train.settings import TrainSettings
 
 DAMAGE = (OSError, RuntimeError, TypeError, ValueError, LookupError, EOFError, pickle.PickleError)
-"""Errors of reading a file that is truncated, of another kind, or of another network."""
+"""Errors of reading a file that is truncated, of another kind, or for another network."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -31,15 +31,15 @@ class FitCheckpoint:
     resume: bool
     """Resume from an existing file instead of overwriting it."""
     before: float = 0.0
-    """Seconds that the fit took before it was killed."""
+    """Seconds that the fit took before it was interrupted."""
     began: float = field(default_factory=monotonic)
 
     @classmethod
     def of_stage(cls, settings: TrainSettings, stage: str, source: str, *, resume: bool) -> Self:
         """Return the checkpoint of a stage in the settings' folder.
 
-        The stage is `warmup` or `distilled`. Those settings that decide what is learned go into the
-        digest, with that of the examples' file, if there is one.
+        The stage is `warmup` or `distilled`. The digest covers the settings that determine what is
+        learned, and `source`, the digest of the examples (empty if there is no file of them).
         """
         own = {"warmup"} if stage == "warmup" else {"distil", "rejection"}
         fields = {"seed", "policy", "curriculum", "pool", "prompt", *own}
@@ -50,7 +50,7 @@ class FitCheckpoint:
 
     @property
     def seconds(self) -> float:
-        """Seconds that the fit has taken, including those before it was killed."""
+        """Seconds that the fit has taken, including those before an interruption."""
         return self.before + monotonic() - self.began
 
     def restore(self, learning: Sequence[torch.Tensor], optimiser: Any, schedule: Any) -> int:
@@ -69,8 +69,8 @@ class FitCheckpoint:
             kept: dict[str, Any] = torch.load(self.path, map_location="cpu", weights_only=True)
             if kept["made_of"] != self.made_of:
                 raise ConfigError(
-                    f"{self.path} is of other settings or other examples; without --resume the "
-                    "stage begins anew"
+                    f"{self.path} belongs to other settings or examples; run without --resume "
+                    "to start the stage over"
                 )
             with torch.no_grad():
                 for one, was in zip(learning, kept["weights"], strict=True):
@@ -81,8 +81,8 @@ class FitCheckpoint:
         except DAMAGE as error:
             reason = str(error).partition("\n")[0][:120]
             raise ConfigError(
-                f"{self.path} cannot be resumed from ({reason}); without --resume the stage begins "
-                "anew"
+                f"{self.path} cannot be resumed from ({reason}); run without --resume to start "
+                "the stage over"
             ) from None
         self.before = float(kept["seconds"])
         return int(kept["done"])

@@ -1,4 +1,4 @@
-"""Fits a policy to examples by likelihood: SFT warm-up, distilling, rejection sampling.
+"""Fits a policy to examples by maximum likelihood: SFT warm-up, distilling, rejection sampling.
 
 An example is a prompt with its draft, or a drill: a text of which parts are learned. A drill
 practises one skill, such as ranking three numbers, at a tenth of the cost of a draft, whose prompt
@@ -78,8 +78,8 @@ def fit_examples(
         prompt_weight: the weight of a prompt's token, while a draft's token has its example's
             weight; with 0 a prompt is read once for all of its drafts in a batch.
         autocast: the context of the precision; None: the precision of the weights.
-        is_over: tells whether that share of the time is over. On a machine slower than expected,
-            steps are skipped evenly, so that the learning rate still falls to 0 in time.
+        is_over: returns True once that share of the time is used. On a slow machine steps are
+            skipped evenly, so that the learning rate still falls to 0 in time.
         checkpoint: where to resume from and to write to; None: no checkpoints.
 
     Raises:

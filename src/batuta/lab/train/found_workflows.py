@@ -1,4 +1,4 @@
-"""A search for good workflows, and fitting a policy made from scratch to them.
+"""Searches for good workflows and fits a policy to them.
 
 A search needs far fewer calls than reinforcement learning from scratch, so it is the first stage
 of a training that chooses its own settings.
@@ -54,15 +54,15 @@ FOLDER = "tuned"
 SEARCH_CALLS = 6000
 """The most calls of workers that the search makes."""
 LEAST_STEPS = 100
-"""Steps of fitting below which even the small network does not know the syntax of workflows."""
+"""Steps of fitting below which even the small network has not learned the workflow syntax."""
 ENOUGH_STEPS = 300
 """Steps after which the found workflows are written nearly everywhere; further ones gain little."""
 SMALL = NetworkSettings(vocabulary=512, hidden=64, layers=2, inner=128)
 LARGE = NetworkSettings()
 BATCH = 16
 _QUESTIONS = 2000
-"""The most questions to learn from, if a world generates as many as are wanted."""
-_OTHERS = 9
+"""The most questions to learn from, for sources that generate any number."""
+_RANDOM_EVERY = 9
 """One in this many examples gets a random workflow: reinforcement learning cannot prefer what the
 policy never writes."""
 _GOOD_STEPS, _MOST_STEPS = 400, 1200
@@ -71,9 +71,9 @@ _RATES = {SMALL.hidden: 6e-3, LARGE.hidden: 3e-3}
 _START_RATE, _SINGLE_RATE = 1e-4, 2e-3
 """Learning rates for a named model, and for the final fit to one worker."""
 _SINGLE_STEPS = 200
-_TIMED = 3
+_TIMED_STEPS = 3
 _ROOM = 16
-"""Tokens that a workflow may be longer than the longest one found."""
+"""Spare tokens beyond the longest workflow found."""
 _SAMPLED = 2000
 """The most texts that a tokenizer is made from."""
 
@@ -90,17 +90,17 @@ class FoundWorkflows:
     single: Workflow
     """The workflow of the best single worker."""
     single_right: float | None
-    """Share right of the best single worker on the questions kept back; None if not measured."""
+    """Accuracy of the best single worker on the held-out questions; None if not measured."""
     found_right: float | None
-    """Share right of the found workflows on the questions kept back; None if not measured."""
+    """Accuracy of the found workflows on the held-out questions; None if not measured."""
     workflows: int
-    """Executions on the questions kept back."""
+    """Executions on the held-out questions."""
     calls: int
     usd: Decimal
 
     @property
     def targets(self) -> tuple[Lesson, ...]:
-        """The lessons to fit; they call the best single worker if that was more often right."""
+        """The lessons to fit; they call the best single worker if that was more accurate."""
         if None in {self.single_right, self.found_right}:
             return self.lessons
         worse = (self.found_right or 0.0) < (self.single_right or 0.0)
@@ -116,13 +116,13 @@ async def search_workflows(
     most_minutes: float,
     on_progress: AutoListener,
 ) -> FoundWorkflows:
-    """Tune the pool on the questions to learn from, and measure the result on those kept back.
+    """Tune the pool on the questions to learn from, and measure the result on those held out.
 
-    `held` are the questions kept back, and `most_minutes` those for search and measurement
-    together.
+    `held` are the held-out questions. The search ends after `minutes`, search and measurement
+    together after `most_minutes`.
 
     Raises:
-        ConfigError: no worker answers, or the time is too short to ask each.
+        ConfigError: no worker answers, or the time is too short to call each.
         SourceError: the questions are nearly all alike.
     """
     questions = _search_questions(source, held, settings.seed)
@@ -159,7 +159,7 @@ async def search_workflows(
 
 
 def _search_questions(source: str, held: Sequence[Task], seed: int) -> TuneQuestions:
-    """Return the source's questions without those kept back."""
+    """Return the source's questions without the held-out ones."""
     without = {text_key(task.question) for task in held}
     questions = open_questions(source, _QUESTIONS, seed)
     left = tuple(task for task in questions.tasks if text_key(task.question) not in without)
@@ -189,7 +189,7 @@ async def _measure_found(
 
 
 def _write_plain(candidate: Candidate) -> Workflow:
-    """Return the candidate as a workflow of one round, without a look at its answers."""
+    """Return the candidate as a workflow of one round, without its early stop."""
     return write_workflow(candidate.without_look())
 
 
@@ -280,7 +280,7 @@ def open_new_policy(
     """Return a network and tokenizer made from these texts, or the model that the settings name.
 
     Raises:
-        ConfigError: it cannot be loaded.
+        ConfigError: the named model cannot be loaded.
     """
     torch.manual_seed(settings.seed)
     if settings.policy.start:
@@ -312,11 +312,11 @@ def _time_step(model: Any, tokenizer: Any, texts: Sequence[tuple[str, str]]) -> 
         model,
         tokenizer,
         batches=repeat(batch),
-        steps=_TIMED + 1,
+        steps=_TIMED_STEPS + 1,
         learning_rate=1e-6,
         on_step=lambda _step, _loss: ended.append(monotonic()),
     )
-    return (ended[-1] - ended[0]) / _TIMED
+    return (ended[-1] - ended[0]) / _TIMED_STEPS
 
 
 def fit_lessons(
@@ -340,7 +340,7 @@ def fit_lessons(
 
 def add_random_lessons(lessons: Sequence[Lesson], pool: Pool, seed: int) -> list[Lesson]:
     """Return the lessons with random workflows for some more of their questions."""
-    some = [task for task, _ in lessons[::_OTHERS]]
+    some = [task for task, _ in lessons[::_RANDOM_EVERY]]
     return [*lessons, *random_lessons(some, pool, seed)]
 
 
@@ -377,7 +377,7 @@ def fit_single_worker(
     """Fit the policy in the folder to one workflow for all questions, and save it if it succeeds.
 
     Returns:
-        True if it writes exactly that workflow for all questions kept back; else the folder is not
+        True if it writes exactly that workflow for all held-out questions; else the folder is not
         changed.
     """
     model, tokenizer = load_policy(str(folder), None)

@@ -1,10 +1,10 @@
 """Import of GGUF files as model folders, and export of trained folders and adapters as GGUF.
 
-`import_gguf` de-quantises a file, once, into a folder that transformers, training and everything
-else opens. `export_gguf` writes a trained folder as a file that llama.cpp serves; vocabulary, chat
-template and hyperparameters are those of the file that the model came from. `export_adapter` writes
-an adapter of PEFT's, which llama.cpp loads beside its base model: one server then holds one model,
-and a request names its worker's adapter: `extra_body = { lora = [{ id = 0, scale = 1.0 }] }`.
+`import_gguf` dequantises a file once into a folder that transformers and the training stages open.
+`export_gguf` writes a trained folder as a file that llama.cpp serves; vocabulary, chat template and
+hyperparameters are those of the file that the model came from. `export_adapter` writes a PEFT
+adapter, which llama.cpp loads with its base model. One server then serves several workers, and each
+request names its worker's adapter: `extra_body = { lora = [{ id = 0, scale = 1.0 }] }`.
 """
 
 from __future__ import annotations
@@ -42,33 +42,33 @@ BYTES_PER_PARAMETER = 10
 """Memory per parameter during import: the fp32 weights twice, and the quantised ones."""
 LLAMA = "llama"
 EXPORTED = {LLAMA: "LLAMA", "qwen2": "QWEN2"}
-"""Architectures that are written, as config.json names them, and gguf's name for each."""
+"""Architectures that can be exported, as config.json names them, with gguf's name for each."""
 _ROTATED = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}
-"""Llama's projections whose rows GGUF stores in another order, and the config's name for their
-heads. Qwen2's rows stay as they are."""
+"""Llama's projections whose rows GGUF stores in another order, and the config key of their number
+of heads. Qwen2's rows keep their order."""
 
 
 def import_gguf(source: str, folder: Path | None = None) -> Path:
     """Convert a GGUF file to a model folder; an existing folder is left as it is.
 
-    The source is a file, or a name of `gguf_source.PACKAGED_MODELS`; without a folder one in the
-    user's cache is named after it.
+    The source is a file, or a name in `gguf_source.PACKAGED_MODELS`. Without a folder the model is
+    written to the user's cache, under the name of the file.
 
     Raises:
-        ConfigError: no file, a damaged one, no chat template, a missing package, or too little
-            memory.
+        ConfigError: the file is missing or damaged, it has no chat template, a package is missing,
+            or there is too little memory.
     """
     path = find_gguf(source)
     target = folder or models_cache() / path.name.partition(".")[0]
     if (target / ORIGIN_FILE).is_file():
         return target
     if find_spec("gguf") is None:
-        raise ConfigError(f"a GGUF file is read with gguf; install it: {install_hint('local')}")
+        raise ConfigError(f"reading a GGUF file needs gguf; install it: {install_hint('local')}")
     _check_memory(path)
     model, tokenizer = _read_model(path)
     if not tokenizer.chat_template:
         raise ConfigError(
-            f"{path} has no chat template, so it cannot be asked anything; take the "
+            f"{path} has no chat template, so it cannot be prompted; use the "
             "instruction-tuned model"
         )
     try:
@@ -86,11 +86,11 @@ def _check_memory(path: Path) -> None:
     try:
         count = sum(int(np.prod(t.shape)) for t in GGUFReader(path).tensors)
     except (ValueError, IndexError, KeyError, OverflowError, OSError):
-        raise ConfigError(f"{path} is damaged; fetch it again") from None
+        raise ConfigError(f"{path} is damaged; download it again") from None
     needed, free = count * BYTES_PER_PARAMETER, available_memory()
     if needed > free:
         raise ConfigError(
-            f"{path} unpacks to {count / 1e6:,.0f} million numbers, which takes "
+            f"{path} has {count / 1e6:,.0f} million parameters; converting it needs "
             f"{needed / GIB:.1f} GiB of memory, and {free / GIB:.1f} are free"
         )
 
@@ -107,7 +107,7 @@ def _read_model(path: Path) -> tuple[Any, Any]:
         model, report = loaded
     except (OSError, ValueError, *DAMAGE) as error:
         raise ConfigError(
-            f"{path} is damaged or of an unknown architecture: {first_line(error)}"
+            f"{path} is damaged or has an unknown architecture: {first_line(error)}"
         ) from None
     require_all_weights(report, path)
     return model, tokenizer
@@ -131,7 +131,7 @@ def _write_folder(model: Any, tokenizer: Any, target: Path, path: Path) -> None:
     (target / ORIGIN_FILE).write_text(json.dumps(origin, indent=2) + "\n", "utf-8")
 
 
-# -- back ---------------------------------------------------------------------------------
+# -- export -------------------------------------------------------------------------------
 
 
 def export_gguf(
@@ -141,14 +141,14 @@ def export_gguf(
 
     A conductor's card is written beside it, named OUT with `.json` in place of `.gguf`.
 
-    The model has all weights in one safetensors file. A kind is `F32`, `F16`, `BF16` or `Q8_0`;
-    without a temperature a served conductor samples at its card's.
+    The folder must have all weights in one safetensors file. `kind` is `F32`, `F16`, `BF16` or
+    `Q8_0`. Without `temperature` the card beside the file keeps the folder's.
 
     Raises:
         ConfigError: the folder does not fit `like`, or a package is missing.
     """
     if find_spec("gguf") is None:
-        raise ConfigError(f"a GGUF file is written with gguf; install it: {install_hint('local')}")
+        raise ConfigError(f"writing a GGUF file needs gguf; install it: {install_hint('local')}")
     from gguf import GGMLQuantizationType, GGUFReader  # noqa: PLC0415 - an extra
 
     try:
@@ -157,11 +157,11 @@ def export_gguf(
         weights = load_file(folder / "model.safetensors")
         original = GGUFReader(like)
     except KeyError:
-        raise ConfigError(f"weights are kept as F32, F16, BF16 or Q8_0, not {kind}") from None
+        raise ConfigError(f"weights can be stored as F32, F16, BF16 or Q8_0, not {kind}") from None
     except (OSError, ValueError, SafetensorError) as error:
         raise ConfigError(f"{folder} and {like} cannot be read: {first_line(error)}") from None
     if not isinstance(config, dict) or config.get("model_type") not in EXPORTED:
-        raise ConfigError(f"only Llama and Qwen2 models are exported, not that of {folder}")
+        raise ConfigError(f"only Llama and Qwen2 models can be exported, not that of {folder}")
     tensors = dict(_gguf_tensors(weights, config))
     wanted = {
         tensor.name: tuple(int(n) for n in reversed(tensor.shape)) for tensor in original.tensors
@@ -253,14 +253,14 @@ _SUFFIXES = {".lora_A.weight": ".lora_a", ".lora_B.weight": ".lora_b"}
 def export_adapter(folder: Path, like: Path, out: Path) -> Path:
     """Write the adapter in half precision as a GGUF file.
 
-    The folder is an adapter's as PEFT saves it, and `like` the GGUF file of the model adapted.
+    `folder` is an adapter saved by PEFT, and `like` the GGUF file of its base model.
 
     Raises:
-        ConfigError: the adapter does not fit the model or is no plain LoRA, or a package is
+        ConfigError: the adapter does not fit the model or is not a plain LoRA, or a package is
             missing.
     """
     if find_spec("gguf") is None:
-        raise ConfigError(f"a GGUF file is written with gguf; install it: {install_hint('local')}")
+        raise ConfigError(f"writing a GGUF file needs gguf; install it: {install_hint('local')}")
     from gguf import GGUFReader  # noqa: PLC0415 - an extra
 
     try:
@@ -273,8 +273,8 @@ def export_adapter(folder: Path, like: Path, out: Path) -> Path:
     fields = {field.name: field.contents() for field in original.fields.values()}
     if fields.get("general.architecture") != LLAMA:
         raise ConfigError(
-            f"only adapters of Llama models are exported, not of {like}: make one model of it with "
-            "batuta train merge, and export that"
+            f"only adapters of Llama models can be exported, not of {like}: merge the adapter with "
+            "batuta train merge, and export the merged model"
         )
     shapes = {t.name: tuple(int(n) for n in reversed(t.shape)) for t in original.tensors}
     heads = {
@@ -302,7 +302,7 @@ def _adapter_tensors(
         plain = name.removeprefix(_PREFIX).removesuffix(side or "")
         called = names.get_name(f"{plain}.weight", try_suffixes=(".weight",))
         if side is None or called is None:
-            raise ConfigError(f"{name} is no part of a plain low-rank adapter of a Llama")
+            raise ConfigError(f"{name} is not part of a plain LoRA adapter of a Llama model")
         array = tensor.float().numpy()
         if _SUFFIXES[side] == ".lora_b":
             array = rotate_rows(plain.split(".")[-1], array, heads)
@@ -323,7 +323,7 @@ def _check_fit(
         if not fits or shapes.get(name) != (up.shape[0], down.shape[1]):  # pyright: ignore[reportOptionalMemberAccess]
             raise ConfigError(f"{folder} is not an adapter of the model of {like}: {name} differs")
     if not stems:
-        raise ConfigError(f"{folder} holds no adapter")
+        raise ConfigError(f"{folder} contains no adapter")
 
 
 def _write_adapter(tensors: Mapping[str, np.ndarray[Any, Any]], alpha: float, out: Path) -> None:

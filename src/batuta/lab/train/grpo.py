@@ -66,8 +66,8 @@ StartRollouts = Callable[[int, Mapping[str, Any], Any], None]
 class StalePolicyTrainer(GRPOTrainer):
     """A `GRPOTrainer` that may learn from batches written by older weights.
 
-    The loss's ratio is then the new weights' probability over the older ones' (PPO); TRL would use
-    the new weights for both.
+    The loss then has the ratio of the new weights' probability to that of the older ones (PPO);
+    TRL alone would use the new weights for both.
     """
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
@@ -96,10 +96,11 @@ class StalePolicyTrainer(GRPOTrainer):
             super()._load_rng_state(checkpoint)
 
     def _require_paid_calls(self) -> None:
-        """Raise an error in every process if the budget refused one of them a call of this batch.
+        """Raise an error in every process if the budget refused any of them a call of this batch.
 
         Raises:
-            CallRefusedError: it did; all processes raise it, so that none waits for another.
+            CallRefusedError: a call was refused; all processes raise it, so that none waits for
+                another.
         """
         reward: Any = self.reward_funcs[0]
         if getattr(reward, "has_budget", False) and any(gather_object([reward.refused])):
@@ -122,7 +123,7 @@ class StalePolicyTrainer(GRPOTrainer):
         self._metrics["train"][name].append(beyond / max(1, every))
 
     def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
-        """Save as TRL does; a disk without room is said in a sentence."""
+        """Save as TRL does; report a full disk as StoreError."""
         with report_unsaved(self.args.output_dir or "."):
             super()._save_checkpoint(*args, **kwargs)
 
@@ -220,9 +221,9 @@ def gather_groups(parts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 class RolloutFunction:
     """TRL's `rollout_func`: samples first rounds, and second rounds that continue some of them.
 
-    Each completion of a second round continues another first round of the same question, which is
-    credited for the result; advantages are computed within a round (Conductor paper, section 3.3).
-    A first draft that could not be run is replaced by another of its group.
+    Each completion of a second round continues a different first round of the same question, which
+    is credited for the result; advantages are computed within a round (Conductor paper, section
+    3.3). A first draft that could not be run is replaced by another of its group.
 
     With `optimiser.staleness` the batches of later steps are sampled ahead and executed meanwhile.
     """
@@ -237,11 +238,11 @@ class RolloutFunction:
         start_rollouts: StartRollouts,
         schedule: Sequence[tuple[int, int]],
     ) -> None:
-        """Store what sampling needs.
+        """Create the function.
 
-        The rows name episodes by number, and the schedule is the episode and round of every group,
-        in order. `run_first_rounds` executes first rounds, so that second ones can continue them;
-        `start_rollouts` starts to execute the batch of a later step.
+        Rows name episodes by their index in `episodes`. `schedule` is the episode and round of
+        every group, in order. `run_first_rounds` executes first rounds, so that second ones can
+        continue them; `start_rollouts` starts to execute the batch of a later step.
         """
         self._tokenizer = tokenizer
         self._settings = settings
@@ -287,13 +288,13 @@ class RolloutFunction:
         return [str(each) for each in self._tokenizer.batch_decode(rows, skip_special_tokens=True)]
 
     def restore(self, batches: Sequence[WrittenBatch], trainer: Any) -> None:
-        """Execute a killed training's unlearned batches; finished calls are not paid again."""
+        """Execute the pending batches of an interrupted run; finished calls are not paid again."""
         self.ahead.restore(batches)
         for batch in batches:
             self._start_rollouts(batch.step, batch.rows, trainer)
 
     def pending(self, step: int) -> list[WrittenBatch]:
-        """Return, in order, the batches written and not yet learned from after that step."""
+        """Return, in order, the batches written but not yet learned from after that step."""
         unlearned = [self.taken] if self.taken is not None and self.taken.step == step else []
         return [*unlearned, *self.ahead.pending()]
 
@@ -323,12 +324,12 @@ class RolloutFunction:
     ) -> dict[str, list[Any] | Any]:
         """Sample the completions of a step's groups."""
         group = self._settings.optimiser.group
-        first_episodes = [episode for episode, turn in about if turn == 0]
+        first_episodes = [episode for episode, round_ in about if round_ == 0]
         texts = [self._prompt(episode) for episode in first_episodes]
-        chance = self._sampling_seed(trainer, step, 0)
-        found = self._sample(texts, trainer, seed=chance, group=group)
+        seed = self._sampling_seed(trainer, step, 0)
+        found = self._sample(texts, trainer, seed=seed, group=group)
         written = dict(zip(first_episodes, found, strict=True))
-        second_episodes = [episode for episode, turn in about if turn == 1]
+        second_episodes = [episode for episode, round_ in about if round_ == 1]
         roots = self._run_first_drafts(second_episodes, written, about, trainer, step=step)
         later = [
             self._prompt(e, root)
@@ -338,8 +339,8 @@ class RolloutFunction:
         # a process without a second round samples too: some engines collect the prompts of all
         # processes and wait for the same number from each
         padding_rows = self._most_second_rows(trainer) - len(later)
-        chance = self._sampling_seed(trainer, step, 1)
-        each = self._sample([*later, *texts[:1] * padding_rows], trainer, seed=chance, group=1)
+        seed = self._sampling_seed(trainer, step, 1)
+        each = self._sample([*later, *texts[:1] * padding_rows], trainer, seed=seed, group=1)
         second_written = {
             e: each[at * group : (at + 1) * group] for at, e in enumerate(second_episodes)
         }
@@ -405,29 +406,31 @@ class RolloutFunction:
             model = without_adapters(trainer.accelerator.unwrap_model(trainer.model))
             sampler = self._sampler or Sampler.for_workflows(model, tokenizer)
             self._sampler = sampler
-            chance, noted = torch.Generator().manual_seed(seed), None
+            generator, logprobs = torch.Generator().manual_seed(seed), None
             with bf16_autocast(self._settings):
                 rows = sampler.sample(
                     prompts,
                     group,
                     max_tokens=o.completion,
                     temperature=0.0 if greedy else o.temperature,
-                    generator=chance,
+                    generator=generator,
                 )
         else:
             repeated = [prompt for prompt in prompts for _ in range(group)]
             with sample_greedily(trainer) if greedy else nullcontext():
-                rows, noted = trainer._generate_single_turn(repeated, None, {}, group)  # noqa: SLF001
+                rows, logprobs = trainer._generate_single_turn(  # noqa: SLF001
+                    repeated, None, {}, group
+                )
         parts = [slice(at * group, (at + 1) * group) for at in range(len(prompts))]
         return [
-            PromptCompletions(prompt, rows[part], noted and noted[part])
+            PromptCompletions(prompt, rows[part], logprobs and logprobs[part])
             for prompt, part in zip(prompts, parts, strict=True)
         ]
 
-    def _sampling_seed(self, trainer: Any, step: int, turn: int) -> int:
+    def _sampling_seed(self, trainer: Any, step: int, round_: int) -> int:
         """Return a seed that depends only on the training, the step, the round and the process."""
         rank = int(trainer.accelerator.process_index)
-        return ((self._settings.seed * 1_000_003 + step) * 2 + turn) * 1009 + rank
+        return ((self._settings.seed * 1_000_003 + step) * 2 + round_) * 1009 + rank
 
     def _gather_rows(
         self,
@@ -440,13 +443,13 @@ class RolloutFunction:
         """Return the rows in TRL's form, with the fields that the reward needs."""
         rows: dict[str, list[Any]] = {"prompt_ids": [], "completion_ids": [], "root": []}
         logprobs: list[list[float]] = []
-        for number, turn in about:
-            for completions in (second_written if turn else written)[number]:
+        for number, round_ in about:
+            for completions in (second_written if round_ else written)[number]:
                 logprobs += completions.logprobs or []
                 for ids in completions.ids:
                     rows["prompt_ids"].append(completions.prompt)
                     rows["completion_ids"].append(ids)
-            rows["root"] += roots[number] if turn else [None] * self._settings.optimiser.group
+            rows["root"] += roots[number] if round_ else [None] * self._settings.optimiser.group
         lengths = [len(ids) for ids in rows["prompt_ids"]]
         return {**rows, "logprobs": logprobs or None, "prompt_tokens": lengths}
 
@@ -472,7 +475,7 @@ def sample_greedily(trainer: Any) -> Iterator[None]:
 
 
 def share_roots(roots: Sequence[FirstRound | None]) -> list[FirstRound | None]:
-    """Return each row's own first round, or another of the group where it has none."""
+    """Return each row's own first round, or another row's if it has none."""
     able = [root for root in roots if root is not None]
     if not able:
         return [None] * len(roots)

@@ -1,4 +1,4 @@
-"""The Hugging Face hub: where a model is loaded from, and the upload of the trained policy."""
+"""The Hugging Face hub: finding models, also without a connection, and uploading the policy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from batuta.errors import ConfigError, SourceError
 from batuta.lab.train.settings import HubSettings
 
 _HUB_SECONDS = 10.0
-"""Seconds for which the hub may be silent before it counts as away."""
+"""Timeout after which the hub counts as unreachable."""
 
 
 def hub_problem(hub: HubSettings, environ: Mapping[str, str] = os.environ) -> str | None:
@@ -27,7 +27,7 @@ def hub_problem(hub: HubSettings, environ: Mapping[str, str] = os.environ) -> st
     except HFValidationError:
         named = False
     if not named:
-        return f"hub.repo = {hub.repo!r} is no name of a model: write OWNER/NAME"
+        return f"hub.repo = {hub.repo!r} is not the name of a model: write OWNER/NAME"
     if not (environ.get("HF_TOKEN") or get_token()):
         return f"hub.repo = {hub.repo} needs a token: set HF_TOKEN, or run `hf auth login`"
     return None
@@ -69,13 +69,12 @@ def upload_policy(hub: HubSettings, policy: Path, environ: Mapping[str, str] = o
 def find_reachable(
     start: str, revision: str | None, *, hub: HfApi | None = None, cache: Path | None = None
 ) -> tuple[str, str | None]:
-    """Return from where and in which revision a model is loaded: its hub id, or a folder.
+    """Return the hub id, or the folder in the cache, and the revision from which to load a model.
 
-    Without a connection the libraries try for half a minute for each file of a model, also for
-    files that are here. So the hub is asked once, and while it is away the model's files in the
-    cache are used.
+    Without a connection the libraries retry for half a minute for each file of a model, even if it
+    is cached. So the hub is called once, and if it is unreachable the cached files are used.
 
-    None is the latest revision, the hub that the environment names, and the libraries' own cache.
+    None means the latest revision, the hub that the environment names, and the libraries' cache.
 
     Raises:
         OSError: the hub cannot be reached and the cache does not have the model.
@@ -85,7 +84,7 @@ def find_reachable(
     try:
         (hub or HfApi()).model_info(start, revision=revision, timeout=_HUB_SECONDS)
     except (HfHubHTTPError, HFValidationError):
-        return start, revision  # whoever loads it says what is wrong
+        return start, revision  # loading the model reports the error
     except Exception:  # noqa: BLE001 - the errors of whichever HTTP library it uses
         try:
             return snapshot_download(

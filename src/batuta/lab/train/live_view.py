@@ -52,12 +52,12 @@ CURVES = (
     ("no_spread", "groups without spread"),
     ("outages", "left out for outages"),
     ("limited", "ended by a limit"),
-    ("skipped", "steps left out"),
+    ("skipped", "skipped steps"),
     ("second/right", "second rounds: right"),
-    ("second/stands", "second rounds: let stand"),
+    ("second/stands", "second rounds: accepted"),
 )
 """Each figure that is shown, and its label."""
-TROUBLES = ("outages", "limited", "skipped")
+SHOWN_IF_NONZERO = ("outages", "limited", "skipped")
 """Figures that are shown only if one of their values is not 0."""
 
 
@@ -67,7 +67,7 @@ class TrainingState(StrEnum):
     EMPTY = "nothing has been trained here yet"
     WARM = "an SFT warm-up is here; training has not begun"
     RUNNING = "running"
-    STOPPED = "stopped; --resume goes on with it"
+    STOPPED = "stopped; --resume continues it"
     FINISHED = "finished"
 
 
@@ -154,7 +154,7 @@ def _curve_table(lines: Sequence[Mapping[str, Any]]) -> Table:
     for key, name in CURVES:
         values: list[float | None] = [line.get(key) for line in lines]
         known = [value for value in values if value is not None]
-        if known and (key not in TROUBLES or any(known)):
+        if known and (key not in SHOWN_IF_NONZERO or any(known)):
             shown = (known[0], known[-1], min(known), max(known))
             table.add_row(name, *map(format_short, shown), draw_sparkline(values))
     return table
@@ -227,7 +227,7 @@ def _last_line(answer: str | None) -> str:
 def watch_training(folder: Path, console: Console, *, once: bool = False) -> None:
     """Draw the folder, and redraw it until the run ends.
 
-    A console that is not a terminal is drawn on once.
+    If the console is not a terminal, it is drawn once.
 
     Raises:
         ConfigError: there is no such folder.

@@ -35,7 +35,7 @@ FP32, BF16 = 4, 2
 """Bytes per number."""
 GIB = 2**30
 _EXTRAS = {"vllm": "'trl[vllm]'"}
-"""The requirement that installs a package in a version that its user supports."""
+"""Requirements that install a package in a version supported by the library that uses it."""
 KNOWN_ARCHITECTURES = {
     "Qwen/Qwen2.5-7B-Instruct": Qwen2Config(
         vocab_size=152_064,
@@ -49,7 +49,7 @@ KNOWN_ARCHITECTURES = {
         tie_word_embeddings=False,
     )
 }
-"""Architectures that are known without a download."""
+"""Architectures known without a download."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +83,7 @@ class MemoryEstimate:
     moments: int
     """Adam's two moments, in fp32."""
     working_copy: int
-    """The bf16 copy of the weights that the products use."""
+    """The bf16 copy of the weights, used in matrix products."""
     activations: int
     generation: int
     """Memory of generation; with a colocated vLLM, its share of the device."""
@@ -134,7 +134,7 @@ def new_architecture(network: NetworkSettings) -> PreTrainedConfig:
 
 
 def keeps_frozen_narrow(settings: TrainSettings, devices: Devices) -> bool:
-    """Tell whether frozen matrices are stored in bf16; sharding needs one dtype for all."""
+    """Return whether frozen matrices are stored in bf16; sharding needs one dtype for all."""
     policy = settings.policy
     return policy.bf16 and policy.lora is not None and not devices.sharded
 
@@ -152,7 +152,7 @@ def count_parameters(config: PreTrainedConfig, lora: LoraSettings | None) -> Par
     """Count the network's parameters.
 
     Raises:
-        ConfigError: the network has no layers of the names in `lora.targets`.
+        ConfigError: no layer of the network matches `lora.targets`.
     """
     with torch.device("meta"):
         bare: Any = AutoModelForCausalLM.from_config(config)
@@ -273,7 +273,7 @@ def _generation_bytes(
 
 
 def kv_width(config: PreTrainedConfig) -> int:
-    """Return the numbers of one token's keys in one layer; its values have as many."""
+    """Return how many numbers one token's keys have in one layer; its values have the same."""
     heads = int(_config_value(config, "num_attention_heads"))
     kept = int(getattr(config, "num_key_value_heads", None) or heads)
     width = int(
@@ -288,7 +288,7 @@ def _config_value(config: PreTrainedConfig, name: str) -> Any:
 
 
 def read_devices(environ: Mapping[str, str]) -> Devices:
-    """Read from the environment of `accelerate launch` how the training is divided."""
+    """Read processes and sharding from the environment that `accelerate launch` sets."""
     sharded = any(environ.get(f"ACCELERATE_USE_{how}") == "true" for how in ("FSDP", "DEEPSPEED"))
     offloaded = sharded and environ.get("FSDP_OFFLOAD_PARAMS") == "true"
     processes = int(environ.get("WORLD_SIZE", "1"))
@@ -297,7 +297,7 @@ def read_devices(environ: Mapping[str, str]) -> Devices:
 
 
 def needs_gpu(settings: TrainSettings) -> bool:
-    """Tell whether the settings need a GPU; bf16 alone does not, as some CPUs compute it."""
+    """Return whether the settings need a GPU; bf16 alone does not, as some CPUs compute it."""
     return settings.optimiser.sampler.startswith("vllm")
 
 
@@ -317,7 +317,7 @@ def missing_extras(settings: TrainSettings) -> list[str]:
     wanted["vllm"] = settings.optimiser.sampler.startswith("vllm")
     wanted |= {name: name in settings.log.to for name in ("tensorboard", "wandb")}
     found = [
-        f"{name} is not installed and the settings call for it; "
+        f"{name} is not installed and the settings need it; "
         + package_hint(_EXTRAS.get(name, name))
         for name, needed in wanted.items()
         if needed and find_spec(name) is None
@@ -386,8 +386,8 @@ def node_problems(settings: TrainSettings, devices: Devices) -> list[str]:
     host = urlsplit(o.vllm_server).hostname or ""
     if o.sampler == "vllm-server" and (host == "localhost" or host.startswith("127.")):
         found.append(
-            f"optimiser.vllm_server = {o.vllm_server} is another machine on each of the "
-            f"{devices.nodes} nodes; name the vLLM node's address"
+            f"optimiser.vllm_server = {o.vllm_server} is a loopback address, but "
+            f"{devices.nodes} nodes use it; set it to the vLLM node's address"
         )
     if pool.journal is True and pool.source.partition(":")[0] != REHEARSAL:
         found.append(

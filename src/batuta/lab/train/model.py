@@ -1,4 +1,4 @@
-"""The policy: a small Qwen2 and tokenizer made from scratch, or a pretrained model, in folders."""
+"""Makes, loads and saves policies: a small Qwen2 made from scratch, or a pretrained model."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from batuta.lab.train.adapters import add_adapters, attach_adapters, find_adapte
 from batuta.lab.train.device import choose_attention, place_model, without_adapters
 from batuta.lab.train.hub import find_reachable
 from batuta.lab.train.machine import FP32, GIB, count_parameters, read_architecture
-from batuta.lab.train.sampler import own_sampler_problem, stop_training
+from batuta.lab.train.sampler import eval_mode, own_sampler_problem
 from batuta.lab.train.settings import LoraSettings, NetworkSettings, TrainSettings
 from batuta.lab.train.shared_prompt import completion_logprobs
 
@@ -37,7 +37,7 @@ SPLIT_PATTERN = (
     r'(?:"?\]\n)?(?:model_id|subtasks|access_list) = \[+"?'
     r"| ?\d| ?[A-Za-z]+| ?[^\sA-Za-z\d]+(?: [^\sA-Za-z\d]+)*|\s+"
 )
-"""Each match may become one token: the frame of the lists, a digit, a word, a run of signs."""
+"""Each match may become one token: the frame of the lists, a digit, a word, a run of symbols."""
 
 PAD, END = "<|pad|>", "<|end|>"
 ROLES = ("<|system|>", "<|user|>", "<|assistant|>")
@@ -78,8 +78,8 @@ def make_tokenizer(texts: Iterable[str], size: int = 1024) -> PreTrainedTokenize
 LOGPROB_TOLERANCE = 1e-2
 """The most nats by which a token's log-probability may differ from that of transformers."""
 _GENERIC_TOKENIZERS = ("TokenizersBackend", "PreTrainedTokenizerFast")
-"""Names of the tokenizer class that is defined by its file alone, in this and older
-transformers."""
+"""Names, in this and older transformers, of the class of tokenizers defined by tokenizer.json
+alone."""
 
 
 def make_model(
@@ -137,10 +137,10 @@ def load_policy(start: str, revision: str | None) -> tuple[Any, Any]:
 
 
 def load_to_adapt(start: str, revision: str | None, lora: LoraSettings) -> tuple[Any, Any]:
-    """Load a policy as `load_policy` does, but with its adapters apart, to train them further.
+    """Load a policy as `load_policy` does, but keep its adapters separate, to train them further.
 
     Raises:
-        ConfigError: as there, or the adapters differ from `lora`.
+        ConfigError: as `load_policy`, or the adapters differ from `lora`.
     """
     return _load_checked(start, revision, lora)
 
@@ -151,7 +151,7 @@ def _load_checked(start: str, revision: str | None, lora: LoraSettings | None) -
     model, tokenizer = _read_policy(start, revision, lora)
     if len(tokenizer) > model.config.vocab_size:
         raise ConfigError(
-            f"the tokenizer in {start} has {len(tokenizer)} pieces and the model knows "
+            f"the tokenizer in {start} has {len(tokenizer)} tokens and the model only "
             f"{model.config.vocab_size}: copy all files of the tokenizer that it was trained with"
         )
     _check_chat_template(tokenizer, start)
@@ -179,13 +179,13 @@ def _read_policy(start: str, revision: str | None, lora: LoraSettings | None) ->
     except (OSError, ValueError):
         stands = f", adapters of {base!r}" if saved else ""
         raise ConfigError(
-            f"no policy can be loaded from {start!r}{stands}; name a folder with a model and its "
-            "tokenizer, or a hub id that can be fetched from here, as policy.start"
+            f"no policy can be loaded from {start!r}{stands}; set policy.start to a folder with a "
+            "model and its tokenizer, or to a hub id that can be downloaded"
         ) from None
     except DAMAGE as error:
         raise ConfigError(
-            f"the policy in {start} is damaged, or its files are not of one model "
-            f"({first_line(error)}); fetch or write it again"
+            f"the policy in {start} is damaged, or its files belong to different models "
+            f"({first_line(error)}); download or write it again"
         ) from None
 
 
@@ -202,8 +202,8 @@ def require_all_weights(report: Mapping[str, Any], source: object) -> None:
     """Raise an error if weights are missing, as transformers fills them with random numbers."""
     if missing := sorted(report["missing_keys"]):
         raise ConfigError(
-            f"{source} lacks {len(missing)} of its model's weights, {missing[0]} among them; fetch "
-            "or write it again"
+            f"{source} lacks {len(missing)} of its model's weights, for example {missing[0]}; "
+            "download or write it again"
         )
 
 
@@ -211,15 +211,15 @@ def _check_chat_template(tokenizer: Any, start: str) -> None:
     """Check that the tokenizer can render a prompt."""
     if not tokenizer.chat_template:
         raise ConfigError(
-            f"the tokenizer in {start} has no chat template, so a prompt cannot be put to that "
-            "model; take its instruction-tuned sibling, or add chat_template.jinja to the folder"
+            f"the tokenizer in {start} has no chat template, so the model cannot be prompted; "
+            "use the instruction-tuned model, or add chat_template.jinja to the folder"
         )
     asked = [{"role": "user", "content": "?"}]
     try:
         tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True)
     except TemplateError as error:
         raise ConfigError(
-            f"the chat template in {start} cannot be rendered ({first_line(error)}); mend "
+            f"the chat template in {start} cannot be rendered ({first_line(error)}); fix "
             "chat_template.jinja in that folder"
         ) from None
 
@@ -233,7 +233,7 @@ def _check_room(start: str, revision: str | None) -> None:
     if needed > (free := available_memory()):
         raise ConfigError(
             f"the weights of {start} take {needed / GIB:.1f} GiB in fp32 and {free / GIB:.1f} GiB "
-            "of memory are free; take a smaller model or another machine"
+            "of memory are free; use a smaller model or another machine"
         )
 
 
@@ -248,11 +248,10 @@ def freeze_lower_layers(model: Any, upper_layers: int | None) -> None:
 
 
 def load_trainable(start: str, settings: TrainSettings) -> tuple[Any, Any]:
-    """Load a policy and its tokenizer for a single-process stage, with what it trains selected.
+    """Load a policy and its tokenizer for a single-process stage, and freeze what is not trained.
 
-    It is placed on the GPU if there is one.
-
-    The settings say which adapters (LoRA), or how many upper layers, are trained.
+    The settings say which LoRA adapters, or how many upper layers, are trained. The model is placed
+    on the GPU if there is one.
 
     Raises:
         ConfigError: the policy does not exist, is damaged, or does not fit in memory.
@@ -268,14 +267,14 @@ def load_trainable(start: str, settings: TrainSettings) -> tuple[Any, Any]:
 
 
 def check_own_sampler(model: Any, start: str) -> None:
-    """Check that our own sampler can compute the model.
+    """Check that our own sampler supports the model.
 
     Raises:
-        ConfigError: it cannot.
+        ConfigError: it does not.
     """
     if problem := own_sampler_problem(model):
         raise ConfigError(
-            f"our own sampler cannot be used, as {start} is {problem}; write sampler = "
+            f'sampler = "own" cannot be used, as {start} is {problem}; set sampler = '
             '"transformers" in [optimiser]'
         )
 
@@ -287,12 +286,12 @@ def check_shared_prompts(model: Any, start: str) -> None:
     models transform the logits further, or cache something other than keys and values.
 
     Raises:
-        ConfigError: they do not.
+        ConfigError: their loss would be wrong.
     """
     bare = without_adapters(model)
     ids = (torch.arange(20, device=bare.device) * 7919 + 3).view(2, 10) % bare.config.vocab_size
     ids[1, :6] = ids[0, :6]
-    with torch.inference_mode(), stop_training(bare):
+    with torch.inference_mode(), eval_mode(bare):
         theirs = torch.log_softmax(bare(ids, use_cache=False).logits.float(), -1)[:, 5:-1]
         wanted = theirs.gather(-1, ids[:, 6:, None]).squeeze(-1)
         try:
@@ -302,9 +301,9 @@ def check_shared_prompts(model: Any, start: str) -> None:
             same = False
     if not same:
         raise ConfigError(
-            f"{start} is a {type(bare).__name__}, whose loss the stages before reinforcement "
-            "learning do not compute; train it with `batuta train conductor` and sampler = "
-            '"transformers" alone, or take another model'
+            f"{start} is a {type(bare).__name__}, which the stages before reinforcement "
+            "learning do not support; train it with `batuta train conductor` and sampler = "
+            '"transformers" alone, or use another model'
         )
 
 
@@ -328,7 +327,7 @@ def read_tokenizer(start: str, revision: str | None = None) -> Any:
 
 
 def _is_generic_tokenizer(folder: Path) -> bool:
-    """Tell whether the folder's tokenizer is defined by its tokenizer.json alone."""
+    """Return whether the folder's tokenizer is defined by its tokenizer.json alone."""
     path = folder / "tokenizer_config.json"
     return path.is_file() and read_json(path).get("tokenizer_class") in _GENERIC_TOKENIZERS
 
@@ -364,14 +363,14 @@ def require_policy_start(settings: TrainSettings, stage: str = "conductor") -> s
     start = find_policy_start(settings, stage)
     if start is None:
         raise ConfigError(
-            "there is no policy to start from: name one as policy.start, or make "
+            "there is no policy to start from: set policy.start, or make "
             f"{settings.output / 'warmup'} with `batuta train warmup` and the same --config"
         )
     return start
 
 
 def save_stage(model: Any, tokenizer: Any, settings: TrainSettings, stage: str) -> Path:
-    """Write the policy with which a stage before reinforcement learning ends.
+    """Write the resulting policy of a stage before reinforcement learning.
 
     Raises:
         StoreError: it cannot be written.
@@ -403,9 +402,11 @@ def merge_policy(adapters: Path, out: Path) -> Path:
         ConfigError: the folder has no adapters, or they or their model cannot be loaded.
     """
     if not is_adapter(adapters):
-        raise ConfigError(f"{adapters} holds no adapters of PEFT: name the folder of a policy.lora")
+        raise ConfigError(
+            f"{adapters} has no PEFT adapters: name the folder of a policy with policy.lora"
+        )
     if out.resolve() == adapters.resolve():
-        raise ConfigError("--out is the folder of the adapters themselves: name another one")
+        raise ConfigError("--out is the folder of the adapters themselves: choose another one")
     model, tokenizer = load_policy(str(adapters), None)
     try:
         model.save_pretrained(out)

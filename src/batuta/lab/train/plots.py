@@ -38,7 +38,7 @@ class Panel:
 
 
 _STEPS = {"steps": "all", "steps_easy": "easy questions", "steps_hard": "hard questions"}
-_ROUNDS = {"second/right": "right in the end", "second/stands": "first answer let stand"}
+_ROUNDS = {"second/right": "right in the end", "second/stands": "first answer accepted"}
 _SECONDS = {"step_time": "whole", "time/sampling": "sampling", "time/playing": "running"}
 _REWARD = {"reward": "reward", "right": "right"}
 _SPREAD = {"no_spread": "all completions earn the same"}
@@ -122,7 +122,7 @@ def metric_points(lines: Sequence[Mapping[str, Any]], key: str) -> list[Point]:
 
 
 def running_mean(points: Sequence[Point]) -> list[Point]:
-    """Return the mean of each value and those shortly before it; of fewer at the beginning."""
+    """Return the mean of each value and those shortly before it, fewer at the beginning."""
     back = max(1, round(len(points) * SMOOTHING_SHARE))
     return [
         (step, fmean(value for _, value in points[max(0, at - back + 1) : at + 1]))
@@ -135,5 +135,5 @@ def spread_band(runs: Sequence[Sequence[Point]]) -> list[tuple[float, float, flo
     known = [dict(points) for points in runs]
     end = min(max(points) for points in known)
     steps = sorted({step for points in known for step in points if step <= end})
-    there = [(step, [points[step] for points in known if step in points]) for step in steps]
-    return [(step, min(values), fmean(values), max(values)) for step, values in there]
+    measured = [(step, [points[step] for points in known if step in points]) for step in steps]
+    return [(step, min(values), fmean(values), max(values)) for step, values in measured]

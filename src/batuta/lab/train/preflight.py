@@ -72,7 +72,7 @@ PLACEHOLDER_KEY = "not-set"
 PLACEHOLDER_TASK = Task(id=TaskId("stand-in"), question="word " * 100, target="0", grader="integer")
 """A question of 100 words that stands for missing ones."""
 CALLS_PER_WORKER = 32
-"""Concurrent calls assumed for a worker that was found by the environment's keys."""
+"""Concurrent calls assumed for a worker discovered by API keys in the environment."""
 
 
 def check_training(
@@ -80,10 +80,10 @@ def check_training(
 ) -> Preflight:
     """Report what the training needs and lacks; unusable settings are reported, never raised.
 
-    So many real calls of workers correct the estimated cost; 0 spends nothing.
+    About `calls` real worker calls correct the estimated cost; 0 spends nothing.
     """
     found = Preflight()
-    loaded, places = _check_pool(settings, environ, found)
+    loaded, call_slots = _check_pool(settings, environ, found)
     asked = _plan_episodes(settings, loaded, found)
     config = _check_policy(settings, environ, found)
     prompt = _check_prompts(settings, asked, config, found)
@@ -109,7 +109,7 @@ def check_training(
             spent = _correct_by_calls(settings, spent, asked, calls, found=found)
         elif not loaded.simulated and spent.depth is not None:
             found.notes.append(
-                "the bill is assumed, not measured: --calls 24 makes 24 real calls and foretells "
+                "the cost is assumed, not measured: --calls 24 makes 24 real calls and estimates "
                 "it from them"
             )
         add_spending(settings, spent, loaded, prompt, episodes=asked, found=found)
@@ -122,7 +122,7 @@ def check_training(
                 prompt_tokens=prompt,
                 device="cuda" if torch.cuda.is_available() or needs_gpu(settings) else "cpu",
                 processes=devices.processes,
-                call_slots=places,
+                call_slots=call_slots,
                 simulated=loaded.simulated,
             )
             steps = settings.optimiser.steps
@@ -130,8 +130,8 @@ def check_training(
             found.add("wall time", round(seconds * steps, 1), "seconds", f"{steps} steps")
     if done := len(read_jsonl(settings.output / METRICS_FILE)):
         found.notes.append(
-            f"{settings.output} holds a run of {done} steps; --resume goes on with it, without "
-            "--resume it is written over"
+            f"{settings.output} has a run of {done} steps; --resume continues it, without "
+            "--resume it is overwritten"
         )
     return found
 
@@ -146,7 +146,7 @@ def _correct_by_calls(
 ) -> CostEstimate:
     """Correct the estimate by some real calls; if none is made, return it and note why."""
     if assumed.depth is None:
-        found.notes.append("the run in this folder tells more than calls would: none was made")
+        found.notes.append("no call was made, as the run in this folder is a better basis")
         return assumed
     if found.missing:
         found.notes.append("no call was made, because something is missing")
@@ -159,7 +159,7 @@ def _correct_by_calls(
     for failure in dict.fromkeys(failures):
         found.notes.append(f"a call failed and is not in the figures: {failure}")
     if corrected is assumed:
-        found.notes.append("no workflow ended, so the bill is assumed and not measured")
+        found.notes.append("no workflow ended, so the cost is assumed, not measured")
     return corrected
 
 
@@ -169,7 +169,7 @@ def _correct_by_calls(
 def _check_pool(
     settings: TrainSettings, environ: Mapping[str, str], found: Preflight
 ) -> tuple[LoadedConfig | None, int]:
-    """Load the workers, even if keys are missing, and count the calls that they serve at once."""
+    """Load the workers, even if keys are missing; return them and their total concurrency."""
     path = Path(settings.pool.source)
     try:
         kind = settings.pool.source.partition(":")[0]
@@ -186,11 +186,11 @@ def _check_pool(
     unpriced = [str(worker.id) for worker in loaded.pool if worker.price is None]
     if unpriced:
         found.notes.append(
-            f"the price of {', '.join(unpriced)} is unknown: what they cost is not in the dollars; "
-            f"write it as `price` in {path}"
+            f"the price of {', '.join(unpriced)} is unknown and not included in the dollars; "
+            f"set `price` in {path}"
         )
-    places = sum(worker.concurrency for worker in workers) or CALLS_PER_WORKER * len(loaded.pool)
-    return loaded, places
+    slots = sum(worker.concurrency for worker in workers) or CALLS_PER_WORKER * len(loaded.pool)
+    return loaded, slots
 
 
 async def _load_pool(settings: TrainSettings, environ: Mapping[str, str]) -> LoadedConfig:
@@ -226,7 +226,7 @@ def _plan_episodes(
         tasks = draw_questions(settings)
     except BatutaError as error:
         found.missing.append(str(error))
-        found.notes.append("the questions are missing: others of 100 words stand for them here")
+        found.notes.append("the questions are missing: placeholders of 100 words are used here")
         tasks = [PLACEHOLDER_TASK] * MAX_PROMPTS
     return make_episodes(tasks, pool, settings.pool, settings.seed) if pool else []
 
@@ -247,14 +247,14 @@ def _check_policy(
     local = Path(start).is_dir()
     if config is None and not local:
         found.missing.append(
-            f"{start} is neither a folder with a model nor a model that is known here; name a "
+            f"{start} is neither a folder with a model nor a downloaded model; name a "
             "folder, or download the model first"
         )
     elif config is None:
         found.missing.append(f"the folder {start} has no model that transformers can read")
     elif settings.optimiser.sampler == "own" and (problem := architecture_problem(config)):
         found.missing.append(
-            f"our own sampler cannot be used, as {start} is {problem}; write sampler = "
+            f'sampler = "own" cannot be used, as {start} is {problem}; set sampler = '
             '"transformers" in [optimiser]'
         )
     elif not local and not _is_downloaded(start, revision):
@@ -265,7 +265,7 @@ def _check_policy(
 
 
 def _model_behind(settings: TrainSettings, start: str, found: Preflight) -> tuple[str, str | None]:
-    """Return the model behind a start, its base if these are adapters, and report misfits."""
+    """Return the model to load, for adapters their base model, and report mismatches."""
     try:
         saved = find_adapters(start, settings.policy.revision, local_only=True)
         if saved and settings.policy.lora:

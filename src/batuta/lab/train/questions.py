@@ -1,6 +1,6 @@
 """The questions of a whole training in order, drawn from the curriculum's mix step by step.
 
-Where a source is unknown or its file cannot be used, all that draws raises ConfigError.
+Every function that draws raises ConfigError if a source is unknown or its file cannot be used.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from batuta.lab.tasks.question_keys import text_key
 from batuta.lab.train.settings import CurriculumStage, TrainSettings
 
 RUNS_SOURCE = "runs"
-"""Scored runs of a store; `runs:PATH` names another store than the usual one."""
+"""Scored runs of the default store; `runs:PATH` names another store."""
 _KEPT_BACK_SEED = 5_000_011
-"""Added to the seed of questions kept back; stages of the curriculum add their first step."""
+"""Added to the seed of held-out questions; stages of the curriculum add their first step."""
 _SPARE = 4
-"""Questions drawn for each one kept back, as some are drawn twice."""
+"""Questions drawn for each held-out one, as some are drawn twice."""
 _MOST_DRAWS = 16
 """The most questions drawn to find different ones, as a multiple of the number wanted."""
 FILE_LIMIT = 1_000_000
@@ -33,7 +33,7 @@ FILE_LIMIT = 1_000_000
 
 
 def draw_kept_back(settings: TrainSettings) -> list[Task]:
-    """Return the questions on which the training is evaluated, each once.
+    """Return the held-out questions on which the training is evaluated, each once.
 
     Raises:
         ConfigError: a source is unknown or a file cannot be used.
@@ -50,7 +50,7 @@ def draw_kept_back(settings: TrainSettings) -> list[Task]:
 
 
 def kept_back_keys(settings: TrainSettings) -> frozenset[str]:
-    """Return the `text_key` of every question that is kept back.
+    """Return the `text_key` of every held-out question.
 
     Raises:
         ConfigError: a source is unknown or a file cannot be used.
@@ -59,7 +59,7 @@ def kept_back_keys(settings: TrainSettings) -> frozenset[str]:
 
 
 def draw_questions(settings: TrainSettings) -> list[Task]:
-    """Draw one task for every question of every step, none of those that are kept back.
+    """Draw one task for every question of every step, without the held-out questions.
 
     Raises:
         ConfigError: a source is unknown or a file cannot be used.
@@ -101,7 +101,7 @@ def draw_others(name: str, count: int, seed: int, without: frozenset[str]) -> li
         left = [task for task in drawn if text_key(task.question) not in without]
     if count and not left:
         raise ConfigError(
-            f"{name} has no question left to learn from: all are kept back; lower "
+            f"{name} has no question left to learn from: all are held out; lower "
             "evaluation.questions, or name others as evaluation.tasks"
         )
     return list(islice(cycle(left), count))
@@ -144,7 +144,7 @@ def _repeat_tasks(tasks: list[Task], count: int, seed: str) -> list[Task]:
 def mix_in_runs(settings: TrainSettings, source: str, share: float) -> TrainSettings:
     """Return the settings with `share` of every stage's questions from served runs.
 
-    Its own sources keep their proportions; the source is `runs` or `runs:TARGET`.
+    The other sources keep their proportions; `source` is `runs` or `runs:TARGET`.
     """
     stages: list[CurriculumStage] = []
     for stage in settings.curriculum:

@@ -1,4 +1,4 @@
-"""Rejection sampling: the policy is fitted to its own right workflows.
+"""Rejection sampling: the policy is fitted to its own workflows that gave correct answers.
 
 A stage between the SFT warm-up and reinforcement learning (expert iteration, weighted as in
 reward-weighted regression). Which random workflows succeed depends on the question, so maximum
@@ -76,14 +76,14 @@ class RejectionContext:
 
 
 def run_rejection_sampling(settings: TrainSettings, on_progress: RejectionListener) -> Path:
-    """Sample workflows, run them, and fit the policy to the right ones, for several rounds.
+    """Sample workflows, run them, and fit the policy to the successful ones, in several rounds.
 
     Raises:
         ConfigError: the settings cannot be carried out.
         BudgetSpentError: `pool.max_usd` does not suffice.
     """
     if not settings.rejection.rounds:
-        raise ConfigError("there is nothing to do: rejection.rounds is 0; 4 is a good number")
+        raise ConfigError("there is nothing to do: rejection.rounds is 0; set it, for example to 4")
     start = require_policy_start(settings, "rejection")
     retain_freed_memory()
     torch.manual_seed(settings.seed)
@@ -112,31 +112,31 @@ async def _run_rounds(context: RejectionContext, folder: RunFolder) -> None:
     context = replace(context, budget=opening.budget)
     try:
         for number, (tasks, seed) in enumerate(zip(asked, seeds, strict=True)):
-            met = make_episodes(
+            episodes = make_episodes(
                 tasks,
                 context.pool,
                 settings=settings.pool,
                 seed=seed,
                 word_dropout=settings.prompt.hidden,
             )
-            kept = await _sample_round(context, runner, met, number)
+            kept = await _sample_round(context, runner, episodes, number)
             await asyncio.to_thread(_fit_policy, context, kept, number)
     finally:
         await opening.close()
 
 
 async def _sample_round(
-    context: RejectionContext, runner: RolloutRunner, met: Sequence[Episode], number: int
+    context: RejectionContext, runner: RolloutRunner, episodes: Sequence[Episode], number: int
 ) -> list[TrainingExample]:
     """Return the drafts of a round to fit, with their weights."""
     group, seed = context.settings.rejection.group, context.settings.seed
     kept: list[TrainingExample] = []
     all_rollouts: list[GradedRollout] = []
-    for at in range(0, len(met), QUESTIONS_AT_ONCE):
+    for at in range(0, len(episodes), QUESTIONS_AT_ONCE):
         first = (seed * 31 + number) * 1_000_003 + at * group
         part = [
             DraftGroup(episode=e, seed=first + n * group)
-            for n, e in enumerate(met[at : at + QUESTIONS_AT_ONCE])
+            for n, e in enumerate(episodes[at : at + QUESTIONS_AT_ONCE])
         ]
         part = await _continue_groups(context, runner, part, number)
         prompts, drafts = await asyncio.to_thread(_sample_drafts, context, part, number)
@@ -149,7 +149,7 @@ async def _sample_round(
         all_rollouts += rollouts
         kept += keep_right_drafts(prompts, rollouts, group, context.settings.rejection.shorter)
         figures = rollout_metrics(all_rollouts) | {"kept": float(len(kept))}
-        context.on_progress(f"round {number + 1}: running", at + len(part), len(met), figures)
+        context.on_progress(f"round {number + 1}: running", at + len(part), len(episodes), figures)
     return kept
 
 
@@ -178,7 +178,7 @@ async def _continue_groups(
 def keep_right_drafts(
     prompts: Sequence[str], rollouts: Sequence[GradedRollout], group: int, shorter: float
 ) -> list[TrainingExample]:
-    """Return the right drafts of each group that have a weight above 0."""
+    """Return the successful drafts of each group that have a weight above 0."""
     kept: list[TrainingExample] = []
     for number, prompt in enumerate(prompts):
         mine = [p for p in rollouts[number * group : (number + 1) * group] if p.reward is not None]

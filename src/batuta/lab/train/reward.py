@@ -1,13 +1,14 @@
 """The reward of a workflow that was executed and graded.
 
 It is that of the Conductor paper, section 3.2: 0 for a malformed draft, 0.5 for a valid workflow
-with a wrong answer, 1 for a right one. Deviations: right answers may be charged a cost (xRouter,
-Router-R1), more of it on easy questions (adaptive length penalty); a completion that met a worker's
-outage leaves its group instead of scoring 0.
+with a wrong answer, 1 for a correct one. Deviations: a cost may be subtracted for correct answers
+(xRouter, Router-R1), more of it on easy questions (adaptive length penalty); a completion affected
+by a worker's outage is left out of its group instead of scoring 0.
 
-`run_reward` has the base and the cost of one run, `scheduled_cost_weight` the schedule of the cost,
-`right_shares` how easy a question is, and `mix_rewards` what a first round has of its second one;
-`rollouts` takes the mean over executions. Rejection sampling uses `draft_weights` instead.
+`run_reward` computes the base reward and the cost of one run, `scheduled_cost_weight` the schedule
+of the cost, `right_shares` how easy a question is, and `mix_rewards` the share of a second round's
+reward that its first round gets; `rollouts` takes the mean over executions. Rejection sampling uses
+`draft_weights` instead.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ Executions = Sequence[tuple[Run, Grade | None]]
 def run_reward(
     run: Run, grade: Grade | None, settings: RewardSettings, cost_weight: float
 ) -> float | None:
-    """Return the reward of a run; None if it says nothing about the workflow.
+    """Return the reward of a run; None if the run is no evidence about the workflow.
 
     An answer that could not be graded earns what a wrong one earns.
 
-    There is no grade if there is no answer; `cost_weight`, 0 to 1, is the part of the cost that is
+    `grade` is None if there is no answer; `cost_weight`, 0 to 1, is the part of the cost that is
     charged at this step.
     """
     decision = run.rounds[-1].decision if run.rounds else None
@@ -49,7 +50,7 @@ def run_reward(
 
 
 def has_infrastructure_failure(run: Run) -> bool:
-    """Tell whether the run was cancelled or met a worker's outage, as the evaluation counts it."""
+    """Return whether the run was cancelled or affected by an outage, as evaluations count it."""
     if run.outcome is Outcome.CANCELLED:
         return True
     return any(find_step_outage(step) is not None for step in run.steps)
@@ -75,7 +76,7 @@ def scheduled_cost_weight(step: int, settings: RewardSettings) -> float:
 def right_shares(
     groups: Sequence[Hashable], executions: Sequence[Executions], settings: RewardSettings
 ) -> list[float]:
-    """Return, for each workflow, the share of its group's executions that are right.
+    """Return, for each workflow, the accuracy of its group's executions.
 
     `groups` is the group of each workflow; an execution that earns None is left out.
     """
@@ -95,7 +96,7 @@ def mix_rewards(
     The result is (1 - discount) times its own reward plus `discount` times the mean of the second
     rounds that continue it (Conductor paper, section 3.3).
 
-    `first_rows` is for a second round the row of its first round, and None for a first round.
+    `first_rows` has the row of the first round for each second round, and None for first rounds.
     """
     later: dict[int, list[float]] = {}
     for value, row in zip(rewards, first_rows, strict=True):
@@ -112,12 +113,12 @@ def mix_rewards(
 def draft_weights(calls: Sequence[int], draft_count: int, shorter: float) -> list[float]:
     """Return the weight of each right draft of a question.
 
-    The shortest right draft has the worth 1, and each further call divides it by `shorter`. The
-    weights sum to 1 minus the mean worth of all drafts: rare successes count more, and a question
+    The shortest right draft has the value 1, and each further call divides it by `shorter`. The
+    weights sum to 1 minus the mean value of all drafts: rare successes count more, and a question
     that all drafts solve in the shortest way, or none solves, counts nothing.
 
     `draft_count` counts right and wrong ones; `shorter`, at least 1, is the factor for each call.
     """
-    worth = [shorter ** (min(calls) - each) for each in calls]
-    lack = 1 - sum(worth) / max(1, draft_count)
-    return [each * lack / sum(worth) for each in worth]
+    value = [shorter ** (min(calls) - each) for each in calls]
+    lack = 1 - sum(value) / max(1, draft_count)
+    return [each * lack / sum(value) for each in value]

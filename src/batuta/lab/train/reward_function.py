@@ -22,7 +22,7 @@ RolloutListener = Callable[[int, Sequence[GradedRollout]], None]
 """Called with the step and its executed completions."""
 
 MOST_LOST_STEPS = 3
-"""Steps in a row in which an outage cost every workflow its reward, until training ends."""
+"""Consecutive steps without any reward, because of outages, after which training ends."""
 EASY_LEVEL, HARD_LEVEL = 1, 6
 """The greatest difficulty that counts as easy, and the least that counts as hard."""
 
@@ -66,7 +66,7 @@ class RewardFunction:
         """Return the reward of every completion; None takes it out of its group.
 
         Raises:
-            WorkerLostError: no workflow could be rewarded in some steps, as workers do not answer.
+            WorkerLostError: workers do not answer, so several steps had no reward.
         """
         began = time.perf_counter()
         step = int(trainer_state.global_step)
@@ -100,7 +100,7 @@ class RewardFunction:
         )
 
     def _check_workers(self, step: int, rollouts: Sequence[GradedRollout]) -> None:
-        """Raise WorkerLostError where nothing is learned any more: such steps pass in no time."""
+        """Raise WorkerLostError after several steps without a reward, which teach nothing."""
         found = [one for one in rollouts if one.run.rounds and one.run.rounds[-1].workflow]
         is_lost = bool(found) and all(one.reward is None for one in found)
         self._lost_steps = self._lost_steps + 1 if is_lost else 0
@@ -108,9 +108,9 @@ class RewardFunction:
             reasons = (outage_reason(one.run) or lost_reply(one.run) for one in found)
             reason = next(filter(None, reasons), "no reply could be graded")
             raise WorkerLostError(
-                f"no workflow could be rewarded in {self._lost_steps} steps one after another, the "
-                f"last time in step {step + 1} ({reason}); once the workers answer, --resume goes "
-                "on from the last checkpoint"
+                f"no workflow could be rewarded in {self._lost_steps} consecutive steps, last in "
+                f"step {step + 1} ({reason}); once the workers answer, --resume continues from the "
+                "last checkpoint"
             )
 
     def start_rollouts(
@@ -126,7 +126,7 @@ class RewardFunction:
         )
 
     async def cancel(self) -> None:
-        """Cancel what runs for later steps and wait for its end, in the loop that runs it."""
+        """Cancel the rollouts of later steps and wait for them; call it in their event loop."""
         running = [asyncio.wrap_future(each) for each in self._running.values()]
         self._running.clear()
         for each in running:
@@ -221,7 +221,7 @@ def share_without_spread(groups: Sequence[Hashable], rewards: Sequence[float | N
 
 
 def is_continuable(rollout: GradedRollout) -> bool:
-    """Tell whether a second round can continue the rollout, because its draft could be parsed."""
+    """Return whether a second round can continue the rollout, because its draft could be parsed."""
     rounds = rollout.run.rounds
     return bool(rounds) and not isinstance(rounds[-1].decision, MalformedPlan)
 

@@ -36,7 +36,7 @@ CALLS_FILE = "calls.db"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutSetup:
-    """A process opens workers and judge from this; it can be sent to another machine."""
+    """The workers and the judge to open; it can be sent to another machine."""
 
     pool: str
     """The pool as `batuta ask --pool` names it; its files must be the same on every machine."""
@@ -56,7 +56,7 @@ class RolloutSetup:
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[Callable[[DraftOrder], Awaitable[Executions]]]:
-        """Open what executes an order, and close every connection with the block.
+        """Yield a function that executes an order; close every connection with the block.
 
         Raises:
             BatutaError: the pool, the journal or the grader cannot be opened here.
@@ -73,13 +73,13 @@ class RolloutSetup:
             BatutaError: the pool, the journal or the grader cannot be opened here.
         """
         http = await stack.enter_async_context(HttpTransport())
-        ensemble = await load_config(
+        loaded = await load_config(
             http, pool=self.pool, conductor="best", time_scale=0.0, processes=self.processes
         )
-        clients = dict(ensemble.clients)
+        clients = dict(loaded.clients)
         if budget is not None:
-            clients |= {w.id: budget.limit_client(clients[w.id], w) for w in ensemble.pool}
-        if self.journal is not None and not ensemble.simulated:
+            clients |= {w.id: budget.limit_client(clients[w.id], w) for w in loaded.pool}
+        if self.journal is not None and not loaded.simulated:
             self._report_changed_workers(clients)
             opening = open_call_journal(self.journal, self.scope)
             journal = await stack.enter_async_context(opening)
@@ -92,13 +92,13 @@ class RolloutSetup:
             own = find_source_grader(task)
             return await grade(task, answer) if own is None else own(task, answer)
 
-        limits = ensemble.limits
+        limits = loaded.limits
         if self.seconds is not None:
             limits = replace(limits, seconds=self.seconds)
         return DraftRunner(clients=clients, judge=judge, rendering=self.rendering, limits=limits)
 
     def _report_changed_workers(self, clients: Mapping[WorkerId, Client]) -> None:
-        """Report workers whose model changed since the folder was begun."""
+        """Report workers whose model changed since the folder was created."""
         folder = Path(self.scope)
         if not folder.is_dir():  # a folder on another machine
             return
@@ -132,7 +132,7 @@ class _SeededClient:
 
 @final
 class RolloutRunnerFactory:
-    """Opens what executes rollouts, in the event loop that calls it, and closes it there."""
+    """Opens the runner of rollouts in the calling event loop, and closes it there."""
 
     def __init__(
         self, settings: TrainSettings, folder: RunFolder, tasks: Sequence[Task] = ()
@@ -156,12 +156,12 @@ class RolloutRunnerFactory:
         """The budget of the calls, once a runner is open; None if there is no limit."""
 
     def warn_if_emptied(self) -> None:
-        """Log a sentence for each record of paid calls that is empty, before a resumption."""
+        """Warn about each empty record of paid calls, before a run resumes."""
         journal = self._setup.journal
         warn_if_emptied(*filter(None, [journal]), *paid_files(self._folder))
 
     async def __call__(self) -> RolloutRunner:
-        """Return what executes and rewards drafts, on the executor that the settings name.
+        """Return the runner that executes and rewards drafts, on the configured executor.
 
         Raises:
             ConfigError: there is no such executor, or its machines share no journal.
@@ -177,17 +177,17 @@ class RolloutRunnerFactory:
         journal = self._setup.journal
         if executor.machines > 1 and journal is not None and not is_shared(journal):
             raise ConfigError(
-                "rollouts on several machines share their finished calls by a database: set "
+                "rollouts on several machines need a shared journal: set "
                 "pool.journal to postgresql://…, or to false"
             )
         ranks = int(os.environ.get("WORLD_SIZE", "1"))
         job = replace(self._setup, processes=ranks * executor.processes)
         if local:
-            places = anyio.Semaphore(pool.concurrency, fast_acquire=True)
+            slots = anyio.Semaphore(pool.concurrency, fast_acquire=True)
             if pool.max_usd is not None:
                 self.budget = TrainingBudget(self._settings, self._folder)
                 self._stack.callback(self.budget.close)
-            job = OpenedDraftRunner(await job.open_runner(self._stack, self.budget), places)
+            job = OpenedDraftRunner(await job.open_runner(self._stack, self.budget), slots)
         return RolloutRunner(
             job=job,
             rewards=self._settings.reward,

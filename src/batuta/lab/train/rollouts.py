@@ -98,7 +98,7 @@ class DraftRunner:
     """The limits of a run; its rounds follow from the draft."""
 
     async def run_order(self, order: DraftOrder) -> Executions:
-        """Execute the draft as often as ordered, one execution after another."""
+        """Execute the draft `order.times` times, one execution after another."""
         seeds = range(order.seed, order.seed + order.times)
         return [await self._run_draft(order, seed) for seed in seeds]
 
@@ -128,16 +128,16 @@ class OpenedDraftRunner:
     """The job of a runner that is already open in this process."""
 
     runner: DraftRunner
-    places: anyio.Semaphore | None = None
+    slots: anyio.Semaphore | None = None
     """Limits all concurrent batches together; None: each batch has only its own limit."""
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[Callable[[DraftOrder], Awaitable[Executions]]]:
-        """Return what executes an order; the runner stays open."""
-        yield self._run_in_place if self.places else self.runner.run_order
+        """Yield a function that executes an order; the runner stays open."""
+        yield self._run_in_slot if self.slots else self.runner.run_order
 
-    async def _run_in_place(self, order: DraftOrder) -> Executions:
-        async with self.places or nullcontext():
+    async def _run_in_slot(self, order: DraftOrder) -> Executions:
+        async with self.slots or nullcontext():
             return await self.runner.run_order(order)
 
 
@@ -168,7 +168,7 @@ class RolloutRunner:
         await self.executor.run_all(
             self.job, orders, found.__setitem__, concurrency=self.concurrency
         )
-        executions = [found[place] for place in range(len(orders))]
+        executions = [found[index] for index in range(len(orders))]
         charge = scheduled_cost_weight(step, self.rewards)
         groups = [(episode.number, draft.root is not None) for episode, draft in drafts]
         shares = right_shares(groups, executions, self.rewards)

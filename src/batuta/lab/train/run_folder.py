@@ -22,7 +22,7 @@ METRICS_FILE, SAMPLES_FILE, SETTINGS_FILE = "metrics.jsonl", "samples.jsonl", "s
 EVALUATION_FILE = "evaluation.jsonl"
 WANDB_FILE = "wandb-id.txt"
 STOP_FILE, STOPPED_FILE = "stop", "stopped"
-"""The first asks a training to stop, and becomes the second when it has."""
+"""A file of the first name asks a training to stop; it is renamed when the training has."""
 
 
 class RunFolder:
@@ -38,7 +38,7 @@ class RunFolder:
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise StoreError(f"the run folder {path} cannot be made: {error.strerror}") from None
+            raise StoreError(f"the run folder {path} cannot be created: {error.strerror}") from None
 
     @property
     def policy(self) -> Path:
@@ -86,13 +86,13 @@ class RunFolder:
         self._add_lines(METRICS_FILE, [line])
 
     def add_evaluation(self, line: Mapping[str, Any]) -> None:
-        """Append a policy's figures on the questions kept back."""
+        """Append a policy's figures on the held-out questions."""
         self._add_lines(EVALUATION_FILE, [line])
 
     def keep_wandb_id(self, wandb_id: str, *, resume: bool) -> str:
         """Return the id of the run in Weights & Biases, a new one unless the training resumes.
 
-        One in the settings goes before the stored one.
+        An id in the settings takes precedence over the stored one.
         """
         file = self.path / WANDB_FILE
         known = file.read_text("utf-8").strip() if resume and file.is_file() else ""
@@ -107,9 +107,9 @@ class RunFolder:
     def log_losses(self, stage: str) -> Callable[[int, float, float | None], None]:
         """Return a function that appends a step's number, loss and seconds to a file.
 
-        The file is `STAGE.jsonl`. Its lines from the first step reported here on are dropped, so a
-        resumed stage has one line per step. The function takes the step, the loss of its drafts
-        and that of its drills or None, and raises StoreError if the disk is full.
+        The file is `STAGE.jsonl`. Existing lines from the first reported step on are dropped, so a
+        resumed stage has one line per step. The function takes the step, the loss of its drafts,
+        and that of its drills or None; it raises StoreError if the disk is full.
         """
         began, name, has_begun = monotonic(), f"{stage}.jsonl", False
 
@@ -175,13 +175,13 @@ def rollout_record(step: int, rollout: GradedRollout) -> dict[str, Any]:
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """Read the lines of steps in a JSONL file; return none if it is missing.
+    """Read the lines of steps in a JSONL file; return an empty list if it is missing.
 
-    A line that is cut short, within a letter too, or that is of no step is skipped. Earlier
-    versions wrote NaN, which is read as None.
+    Truncated lines, even within a character, and lines without a step are skipped. Earlier versions
+    wrote NaN, which is read as None.
 
     Raises:
-        StoreError: the file may not be read.
+        StoreError: the file cannot be read.
     """
     if not path.is_file():
         return []

@@ -2,7 +2,7 @@
 
 Generation dominates training, above all on a CPU. A group's completions continue the same prompt,
 so its keys and values are computed once and never copied: attention scores against them are one
-matrix product per question, and only the completions' own keys are stored per row. It computes
+matrix product per question, and only the completions' own keys are stored per row. It supports
 Qwen2 and Llama, whose layers are the same; other architectures are sampled by transformers.
 """
 
@@ -26,7 +26,7 @@ from batuta.lab.train.device import linear_weights
 from batuta.language.parser import is_complete_draft
 
 OWN_ARCHITECTURES = {"qwen2": "Qwen2ForCausalLM", "llama": "LlamaForCausalLM"}
-"""Model types that our own sampler computes, and their classes."""
+"""Model types that our own sampler supports, and their classes."""
 _LENGTH_DEPENDENT = ("dynamic", "longrope")
 """Types of rotary embeddings that depend on the length of the whole text."""
 _TOLERANCE, _NARROW_TOLERANCE = 1e-3, 5e-2
@@ -36,7 +36,7 @@ _CLOSING = re.compile(r"[\]}]")
 _THOUGHT = re.compile(r"<think(?:ing)?>\s*\Z", re.IGNORECASE)
 """Matches the end of a prompt that opens a thought for the policy."""
 _THOUGHT_TOKENS = 12
-"""The most tokens of such an opening at a prompt's end."""
+"""Tokens at a prompt's end in which such an opening is searched for."""
 COMPACT_SHARE = 0.25
 """Share of finished rows above which they are dropped from the batch."""
 
@@ -44,7 +44,7 @@ COMPACT_SHARE = 0.25
 class ListEndDetector:
     """Detects when a draft's last list is closed; what follows is not parsed.
 
-    Without it an entropy bonus would reward any words after the lists.
+    Without this check an entropy bonus would reward any text after the lists.
     """
 
     def __init__(self, tokenizer: Any, size: int | None = None) -> None:
@@ -53,7 +53,7 @@ class ListEndDetector:
         Args:
             tokenizer: the policy's tokenizer.
             size: the size of the policy's vocabulary, which is often padded beyond that of its
-                tokenizer with tokens that mean nothing. None: as many as the tokenizer has.
+                tokenizer with unused tokens. None: the size of the tokenizer.
         """
         texts: list[str] = tokenizer.batch_decode([[token] for token in range(len(tokenizer))])
         texts += [""] * ((size or 0) - len(texts))
@@ -68,7 +68,7 @@ class ListEndDetector:
     def is_closed(self, written_BT: Tensor, opened_thoughts: Sequence[str]) -> Tensor:
         """Return a mask (B,): whether a row's last token completes its draft.
 
-        `opened_thoughts` is the thought tag at the end of each row's prompt, or an empty text.
+        `opened_thoughts` is the thought tag at the end of each row's prompt, or an empty string.
         """
         closed_B = self._may_end[written_BT[:, -1]]
         for row in closed_B.nonzero().flatten().tolist():
@@ -78,8 +78,8 @@ class ListEndDetector:
 
 
 @contextmanager
-def stop_training(model: torch.nn.Module) -> Iterator[None]:
-    """Set the model to eval mode within the block, as checkpointing keeps no keys in training."""
+def eval_mode(model: torch.nn.Module) -> Iterator[None]:
+    """Set eval mode within the block, as checkpointing disables the KV cache in training mode."""
     training = model.training
     model.eval()
     try:
@@ -153,7 +153,7 @@ class Sampler:
             temperature: 0 takes the likeliest token.
             generator: the random number generator, on the CPU.
         """
-        with stop_training(self._model), narrow_weights(self._model):
+        with eval_mode(self._model), narrow_weights(self._model):
             decoding = _Decoding(self._model, prompts, pad=self._pad, group=group, most=max_tokens)
             detector = self._closing
             each = [detector.opened_thought(one) if detector else "" for one in prompts]
@@ -191,7 +191,7 @@ class Sampler:
                 decoding.keep(unfinished)
                 rows, chosen, over = rows[unfinished], chosen[unfinished], over[unfinished]
             logits = decoding.step(chosen, at)
-        return [_cut_at_end(row, (self._end,)) for row in written.tolist()]
+        return [_truncate_at_end(row, (self._end,)) for row in written.tolist()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,14 +223,14 @@ class GenerateSampler:
             pad_token_id=int(self.tokenizer.pad_token_id),
             eos_token_id=sorted(ends),
         )
-        with stop_training(self.model), plain_generation(self.model):
+        with eval_mode(self.model), plain_generation(self.model):
             for prompt in prompts:
                 torch.manual_seed(int(torch.randint(2**31, (1,), generator=generator)))
                 ids = torch.tensor([list(prompt)], device=self.model.device)
                 rows = self.model.generate(
                     ids, attention_mask=torch.ones_like(ids), generation_config=asked
                 )
-                found += [_cut_at_end(row, ends) for row in rows[:, len(prompt) :].tolist()]
+                found += [_truncate_at_end(row, ends) for row in rows[:, len(prompt) :].tolist()]
         return found
 
 
@@ -267,22 +267,22 @@ def plain_generation(model: Any) -> Iterator[None]:
 
 
 def open_sampler(model: Any, tokenizer: Any) -> Sampler | GenerateSampler:
-    """Return our own sampler if it can compute the model, else that of transformers."""
+    """Return our own sampler if it supports the model, else that of transformers."""
     if own_sampler_problem(model) is None:
         return Sampler.for_workflows(model, tokenizer)
     return GenerateSampler(model, tokenizer)
 
 
 def architecture_problem(config: Any) -> str | None:
-    """Return why our own sampler cannot compute a model of that config; None if it may."""
+    """Return why our own sampler does not support a model of that config; None if it may."""
     if config.model_type not in OWN_ARCHITECTURES:
-        return f"a {config.model_type}, and it computes only Qwen2 and Llama"
+        return f"a {config.model_type} model, and only Qwen2 and Llama are supported"
     window: int | None = getattr(config, "sliding_window", None)
     kinds = getattr(config, "layer_types", None) or ()
     if any(kind != "full_attention" for kind in kinds) and not (
         window and window >= config.max_position_embeddings
     ):
-        return f"a model with a sliding window of {window} tokens, and it computes only whole ones"
+        return f"a model with a sliding window of {window} tokens, which is not supported"
     rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
     if rope in _LENGTH_DEPENDENT:
         return f"a model with rotary positions of the type {rope}, which depend on a text's length"
@@ -290,30 +290,30 @@ def architecture_problem(config: Any) -> str | None:
 
 
 _MATCHED: WeakKeyDictionary[torch.nn.Module, bool] = WeakKeyDictionary()
-"""Models that were compared, and whether our own sampler computes the logits of transformers."""
+"""Models that were compared, and whether our own sampler reproduces their logits."""
 
 
 def own_sampler_problem(model: Any) -> str | None:
-    """Return why our own sampler cannot compute the model; None if it can.
+    """Return why our own sampler does not support the model; None if it does.
 
     Each model's logits are compared once with those of transformers, as a model type alone does
     not guarantee them.
     """
     problem = architecture_problem(model.config)
     if problem is None and type(model).__name__ not in OWN_ARCHITECTURES.values():
-        problem = f"a {type(model).__name__}, and it computes only Qwen2 and Llama"
+        problem = f"a {type(model).__name__}, and only Qwen2 and Llama are supported"
     if problem:
         return problem
     if model not in _MATCHED:
         _MATCHED[model] = _matches_transformers(model)
-    return None if _MATCHED[model] else "a model whose logits it does not compute"
+    return None if _MATCHED[model] else "a model whose logits it does not reproduce"
 
 
 @torch.inference_mode()
 def _matches_transformers(model: Any) -> bool:
     """Compare our own sampler's logits with those of transformers on two short texts."""
     ids = (torch.arange(18, device=model.device) * 7919 + 3).view(2, 9) % model.config.vocab_size
-    with stop_training(model):
+    with eval_mode(model):
         theirs = model(ids, use_cache=False).logits[:, 5:].float()
         try:
             decoding = _Decoding(model, ids[:, :6].tolist(), pad=0, group=1, most=3)
@@ -341,14 +341,14 @@ def _sample_tokens(logits: Tensor, temperature: float, generator: torch.Generato
     return torch.searchsorted(cumulative, drawn).squeeze(1).clamp_(max=cumulative.shape[-1] - 1)
 
 
-def _cut_at_end(row: list[int], ends: Collection[int]) -> list[int]:
+def _truncate_at_end(row: list[int], ends: Collection[int]) -> list[int]:
     """Return the tokens up to the first of `ends`, inclusive."""
     first = next((at for at, token in enumerate(row) if token in ends), len(row))
     return row[: first + 1]
 
 
 def _head_of(head: torch.nn.Module) -> Callable[[Tensor], Tensor]:
-    """Return the output matrix in autocast's precision; it may be tied to the embedding table."""
+    """Return the output layer in autocast's precision; its matrix may be tied to the embeddings."""
     if type(head) is not torch.nn.Linear or head.bias is not None:
         return head  # with adapters
     device = head.weight.device.type

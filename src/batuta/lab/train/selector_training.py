@@ -42,7 +42,7 @@ def read_outcomes(history: Path | None, tasks: str | None, data: Path | None = N
     """Read the history that the command line names.
 
     Raises:
-        ConfigError: not exactly one of the two is given, or `tasks` is no recorded set.
+        ConfigError: not exactly one of `history` and `tasks` is given, or `tasks` is not recorded.
         SourceError: the file or the set cannot be read.
     """
     if (history is None) == (tasks is None):
@@ -75,7 +75,7 @@ def train_selector(
     known = history.drop_unscored()
     if len(known.questions) < 2 * FOLDS:
         raise SourceError(
-            f"{len(known.questions)} questions have a score; a selector needs far more"
+            f"only {len(known.questions)} questions have a score; a selector needs far more"
         )
     fold_n = random_folds(len(known.questions), np.random.Generator(np.random.PCG64(seed)))
     taught, held = (known.select(np.flatnonzero(part)) for part in (fold_n > 0, fold_n == 0))

@@ -55,13 +55,13 @@ class NetworkSettings(_Section):
     def _check_heads(self) -> Self:
         if self.heads % self.kv_heads or self.hidden % (2 * self.heads):
             raise ValueError(
-                "heads is to be a multiple of kv_heads, and hidden an even multiple of heads"
+                "heads must be a multiple of kv_heads, and hidden an even multiple of heads"
             )
         return self
 
 
 class LoraSettings(_Section):
-    """Low-rank adapters that are trained instead of all weights."""
+    """LoRA adapters, trained instead of all weights."""
 
     rank: PositiveInt = 16
     alpha: PositiveInt = 32
@@ -86,7 +86,7 @@ class PolicySettings(_Section):
 
 
 class CurriculumStage(_Section):
-    """A mix of tasks and the step from which it is asked."""
+    """A mix of tasks and the first step that uses it."""
 
     step: NonNegativeInt = 0
     tasks: Mix = Field(default={"rehearsal": 1.0}, min_length=1)
@@ -94,15 +94,14 @@ class CurriculumStage(_Section):
 
 
 class PoolSettings(_Section):
-    """The workers and how questions list them."""
+    """The workers, and which of them each question lists."""
 
     source: str = "rehearsal"
     """The pool as `batuta ask --pool` names it."""
     fewest: PositiveInt | None = None
-    """The fewest workers of the random part of the pool that each question lists; None: the whole
-    pool."""
+    """The smallest size of the random sub-pool that each question lists; None: the whole pool."""
     most: PositiveInt | None = None
-    """The most workers of that part; None: all of the pool."""
+    """The largest size of that sub-pool; None: the size of the pool."""
     whole: Share = 0.0
     """Share of questions that list the whole pool nevertheless."""
     permute: bool = False
@@ -125,7 +124,7 @@ class PoolSettings(_Section):
 
 
 class PromptSettings(_Section):
-    """These settings say what the policy's prompt shows; `PromptOptions` under the file's names."""
+    """The contents of the policy's prompt; `rendering` returns them as `PromptOptions`."""
 
     compact: bool = False
     descriptions: bool = False
@@ -152,7 +151,7 @@ class RewardSettings(_Section):
     wrong: float = 0.5
     right: float = 1.0
     cost: Literal["none", "tokens", "usd", "calls"] = "none"
-    """This is charged; only right answers are charged."""
+    """The kind of cost that is subtracted from the reward of right answers."""
     coefficient: NonNegativeFloat = 0.0
     """Reward lost for `unit` tokens, dollars or calls, up to `ceiling`."""
     unit: PositiveFloat = 1000.0
@@ -168,7 +167,7 @@ class RewardSettings(_Section):
     coefficient_later: NonNegativeFloat | None = None
     """`coefficient` in rounds after the first; None for the same."""
     executions: PositiveInt = 1
-    """How often a workflow is executed; its reward is the mean."""
+    """Executions of each workflow, whose reward is their mean."""
     judge: str | None = None
     """The worker of the pool that grades answers which no rule decides; None: these earn what wrong
     ones earn."""
@@ -176,7 +175,7 @@ class RewardSettings(_Section):
     @model_validator(mode="after")
     def _check_order(self) -> Self:
         if self.right <= max(self.wrong, self.malformed):
-            raise ValueError("right has to earn more than wrong and than malformed")
+            raise ValueError("right must be greater than wrong and malformed")
         return self
 
 
@@ -210,8 +209,8 @@ class OptimiserSettings(_Section):
     micro_batch: PositiveInt = 16
     """Completions of one forward pass on one device."""
     staleness: int = Field(default=0, ge=0, le=16)
-    """The most optimiser steps between writing a batch and learning from it: so many batches are
-    written ahead while workers answer. 0 waits for each batch (synchronous)."""
+    """The most optimiser steps between sampling a batch and learning from it; so many batches are
+    sampled ahead while workers answer. 0 waits for each batch (synchronous)."""
     learning_rate: LearningRate = 1e-6
     schedule: Literal[
         "constant",
@@ -229,9 +228,9 @@ class OptimiserSettings(_Section):
     clip: PositiveFloat = 0.2
     kl: NonNegativeFloat = 0.0
     scale: Literal["group", "batch", "none", "group-then-batch"] = "group"
-    """What advantages are divided by: the spread of rewards in their group (Conductor paper) or in
-    the whole batch. Once a cost is charged choose `batch`: otherwise a group that differs only in
-    cost weighs as much as one that differs in being right. `group-then-batch` switches at
+    """The divisor of advantages: the spread of rewards in their group (Conductor paper) or in the
+    whole batch. Once a cost is charged choose `batch`: otherwise a group that differs only in cost
+    weighs as much as one that differs in correctness. `group-then-batch` switches at
     `reward.from_step`; before it, rare successes on hard questions weigh more."""
     loss: Literal["grpo", "dapo", "dr_grpo", "bnpo", "cispo"] = "grpo"
     entropy: NonNegativeFloat = 0.0
@@ -244,8 +243,8 @@ class OptimiserSettings(_Section):
     completion: PositiveInt = 1024
     """The most tokens of a completion."""
     sampler: Literal["own", "transformers", "vllm-colocate", "vllm-server"] = "transformers"
-    """What samples completions; `own` reads a prompt once for all its completions (Qwen2 and
-    Llama)."""
+    """The engine that samples completions; `own` reads a prompt once for all its completions (Qwen2
+    and Llama)."""
     vllm_memory: float = Field(default=0.3, gt=0, le=1)
     """Share of a GPU's memory that a colocated vLLM takes."""
     vllm_sleep: bool = False
@@ -288,7 +287,7 @@ class WarmupSettings(_Section):
     """Share of the steps, the first ones, whose prompts disclose the whole workflow."""
     batch: PositiveInt = 48
     names: list[str] = []
-    """More worker names that it learns to write, for workers that may join later."""
+    """Further worker names that the policy learns to write, for workers that may join later."""
     learning_rate: LearningRate = 3e-3
     hints: Share = 0.5
     """Share of prompts that disclose facts of the random workflow."""
@@ -321,21 +320,21 @@ class RejectionSettings(_Section):
     """Rejection sampling between the SFT warm-up and reinforcement learning."""
 
     rounds: NonNegativeInt = 0
-    """How often it samples and fits; 0 skips this stage."""
+    """Rounds of sampling and fitting; 0 skips this stage."""
     random: NonNegativeInt = 1
-    """So many first rounds draw random workflows, like those that the policy of an SFT warm-up
-    writes, in a fifth of the time."""
+    """The number of initial rounds that draw random workflows, like those that the policy of an SFT
+    warm-up writes, in a fifth of the time."""
     questions: PositiveInt = 2000
     """Questions per round."""
     group: int = Field(default=16, ge=2)
     """Workflows sampled for each question; at least two, as one alone has no weight."""
     shorter: float = Field(default=1.0, ge=1)
-    """A right workflow's worth is divided by this factor for every call beyond the shortest right
+    """A right workflow's weight is divided by this factor for every call beyond the shortest right
     one of its question."""
     stand_ins: bool = False
     """Replace each worker that a workflow calls and its question does not list by a random listed
     one, before the workflow is run: a policy trained on the whole pool then keeps its workflows
-    while it learns who else can do their steps."""
+    while it learns which other workers can do their steps."""
     tasks: Mix = {}
     """Weight of each source; empty: the sources of the curriculum's first stage."""
     steps: PositiveInt = 250
@@ -345,14 +344,14 @@ class RejectionSettings(_Section):
 
 
 class EvaluationSettings(_Section):
-    """Evaluation during training, on questions kept back."""
+    """Evaluation during training, on held-out questions."""
 
     every: int = Field(default=0, ge=0)
-    """Steps between evaluations, beside one before the first step and one after the last; 0: no
+    """Steps between evaluations, besides one before the first step and one after the last; 0: no
     evaluation, and the last policy is the result."""
     questions: PositiveInt = 50
-    """Number of questions kept back: the training uses neither them nor questions that differ from
-    them only in case and punctuation."""
+    """The number of held-out questions: the training uses neither them nor questions that differ
+    from them only in case and punctuation."""
     tasks: Mix = {}
     """Weights of the sources, as in the curriculum; empty: the curriculum's own sources."""
     metric: Literal["right", "reward"] = "right"
@@ -360,7 +359,7 @@ class EvaluationSettings(_Section):
 
 
 class HubSettings(_Section):
-    """The place to which the trained policy is uploaded."""
+    """The hub repository to which the trained policy is uploaded."""
 
     repo: str = ""
     """OWNER/NAME of a model on the Hugging Face hub, with a token in HF_TOKEN; empty: no upload."""
@@ -369,13 +368,13 @@ class HubSettings(_Section):
 
 
 class LogSettings(_Section):
-    """These settings say what is recorded of a run."""
+    """The checkpoints and records of a run."""
 
     checkpoint_every: PositiveInt = 50
     """Steps between checkpoints of GRPO, SFT warm-up and distilling."""
     keep_checkpoints: NonNegativeInt = 2
     sample_every: PositiveInt = 10
-    """Steps between those whose workflows are sampled into samples.jsonl."""
+    """Steps between two samples of workflows in samples.jsonl."""
     to: list[Literal["tensorboard", "wandb"]] = []
     run_name: str = ""
     """Name of the run in Weights & Biases; empty for the training's name."""

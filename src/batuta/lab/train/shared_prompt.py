@@ -33,9 +33,9 @@ def completion_logprobs(
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Return log-probabilities (B, T) and entropies (B, T) of the completions' tokens, in nats.
 
-    Of (B, P + T) ids the prompts are padded on the left and the completions, T = `logits_to_keep`,
-    on the right; the mask is 1 where there is a token. Without `compute_entropy` the entropies are
-    None.
+    `input_ids` is (B, P + T): left-padded prompts, then right-padded completions (T =
+    `logits_to_keep`). The mask is 1 where there is a token. Without `compute_entropy` the entropies
+    are None.
     """
     # columns that are padding in every row are dropped
     padding = int(attention_mask.any(0).int().argmax())
@@ -73,11 +73,11 @@ def completion_logprobs(
         at[:, :most] = written
         logps_BT = logps_BT.index_add(0, rows, _scatter_values(at, chosen_N))
         if compute_entropy:
-            spread_N = -(logps_NV.exp() * logps_NV).sum(-1)
-            entropies_BT = entropies_BT.index_add(0, rows, _scatter_values(at, spread_N))
+            entropies_N = -(logps_NV.exp() * logps_NV).sum(-1)
+            entropies_BT = entropies_BT.index_add(0, rows, _scatter_values(at, entropies_N))
     return logps_BT, entropies_BT if compute_entropy else None
 
 
 def _scatter_values(at_BT: torch.Tensor, values_N: torch.Tensor) -> torch.Tensor:
-    """Return the values at the places where `at_BT` is true, 0 elsewhere."""
+    """Return the values at the positions where `at_BT` is true, 0 elsewhere."""
     return values_N.new_zeros(at_BT.shape).masked_scatter(at_BT, values_N)

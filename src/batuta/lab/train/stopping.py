@@ -1,4 +1,4 @@
-"""A training is stopped by a file in its folder: it ends after a step, with a checkpoint of it."""
+"""Stops a training after a step, with a checkpoint, if a stop file appears in its folder."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from batuta.lab.train.run_folder import STOP_FILE, STOPPED_FILE, RunFolder
 
 
 class TrainingStoppedError(BatutaError):
-    """Somebody has stopped the training; the sentence says what is kept and how to go on."""
+    """The training was stopped on request; the message says what is kept and how to resume."""
 
 
 @final
 class StopFileCallback(TrainerCallback):
-    """Ends the training, with a checkpoint, after the first step at whose end the file is there."""
+    """Ends the training, with a checkpoint, after the first step at whose end the file exists."""
 
     def __init__(self, trainer: Any, folder: RunFolder) -> None:
         self._trainer = trainer
@@ -25,7 +25,7 @@ class StopFileCallback(TrainerCallback):
         self._is_asked = False
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Forget an earlier stop: somebody has begun or resumed the training since."""
+        """Delete the files of an earlier stop, which this start or resumption supersedes."""
         if self._trainer.accelerator.is_main_process:
             for name in (STOP_FILE, STOPPED_FILE):
                 (self._folder.path / name).unlink(missing_ok=True)
@@ -33,23 +33,23 @@ class StopFileCallback(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """End all processes after the same step, as each may see the file at another time."""
         accelerator = self._trainer.accelerator
-        there = torch.tensor([float((self._folder.path / STOP_FILE).exists())])
-        if accelerator.reduce(there.to(accelerator.device), reduction="sum") > 0:
+        exists = torch.tensor([float((self._folder.path / STOP_FILE).exists())])
+        if accelerator.reduce(exists.to(accelerator.device), reduction="sum") > 0:
             self._is_asked = control.should_save = control.should_training_stop = True
 
     @property
     def has_stopped(self) -> bool:
-        """Whether the training has ended before its last step because somebody asked it to."""
+        """True if the training has ended before its last step because of the stop file."""
         return self._is_asked and self._trainer.state.global_step < self._trainer.state.max_steps
 
     def note_end(self) -> str:
-        """Write down that the training has stopped; return what is kept and how to go on."""
+        """Record that the training has stopped; return what is kept and how to resume."""
         accelerator, state = self._trainer.accelerator, self._trainer.state
         accelerator.wait_for_everyone()
         if accelerator.is_main_process:
             (self._folder.path / STOP_FILE).replace(self._folder.path / STOPPED_FILE)
         return (
-            f"stopped after {state.global_step} of {state.max_steps} steps, as was asked for: "
+            f"stopped after {state.global_step} of {state.max_steps} steps, as requested: "
             f"checkpoint-{state.global_step} and the policy so far are in {self._folder.path}; "
-            "go on with --resume"
+            "continue with --resume"
         )

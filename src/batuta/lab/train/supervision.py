@@ -1,7 +1,7 @@
 """Supervision of a training with a time limit: its clock, and the evaluations that choose a policy.
 
-The policy is judged on questions kept back, before reinforcement and during it, and the best one so
-far is always in the folder. One rule ends the training: no time is left for another step.
+The policy is evaluated on held-out questions, before reinforcement and during it, and the best one
+so far is always in the folder. The training ends when no time is left for another step.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class StageClock:
         self._before = self.used
 
     def left(self, share: float) -> float:
-        """Return the seconds until that share of the time is used; negative if it is."""
+        """Return the seconds until that share of the time is used; negative afterwards."""
         return self._before + share * (self._seconds - self._before) - self.used
 
     def until(self, end: float) -> Callable[[float], bool]:
-        """Return a function that tells whether a share of the time from now to `end` is over."""
+        """Return a function that is true once a share of the time from now to `end` has passed."""
         began, seconds = self.used, self.left(end)
         return lambda part: self.used - began >= part * seconds
 
@@ -74,7 +74,7 @@ class AutoReport:
 
     @property
     def best(self) -> dict[str, Any] | None:
-        """The judgement of the kept policy: the first with the greatest share right."""
+        """The judgement of the kept policy: the first with the highest accuracy."""
         return max(self.judgements, key=lambda line: line["right"] or 0.0, default=None)
 
 
@@ -120,12 +120,12 @@ class TimedSupervision(Supervision):
         control.should_training_stop |= over
 
     def _is_over(self) -> bool:
-        """Tell whether there is no time for another step and a last judgement."""
+        """Return True if there is no time for another step and a last judgement."""
         wanted = 1.5 * (self._slowest_step + self._slowest_judgement)
         return self._clock.left(END_REINFORCEMENT) < wanted
 
     def _judge(self, step: int) -> None:
-        """Judge the policy on the questions kept back, and keep it if it is the best so far."""
+        """Judge the policy on the held-out questions, and keep it if it is the best so far."""
         began, report = self._clock.used, self.report
         line = evaluate_policy(self._trainer, self._reward, self._episodes, step)
         self._judged_at = self._clock.used
@@ -139,6 +139,6 @@ class TimedSupervision(Supervision):
         report.usd += line["usd"]
         mark = ", the best so far" if better else ""
         right = "unknown" if line["right"] is None else f"{line['right']:.1%}"
-        self._on_progress(f"{stage}: {right} of {line['counted']} held-back questions right{mark}")
+        self._on_progress(f"{stage}: {right} of {line['counted']} held-out questions right{mark}")
         if better:
             self._keep()

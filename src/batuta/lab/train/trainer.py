@@ -1,4 +1,4 @@
-"""Makes TRL's trainer from the settings: its data set, options and callbacks."""
+"""Builds TRL's trainer from the settings: its data set, options and callbacks."""
 
 from __future__ import annotations
 
@@ -145,18 +145,18 @@ def make_dataset(settings: TrainSettings) -> Dataset:
             f"optimiser.questions = {o.questions} cannot be divided among {processes} processes"
             + (" in pairs of a first and a second round" if again else "")
         )
-    number, turn = [], []
+    numbers, rounds = [], []
     for step in range(o.steps):
         for at in range(first):
             episode = step * o.questions + at
             for which in (0, 1) if at < again else (0,):
-                number.append(episode)
-                turn.append(which)
+                numbers.append(episode)
+                rounds.append(which)
     prompts = [
         [{"role": "user", "content": "", "episode": episode, "round": which}]
-        for episode, which in zip(number, turn, strict=True)
+        for episode, which in zip(numbers, rounds, strict=True)
     ]
-    return Dataset.from_dict({"prompt": prompts, "episode": number})
+    return Dataset.from_dict({"prompt": prompts, "episode": numbers})
 
 
 def grpo_config(settings: TrainSettings, folder: RunFolder) -> GRPOConfig:

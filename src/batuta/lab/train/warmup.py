@@ -69,7 +69,7 @@ def warmup_texts(
     first_rounds: Sequence[tuple[Task, Pool, Round]],
     seed: int,
 ) -> Iterator[tuple[str, str]]:
-    """Yield prompts with drafts without end; each batch is of one kind.
+    """Yield endless pairs of prompt and draft; each batch is of one kind.
 
     The first batches are drills that disclose everything, until copying from the prompt is learned;
     without them a small network never attends to its prompt. Then all kinds are mixed.

@@ -1,7 +1,8 @@
-"""The embedded rehearsal: a small world that runs offline, computed and never pretended.
+"""The embedded rehearsal: a small simulated world that runs offline.
 
-Questions with known answers (`tasks`, `grade`), seven workers that compute and make errors at set
-rates (`pool`, `clients`), and a hand-written conductor (`HandWrittenClient`).
+It has questions with known answers (`draw_tasks`, `grade_answer`), seven workers that compute and
+make errors at set rates (`rehearsal_pool`, `rehearsal_clients`), and a hand-written conductor
+(`HandWrittenClient`).
 """
 
 from batuta.lab.worlds.client import OUT_OF_SCOPE_REPLY, RehearsalClient

@@ -1,4 +1,4 @@
-"""A worker of the rehearsal: a Client that reads its prompt and answers in words."""
+"""A simulated worker of the rehearsal, as a Client that parses its prompt and writes a reply."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ _FRAGMENT = re.compile(r"\S*\s*\S*\s*\S*\s*|\S+")
 
 @final
 class RehearsalClient:
-    """One worker; a program that computes, makes errors and writes down what it did."""
+    """One worker: a program that computes, makes errors and writes down its steps."""
 
     def __init__(self, profile: WorkerProfile, time_scale: float = 1.0) -> None:
-        """Take a part.
+        """Create the worker of that profile.
 
-        With a time scale of 1 it sleeps about a tenth of a second a reply, with 0 not at all.
+        With a time scale of 1 it sleeps about a tenth of a second per reply, with 0 not at all.
         """
         self._profile = profile
         self._time_scale = time_scale
@@ -49,7 +49,7 @@ class RehearsalClient:
         return f"RehearsalClient({self._profile.name!r})"
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """Return the reply; it depends on the request's text and seed and on nothing else."""
+        """Return the reply, which depends only on the request's text and seed."""
         reply = self.reply(request)
         pause = self._time_scale * self._profile.pace * (0.5 + reply.usage.total / 1000)
         if not listener.streaming:
@@ -62,7 +62,7 @@ class RehearsalClient:
         return reply
 
     def reply(self, request: Request) -> Reply:
-        """Return the same without time passing."""
+        """Return the reply without sleeping."""
         parsed = parse_prompt(request)
         problem = read_problem(parsed.question)
         if problem is None:
@@ -80,14 +80,14 @@ class RehearsalClient:
 
 
 def make_reply(request: Request, text: str, finish: Finish, *, price: Price, model: str) -> Reply:
-    """Return a simulated worker's reply, with the tokens and dollars that it counts as."""
+    """Return a simulated worker's reply with its usage and cost."""
     prompt = sum(count_tokens(message.text) for message in request.messages)
     usage = Usage(calls=1, input=prompt, output=count_tokens(text))
     return Reply(text=text, usage=usage, cost=usage_cost(usage, price), finish=finish, model=model)
 
 
 def model_name(profile: WorkerProfile) -> str:
-    """Return the model behind a worker, as it names itself."""
+    """Return the model name that a worker's replies report."""
     return f"rehearsal/{profile.name}"
 
 
@@ -191,7 +191,7 @@ def _has_working(prompt: ParsedPrompt) -> bool:
 
 
 def format_solution(work: WorkedSolution) -> str:
-    """Return a piece of work as a worker writes it down: a line a step, and the answer."""
+    """Return a solution as text: one line per step, and the answer."""
     lines = [
         f"Step {n}, {line.what}: {line.before} -> {line.after}{' (a guess)' if line.guess else ''}"
         for n, line in enumerate(work.lines, 1)

@@ -1,6 +1,6 @@
-"""Names and cards of pools whose workers a seed draws.
+"""Common parts of pools whose workers are drawn from a seed.
 
-A pool is called `WORLD[:SEED[:COUNT]]`.
+Such a pool is named `WORLD[:SEED[:COUNT]]`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import random
 DEFAULT_SEED, DEFAULT_COUNT = 1, 7
 MOST_WORKERS = 2000
 MOST_DIGITS = 18
-"""Most digits of a seed; Python reads no number of thousands of digits."""
+"""The most digits of a seed; Python does not parse numbers of thousands of digits."""
 CARD_QUESTIONS = 30
 """Questions of each family behind a card's figures."""
 CARD_SEED = 8_500_000
@@ -19,7 +19,7 @@ _ONSETS, _VOWELS = "bdfgklmnprstvz", "aeiou"
 
 
 def parse_drawn_source(source: str) -> tuple[int, int] | None:
-    """Return seed and number of workers, where not said 1 and 7; None: it says something else."""
+    """Return the seed and the number of workers, by default 1 and 7; None if malformed."""
     _, *parts = source.split(":")
     if len(parts) > 2 or not all(part.isdecimal() and part.isascii() for part in parts):  # noqa: PLR2004
         return None
@@ -30,10 +30,10 @@ def parse_drawn_source(source: str) -> tuple[int, int] | None:
 
 
 def draw_name(rng: random.Random) -> str:
-    """Return two syllables by chance, which say nothing."""
+    """Return a random name of two meaningless syllables."""
     return "".join(rng.choice(_ONSETS) + rng.choice(_VOWELS) for _ in range(2))
 
 
 def mean_share(outcomes: list[bool] | list[float]) -> float:
-    """Return the share of what is true, or the mean of shares."""
+    """Return the proportion of true outcomes, or the mean of proportions."""
     return sum(outcomes) / len(outcomes)

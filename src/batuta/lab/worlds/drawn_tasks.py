@@ -15,12 +15,12 @@ TEST_SEED = 7_000_000
 CALIBRATION_SEED = 8_000_000
 """Added to the seed of calibration questions."""
 OVERDRAW_FACTOR = 2
-"""Times as many questions are drawn as are wanted, for some come twice."""
+"""Questions drawn per question wanted, as some are drawn twice."""
 _LEVELS_PATTERN = re.compile(r"([1-6])-([1-6])")
 
 
 class DrawTasks(Protocol):
-    """Fresh questions of a world, the same on every machine."""
+    """Draws fresh questions of a world, the same on every machine."""
 
     def __call__(
         self,
@@ -31,38 +31,38 @@ class DrawTasks(Protocol):
         held_out: bool = False,
         difficulty: int | None = None,
     ) -> Sequence[Task]:
-        """Return questions of a family; None: of those for training in turn.
+        """Return questions of a family; None: of the training families in turn.
 
-        They are the same for the same seed. `held_out` words them as training never does, and a
-        difficulty is 1 to 6, drawn where none is given.
+        Equal seeds give equal questions. With `held_out` their wordings are never used in training.
+        `difficulty` is 1 to 6; None draws it.
         """
         ...
 
 
 class DrawnTasks:
-    """Fresh questions with computed answers; what a source of tasks must do is in `config`."""
+    """A source of fresh questions with computed answers (`batuta.lab.task_sources.TaskSource`)."""
 
     name: str
     families: Sequence[str]
-    """Families that can be measured on."""
+    """Families for evaluation."""
     trainable: Sequence[str]
-    """Families that can be trained on."""
+    """Families for training."""
     level_example: str
-    """How a family of some difficulties is written, for the error message."""
+    """An example of a family with difficulties, for the error message."""
     draw: DrawTasks
-    """The world's own."""
+    """The world's function that draws questions."""
 
     def _calibration_family(self, family: str | None) -> str | None:
-        """Return the family of calibration questions, where one is asked for; None: all."""
+        """Return the family of calibration questions for an evaluated family; None: all."""
         return family
 
     def draw_test(
         self, parts: Sequence[str], limit: int, calibration: int, seed: int
     ) -> tuple[tuple[Task, ...], tuple[Task, ...]]:
-        """Return questions that training never draws, and others, none of them twice.
+        """Return test questions, never drawn for training, and calibration questions, all distinct.
 
-        `parts` are a family, and `held-out` for the wordings kept from training; either may lack.
-        There are at most `limit` of the first and `calibration` of the others.
+        `parts` are a family, and `held-out` for wordings that training never uses; both are
+        optional. There are at most `limit` test and `calibration` calibration questions.
 
         Raises:
             ConfigError: there is no such family.

@@ -1,7 +1,7 @@
-"""Workers of world 1 that a seed draws: its seven workers' traits, each by chance.
+"""Workers of world 1 drawn from a seed: each trait independently from world 1's seven workers.
 
-design/0017-drawn-workers.md says from what and why. World 1's rules and tables stay as they are:
-these are other workers in it, and each has a card of what was measured.
+design/0017-drawn-workers.md explains the design. World 1's rules and tables stay as they are: these
+are additional workers in it, and each has a card with measured skills.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def drawn_pool(seed: int = DEFAULT_SEED, count: int = DEFAULT_COUNT) -> Pool:
 def drawn_clients(
     seed: int = DEFAULT_SEED, count: int = DEFAULT_COUNT, time_scale: float = 0.0
 ) -> Mapping[WorkerId, Client]:
-    """Return a client for each of them."""
+    """Return a client for each worker of `drawn_pool`."""
     return {
         WorkerId(profile.name): RehearsalClient(profile, time_scale)
         for profile in draw_profiles(seed, count)
@@ -100,18 +100,18 @@ def draw_profiles(seed: int, count: int) -> tuple[WorkerProfile, ...]:
 
 
 def _measure_worker(profile: WorkerProfile) -> Worker:
-    """Return the worker with its card: shares right of questions that were really asked."""
+    """Return the worker with its card: its accuracy on questions that it was actually asked."""
     skills = tuple(
         Skill(
             family=family,
-            share=mean_share([_answers_rightly(profile, task) for task in _card_tasks(family)]),
+            share=mean_share([_answers_correctly(profile, task) for task in _card_tasks(family)]),
             questions=CARD_QUESTIONS,
         )
         for family in _FAMILIES
     )
     mixture = [_card_tasks(_FAMILIES[n % len(_FAMILIES)])[n] for n in range(CARD_QUESTIONS)]
-    checks = mean_share([_mends_rightly(profile, task) for task in mixture])
-    plans = mean_share([_plans_rightly(profile, task) for task in mixture])
+    checks = mean_share([_repairs_correctly(profile, task) for task in mixture])
+    plans = mean_share([_plans_correctly(profile, task) for task in mixture])
     knows = mean_share(
         [fact for task in _card_tasks(FACTS_FAMILY.name) for fact in _check_facts(profile, task)]
     )
@@ -135,7 +135,7 @@ def _card_tasks(family: str) -> tuple[Task, ...]:
 def _ask_worker(
     profile: WorkerProfile, task: Task, instruction: str | None = None, working: str = ""
 ) -> str:
-    """Return the worker's reply to a question, or to a subtask with somebody's working in sight."""
+    """Return the worker's reply to a question, or to a subtask that shows a solution."""
     prompt = ParsedPrompt(
         question=task.question,
         instruction=instruction,
@@ -148,23 +148,22 @@ def _ask_worker(
 
 
 def _read_task(task: Task) -> Problem:
-    """Return the problem that the question states; questions of cards are of this world."""
     problem = read_problem(task.question)
     if problem is None:
         raise ValueError(f"no question of the rehearsal: {task.question}")
     return problem
 
 
-def _answers_rightly(profile: WorkerProfile, task: Task) -> bool:
+def _answers_correctly(profile: WorkerProfile, task: Task) -> bool:
     return grade_answer(task, _ask_worker(profile, task)).score == 1
 
 
-def _plans_rightly(profile: WorkerProfile, task: Task) -> bool:
+def _plans_correctly(profile: WorkerProfile, task: Task) -> bool:
     return parse_reply(_ask_worker(profile, task, "Plan the steps.")).plan == _read_task(task).ops
 
 
 def _check_facts(profile: WorkerProfile, task: Task) -> list[bool]:
-    """Return for each fact that the question needs whether the worker states it, and truly."""
+    """Return, for each fact that the question needs, whether the worker states it correctly."""
     stated = parse_reply(_ask_worker(profile, task, "Look up the facts.")).facts
     value: StepValue | None = _read_task(task).start
     found: list[bool] = []
@@ -175,8 +174,8 @@ def _check_facts(profile: WorkerProfile, task: Task) -> list[bool]:
     return found
 
 
-def _mends_rightly(profile: WorkerProfile, task: Task) -> bool:
-    """Tell whether the right answer comes out, shown a right or a wrong working by a coin."""
+def _repairs_correctly(profile: WorkerProfile, task: Task) -> bool:
+    """Return whether the answer is right, given a correct or incorrect solution at random."""
     coin, at, pick, *_ = uniform_numbers("world 1 card", task.question)
     right = coin < 0.5  # noqa: PLR2004 - a coin
     working = work_out(_read_task(task)) if right else work_out_wrongly(_read_task(task), at, pick)
@@ -185,9 +184,9 @@ def _mends_rightly(profile: WorkerProfile, task: Task) -> bool:
 
 
 def work_out(problem: Problem, wrong_at: int | None = None, pick: float = 0.0) -> WorkedSolution:
-    """Return the steps of a problem, one of them misread.
+    """Solve the problem step by step, misreading step `wrong_at`.
 
-    Its value is None where it cannot go on.
+    The value is None if a step cannot be applied.
     """
     value: StepValue = problem.start
     lines: list[WorkedStep] = []
@@ -203,10 +202,10 @@ def work_out(problem: Problem, wrong_at: int | None = None, pick: float = 0.0) -
 
 
 def work_out_wrongly(problem: Problem, at: float, pick: float) -> WorkedSolution:
-    """Return a working of which one step is wrong, and with it the answer.
+    """Return a solution with one wrong step and therefore a wrong answer.
 
-    `at` in [0, 1) chooses the step, or the next one where that leads to no wrong answer; `pick` in
-    [0, 1) is how it goes wrong.
+    `at` in [0, 1) chooses the step, or the next one that leads to a wrong answer; `pick` in [0, 1)
+    chooses the error.
     """
     truth = solve_problem(problem)
     steps = len(problem.ops)

@@ -1,6 +1,6 @@
 """The families of questions: arithmetic, dates and units, facts, lists and texts.
 
-Held out are chains of facts that end in arithmetic.
+Chains of facts that end in arithmetic are the held-out family.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ CALCULATIONS = tuple(kind.name for kind in _ARITHMETIC_STEPS)
 """The kinds of arithmetic steps."""
 
 LARGEST_NUMBER = 100_000
-"""Number that one can follow."""
+"""The largest intermediate number in a question."""
 
 
 def _draw_arithmetic(rng: Random, difficulty: int) -> Problem | None:
@@ -51,7 +51,7 @@ def _draw_arithmetic(rng: Random, difficulty: int) -> Problem | None:
 
 
 def keep_if_bounded(problem: Problem) -> Problem | None:
-    """Return the problem if every number on its way is of a size that one can follow."""
+    """Return the problem if no intermediate number exceeds `LARGEST_NUMBER`, else None."""
     for length in range(1, len(problem.ops) + 1):
         value = solve_problem(Problem(problem.family, problem.start, problem.ops[:length]))
         if not isinstance(value, int | str) or (
@@ -83,11 +83,11 @@ UNIT_FACTORS = {
     "kilograms": 1000,
     "tonnes": 1_000_000,
 }
-"""How many of its base unit (minutes, metres, grams) one of each is."""
+"""The number of base units (minutes, metres, grams) in each unit."""
 
 
 def _convert_units(*units: str) -> Transform:
-    """Return the step that says a quantity with one of these units in their base unit."""
+    """Return the step that converts a quantity in one of these units to its base unit."""
 
     def convert(value: str, _: int) -> StepValue:
         number, unit = value.split()
@@ -153,7 +153,7 @@ UNIT_LADDERS = (
     ("metres", ("kilometres",), ("kilometres more", "metres more", "metres less", "legs")),
     ("grams", ("kilograms", "tonnes"), ("kilograms more", "grams more", "grams less", "legs")),
 )
-"""A base unit, the units that questions start from, and the steps on what it counts."""
+"""A base unit, the units that questions start from, and the steps on its amounts."""
 
 
 def _draw_calendar(rng: Random, difficulty: int) -> Problem:
@@ -324,7 +324,7 @@ _CONSONANTS = "bcdfghjklmnpqrstvwxyz"
 
 
 def _change_words(change: Callable[[list[str]], Iterable[str]]) -> Transform:
-    """Return a step that changes the words of a text."""
+    """Return a step that applies `change` to the words of a text."""
     return lambda text, _: " ".join(change(text.split()))
 
 

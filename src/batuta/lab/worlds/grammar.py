@@ -1,4 +1,4 @@
-"""Wordings: a problem to a question and back. Each family has styles, the last two held out."""
+"""Renders problems as questions and parses them; each family's last two styles are held out."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HELD_OUT_STYLES = 2
 
 
 class StepLayout(StrEnum):
-    """How the steps of a question are strung together."""
+    """The way in which the steps of a question are joined."""
 
     SENTENCES = "sentences"
     THEN = "then"
@@ -37,7 +37,7 @@ class StepLayout(StrEnum):
 
 
 class HopNesting(StrEnum):
-    """How hops between facts are said inside the start of a question."""
+    """The way in which hops between facts are worded inside the start of a question."""
 
     OF = "of"
     """The mayor of the home town of Ada Brenn."""
@@ -61,9 +61,9 @@ class QuestionFamily:
 
     name: str
     skill: str
-    """The skill that most of its steps want."""
+    """The skill that most of its steps need."""
     draw: Callable[[Random, int], Problem | None]
-    """A problem of that difficulty; None: draw again."""
+    """Returns a problem of that difficulty, or None to draw again."""
     read_start: Callable[[str], StepValue | None]
     grader: Callable[[Problem, StepValue], str]
     """The name of the grader that fits the answer."""
@@ -83,7 +83,7 @@ def _read_styles(family: str) -> tuple[QuestionStyle, ...]:
 
 
 def register_family(family: QuestionFamily) -> QuestionFamily:
-    """Make a family known to `read` and `tasks`."""
+    """Register the family, to be read and drawn."""
     _FAMILIES[family.name] = family
     return family
 
@@ -96,7 +96,7 @@ def question_families() -> Mapping[str, QuestionFamily]:
 def render_question(problem: Problem, style: int, wording: Sequence[int] = ()) -> str:
     """Return the question in that style.
 
-    `wording` is the number of each step's phrase; without it they are the canonical ones.
+    `wording` is the index of each step's phrase; without it the canonical phrases are used.
     """
     chosen = _FAMILIES[problem.family].styles[style]
     start, phrased = format_value(problem.start), 0
@@ -112,7 +112,7 @@ def render_question(problem: Problem, style: int, wording: Sequence[int] = ()) -
 
 @lru_cache(maxsize=65_536)
 def read_problem(text: str) -> Problem | None:
-    """Return the problem that the question states, in any wording; None: not of this world."""
+    """Return the problem that the question states; None if it is not of this world."""
     spoken = text.strip()
     for family in _FAMILIES.values():
         for style, pattern in _style_patterns(family.name):
@@ -141,7 +141,7 @@ def _template_pattern(template: str) -> str:
 def _build_problem(
     family: QuestionFamily, style: QuestionStyle, found: re.Match[str]
 ) -> Problem | None:
-    """Return the problem behind a match; None if a part of it means nothing."""
+    """Return the problem of a match; None if a part of it cannot be read."""
     groups = found.groupdict()
     hops: tuple[ProblemStep, ...] | None = ()
     start: StepValue | None = None

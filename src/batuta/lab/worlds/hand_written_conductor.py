@@ -1,7 +1,7 @@
 """A hand-written conductor, as a model: it reads the conductor's prompt and writes the lists.
 
-It is no policy that was trained: its rules are the ones below. Being a Client, it goes through the
-same prompt, parser and engine as every other conductor.
+It is not a trained policy but follows the fixed rules below. As a Client, it goes through the same
+prompt, parser and engine as every other conductor.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from batuta.usage import usage_cost
 PRICE = Price(input=Decimal("0.02"), output=Decimal("0.08"))
 """Dollars per million tokens of the hand-written conductor: nearly nothing."""
 CONDUCTOR_WORKER = Worker(id=WorkerId("hand-written"), model="hand-written", price=PRICE)
-"""The hand-written conductor's model, for whoever reserves what a call of it may cost."""
+"""The hand-written conductor's model, from whose price the cost of a call is reserved."""
 
 SOLVE = "Solve the question step by step and give the final answer."
 PLAN = "Plan the solution: list the steps in order. Do not solve it."
@@ -73,7 +73,7 @@ class ConductorPrompt:
 
 @dataclass(frozen=True, slots=True)
 class DraftedStep:
-    """A step to be written: who, what, and what it reads."""
+    """A step to be written: its worker, subtask and access list."""
 
     worker: int
     subtask: str
@@ -88,7 +88,7 @@ _TURN = re.compile(r"(?:^|\n\n)User: ")
 
 
 def read_prompt(text: str) -> ConductorPrompt:
-    """Return the prompt, taken apart."""
+    """Parse the conductor's prompt."""
     fixed, _, asked = text.partition(f"\n\n{QUESTION_HEADING}\n")
     workers = fixed.partition(f"\n\n{WORKERS_HEADING}\n")[2].partition("\n\n")[0]
     question, _, previous = asked.partition(f"\n\n{PREVIOUS_HEADING}\n")
@@ -174,7 +174,7 @@ _EASY, _MEDIUM = 2, 4
 
 
 def _steps_without_facts(prompt: ConductorPrompt, problem: Problem) -> tuple[DraftedStep, ...]:
-    """Return one solver if easy, a check by another if medium, a plan and a judge too if hard."""
+    """Solve if easy; plan, solve, repair if medium; plan, solve twice, compare if hard."""
     skill = question_families()[problem.family].skill
     best = _rank_for_problem(prompt, problem)
     first, second = best[0], best[min(1, len(best) - 1)]
@@ -199,7 +199,7 @@ def _steps_without_facts(prompt: ConductorPrompt, problem: Problem) -> tuple[Dra
 
 
 def _steps_with_facts(prompt: ConductorPrompt, problem: Problem) -> tuple[DraftedStep, ...]:
-    """Return steps in which those who know look up at once, one solves and one checks."""
+    """Return steps in which knowing workers look up facts, one worker solves and one checks."""
     knowing = rank_workers(prompt, "facts")
     if problem.difficulty == 1 or len(knowing) == 1:
         return (DraftedStep(knowing[0], SOLVE),)
@@ -258,7 +258,7 @@ class HandWrittenClient:
     """The hand-written conductor's model."""
 
     def __init__(self, time_scale: float = 1.0) -> None:
-        """Learn how fast time goes; 0: no time passes."""
+        """Create the client; `time_scale` scales its delay, 0 for none."""
         self._time_scale = time_scale
 
     def __repr__(self) -> str:
@@ -279,7 +279,7 @@ class HandWrittenClient:
         return reply
 
     def reply(self, request: Request) -> Reply:
-        """Return the same without time passing."""
+        """Return the reply without sleeping."""
         prompt = "\n\n".join(message.text for message in request.messages)
         text = write_draft(read_prompt(prompt))
         usage = Usage(calls=1, input=count_tokens(prompt), output=count_tokens(text))

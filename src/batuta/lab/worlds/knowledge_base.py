@@ -15,9 +15,9 @@ class Relation:
 
     name: str
     subject: str
-    """The kind of thing it is asked of."""
+    """The kind of thing that it maps from."""
     object: str
-    """The kind of thing it gives."""
+    """The kind of thing that it maps to."""
 
 
 Fact = str | int
@@ -74,7 +74,7 @@ def _generate_facts() -> Mapping[tuple[str, str], Fact]:
 
 
 FACTS: Mapping[tuple[str, str], Fact] = _generate_facts()
-"""(relation, subject) to object: the whole truth."""
+"""The object of each (relation, subject): all true facts."""
 
 
 def relations_of(kind: str) -> tuple[Relation, ...]:

@@ -40,9 +40,9 @@ def rehearsal_pool(world: str = "") -> Pool:
 
 
 def rehearsal_clients(time_scale: float = 1.0, world: str = "") -> Mapping[WorkerId, Client]:
-    """Return a client for each of them.
+    """Return a client for each worker of `rehearsal_pool`.
 
-    With a time scale of 0 no time passes.
+    With a time scale of 0 they do not sleep.
 
     Raises:
         KeyError: there is no such world.
@@ -54,5 +54,5 @@ def rehearsal_clients(time_scale: float = 1.0, world: str = "") -> Mapping[Worke
 
 
 def shipped_policy_folder() -> Path:
-    """Return the folder of the shipped conductor, which learned on this orchestra."""
+    """Return the folder of the shipped conductor, which was trained on this pool."""
     return Path(__file__).parent / "policy"

@@ -1,4 +1,4 @@
-"""A problem: a start and a chain of elementary steps, each of a kind that is really computed."""
+"""Problems: a start value and a chain of elementary steps, each of which is computed."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ StepValue = int | str | tuple[int, ...] | date
 """The value that one step passes to the next."""
 
 WORDINGS_PER_KIND = 5
-"""Wordings of a kind of step: four to train on and, the last, one that is held out."""
+"""Wordings of a kind of step: four for training, and a last one that is held out."""
 
 StepArguments = tuple[int, ...]
 
 Transform = Callable[[Any, int], StepValue]
-"""The computation of a kind of step: of the value so far, and of its number or 0."""
+"""Computes a kind of step from the value so far and the step's number (0 if it has none)."""
 
 MONTHS = (
     "January", "February", "March", "April", "May", "June", "July", "August", "September",
@@ -40,7 +40,7 @@ class ProblemStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepKind:
-    """A kind of elementary step: what it is called and what it computes."""
+    """A kind of elementary step: its wordings and its computation."""
 
     name: str
     skill: str
@@ -72,7 +72,7 @@ class Problem:
 
     @property
     def difficulty(self) -> int:
-        """How many elementary steps it takes."""
+        """The number of elementary steps."""
         return len(self.ops)
 
 
@@ -118,7 +118,7 @@ def read_step(text: str) -> ProblemStep | None:
 
 
 def apply_step(op: ProblemStep, value: StepValue) -> StepValue | None:
-    """Return the step's result; None if it cannot be done to such a value."""
+    """Return the step's result; None if it cannot be applied to the value."""
     kind = _KINDS[op.kind]
     if not isinstance(value, kind.takes):
         return None
@@ -129,7 +129,7 @@ def apply_step(op: ProblemStep, value: StepValue) -> StepValue | None:
 
 
 def solve_problem(problem: Problem) -> StepValue | None:
-    """Return the truth."""
+    """Return the correct answer; None if a step cannot be applied."""
     value: StepValue | None = problem.start
     for op in problem.ops:
         value = None if value is None else apply_step(op, value)
@@ -151,7 +151,7 @@ def misread_step(op: ProblemStep, value: StepValue, pick: float) -> StepValue | 
 
 
 def perturb_value(value: StepValue, pick: float) -> StepValue:
-    """Return the value, slightly wrong."""
+    """Return a slightly wrong value."""
     if isinstance(value, int):
         return value + (-10, -2, -1, 1, 2, 10)[int(pick * 6)]
     if isinstance(value, tuple):
@@ -175,7 +175,7 @@ def _perturb_text(text: str, pick: float) -> str:
 
 
 def format_value(value: StepValue) -> str:
-    """Return the value in words, such that `read_value(show(value)) == value`."""
+    """Return the value as text, such that `read_value(format_value(value)) == value`."""
     if isinstance(value, tuple):
         return f"[{', '.join(map(str, value))}]"
     if isinstance(value, date):
@@ -184,7 +184,7 @@ def format_value(value: StepValue) -> str:
 
 
 def read_value(text: str) -> StepValue:
-    """Return the value that the words mean; anything else is text."""
+    """Return the value of the text; text in no known form is returned as it is."""
     if _WHOLE.fullmatch(text):
         return int(text)
     if text.startswith("["):
@@ -198,7 +198,7 @@ def read_value(text: str) -> StepValue:
 
 
 def is_thing(text: object) -> bool:
-    """Return True if the chronicle knows that name."""
+    """Return True if the knowledge base has that name."""
     return text in KINDS_OF
 
 
@@ -217,9 +217,9 @@ class StepRule:
 def register_steps(
     skill: str, takes: type, *rules: StepRule, final: Collection[str] = ()
 ) -> tuple[StepKind, ...]:
-    """Make kinds of steps known that want a skill, on values of one type, and return them.
+    """Register kinds of steps of one skill, on values of type `takes`, and return them.
 
-    Nothing follows those of these names that are final.
+    No step may follow a kind whose name is in `final`.
     """
     kinds = tuple(
         StepKind(

@@ -1,4 +1,4 @@
-"""The seven workers, of whom `world1.toml` says what each is good at and what it costs."""
+"""The workers of world 1; `world1.toml` has their skills and prices."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from batuta.language.instructions import InstructionKind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerProfile:
-    """A worker's character. Skills are the chance to get one elementary step right."""
+    """A worker's traits. A skill is the probability of doing one elementary step correctly."""
 
     name: str
     description: str
-    """The honest line that a conductor is shown."""
+    """The description in a conductor's prompt."""
     skill: Mapping[str, float]
     knows: float
-    """Share of the chronicle's facts that it knows."""
+    """Share of the knowledge base's facts that it knows."""
     planning: float
-    """Chance that a plan of three steps has no error in it."""
+    """Probability that a plan of three steps has no error."""
     checking: float
-    """Chance to see through an own misunderstanding once another result is on the table."""
+    """Probability of noticing its own misunderstanding when it reads another result."""
     care: float
-    """0: every page read distracts; 1: none does. Also the chance to notice a wrong plan."""
+    """0: all text that it reads distracts it; 1: none does. Also for noticing a wrong plan."""
     span: int
-    """Steps that it keeps in its head without a plan."""
+    """Steps that it can do without a plan before errors increase."""
     price: Price
     pace: float
     """Seconds that a reply takes at time scale 1."""
     strength: float
-    """Measured share of right answers, alone, over all families."""
+    """Measured accuracy alone, over all families."""
     refuses: Mapping[InstructionKind, float] = field(default_factory=dict[InstructionKind, float])
-    """How often it does not understand such an instruction."""
+    """Probability of not understanding an instruction, by kind."""
     helpful: bool = True
-    """Solves what it does not understand; False: says so."""
+    """If it does not understand the instruction: True solves the question, False says so."""
     candid: bool = True
-    """Marks a guess as a guess."""
+    """True if it marks its guesses."""
     invents: float = 0.0
-    """Chance that it makes up a fact it does not know when it looks facts up."""
+    """Probability of inventing a fact that it does not know when it looks facts up."""
     opening: str = "Let me work through it."
 
 
@@ -60,9 +60,9 @@ def _read_profile(name: str, traits: Mapping[str, Any]) -> WorkerProfile:
 _JOINING = "celesta"
 _WORKERS = {name: _read_profile(name, traits) for name, traits in WORDS["workers"].items()}
 PROFILES = tuple(profile for name, profile in _WORKERS.items() if name != _JOINING)
-"""All of them, in the order of the shipped pool."""
+"""The seven workers of the shipped pool, in its order."""
 SHIFTED_PROFILES = tuple(
     replace(profile, **WORDS["degraded"].get(name, {})) for name, profile in _WORKERS.items()
 )
-"""The same world after a change: one worker has degraded, which its description and its believed
-strength do not say, and another has joined."""
+"""The same world after a change: one worker has degraded, which its description and its strength do
+not show, and another has joined."""

@@ -1,4 +1,4 @@
-"""Takes a worker's prompt apart, with the replies of others that stand in it."""
+"""Parses a worker's prompt and the other workers' replies in it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from batuta.language.prompt import LAST_STEP
 
 @dataclass(frozen=True, slots=True)
 class StepClaim:
-    """A step that somebody says came out so."""
+    """The result that a reply claims for a step."""
 
     after: str
     guess: bool
@@ -21,26 +21,26 @@ class StepClaim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedReply:
-    """A reply of another worker, as far as it can be understood."""
+    """The parts of another worker's reply that can be parsed."""
 
     steps: dict[tuple[str, str], StepClaim]
-    """(what was done, to what value) to what came out."""
+    """The claimed result by step phrase and value before the step."""
     facts: dict[tuple[str, str], str]
-    """(relation, subject) to object."""
+    """The stated object by relation and subject."""
     plan: tuple[ProblemStep, ...] | None
     answer: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedPrompt:
-    """A prompt, understood."""
+    """A parsed prompt."""
 
     question: str
     instruction: str | None
     """None: a bare question."""
     replies: tuple[ParsedReply, ...]
     is_last_step: bool
-    """Whether the reply goes to the user."""
+    """True if the reply goes to the user."""
     read_chars: int
     """Characters of other workers' text."""
     text: str
@@ -90,7 +90,7 @@ def _unescape_tags(text: str) -> str:
 
 @lru_cache(maxsize=16_384)
 def parse_reply(text: str) -> ParsedReply:
-    """Parse a reply line by line; what is not understood is passed over."""
+    """Parse a reply line by line; lines in no known form are skipped."""
     steps = {
         (what, before): StepClaim(after, bool(guess))
         for what, before, after, guess in _STEP.findall(text)

@@ -1,4 +1,4 @@
-"""Chance that is the same on every machine: uniform numbers from digests, never `hash()`."""
+"""Random numbers that are the same on every machine, from digests instead of `hash()`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SCALE = 1 / 2**32
 
 
 def hash_parts(*parts: object) -> bytes:
-    """Return sixty-four bytes that depend on every part and on nothing else."""
+    """Return 64 bytes that depend on every part and on nothing else."""
     return blake2b("\x1f".join(map(str, parts)).encode("utf-8", "replace")).digest()
 
 

@@ -32,9 +32,9 @@ def rehearsal_config(
     """Return the embedded rehearsal: simulated workers, offline.
 
     Args:
-        conductor: its name; None: the trained one that is shipped, and of drawn workers the best.
-        time_scale: how slow the workers are; None: 1.
-        world: one of `WORLD_PROFILES`, or `SEED[:COUNT]` for workers that a seed draws.
+        conductor: its name; None: the shipped trained one, or `best` for drawn workers.
+        time_scale: the factor of the workers' delays; None: 1.
+        world: one of `WORLD_PROFILES`, or `SEED[:COUNT]` for workers drawn from a seed.
 
     Raises:
         ConfigError: no such conductor, or no such world.
@@ -68,10 +68,10 @@ def rehearsal_config(
 def drawn_config(
     source: str, conductor: str | None = None, time_scale: float | None = None
 ) -> LoadedConfig:
-    """Draw simulated workers by the seed that the source names, of world 2 or of the rehearsal.
+    """Draw simulated workers of world 2 or the rehearsal from the seed that the source names.
 
     Raises:
-        ConfigError: no such conductor, or the source says something else.
+        ConfigError: no such conductor, or the source is malformed.
     """
     world = source.partition(":")[0]
     drawn = parse_drawn_source(source)
@@ -82,13 +82,13 @@ def drawn_config(
         )
     seed, count = drawn
     pool, worker_clients = _draw_workers(world, seed, count, time_scale)
-    cast = ConductorOpener(pool=pool, clients=worker_clients)
+    opener = ConductorOpener(pool=pool, clients=worker_clients)
     named = "world 2" if world == WORLD2_POOL else "the rehearsal"
     return LoadedConfig(
         source=f"{named}, {count} simulated workers of seed {seed}",
         pool=pool,
         clients=worker_clients,
-        conductor=cast.named(conductor or "best"),
+        conductor=opener.named(conductor or "best"),
         limits=Limits(),
         simulated=True,
         examples=_example_questions() if world == REHEARSAL_POOL else (),
@@ -116,7 +116,7 @@ REHEARSAL = PoolPlugin(open=_open_rehearsal, find=_find_world)
 WORLD2 = PoolPlugin(open=drawn_config, find=lambda _: None)
 
 _NAMES_OF_POOLS = {WORLD2_POOL: "world2, ", REHEARSAL_POOL: "rehearsal, rehearsal:shifted, "}
-"""Names of each world's pools beside those that a seed draws."""
+"""Names of each world's pools besides those drawn from a seed, for the error message."""
 
 
 def _draw_workers(

@@ -23,7 +23,7 @@ class RehearsalTasks(DrawnTasks):
     draw = staticmethod(draw_tasks)
 
     def _calibration_family(self, family: str | None) -> str | None:
-        """Return one that is for training; all of those in place of the family that is held out."""
+        """Return the family if it is for training; None (all of those) for the held-out one."""
         return family if family in TRAINING_FAMILIES else None
 
     def grade_answer(self, task: Task, answer: str) -> Grade:
@@ -31,7 +31,7 @@ class RehearsalTasks(DrawnTasks):
         return grade_answer(task, answer)
 
     def solve_question(self, text: str, task_id: TaskId) -> Task | None:
-        """Return the question with its computed answer; None: it is not of this world."""
+        """Return the question with its computed answer; None if it is not of this world."""
         problem = read_problem(text)
         value = None if problem is None else solve_problem(problem)
         if problem is None or value is None:
@@ -46,5 +46,5 @@ class RehearsalTasks(DrawnTasks):
         )
 
     def hand_written_conductor(self) -> Conductor:
-        """Return a conductor made for its workers by hand."""
+        """Return the hand-written conductor for the rehearsal's workers."""
         return LLMConductor(name="rehearsal/hand-written", client=HandWrittenClient(0))

@@ -37,7 +37,7 @@ def draw_tasks(
     held_out: bool = False,
     difficulty: int | None = None,
 ) -> tuple[Task, ...]:
-    """Return fresh questions as `DrawTasks` says; the held-out ones are the same problems."""
+    """Return fresh questions as `DrawTasks` says; held-out ones only differ in wording."""
     names = TRAINING_FAMILIES if family is None else (family,)
     return tuple(
         _draw_task(

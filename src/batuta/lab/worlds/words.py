@@ -1,6 +1,6 @@
 """The words of world 1: its things, the wordings of its steps and questions, and its workers.
 
-`world1.toml` has them; what they mean is computed by the families' modules.
+`world1.toml` has them; the other modules compute their meaning.
 """
 
 from __future__ import annotations

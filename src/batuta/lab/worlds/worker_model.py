@@ -1,9 +1,9 @@
-"""How a worker thinks: it reads, computes step by step, and makes errors at set rates.
+"""The model of a simulated worker: it reads, computes step by step, and makes errors at set rates.
 
-Two kinds of errors. A *misunderstanding* depends on the worker, the question and the step, and on
-nothing else: the same worker makes it again, also when it verifies itself. A *random error*
-depends on the whole prompt and the seed. No branch here compares anything with the truth of the
-question: a verifier compares its own result with the one that it reads.
+There are two kinds of errors. A *misunderstanding* depends on the worker, the question and the
+step, and on nothing else: the same worker makes it again, also when it verifies itself. A *random
+error* depends on the whole prompt and the seed. No branch here compares anything with the truth of
+the question: a verifier compares its own result with the one that it reads.
 """
 
 from __future__ import annotations
@@ -34,28 +34,28 @@ from batuta.language.instructions import InstructionKind
 SYSTEMATIC_ERROR_SHARE = 0.88
 """Share of a worker's errors that are misunderstandings; the rest are random errors."""
 ERROR_PER_EXTRA_STEP = 0.085
-"""Added errors a step for every step beyond the span, without a plan."""
+"""Error rate that each step beyond the span adds to every step, without a plan (the load)."""
 LOAD_LEFT_WITH_PLAN = 0.3
-"""Share of that load that is left with a plan."""
+"""Factor of the load with a plan."""
 OVERPLANNING_RATES = (0.36, 0.26, 0.12)
-"""Chance that a planner makes more of a question of one, two or three steps than there is."""
+"""Probability that a plan for a question of one, two or three steps has a step too many."""
 DISTRACTION_RATE = 0.03
-"""Added random errors a step for every thousand characters of others' text, for no care at all."""
+"""Random error rate per step and thousand characters of others' text, for a care of 0."""
 LOAD_LEFT_ON_RETRY = 0.3
-"""Share of that load that is left when a worker thinks again about one step in dispute."""
+"""Factor of the load when a worker reconsiders one disputed step."""
 MAX_LOAD_TO_RETRY = 0.12
-"""Load of a step above which a worker cannot tell any more who is right, and lets stand what it
+"""Load of a step above which a worker cannot decide who is right, and accepts the result that it
 reads."""
 FALSE_BELIEF_SHARE = 0.02
 """Share of a worker's beliefs about facts that are false."""
 SKIM_RATE = 0.25
-"""Chance that a careless verifier passes over a difference."""
+"""Probability that a verifier with a care of 0 overlooks a difference."""
 ERROR_SHARE_IN_SHOWN_STEPS = 0.15
-"""Share of the usual misunderstandings that is left in steps that a checker has seen done, once it
-has left the working that it reads."""
+"""Factor of the rate of misunderstandings in steps that a checker has seen done, once it has
+departed from the solution that it reads."""
 STUBBORN_SHARE = 0.4
-"""Share of the misunderstandings that it does not see through in which a worker insists on its own
-result; in the others it lets stand what it reads."""
+"""Share of a worker's unnoticed misunderstandings in which it insists on its own result; in the
+others it accepts the result that it reads."""
 
 
 class WorkedStep(NamedTuple):
@@ -68,12 +68,12 @@ class WorkedStep(NamedTuple):
 
 
 class WorkedSolution(NamedTuple):
-    """A piece of work: its lines and the value at the end; None: stuck."""
+    """A solution: its lines, and the final value or None if the worker got stuck."""
 
     lines: tuple[WorkedStep, ...]
     value: StepValue | None
     corrected_steps: int
-    """Steps where it left the working that it read."""
+    """Steps in which the worker departed from the solution that it read."""
 
 
 class SimulatedStepResult(NamedTuple):
@@ -95,7 +95,7 @@ def believed_fact(worker: str, knows: float, relation: str, subject: str) -> str
 
 @lru_cache(maxsize=65_536)
 def _systematic_error_numbers(worker: str, question: str) -> tuple[float, ...]:
-    """Return the rolls behind a worker's misunderstandings of a question."""
+    """Return the random numbers behind a worker's misunderstandings of a question."""
     return uniform_numbers("misunderstanding", worker, question)
 
 
@@ -106,7 +106,7 @@ def _error_bias(worker: str, kind: str) -> float:
 
 
 class WorkerModel:
-    """One worker at work on one prompt."""
+    """Simulates one worker on one prompt."""
 
     __slots__ = (
         "_distraction",
@@ -151,25 +151,25 @@ class WorkerModel:
         return tuple(ops)
 
     def look_up(self) -> tuple[tuple[str, str, str], ...]:
-        """Return (relation, subject, object) that may help: what it believes, along the chain."""
+        """Return the facts that it believes along the chain, as (relation, subject, object)."""
         found: list[tuple[str, str, str]] = []
-        places: list[str] = [str(self.problem.start)]
+        subjects: list[str] = [str(self.problem.start)]
         for op in self.problem.ops:
             if op.kind not in RELATIONS:
                 break
-            onward: list[str] = []
-            sure = True
-            for place in places:
-                known = self._recall_fact(op.kind, place)
-                sure = sure and known is not None
+            objects: list[str] = []
+            all_known = True
+            for subject in subjects:
+                known = self._recall_fact(op.kind, subject)
+                all_known = all_known and known is not None
                 if known is not None:
-                    found.append((op.kind, place, str(known)))
-                    onward.append(str(known))
-            places = onward if sure else _things_of_kind(RELATIONS[op.kind].object)
+                    found.append((op.kind, subject, str(known)))
+                    objects.append(str(known))
+            subjects = objects if all_known else _things_of_kind(RELATIONS[op.kind].object)
         return tuple(dict.fromkeys(found))
 
     def _recall_fact(self, relation: str, subject: str) -> str | int | None:
-        """Return the worker's belief, else what it reads of the fact, else perhaps an invention."""
+        """Return the worker's belief, else the fact that it reads, else perhaps an invention."""
         own = believed_fact(self.profile.name, self.profile.knows, relation, subject)
         facts = (sheet.facts.get((relation, subject)) for sheet in self.prompt.replies)
         if own is None:
@@ -202,7 +202,7 @@ class WorkerModel:
         return WorkedSolution(tuple(lines), value, corrected)
 
     def _choose_steps(self) -> tuple[ProblemStep, ...]:
-        """Return the steps to go through: the plan's, if one can be read, else its own reading."""
+        """Return the steps to go through: those of the last plan that it reads, else its own."""
         plans = [sheet.plan for sheet in self.prompt.replies if sheet.plan is not None]
         if not plans:
             return self.problem.ops
@@ -215,7 +215,7 @@ class WorkerModel:
         return plan
 
     def _shown_steps(self, mode: InstructionKind) -> Collection[str]:
-        """Return the steps, in words, that the visible workings do."""
+        """Return the phrases of the steps in the solutions that it reads."""
         if mode in (InstructionKind.SOLVE, InstructionKind.SECOND):
             return ()
         return {what for sheet in self.prompt.replies for what, _ in sheet.steps}
@@ -257,7 +257,7 @@ class WorkerModel:
     def _follow_relation(
         self, index: int, op: ProblemStep, value: StepValue
     ) -> SimulatedStepResult:
-        """Return a hop: what it believes and what it reads are weighed; else it guesses."""
+        """Return the result of a hop: a vote of its belief and the facts it reads, else a guess."""
         subject = str(value)
         if RELATIONS[op.kind].subject != KINDS_OF.get(subject):
             return SimulatedStepResult(None, guess=False)
@@ -273,7 +273,7 @@ class WorkerModel:
                 fact = claim.after
             if fact is not None:
                 votes[fact] += 1
-                load = 0.0  # it stands there, and need not be kept in the head
+                load = 0.0  # a fact that it reads adds no load
         if not votes:
             pick = uniform_number("guess", self.profile.name, op.kind, subject)
             return SimulatedStepResult(mistaken_fact(op.kind, subject, pick), guess=True)
@@ -293,7 +293,7 @@ class WorkerModel:
         *,
         mode: InstructionKind,
     ) -> tuple[SimulatedStepResult, bool]:
-        """Own result against the results that are read; and whether the reading was left."""
+        """Return the choice between its own result and those it reads, and whether it departs."""
         if mode in (InstructionKind.SOLVE, InstructionKind.SECOND):
             return own, False
         claims = self._claimed_results(op, value, mode)
@@ -325,9 +325,9 @@ class WorkerModel:
     def _think_again(
         self, index: int, op: ProblemStep, value: StepValue, own: SimulatedStepResult
     ) -> SimulatedStepResult | None:
-        """Return the step once more, slowly: no random error, perhaps better understood.
+        """Reconsider the step: without random errors, and perhaps without the misunderstanding.
 
-        None means that it is unsure.
+        Return None if the worker is unsure.
         """
         if op.kind in RELATIONS:
             return own
@@ -343,7 +343,7 @@ class WorkerModel:
 
 @lru_cache(maxsize=16)
 def _things_of_kind(kind: str) -> list[str]:
-    """Return every thing of that kind about which something can be asked."""
+    """Return every thing of that kind, if the kind has relations."""
     if not relations_of(kind):
         return []
     return [thing for thing, of in KINDS_OF.items() if of == kind]

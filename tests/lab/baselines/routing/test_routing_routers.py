@@ -182,7 +182,7 @@ class TestAvengers:
         history = made(10)
         costs = history.usd_qm.copy()
         costs[:, 1] = np.nan
-        with pytest.raises(ConfigError, match="does not know what every worker costs"):
+        with pytest.raises(ConfigError, match="lacks the cost of some workers"):
             avengers.fit_avengers(replace(history, usd_qm=costs), alpha=0.5, features=CHEAP)
 
     def test_alpha_is_a_share(self):

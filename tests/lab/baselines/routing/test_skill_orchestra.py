@@ -213,7 +213,7 @@ class TestRun:
     async def test_a_pool_without_the_orchestrator_is_refused(self):
         _, context, solver = self.solver(lambda who, _: who)
         smaller = replace(context, pool=Pool(context.pool.workers[:2]))
-        with pytest.raises(ConfigError, match="eve for skills"):
+        with pytest.raises(ConfigError, match="needs eve, which is not in the pool"):
             await solver.answer(Question.of("Which city?"), smaller, 0)
 
 

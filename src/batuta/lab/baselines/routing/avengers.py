@@ -38,7 +38,9 @@ def fit_avengers(
     clusters: int = CLUSTERS,
     features: Features | None = None,
 ) -> Router:
-    """Fit the router; `alpha` is the weight of accuracy against cost, `clusters` their most.
+    """Fit the router; `alpha` is the weight of accuracy against cost.
+
+    There are at most `clusters` clusters.
 
     Raises:
         ConfigError: alpha is not in [0, 1], or a cost is needed and unknown.
@@ -67,7 +69,7 @@ def fit_avengers(
 def _cluster_costs(history: History, labels_q: Indices, clusters: int) -> Floats:
     inside_cq = (labels_q == np.arange(clusters)[:, None]).astype(np.float64)
     if not (inside_cq @ ~np.isnan(history.usd_qm) > 0).all():
-        raise ConfigError("the history does not know what every worker costs: leave alpha at 1")
+        raise ConfigError("the history lacks the cost of some workers: leave alpha at 1")
     return cluster_means(history.usd_qm, labels_q, clusters)
 
 

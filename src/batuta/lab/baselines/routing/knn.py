@@ -1,4 +1,4 @@
-"""k nearest questions with a guard, which leaves the best worker only for good reason.
+"""k nearest questions with a guard, which leaves the best worker only on strong evidence.
 
 Li, "Rethinking Predictive Modeling for LLM Routing: When Simple kNN Beats Complex Learned Routers"
 (arXiv 2505.12601): a worker's mean credit on the k training questions most similar to a new one
@@ -7,8 +7,8 @@ strongest.
 
 Deviations
 - The guard is ours. Without it kNN takes the highest of m noisy means, and is below the best single
-  worker if the text tells little. Here a worker is a candidate only if its paired advantage over
-  the best single worker on the same k questions is `confidence` standard errors above 0; the
+  worker if the text is uninformative. Here a worker is a candidate only if its paired advantage
+  over the best single worker on the same k questions is `confidence` standard errors above 0; the
   candidate with the greatest advantage is chosen.
 - The embedding is `HashedNgrams`, not a pretrained sentence encoder.
 """

@@ -14,17 +14,13 @@ Deviations
   and models have trained vectors, where the paper embeds their descriptions.
 - The classes are the history's families.
 - The paper's rounding has no gradient, so its map would never be trained. Here the number is a
-choice
-  like the others, 1 + binomial(5, sigmoid(f)), whose probability is in the loss; the most probable
-  number is floor(6 sigmoid(f)) + 1.
+  choice like the others, 1 + binomial(5, sigmoid(f)), whose probability is in the loss; the most
+  probable number is floor(6 sigmoid(f)) + 1.
 - Training executes nothing but reads a history, which has the utility of single agents. That of
-several
-  is SIMULATED: solved if more than half of their models solved the question alone, and half solved
-      if
-  exactly half did. A history really covers only `CollaborationMode.IO`.
+  several is SIMULATED: solved if more than half of their models solved the question alone, and half
+  solved if exactly half did. A history really covers only `CollaborationMode.IO`.
 - Over a pool of recorded answers only `CollaborationMode.IO` with one agent is run, as nothing else
-was
-  recorded; over other pools the workflows are real, and cut to the allowed steps.
+  was recorded; over other pools the workflows are real, and truncated to the allowed steps.
 - Each choice is the most probable one; `sample_choices` draws as the paper does, where the
   probabilities, from cosines at these temperatures, differ little.
 """
@@ -221,7 +217,7 @@ class SystemModel(nn.Module):
         self,
         points_bd: torch.Tensor,
         modes: Sequence[CollaborationMode],
-        there_m: torch.Tensor,
+        present_m: torch.Tensor,
         random: torch.Generator | None,
     ) -> SystemChoices:
         """Make the four choices for each question.
@@ -229,7 +225,7 @@ class SystemModel(nn.Module):
         Args:
             points_bd: the questions' embeddings.
             modes: the modes to choose from.
-            there_m: the mask of models to choose from.
+            present_m: the mask of models to choose from.
             random: draws the choices and the latent; None takes the most probable choices and the
                 latent's mean.
         """
@@ -247,19 +243,19 @@ class SystemModel(nn.Module):
         agents_b = further_b.masked_fill(alone_b, 0) + 1
         log_p_b = log_p_b + number_log_p * ~alone_b
         context, chosen = points_bd @ self.role_map + mode_vectors[modes_b], []
-        for place in range(int(agents_b.max())):
+        for position in range(int(agents_b.max())):
             role_b, role_log_p = _choose_option(
                 _log_probabilities(context, roles, ROLE_TEMPERATURE), random
             )
-            takes_part_b = place < agents_b
+            takes_part_b = position < agents_b
             context = context + roles[role_b] * takes_part_b[:, None]
             log_p_b = log_p_b + role_log_p * takes_part_b
             chosen.append(role_b)
         wanted = points_bd @ self.model_map + context
-        model_log_p = _log_probabilities(wanted, _normalize_rows(self.models), 1.0, there_m)
+        model_log_p = _log_probabilities(wanted, _normalize_rows(self.models), 1.0, present_m)
         drawn = [_choose_option(model_log_p, random) for _ in chosen]
-        for place, (_, drawn_log_p) in enumerate(drawn):
-            log_p_b = log_p_b + drawn_log_p * (place < agents_b)
+        for position, (_, drawn_log_p) in enumerate(drawn):
+            log_p_b = log_p_b + drawn_log_p * (position < agents_b)
         return SystemChoices(
             classes_bt=classes_bt,
             variational=variational,
@@ -340,8 +336,8 @@ class MasRouter:
         """Plan the chosen mode, agents and models; accept the answer in a later round."""
         if context.previous:
             return AcceptedAnswer()
-        there_m = torch.tensor([worker in context.pool for worker in self.workers])
-        if not there_m.any():
+        present_m = torch.tensor([worker in context.pool for worker in self.workers])
+        if not present_m.any():
             return MalformedPlan(
                 draft=Draft(), reason=f"{self.name} was fitted on none of the pool's workers"
             )
@@ -354,7 +350,7 @@ class MasRouter:
             random = torch.Generator().manual_seed(seed)
         with torch.no_grad():
             points_1d = torch.from_numpy(self.embed([context.question.text]))
-            found = self.model(points_1d, modes, there_m, random)
+            found = self.model(points_1d, modes, present_m, random)
         agents = [
             RoleAgent(int(role), self.workers[int(model)])
             for role, model in zip(found.roles_ba[0], found.models_ba[0], strict=True)

@@ -2,7 +2,7 @@
 
 Every router should beat it; RouteLLM (arXiv 2406.18665, section 5) and LLMRouterBench (arXiv
 2601.07206) compare with it. The choice depends on the run's seed and on the question, so a run can
-be repeated. Of a history it uses only the workers.
+be repeated. It uses only the workers of a history.
 """
 
 from __future__ import annotations

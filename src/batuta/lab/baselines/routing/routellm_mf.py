@@ -10,8 +10,7 @@ Deviations
 - There may be any number of workers: every pair with a winner is trained on. The worker with the
   highest score is called, which for two is the paper's threshold at 1/2.
 - The embedding is `HashedNgrams`, not text-embedding-3-small. The noise has the paper's size (0.1
-in
-  each dimension); steps and batch are ours.
+  in each dimension); steps and batch are ours.
 """
 
 # torch leaves most types unknown:

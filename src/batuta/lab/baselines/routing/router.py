@@ -1,7 +1,7 @@
 """The common part of text routers: a score for each worker, and one step for the highest.
 
-Every `fit_…` here takes the outcomes to fit to, the seed of all that it draws, and features of the
-questions that are not fitted yet; without questions it raises ConfigError.
+Every `fit_…` function of this package takes a history of outcomes, a seed, and features of the
+questions that are not fitted yet. It raises ConfigError if the history has no questions.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ class Router:
         """Plan one step; accept the answer in a later round."""
         if context.previous:
             return AcceptedAnswer()
-        places = [m for m, worker in enumerate(self.workers) if worker in context.pool]
-        if not places:
+        present = [m for m, worker in enumerate(self.workers) if worker in context.pool]
+        if not present:
             return MalformedPlan(
                 draft=Draft(), reason=f"{self.name} was fitted on none of the pool's workers"
             )
         scores_m = self.score(context.question.text)
-        best = max(places, key=lambda m: float(scores_m[m]))
+        best = max(present, key=lambda m: float(scores_m[m]))
         return Plan(Workflow((Step(subtask="", worker=self.workers[best]),)))
 
 

@@ -8,18 +8,16 @@ highest scores, -log softmax of its logit against those of the 3 lowest. The sam
 -log softmax of their cosines; 8 clusters by k-means. The model with the highest logit is called.
 
 Deviations
-- The encoder is a trained linear map of `HashedNgrams` to 768 dimensions, not mDeBERTaV3-base: this
-  is the largest one, since the paper's encoder has read text and ours has not. Its learning rate is
-  therefore 1e-3, not the 5e-5 of a pretrained network.
+- The encoder is a trained linear map of `HashedNgrams` to 768 dimensions, not mDeBERTaV3-base. This
+  is the largest deviation, as the paper's encoder is pretrained. The learning rate is therefore
+  1e-3, not the 5e-5 of a pretrained network.
 - A fifth of the questions is held out and evaluated every 50 steps; the best weights are used, as
-the
-  model overfits these features before 1,000 steps.
-- The clusters are those of the features, reduced by a truncated SVD, not of t-SNE's plane.
+  the model overfits these features before 1,000 steps.
+- The clusters are those of the features, reduced by a truncated SVD, not of a t-SNE projection.
 - As in the authors' training a negative with a score above 0.5 is left out, and so is a positive
   with a score of 0 or an unknown one. With fewer than 6 workers at most half are positives. Ties
   are broken at random, as our scores are often just 0 or 1.
-- A question without another one of its cluster, or without enough of others, in the batch is
-skipped.
+- A question is skipped if the batch has no other question of its cluster, or too few of others.
 """
 
 # torch leaves most types unknown:
@@ -142,10 +140,10 @@ def sample_sample_loss(
     same_bb = labels_b[:, None] == labels_b
     random_bb = torch.rand(same_bb.shape, generator=random)
     others_bb = same_bb & ~torch.eye(len(labels_b), dtype=torch.bool)
-    there = others_bb.any(dim=1) & ((~same_bb).sum(dim=1) >= FAR_QUESTIONS)
-    if not there.any():
+    has_both = others_bb.any(dim=1) & ((~same_bb).sum(dim=1) >= FAR_QUESTIONS)
+    if not has_both.any():
         return cosines_bb.new_zeros(())
     near = random_bb.masked_fill(~others_bb, -1).argmax(dim=1, keepdim=True)
     far = random_bb.masked_fill(same_bb, -1).topk(FAR_QUESTIONS, dim=1).indices
     against = cosines_bb.gather(1, torch.cat([near, far], dim=1))
-    return -functional.log_softmax(against[there], dim=1)[:, 0].mean()
+    return -functional.log_softmax(against[has_both], dim=1)[:, 0].mean()

@@ -23,14 +23,14 @@ from batuta.lab.baselines.routing.skill_orchestra import (
 from batuta.lab.learners.history import History
 
 Ask = Callable[[str], Awaitable[str]]
-"""Asks the orchestrating model, and returns its reply; empty if there is none."""
+"""Calls the orchestrating model and returns its reply, an empty string if there is none."""
 
 QUESTIONS = 100
 """The most questions that are labelled, at one call each; the authors take 40."""
 VALIDATED = 4
-"""Every so many questions one is kept for the choice of the depth."""
+"""One question in this many is held out for the choice of the depth."""
 SHOWN = 20
-"""The most questions that the model finds skills in."""
+"""The most questions shown to the model that names the skills."""
 MOST_SKILLS = 24
 ATTEMPTS = 3
 _SHOWN_CHARACTERS = 300
@@ -53,7 +53,7 @@ async def learn_handbook(
 ) -> Handbook:
     """Return the handbook: one call to find the skills, and one for each question labelled.
 
-    `ask` asks the orchestrating model; the seed is that of the questions shown and labelled.
+    `ask` calls the orchestrating model; `seed` draws the questions that are shown and labelled.
 
     Raises:
         ConfigError: the model names no skill.
@@ -63,12 +63,12 @@ async def learn_handbook(
     chosen = known.select(np.asarray(order[:QUESTIONS], int))
     skills = await _discover_skills(chosen, ask)
     demands = await _label_questions(chosen.questions, skills, ask, concurrency)
-    is_kept_q = np.arange(len(demands)) % VALIDATED == VALIDATED - 1
-    counted = count_outcomes(chosen, skills, demands, ~is_kept_q)
+    is_held_q = np.arange(len(demands)) % VALIDATED == VALIDATED - 1
+    counted = count_outcomes(chosen, skills, demands, ~is_held_q)
     depth = max(
         (0, 1, 2),
         key=lambda depth: (
-            _routed_credit(chosen, replace(counted, depth=depth), demands, is_kept_q),
+            _routed_credit(chosen, replace(counted, depth=depth), demands, is_held_q),
             -depth,
         ),
     )
@@ -88,7 +88,7 @@ async def _discover_skills(history: History, ask: Ask) -> tuple[RoutingSkill, ..
 
 
 def _choose_shown(history: History) -> list[int]:
-    """Return questions on which workers differ, as far as there are; they tell skills apart."""
+    """Return the questions on which workers differ most, which distinguish skills best."""
     scores_qm = history.scores_qm
     spread_q = np.nanmax(scores_qm, axis=1) - np.nanmin(scores_qm, axis=1)
     return np.argsort(-spread_q, kind="stable")[:SHOWN].tolist()
@@ -104,7 +104,7 @@ def _describe_question(history: History, q: int) -> str:
 
 
 def read_skills(reply: str) -> tuple[RoutingSkill, ...]:
-    """Return the skills that a reply names, by their categories; none if it cannot be read."""
+    """Return the skills that a reply names; an empty tuple if it cannot be read."""
     found: dict[str, RoutingSkill] = {}
     for category in read_rows(reply, "categories"):
         for row in map(as_object, as_array(category.get("skills"))):
@@ -122,14 +122,14 @@ async def _label_questions(
     found: list[Mapping[str, float]] = [{} for _ in questions]
     limiter = anyio.CapacityLimiter(concurrency)
 
-    async def label(place: int, question: str) -> None:
+    async def label(index: int, question: str) -> None:
         async with limiter:
             reply = await ask(demand_prompt(skills, question))
-        found[place] = read_demand(reply, skills, question)
+        found[index] = read_demand(reply, skills, question)
 
     async with anyio.create_task_group() as group:
-        for place, question in enumerate(questions):
-            group.start_soon(label, place, question)
+        for index, question in enumerate(questions):
+            group.start_soon(label, index, question)
     return found
 
 
@@ -165,11 +165,11 @@ def _routed_credit(
     history: History,
     handbook: Handbook,
     demands: Sequence[Mapping[str, float]],
-    kept_q: np.ndarray,
+    held_q: np.ndarray,
 ) -> float:
-    """Return the credit that the handbook's choices earn on the questions that were kept."""
+    """Return the credit that the handbook's choices earn on the held-out questions."""
     earned = (
         history.scores_qm[q, handbook.choose(demands[q], history.workers, price=0.0)]
-        for q in map(int, np.flatnonzero(kept_q))
+        for q in map(int, np.flatnonzero(held_q))
     )
     return float(np.nansum(np.fromiter(earned, float)))

@@ -6,16 +6,16 @@ names the skills that tell them apart, in categories. Each question is labelled 
 it needs, and every worker's successes and attempts are counted under them. For a new question the
 orchestrating model says which skills it needs and how much of each; a worker's score is the
 weighted mean of its competences, less `price` for each dollar that its calls cost under those
-skills. Of equal scores the one ahead in the skills' categories is chosen, then over all questions,
-then the cheaper. How fine the skills should be (all, categories only, none) is chosen on questions
-that were not counted. Where the model names no skill that is known, words that mark a skill do.
+skills. Ties are broken by the score in the skills' categories, then over all questions, then by
+cost. How fine the skills should be (all, categories only, none) is chosen on questions that were
+not counted. If the model names no known skill, skills are found by their indicator words.
 
 Deviations
 - Skills are not merged or split afterwards by asking the model again.
 - The questions counted are labelled as new ones are, without showing the model who was right, so
   that both kinds are labelled alike and the labels of the validation are honest.
-- Competence is the mean of Beta(1 + right, 1 + wrong); the code has the bare share, 0 if unseen.
-- The last tie is broken by the cost and not drawn by lot.
+- Competence is the mean of Beta(1 + right, 1 + wrong), not the proportion correct (0 if unseen).
+- The last tie is broken by cost and not at random.
 - One round with one worker: the turns of search and answer of the agentic part are left out.
 - The prompts are our own and name no benchmark.
 """
@@ -90,27 +90,27 @@ class RoutingSkill:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Handbook:
-    """The skills, and what every worker has shown and cost under each."""
+    """The skills, and each worker's results and cost under each."""
 
     workers: tuple[WorkerId, ...]
     skills: tuple[RoutingSkill, ...]
     right_km: Floats
     """Credit earned by each worker on the questions of each skill."""
     asked_km: Floats
-    """How many of them it was asked."""
+    """The number of these questions that each worker was asked."""
     usd_km: Floats
     """Dollars of a call; NaN if unknown."""
     right_m: Floats
     """Credit earned on all questions."""
     asked_m: Floats
     depth: int = 2
-    """How finely questions are told apart: 2 by skills, 1 by their categories, 0 not at all."""
+    """How finely questions are distinguished: 2 by skills, 1 by their categories, 0 not at all."""
 
     def choose(self, weights: Mapping[str, float], pool: Sequence[WorkerId], price: float) -> int:
         """Return the index of the worker for a question that needs these skills.
 
-        `weights` are how much of each skill, in shares of 1, empty if unknown; `price` is what a
-        dollar of its call takes from a worker's score.
+        `weights` are the shares of the skills, which sum to 1; empty if unknown. `price` is
+        subtracted from a worker's score for each dollar of its call.
         """
         overall_m = (self.right_m + 1) / (self.asked_m + 2)
         skill_m = self._weighted(weights) if self.depth > 1 and weights else overall_m
@@ -134,7 +134,7 @@ class Handbook:
         return self._shares(weights) @ rate_km
 
     def _cost(self, weights: Mapping[str, float]) -> Floats:
-        """Return the dollars of a call under these skills, where they are unknown under all."""
+        """Return the dollars of a call under these skills; under all skills where unknown."""
         known_km = ~np.isnan(self.usd_km)
         share_k = self._shares(weights) if weights else np.ones(len(self.skills))
         total_m = share_k @ known_km
@@ -158,7 +158,7 @@ def demand_prompt(skills: Sequence[RoutingSkill], question: str) -> str:
 def read_demand(reply: str, skills: Sequence[RoutingSkill], question: str) -> dict[str, float]:
     """Return the shares of the known skills that the reply names.
 
-    Where it names none, the skills whose words stand in the question; empty if there are none.
+    If it names none, return the skills whose indicators occur in the question, if any.
     """
     by_name = {_plain_name(name): skill.id for skill in skills for name in _names_of(skill)}
     found: dict[str, float] = {}
@@ -171,7 +171,7 @@ def read_demand(reply: str, skills: Sequence[RoutingSkill], question: str) -> di
 
 
 def read_rows(reply: str, field: str) -> Iterator[dict[str, Any]]:
-    """Yield the objects of that list of the first JSON object of a reply that has it."""
+    """Yield the objects in the list `field` of the first JSON object in a reply that has it."""
     decoder = json.JSONDecoder()
     for start, character in enumerate(reply):
         if character != "{":
@@ -219,20 +219,20 @@ def _to_shares(weights: Mapping[str, float]) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class SkillOrchestra:
-    """Asks which skills the question needs, and gives it to one worker."""
+    """Asks a model which skills the question needs, and gives the question to one worker."""
 
     handbook: Handbook
     orchestrator: WorkerId
-    """Says which skills are needed; its calls are counted as a conductor's."""
+    """The worker that names the needed skills; its calls count as a conductor's."""
     price: float = 0.0
-    """What a dollar of a call takes from a worker's score; 0 where only ties are broken by cost."""
+    """Subtracted from a worker's score per dollar of a call; with 0, cost only breaks ties."""
     name: str = NAME
     calls: int = 1
 
     async def answer(self, question: Question, context: SolverContext, seed: int) -> Run:
-        """Return the run of one worker, with what the choice took."""
+        """Return the run of one worker, including the calls that chose it."""
         if self.orchestrator not in context.pool:
-            raise ConfigError(f"{self.name} asks {self.orchestrator} for skills: it is not here")
+            raise ConfigError(f"{self.name} needs {self.orchestrator}, which is not in the pool")
         conductor = _SkillConductor(self, context.clients[self.orchestrator])
         return await run_conductor(
             question, conductor, context, seed, max_steps=self.calls, asks_anew=True
@@ -271,7 +271,7 @@ class _SkillConductor:
     async def _ask(
         self, text: str, context: PlanningContext, listener: CallListener
     ) -> Draft | MalformedPlan:
-        """Ask for the skills, or return why they are not known."""
+        """Ask for the skills; return a malformed plan with the reason if that fails."""
         request = Request(
             messages=(user_message(demand_prompt(self.method.handbook.skills, text)),),
             sampling=Sampling(

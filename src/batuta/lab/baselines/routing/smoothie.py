@@ -15,11 +15,10 @@ Deviations
   question, and Smoothie becomes a vote.
 - Every worker is called on every question, as in the paper's set-up, also in the global form.
 - A reply's extracted answer is embedded, not its whole text, and by `HashedNgrams`, not by
-  SentenceBERT. Central is not right: if one worker is far stronger than the others, their common
-  mistakes are central.
+  SentenceBERT. A central answer need not be correct: if one worker is far stronger than the
+  others, their common mistakes are central.
 - The least delta is chosen, which is the greatest theta and also orders estimates below 0. Ties go
-to
-  the first worker of the history.
+  to the first worker of the history.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ DistanceFunction = Callable[[Sequence[str | None]], Floats]
 
 
 def extract_final_answer(_: Question, reply: Reply) -> str | None:
-    """Return what the reply states as its answer, else its last line."""
+    """Return the answer that the reply states, else its last line."""
     return find_final_answer(reply.text)
 
 
@@ -95,16 +94,16 @@ class Smoothie:
         answers_m = [
             self.extract(question, replies[m]) if m in replies else None for m in range(self.calls)
         ]
-        there_m = np.isin(np.arange(self.calls), list(replies))
-        delta_m = self.estimate_question_deltas(question.text, answers_m, there_m)
+        present_m = np.isin(np.arange(self.calls), list(replies))
+        delta_m = self.estimate_question_deltas(question.text, answers_m, present_m)
         return with_final_reply(run, replies[min(sorted(replies), key=lambda m: delta_m[m])])
 
     def estimate_question_deltas(
-        self, text: str, answers_m: Sequence[str | None], there_m: Masks
+        self, text: str, answers_m: Sequence[str | None], present_m: Masks
     ) -> Floats:
         """Return the estimates for a question, given its answers and a mask of replies: (m,)."""
         sums_mm, counts_mm = self.neighbour_sums(text)
-        both_mm = there_m[:, None] & there_m
+        both_mm = present_m[:, None] & present_m
         own_mm = np.where(both_mm, self.distances(answers_m), 0)
         counts_mm = counts_mm + both_mm
         known_mm = counts_mm > 0
@@ -177,11 +176,11 @@ def _neighbour_sums(
 def _equality_distances(answers_m: Sequence[str | None]) -> Floats:
     """Return the distances of answers that are equal or not; a missing one equals no other."""
     codes: dict[str, int] = {}
-    places = [
+    numbers = [
         -1 - m if answer is None else codes.setdefault(normalize_answer(answer), len(codes))
         for m, answer in enumerate(answers_m)
     ]
-    codes_m = np.asarray(places)
+    codes_m = np.asarray(numbers)
     return np.where(codes_m[:, None] == codes_m, 0.0, _DIFFERENT_DISTANCE)
 
 
@@ -192,8 +191,8 @@ def _embedding_distances(answers: Sequence[Sequence[str | None]]) -> DistanceFun
     def distances(answers_m: Sequence[str | None]) -> Floats:
         points_md = embed([normalize_answer(answer or "") for answer in answers_m])
         cosines_mm = points_md @ points_md.T
-        there_m = np.asarray([answer is not None for answer in answers_m])
-        apart_mm = np.where(there_m[:, None] & there_m, 2 - 2 * cosines_mm, _DIFFERENT_DISTANCE)
+        present_m = np.asarray([answer is not None for answer in answers_m])
+        apart_mm = np.where(present_m[:, None] & present_m, 2 - 2 * cosines_mm, _DIFFERENT_DISTANCE)
         np.fill_diagonal(apart_mm, 0.0)
         return np.maximum(apart_mm, 0)
 

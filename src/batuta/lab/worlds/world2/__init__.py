@@ -1,7 +1,7 @@
 """World 2: simulated workers drawn from a distribution that was fixed before any training.
 
-design/0015-world-2.md says from what and why. `world2_pool` and `world2_clients` give the workers,
-`draw_world2_tasks` the questions.
+design/0015-world-2.md explains the distribution. `world2_pool` and `world2_clients` return the
+workers, `draw_world2_tasks` the questions.
 """
 
 from batuta.lab.worlds.world2.pools import world2_clients, world2_pool

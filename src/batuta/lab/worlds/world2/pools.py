@@ -1,4 +1,4 @@
-"""The pools of world 2: workers drawn by a seed, each with a card of what was measured."""
+"""The pools of world 2: workers drawn from a seed, each with a card of measured skills."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def world2_pool(seed: int = DEFAULT_SEED, count: int = DEFAULT_COUNT) -> Pool:
 def world2_clients(
     seed: int = DEFAULT_SEED, count: int = DEFAULT_COUNT
 ) -> Mapping[WorkerId, Client]:
-    """Return a client for each of them."""
+    """Return a client for each worker of `world2_pool`."""
     return {
         WorkerId(traits.name): World2Client(traits, worker_price(traits))
         for traits in draw_traits(seed, count)
@@ -48,7 +48,7 @@ def world2_clients(
 
 
 def worker_price(traits: WorkerTraits) -> Price:
-    """Return the dollars per million tokens, in cents."""
+    """Return the dollars per million tokens, rounded to cents."""
     return Price(
         input=Decimal(f"{max(0.01, traits.price * PRICE_SHARE_IN):.2f}"),
         output=Decimal(f"{max(0.01, traits.price):.2f}"),
@@ -56,20 +56,20 @@ def worker_price(traits: WorkerTraits) -> Price:
 
 
 def _measure_worker(traits: WorkerTraits) -> Worker:
-    """Return the worker with its card: shares right of questions that were really asked."""
+    """Return the worker with its card: its accuracy on questions that it was actually asked."""
     skills = tuple(
         Skill(
             family=family,
-            share=mean_share([_answers_rightly(traits, q) for q in _card_questions(family)]),
+            share=mean_share([_answers_correctly(traits, q) for q in _card_questions(family)]),
             questions=CARD_QUESTIONS,
         )
         for family in KINDS
     )
     settled = mean_share(
-        [_settles_rightly(traits, _card_questions(f)[n]) for f, n in _spread_over_families()]
+        [_settles_correctly(traits, _card_questions(f)[n]) for f, n in _spread_over_families()]
     )
     planned = mean_share(
-        [_plans_rightly(traits, _card_questions(f)[n]) for f, n in _spread_over_families()]
+        [_plans_correctly(traits, _card_questions(f)[n]) for f, n in _spread_over_families()]
     )
     return Worker(
         id=WorkerId(traits.name),
@@ -105,16 +105,16 @@ def _bare_worker(traits: WorkerTraits, question: World2Question) -> World2Worker
     return World2Worker(traits, question, prompt, seed=0)
 
 
-def _answers_rightly(traits: WorkerTraits, question: World2Question) -> bool:
+def _answers_correctly(traits: WorkerTraits, question: World2Question) -> bool:
     return _bare_worker(traits, question).find_answer() == question.answer
 
 
-def _plans_rightly(traits: WorkerTraits, question: World2Question) -> bool:
+def _plans_correctly(traits: WorkerTraits, question: World2Question) -> bool:
     return _bare_worker(traits, question).make_plan() == question.elements
 
 
-def _settles_rightly(traits: WorkerTraits, question: World2Question) -> bool:
-    """Tell whether the right answer comes out, shown a right or a wrong one by a coin."""
+def _settles_correctly(traits: WorkerTraits, question: World2Question) -> bool:
+    """Return whether it settles on the right answer, given a right or wrong one at random."""
     wrong = make_wrong_answer(question, uniform_number("world 2 card", question.text))
     shown = uniform_number("world 2 shown", question.text) < 0.5  # noqa: PLR2004 - a coin
     claim = question.answer if shown else wrong

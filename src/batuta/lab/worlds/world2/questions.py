@@ -40,7 +40,7 @@ MAX_LEVEL = 6
 Slots = Mapping[str, str]
 """The texts in the slots of a wording."""
 ReadSlots = Callable[[Slots], "tuple[tuple[str, ...], str] | None"]
-"""The elements of a question and its answer, from its slots; None: they mean nothing."""
+"""Returns a question's elements and answer from its slots; None if they cannot be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,29 +49,29 @@ class QuestionKind:
 
     name: str
     base: float
-    """How easy it is for an average worker, in probits at the middle level."""
+    """The ease for an average worker, in probits at the middle level."""
     grader: str
     draw: Callable[[Random, int], Slots]
     read: ReadSlots
     is_planned: bool = True
-    """Whether a plan helps."""
+    """True if a plan helps."""
     is_looked_up: bool = False
-    """Whether facts help."""
+    """True if facts help."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World2Question:
-    """A question of world 2, understood."""
+    """A parsed question of world 2."""
 
     kind: QuestionKind
     text: str
     elements: tuple[str, ...]
-    """The elements that have to be dealt with one after the other."""
+    """The parts of the question, to be processed in order."""
     answer: str
 
     @property
     def level(self) -> int:
-        """1 to 6."""
+        """The difficulty, 1 to 6."""
         extra = _EXTRA_ELEMENTS.get(self.kind.name, 0)
         return max(1, len(self.elements) - extra)
 
@@ -169,7 +169,7 @@ def _read_almanac(slots: Slots) -> tuple[tuple[str, ...], str] | None:
 
 
 def count_lighthouses(town: str) -> int:
-    """Return the fact that the almanac holds of a town."""
+    """Return the number of lighthouses that the almanac gives for a town."""
     return 1 + int(_LIGHTHOUSES * uniform_number("world 2 lighthouses", town))
 
 
@@ -289,7 +289,7 @@ HELD_OUT_KINDS = tuple(name for name in WORDINGS if name not in TRAINING_KINDS)
 
 @lru_cache(maxsize=65_536)
 def read_world2_question(text: str) -> World2Question | None:
-    """Return the question that a text states, in any of its wordings; None: not of this world."""
+    """Return the question that a text states; None if it is not of this world."""
     spoken = text.strip()
     for name, pattern in _wording_patterns():
         if (found := pattern.fullmatch(spoken)) is None:
@@ -314,7 +314,8 @@ def draw_world2_question(
 ) -> World2Question:
     """Return a fresh question, the same on every machine.
 
-    The key is seed and number: the same question in whatever wording. A level is 1 to 6.
+    `key` is (seed, number); equal keys give the same question in any wording. `level` is 1 to 6;
+    None draws it.
     """
     rng = seeded_generator("world 2 question", family, *key, level)
     worded = WORDINGS[family]
@@ -354,6 +355,6 @@ def _pick_offset(pick: float) -> int:
 
 
 def world2_task_id(question: World2Question) -> str:
-    """Return the same for the same text."""
+    """Return the task's id, which is the same for equal texts."""
     digest = hash_parts(question.text).hex()[:12]
     return f"world2-{question.kind.name}-{question.level}-{digest}"

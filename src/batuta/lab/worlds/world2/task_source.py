@@ -27,7 +27,7 @@ def draw_world2_tasks(
     held_out: bool = False,
     difficulty: int | None = None,
 ) -> tuple[Task, ...]:
-    """Return fresh tasks as `DrawTasks` says; the held-out ones are the same questions."""
+    """Return fresh tasks as `DrawTasks` says; held-out ones only differ in wording."""
     names = TRAINING_KINDS if family is None else (family,)
     return tuple(
         _draw_task(names[at % len(names)], (seed, at), held_out=held_out, level=difficulty)
@@ -60,9 +60,9 @@ class World2Tasks(DrawnTasks):
     """Each task names its grader."""
 
     def solve_question(self, text: str, task_id: TaskId) -> Task | None:
-        """Return None: its questions come from their seeds, not from their words."""
+        """Return None: this world's tasks are not recovered from their text."""
         return None
 
     def hand_written_conductor(self) -> Conductor:
-        """Raise ConfigError, as there is none."""
-        raise ConfigError("world2 has no conductor written by hand")
+        """Raise ConfigError, as this world has none."""
+        raise ConfigError("world2 has no hand-written conductor")

@@ -1,6 +1,6 @@
-"""A worker of world 2, drawn and not written, and what it says at work, with the truth at hand.
+"""A worker of world 2: its traits are drawn, and its replies are simulated from the correct answer.
 
-design/0015-world-2.md says what it is drawn from.
+design/0015-world-2.md explains the distribution.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ TASTE_SPREAD = 0.69
 LEVEL_SLOPE = 0.25
 MIDDLE_LEVEL = 3.5
 ITEM_SHARE, OWN_SHARE, FRESH_SHARE = 0.400, 0.355, 0.245
-"""Shares of the latent number's variance: the question's, the worker's with it, the moment's."""
+"""Shares of the latent variable's variance: of the question, of the worker on it, of the call."""
 TRAP_RATE, OWN_MISTAKE_RATE = 0.34, 0.56
-"""Shares of wrong answers: the question's trap, the worker's own mistake; the rest are new ones."""
+"""Shares of wrong answers: the question's trap, and the worker's own mistake; the rest are new."""
 TRUST_RANGE = (0.05, 0.40)
 DISCERNMENT_RANGE = (0.50, 0.90)
 PLANNING_MEAN, PLANNING_SPREAD = 0.9, 0.4
@@ -52,21 +52,21 @@ _TINY = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerTraits:
-    """The drawn traits of a worker; conductors never see them, only what its card measured."""
+    """The drawn traits of a worker; conductors see only its card, which was measured."""
 
     name: str
     ability: float
     """Over all families, in probits; 0 on average."""
     tastes: tuple[tuple[str, float], ...]
-    """Beyond that, by family."""
+    """Additional ability by family, in probits."""
     planning: float
-    """How often a plan is right, in probits."""
+    """The probability of a correct plan, in probits."""
     trust: float
-    """Chance to accept what is read without a look."""
+    """Probability of accepting an answer that it reads without checking it."""
     discernment: float
-    """Chance to settle on the right one of two answers."""
+    """Probability of choosing the right one of two answers."""
     price: float
-    """Dollars per million tokens out."""
+    """Dollars per million output tokens."""
 
     def skill(self, family: str) -> float:
         """Return the ability in that family, in probits, at the middle level."""
@@ -103,12 +103,12 @@ def draw_traits(seed: int, count: int) -> tuple[WorkerTraits, ...]:
 
 
 PLAN_GAIN = 0.125
-"""Probits a level beyond the first that a right plan gives its reader."""
+"""Probits, per level above the first, that reading a correct plan adds."""
 PLAN_LOSS = 0.6
-"""Probits that a wrong plan takes from a reader who does not notice."""
+"""Probits that reading a wrong plan subtracts if the worker does not notice."""
 PLAN_BY_ABILITY, PLAN_BY_LEVEL = 0.3, 0.15
 FACT_EASE = 0.5
-"""Probits by which a fact is easier to know than a question to answer."""
+"""Probits by which knowing a fact is easier than answering a question."""
 ALL_FACTS_GAIN, FALSE_FACT_LOSS, SOME_FACTS_GAIN = 1.2, 1.0, 0.2
 COIN = 0.5
 WORLD2_SCOPE_REPLY = (
@@ -121,7 +121,7 @@ _CHECKS = (InstructionKind.VERIFY, InstructionKind.REPAIR)
 
 
 class World2Worker:
-    """One worker with one prompt."""
+    """Simulates one worker on one prompt."""
 
     __slots__ = ("_prompt", "_question", "_seed", "_traits")
 
@@ -150,9 +150,9 @@ class World2Worker:
         return self._write_solution(read, alone=kind is InstructionKind.SECOND)
 
     def _asked_kind(self) -> InstructionKind:
-        """Return the kind of work it is asked for.
+        """Return the kind of work that the prompt asks for.
 
-        In the last step nobody only plans or looks up.
+        In the last step, planning and looking up facts become solving.
         """
         asked = self._prompt.instruction
         kind = InstructionKind.SOLVE if asked is None else classify_instruction(asked)
@@ -267,7 +267,7 @@ class World2Worker:
         return f"Verdict: wrong. I find this: {working}.\nAnswer: {settled}"
 
     def settle_on(self, claim: str) -> str:
-        """Return which it ends with, another's answer or its own."""
+        """Return the answer on which it settles: the claim, or its own."""
         if self._trusts(claim):
             return claim
         own = self.find_answer()
@@ -280,7 +280,7 @@ class World2Worker:
         return best[0] if len(best) == 1 else self._pick_among(best)
 
     def _pick_among(self, answers: Sequence[str]) -> str:
-        """Return one of several by discernment, where one is right; else any."""
+        """Return the right answer, if listed, with probability `discernment`; else another one."""
         right = self._question.answer
         drawn, pick, *_ = uniform_numbers(
             "world 2 discerns", self._traits.name, self._seed, self._prompt.text
@@ -304,10 +304,9 @@ def _number_lines(parts: Sequence[str]) -> str:
 
 @final
 class World2Client:
-    """A worker of world 2 as a client: a program that draws its answers, no language model."""
+    """A worker of world 2 as a client: a program that draws its answers, not a language model."""
 
     def __init__(self, traits: WorkerTraits, price: Price) -> None:
-        """Take the worker as it was drawn, and the price of its tokens."""
         self._traits = traits
         self._price = price
 
@@ -315,7 +314,7 @@ class World2Client:
         return f"World2Client({self._traits.name!r})"
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """Return the reply; it depends on the request's text and seed and on nothing else."""
+        """Return the reply, which depends only on the request's text and seed."""
         reply = self.reply(request)
         await anyio.lowlevel.checkpoint()
         if listener.streaming:
@@ -324,7 +323,7 @@ class World2Client:
         return reply
 
     def reply(self, request: Request) -> Reply:
-        """Return the same without waiting."""
+        """Return the reply without awaiting anything."""
         prompt = parse_prompt(request)
         question = read_world2_question(prompt.question)
         if question is None:
