@@ -208,7 +208,7 @@ class TestConductorInOneFile:
     ("content", "card", "said"),
     [
         (b"GGUF", None, r"mine\.json cannot be read"),
-        (b"no weights", {}, "is no GGUF file"),
+        (b"no weights", {}, "is not a GGUF file"),
         (b"GGUF and nothing else", {}, "llama.cpp cannot load"),
     ],
 )

@@ -310,7 +310,7 @@ class TestErrors:
         with pytest.raises(ConfigError, match="name a GGUF file, or one of: smollm2"):
             import_gguf(str(tmp_path / "nothing.gguf"))
         (tmp_path / "text.gguf").write_text("no weights")
-        with pytest.raises(ConfigError, match=r"is no GGUF file|gguf; install it"):
+        with pytest.raises(ConfigError, match=r"is not a GGUF file|gguf; install it"):
             import_gguf(str(tmp_path / "text.gguf"), tmp_path / "out")
 
     def test_a_file_that_is_not_there_is_looked_for_before_torch_is_loaded(self):
