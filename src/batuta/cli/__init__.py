@@ -78,7 +78,7 @@ def _typed_commands() -> Iterator[str]:
 @final
 @dataclass(frozen=True, slots=True)
 class CommandSource:
-    """Where a command is defined."""
+    """The definition of a built-in command, which is imported when it is used."""
 
     module: str
     """A module of `batuta.cli`."""

@@ -36,7 +36,7 @@ _OWNER_ONLY = 0o600
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectRecord:
-    """What was written for one agent, and how to undo it."""
+    """A record of the settings written for one agent, from which they can be undone."""
 
     file: str
     written: str

@@ -75,7 +75,7 @@ SYSTEM_PATHS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/ld.so
 MIN_LANDLOCK_VERSION = 6
 """The first Landlock version that restricts signals."""
 DEVICES = ("/dev/null", "/dev/random", "/dev/urandom")
-"""Without /dev/zero, which can be mapped as memory that belongs to no process."""
+"""/dev/zero is missing because it can be mapped as memory that belongs to no process."""
 TMP = "/tmp"  # noqa: S108 - the one inside the sandbox
 SHM = "/dev/shm"  # noqa: S108 - same
 

@@ -1,4 +1,4 @@
-"""Which domains may be searched and read."""
+"""Rules on the domains that may be searched and read."""
 
 from __future__ import annotations
 

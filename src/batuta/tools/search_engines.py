@@ -43,7 +43,7 @@ class SearchEngine(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineAddress:
-    """Where an engine is reached, and its key."""
+    """An engine's URL and key, and the transport to reach it."""
 
     http: HttpTransport
     url: str

@@ -71,7 +71,7 @@ def selector(
     embedding: Annotated[
         str | None,
         typer.Option(
-            help="Instead of hashed n-grams: minilm (extra encoder) or a sentence-transformers model."
+            help="Replaces hashed n-grams: minilm (extra encoder) or a sentence-transformers model."
         ),
     ] = None,
     search: Annotated[bool, typer.Option("--search/--no-search", hidden=True)] = True,  # noqa: ARG001 - accepted for old scripts; earlier versions had a search

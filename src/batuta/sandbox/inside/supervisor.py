@@ -1,7 +1,7 @@
 """The supervisor, in a process inside the sandbox: forks a child per test, watches it, cleans up.
 
-`batuta.sandbox.process` starts this process, sends orders to its standard input and
-reads replies from its standard output; when the input ends, the supervisor and its children end.
+`batuta.sandbox.process` starts it, sends orders to its standard input and reads replies from its
+standard output. When the input ends, the supervisor and its children end.
 """
 # ruff: noqa: PTH102, PTH208 - no pathlib here, see the package
 

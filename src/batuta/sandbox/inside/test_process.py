@@ -1,4 +1,4 @@
-"""What a test's child process does: run the program or its tests, and report how that ended."""
+"""Runs in the child process of a test: executes the program or its tests, reports the end."""
 
 from __future__ import annotations
 
