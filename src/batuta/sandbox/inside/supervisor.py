@@ -196,11 +196,11 @@ class Supervisor:
         """
         size: int = test.order["size"]
         program_in, tests_out, tests_in, program_out = (*os.pipe(), *os.pipe())
-        read_reader, read_writer = os.pipe()
+        ready_reader, ready_writer = os.pipe()
         longest = max(self.limits["output"], self.limits["memory"] // MEMORY_PER_MESSAGE_BYTE)
 
         def program() -> int:
-            close_descriptors(tests_out, tests_in, read_reader, read_writer, test.writers[2])
+            close_descriptors(tests_out, tests_in, ready_reader, ready_writer, test.writers[2])
             return serve_program(test.order, (program_in, program_out, longest))
 
         def tests() -> int:
@@ -212,11 +212,11 @@ class Supervisor:
         self.test_pid = os.fork()
         if not self.test_pid:
             code = read_exactly(size).decode("utf-8", "surrogatepass")
-            close_descriptors(read_reader, read_writer)
+            close_descriptors(ready_reader, ready_writer)
             self.run_in_child(test, tests)
-        close_descriptors(program_in, tests_out, tests_in, program_out, read_writer)
-        os.read(read_reader, 1)  # returns at end of file, once the tests have been read
-        close_descriptors(read_reader)
+        close_descriptors(program_in, tests_out, tests_in, program_out, ready_writer)
+        os.read(ready_reader, 1)  # returns at end of file, once the tests have been read
+        close_descriptors(ready_reader)
 
     def watch(self, test: RunningTest, deadline: float) -> str:
         """Wait until the test's process ends; return the limit that it exceeded, empty if none.

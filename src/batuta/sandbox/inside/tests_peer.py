@@ -56,7 +56,7 @@ class TestsPeer(Peer):
         return "" if reason == "ready" else reason if reason in {"raised", "memory"} else "exited"
 
     def request(self, *parts: Any) -> Any:
-        """Return the program's answer; without one exit, so that no test expects the exception."""
+        """Return the program's answer; exit if there is none: a test could expect an exception."""
         try:
             return super().request(*parts)
         except PeerDisconnected as error:
