@@ -52,7 +52,7 @@ def test_what_cannot_be_asked_is_refused_in_one_sentence(ask):
     for args, said in (
         (("--model", "tean"), "there is no model 'tean'; did you mean team?"),
         (("--model", "method"), "method is the baseline moa, which only a server answers"),
-        (("--model", "team", "--conductor", "best"), "--conductor has no effect beside --model"),
+        (("--model", "team", "--conductor", "best"), "--conductor has no effect with --model"),
     ):
         done = ask(*args)
         assert done.returncode == 2 and said in done.stderr, done.stderr

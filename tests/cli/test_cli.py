@@ -131,7 +131,7 @@ def test_limits_of_a_key_are_told_in_words(batuta):
     key = json.loads(made.stdout)["id"]
     said = batuta("keys", "limit", key, "--deny", "tag:region:us").stderr
     words = "models batuta-mini, not the workers tag:region:us, $5.00 a day, 60 requests a minute"
-    assert said == f"the key {key} has now: {words}\n"
+    assert said == f"the key {key} now has: {words}\n"
     listed = batuta("keys", "list").stdout
     assert "models batuta-mini" in listed and "['" not in listed
 
@@ -211,8 +211,8 @@ def test_outside_its_world_it_says_so(batuta):
         ),
         (["ask", "q", "--conductor", "violla"], 2, "did you mean viola?"),
         (["ask", "q", "--pool", "rehersal"], 2, "no file rehersal; did you mean rehearsal?"),
-        (["keys", "spend", "--since", "x"], 2, "--since is a day like 2026-11-21, not 'x'"),
-        (["keys", "spend", "--until", "x"], 2, "--until is a day like 2026-11-21, not 'x'"),
+        (["keys", "spend", "--since", "x"], 2, "--since must be a day such as 2026-11-21, not 'x'"),
+        (["keys", "spend", "--until", "x"], 2, "--until must be a day such as 2026-11-21, not 'x'"),
         (["eval", "--systems", "ulta"], 2, "did you mean ultra?"),
         (["tasks", "show", "rehearsl"], 2, "did you mean rehearsal?"),
         (["tasks", "show", "gsm8"], 2, "did you mean gsm8k?"),
@@ -456,7 +456,7 @@ def test_an_output_that_cannot_be_written_is_one_sentence(batuta, words):
             command, check=False, env=batuta.env, stdout=full, stderr=subprocess.PIPE, text=True
         )
     assert done.returncode == 1
-    assert done.stderr == "batuta: what was asked for cannot be written: No space left on device\n"
+    assert done.stderr == "batuta: the output cannot be written: No space left on device\n"
 
 
 @pytest.mark.parametrize("made", [["create", "ci"], ["create", "ci", "--json"], ["rotate"]])
@@ -471,7 +471,10 @@ def test_of_a_key_whose_text_could_not_be_written_it_is_said_what_to_do(batuta, 
         )
     assert done.returncode == 1
     [key] = json.loads(batuta("keys", "list", "--json").stdout)
-    assert f"its text is lost: give it another with: batuta keys rotate {key['id']}" in done.stderr
+    assert (
+        f"the key's secret is lost: issue another with: batuta keys rotate {key['id']}"
+        in done.stderr
+    )
     assert done.stderr.endswith("cannot be written: No space left on device\n")
 
 

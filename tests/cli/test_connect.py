@@ -118,7 +118,7 @@ async def test_broken_settings_are_refused_in_a_sentence(batuta, tmp_path, clien
     async with server() as app_state:
         code, _, said = await batuta("connect", client, "--url", app_state.url)
     assert (code, said.count("\n")) == (2, 1)
-    assert said.startswith(f"batuta: {file} was left as it is: ") and "--print" in said
+    assert said.startswith(f"batuta: {file} was left unchanged: ") and "--print" in said
     assert file.read_bytes() == BROKEN[client].encode()
     assert not (tmp_path / "home" / "connect").exists()
 
@@ -132,7 +132,7 @@ async def test_what_was_changed_since_stays(batuta, tmp_path):
     codex.write_bytes(codex.read_bytes() + b'[projects."/x"]\ntrust_level = "trusted"\n')
     for name in ("claude", "codex"):
         code, _, said = await batuta("connect", name, "--undo")
-        assert code == 0 and "has stayed" in said
+        assert code == 0 and "were kept" in said
     assert json.loads(claude.read_text()) == {**json.loads(BEFORE["claude"]), "theme": "dark"}
     found = tomllib.loads(codex.read_bytes().decode())
     assert found == {**tomllib.loads(BEFORE["codex"]), "projects": {"/x": {"trust_level": "trusted"}}}  # fmt: skip
@@ -168,7 +168,7 @@ async def test_a_server_that_cannot_answer_changes_nothing(batuta, tmp_path):
         assert code == 2 and "nobody" in said and "nothing was written" in said
     assert file.read_bytes() == BEFORE["claude"].encode()
     code, _, said = await batuta("connect", "claude", "--url", "server:1")
-    assert code == 2 and "is no address" in said
+    assert code == 2 and "is not a URL" in said
 
 
 @pytest.mark.parametrize("client", CLIENTS)

@@ -83,7 +83,7 @@ async def test_open_tells_the_address_of_a_run(batuta):
     assert (done.returncode, done.stdout) == (0, "http://127.0.0.1:8765/ui/runs/run_000003\n")
     elsewhere = batuta("open", "000003", "--print", "--server", "https://batuta.example/")
     assert elsewhere.stdout == "https://batuta.example/ui/runs/run_000003\n"
-    assert "begins several runs" in batuta("open", "run_", "--print").stderr
+    assert "matches several runs" in batuta("open", "run_", "--print").stderr
     assert "there is no run" in batuta("open", "run_9", "--print").stderr
     assert batuta("open", "run_000003", "--print", "--server", "x").returncode == 2
 

@@ -114,7 +114,7 @@ def test_tensors_that_do_not_fit(copy):
     name = "model.layers.1.self_attn.k_proj.bias"
     for changed, said in (
         ({}, "no tensor"),
-        ({name: tensors[name][:-1]}, "shape (23,), but config.json asks for (24,)"),
+        ({name: tensors[name][:-1]}, "shape (23,), but config.json requires (24,)"),
         ({name: tensors[name].astype(np.float64)}, "F64"),
         ({name: tensors[name] * np.nan}, "not finite"),
     ):

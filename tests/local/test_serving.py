@@ -200,7 +200,7 @@ async def test_what_is_not_here_is_a_sentence_and_nothing_is_fetched_unasked(bat
     empty = {"XDG_CACHE_HOME": str(tmp_path)}
     code, _, said = await batuta("ask", "--pool", "local:qwen-0.5b", "q", **empty)
     assert code == 2 and said.splitlines()[-1] == (
-        "batuta: these models (491 MB) are not here yet: batuta local pull qwen-0.5b"
+        "batuta: these models (491 MB) are not pulled yet; run: batuta local pull qwen-0.5b"
     )
     assert "licence Apache-2.0" in said
     code, _, said = await batuta("pool", "list", "--pool", "local:qwen-0.5b", **empty)

@@ -1,6 +1,6 @@
 """The command line. Every error is one sentence on stderr.
 
-A command is imported when it is used: `--version` needs no database.
+A command's module is imported only when the command is used: `--version` loads no database.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _HINT = re.compile(r"^Invalid value for (.+?): ")
 
 
 def explain_usage_error(error: TyperException) -> str:
-    """Return the sentence; empty where the help itself was shown."""
+    """Return a usage error as one sentence; empty if typer has shown the help instead."""
     shown = " ".join(error.format_message().split()).rstrip(".")
     if not shown:
         return ""
     known: Sequence[str] | None = getattr(error, "possibilities", None)
     option: str = getattr(error, "option_name", "")
-    if option and hasattr(error, "possibilities"):  # else it exists, and its value is missing
+    if option and hasattr(error, "possibilities"):  # otherwise it exists, and its value is missing
         near = f"; {suggest_names(option, known)}" if known else ""
         shown = f"there is no option {option}{near}"
     elif (hint := _HINT.match(shown)) and error.__cause__ is not None:
@@ -51,10 +51,7 @@ def explain_usage_error(error: TyperException) -> str:
 
 
 def _explain_value(name: str, cause: BaseException) -> str:
-    """Say what pydantic found wrong with an option's value.
-
-    An empty text if it was not pydantic.
-    """
+    """Return what pydantic found wrong with an option's value; empty for any other error."""
     from pydantic import ValidationError  # noqa: PLC0415 - only when a value is wrong
 
     from batuta.config.settings_file import describe_value_error  # noqa: PLC0415 - same
@@ -63,13 +60,13 @@ def _explain_value(name: str, cause: BaseException) -> str:
 
 
 def _command_path(error: TyperException) -> str:
-    """Return the command that was meant, as it is typed."""
+    """Return the command that failed, as it is typed."""
     path: str = getattr(getattr(error, "ctx", None), "command_path", "")
     return path or " ".join((PROGRAM, *_typed_commands()))
 
 
 def _typed_commands() -> Iterator[str]:
-    """Yield the words typed that name commands, of an error that does not know its own."""
+    """Yield the typed words that name commands, for an error without a context."""
     command: Any = get_command(app)
     for word in sys.argv[1:]:
         command = getattr(command, "commands", {}).get(word)
@@ -81,20 +78,20 @@ def _typed_commands() -> Iterator[str]:
 @final
 @dataclass(frozen=True, slots=True)
 class CommandSource:
-    """The place of a command in the code."""
+    """The definition of a built-in command, which is imported when it is used."""
 
     module: str
     """A module of `batuta.cli`."""
     panel: str = ""
-    """The group of commands in which the help names it."""
+    """The panel of the help that lists the command."""
     attribute: str = "app"
-    """The function's name, or that of the `typer.Typer` of a group."""
+    """The name of the function, or of a group's `typer.Typer`."""
     _: KW_ONLY
     example: str = ""
-    """The line under the help of a function that shows its use."""
+    """An example call, shown below the help of a function."""
 
     def load(self, name: str) -> Command:
-        """Return the command of that name, and import its module."""
+        """Import the module and return its command under that name."""
         return _in_panel(self._load(name), self.panel)
 
     def _load(self, name: str) -> Command:
@@ -111,13 +108,13 @@ class CommandSource:
 @final
 @dataclass(frozen=True, slots=True)
 class PluginCommand:
-    """A command that another package brings: a `typer.Typer` of one command or of several."""
+    """A command of another package: a `typer.Typer` with one or more commands."""
 
     panel: str = ""
-    """The group of commands in which the help names it."""
+    """The panel of the help that lists the command."""
 
     def load(self, name: str) -> Command:
-        """Import the plugin; one that cannot be loaded says so when it is called."""
+        """Import the plugin; if that fails, return a command that raises the error."""
         try:
             command = open_plugin("command", name, get_command)
         except ConfigError as error:
@@ -127,14 +124,14 @@ class PluginCommand:
 
 
 def _in_panel(command: Command, panel: str) -> Command:
-    """Give the command the panel under which rich shows it."""
+    """Set the panel in which rich lists the command, and hide the types of its flags."""
     command.rich_help_panel = panel or None  # pyright: ignore[reportAttributeAccessIssue]
     _hide_types_of_flags(command)
     return command
 
 
 def _hide_types_of_flags(command: Command) -> None:
-    """Take the `<bool>` away that the help would have after each option without a value."""
+    """Remove the `<bool>` that the help would show after each flag, also of subcommands."""
     _hide_types(command.get_params(typer.Context(command)))
     for below in getattr(command, "commands", {}).values():
         _hide_types_of_flags(below)
@@ -147,7 +144,7 @@ def _hide_types(options: Iterable[Any]) -> None:
 
 
 def _broken_command(error: ConfigError) -> Command:
-    """Return a command that raises the error, whatever it is called with."""
+    """Return a command that raises the error for any arguments."""
     alone = typer.Typer(add_completion=False)
 
     anything = {"ignore_unknown_options": True, "allow_extra_args": True}
@@ -161,7 +158,7 @@ def _broken_command(error: ConfigError) -> Command:
 
 @final
 class LazyCommands(MutableMapping[str, "Command"]):
-    """Commands by name; each is imported when it is first asked for."""
+    """Commands by name, each imported on first access."""
 
     def __init__(self, sources: dict[str, CommandSource | PluginCommand]) -> None:
         self._sources = sources
@@ -188,7 +185,7 @@ class LazyCommands(MutableMapping[str, "Command"]):
 PROGRAM = "batuta"
 """The name of the command, however it was started."""
 _ASKING = "Ask and serve"
-_LOOKING = "What was run"
+_LOOKING = "Stored runs"
 _WORKERS = "Workers"
 _RECORDS = "Keys and records"
 _LABORATORY = "Measure, tune and train"
@@ -197,13 +194,13 @@ EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
 _STORAGE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO}
-"""Errors of a disk that is full, failing or not to be written to."""
+"""Errors of a full, failing or read-only disk."""
 INTERRUPTED = "interrupted; every call was cancelled"
 
 
 @final
 class BatutaCommands(TyperGroup):
-    """Every command and every group of them: those below, and those that plugins bring."""
+    """All commands and groups of commands: those listed here, and those of plugins."""
 
     sources: ClassVar[dict[str, CommandSource]] = {
         "init": CommandSource("init", _ASKING, "command", example="batuta init --out batuta.toml"),
@@ -278,10 +275,10 @@ def _accept_options(
 
 
 def _prepare_streams() -> None:
-    """Have three streams that take every character.
+    """Make stdin, stdout and stderr usable, and able to write every character.
 
-    Where one was closed stands the null device, or the next file that is opened would have its
-    number. What the terminal's encoding lacks is written as an escape.
+    A closed stream is replaced by the null device; otherwise the next opened file would get its
+    descriptor. Characters that the terminal's encoding lacks are written as escapes.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
@@ -293,34 +290,34 @@ def _prepare_streams() -> None:
 
 @final
 class _Termination:
-    """SIGTERM, which ends a command as Ctrl-C does: calls are cancelled, and what was done is kept.
+    """Handles SIGTERM like Ctrl-C: calls are cancelled, and finished work is kept.
 
-    A server takes the signal itself, and a forked process ends at once. A shell's script starts
-    what it runs in the background with Ctrl-C ignored: it stays without effect, but SIGTERM works.
+    A server handles the signal itself, and a forked process exits at once. A shell script starts
+    its background commands with SIGINT ignored: Ctrl-C still does nothing there, SIGTERM works.
     """
 
     def __init__(self) -> None:
-        self.came = False
+        self.received = False
         self._process = os.getpid()
         signal.signal(signal.SIGTERM, self._interrupt)
         self._holds_interrupts = (
             sys.platform != "win32" and signal.getsignal(signal.SIGINT) is signal.SIG_IGN
         )
-        if self._holds_interrupts:  # held back, since a loop takes no handler but Python's own
+        if self._holds_interrupts:  # blocked: an event loop needs Python's own handler
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def _interrupt(self, *_: object) -> None:
         if os.getpid() != self._process:
             os._exit(EXIT_TERMINATED)
-        self.came = True
+        self.received = True
         if self._holds_interrupts:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         signal.raise_signal(signal.SIGINT)
 
     def code_of(self, code: int) -> int:
-        """Return the exit code: that of the signal, where it interrupted the command."""
-        return EXIT_TERMINATED if self.came and code == EXIT_INTERRUPTED else code
+        """Return the exit code; that of SIGTERM, if it interrupted the command."""
+        return EXIT_TERMINATED if self.received and code == EXIT_INTERRUPTED else code
 
 
 def main() -> None:
@@ -334,7 +331,7 @@ def main() -> None:
         sys.stdout.flush()
     except (Exception, KeyboardInterrupt) as error:
         first = _first_error(error)
-        if isinstance(first, OSError):  # what waits to be printed would fail again at the end
+        if isinstance(first, OSError):  # buffered output would fail again at exit
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         message = _explain_error(first)
         if message is None:
@@ -342,25 +339,25 @@ def main() -> None:
         code, sentence = message
     if sentence:
         write_error(f"batuta: {sentence}\n")
-    gc.freeze()  # who ends need not look for garbage: with torch loaded that takes seconds
+    gc.freeze()  # skips the last garbage collection, which takes seconds with torch loaded
     sys.exit(termination.code_of(code))
 
 
 def _explain_error(error: BaseException) -> tuple[int, str] | None:
-    """Exit code and sentence of an error that a user can do something about; else None."""
+    """Return exit code and message of an error that a user can act on, else None."""
     if isinstance(error, KeyboardInterrupt | typer.Abort):
         return EXIT_INTERRUPTED, INTERRUPTED
     if isinstance(error, BatutaError):
         return EXIT_USAGE, str(error)
     if isinstance(error, TyperException):
         return EXIT_USAGE, explain_usage_error(error)
-    if isinstance(error, BrokenPipeError):  # the reader has gone; nobody is there to be told
+    if isinstance(error, BrokenPipeError):  # the process reading stdout has exited
         return EXIT_FAILED, ""
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         return EXIT_USAGE, f"{error.filename} is too long for the name of a file"
     if isinstance(error, OSError) and error.errno in _STORAGE_ERRORS:
-        place = error.filename or "what was asked for"
-        return EXIT_FAILED, f"{place} cannot be written: {error.strerror}"
+        target = error.filename or "the output"
+        return EXIT_FAILED, f"{target} cannot be written: {error.strerror}"
     return None
 
 

@@ -1,4 +1,4 @@
-"""`batuta ask`: one question, its workflow while it is run, its answer."""
+"""`batuta ask`: ask one question, show its workflow as it runs, print the answer."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ from batuta.rendering.terminal import write_error, write_output
 EXIT_CODES = {Outcome.FAILED: 1, Outcome.CANCELLED: 130, Outcome.DECLINED: 3}
 EXIT_LIMIT = 4
 STORE_SECONDS = 5.0
-"""Seconds that an interrupted run may take to be stored."""
+"""How long storing an interrupted run may take."""
 REFRESH_RATE = 12
-"""Pictures a second."""
+"""Screen updates per second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitOptions:
-    """The limits of a run; None: as the settings say."""
+    """Limits of a run; None keeps the configured limit."""
 
     panel: ClassVar = LIMITS_PANEL
 
@@ -78,7 +78,7 @@ class LimitOptions:
     )
 
     def change(self, limits: Limits) -> Limits:
-        """Return the limits with those in their places that were given."""
+        """Return the limits, with the given options in place of theirs."""
         given = {
             "steps": self.max_steps,
             "rounds": self.rounds,
@@ -91,7 +91,7 @@ class LimitOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskOutput:
-    """Options of how the answer is shown and whether the run is stored."""
+    """Options for showing the answer and storing the run."""
 
     panel: ClassVar = OUTPUT_PANEL
 
@@ -113,7 +113,7 @@ class AskCommandOptions:
     model: Annotated[
         str | None,
         typer.Option(
-            help="Who answers: batuta-ultra, batuta-mini, or a [models.NAME] of the settings.",
+            help="The model: batuta-ultra, batuta-mini, or a [models.NAME] of the settings.",
             rich_help_panel=POOL_PANEL,
         ),
     ] = None
@@ -122,7 +122,7 @@ class AskCommandOptions:
     ] = False
     seed: Annotated[int | None, typer.Option(help="Makes sampling repeatable.")] = None
     tag: Annotated[
-        list[str] | None, typer.Option(help="A tag of the question, for rules for plans; repeat.")
+        list[str] | None, typer.Option(help="A tag of the question, for plan rules; repeat.")
     ] = None
     output: AskOutput
     pool: PoolOptions
@@ -133,7 +133,7 @@ class AskCommandOptions:
         """The tags of the question.
 
         Raises:
-            ConfigError: one is no tag.
+            ConfigError: a tag is invalid.
         """
         try:
             return tuple(map(read_tag, self.tag or ()))
@@ -156,7 +156,7 @@ def ask_command(
 ) -> None:
     """Answer one question and draw the workflow as it is run.
 
-    Exit codes: 0 an answer; 1 no answer; 2 wrong use; 3 outside what the pool can answer;
+    Exit codes: 0 an answer; 1 no answer; 2 usage error; 3 outside what the pool can answer;
     4 a limit was reached before there was an answer; 130 interrupted.
     """
     text = _read_question(question)
@@ -199,9 +199,11 @@ async def _answer_question(text: str, options: AskCommandOptions) -> int:
 
 
 def _choose_system(config: LoadedConfig, options: AskCommandOptions) -> ServedSystem:
-    """Return the system that is asked, within the command's limits and those of its effort."""
+    """Return the system to ask, within the limits of its effort and of the command."""
     if options.model and options.pool.conductor:
-        raise ConfigError("--conductor has no effect beside --model, which names who answers")
+        raise ConfigError(
+            "--conductor has no effect with --model, which chooses what answers: omit one"
+        )
     system = choose_system(config, options.model)
     if system.effort is not None:
         from batuta.config.effort import narrow_system  # noqa: PLC0415 - few need it
@@ -226,11 +228,11 @@ class _AskedQuestion:
 
     @property
     def headline(self) -> str:
-        """These options say which workers there are, and who conducts them."""
+        """The source of the pool, and the conductor's name."""
         return f"{self.config.source} · conductor {self.system.conductor.name}"
 
     async def conduct(self, display: RunDisplay) -> Run:
-        """Return the run; one that is interrupted is stored before the interruption goes on."""
+        """Run the question; if it is cancelled, store the run before the cancellation continues."""
         try:
             return await self.system.answer(
                 replace(self.question, tags=self.options.tags),
@@ -247,7 +249,7 @@ class _AskedQuestion:
 
 
 async def _run_question(asked: _AskedQuestion) -> Run:
-    """Conduct the question; on a terminal, with a picture that moves."""
+    """Run the question; on a terminal, show its progress live."""
     console = open_console(stderr=True)
     display = RunDisplay(asked.headline)
     if asked.options.output.json:
@@ -284,8 +286,8 @@ def _print_text(text: str, *, rendered: bool) -> None:
 
 
 async def _store_run(run: Run) -> None:
-    """Store the run; a full disk must not take the answer away."""
-    from batuta.store import Store  # noqa: PLC0415 - the answer is out before this is loaded
+    """Store the run; a failure is reported but does not withhold the answer."""
+    from batuta.store import Store  # noqa: PLC0415 - loaded after the answer is shown
 
     try:
         async with Store.open(store_target()) as store:
@@ -295,7 +297,7 @@ async def _store_run(run: Run) -> None:
 
 
 async def _print_plan(asked: _AskedQuestion) -> int:
-    """Print what the conductor wrote in a dry run, and what it is expected to take."""
+    """Print a dry run's workflow and its estimated tokens and cost; return the exit code."""
     run = await asked.conduct(RunDisplay(asked.config.source))
     planned, expected = run.rounds[-1] if run.rounds else None, run.expected
     if planned is None or planned.workflow is None or expected is None:
@@ -323,7 +325,7 @@ async def _print_plan(asked: _AskedQuestion) -> int:
     console.print(table)
     tokens, cost = f"~{format_count(expected.usage.total)} tokens", format_cost(expected.cost)
     if expected.cost.unpriced_calls and not expected.cost.usd:
-        forecast = f"{tokens} expected, at a cost that is not known: no worker of it has a price"
+        forecast = f"{tokens} expected, at an unknown cost: none of its workers has a price"
     else:
         forecast = f"{tokens}, about {cost} expected"
     console.print(f"{forecast}; no worker was called", style="dim")

@@ -1,4 +1,4 @@
-"""`batuta audit`: the trail of what administrators did, shown, verified and exported."""
+"""`batuta audit`: show, verify and export the audit trail of administrators' actions."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from batuta.rendering.terminal import write_error, write_json, write_output
 from batuta.store import Store
 from batuta.store.audit import AuditEntry, cef_line
 
-app = typer.Typer(help="What administrators did, in a sealed trail.", no_args_is_help=True)
+app = typer.Typer(help="The tamper-evident trail of administrators' actions.", no_args_is_help=True)
 _WIDE = 110
-"""Columns of a terminal that has room for the details of a record."""
+"""Terminal width from which a record's details are shown."""
 
 EXIT_BROKEN = 1
 _KNOWN = re.compile(r"([0-9]{1,18}):([0-9a-f]{64})")
@@ -32,18 +32,19 @@ _T = TypeVar("_T")
 
 
 class ExportFormat(StrEnum):
-    """The form of exported records."""
+    """The format of exported records."""
 
     JSONL = "jsonl"
-    """A JSON object a line."""
+    """One JSON object per line."""
     CEF = "cef"
-    """A line of the Common Event Format."""
+    """Common Event Format, one record per line."""
 
 
 @app.command("list", epilog=format_example("batuta audit list --action key."))
 def list_records(
     action: Annotated[
-        str, typer.Option(help="An action, such as key.created, or key. for all that begin so.")
+        str,
+        typer.Option(help="An action such as key.created, or a prefix that ends in a dot: key."),
     ] = "",
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="Records at most.")] = 50,
     as_json: Json = False,
@@ -72,17 +73,19 @@ def verify_trail(
         str | None,
         typer.Option(
             metavar="NUMBER:HASH",
-            help="A record that you noted elsewhere; it shows that no newer trail was made up.",
+            help="A record noted elsewhere, to detect that the trail was rewritten since.",
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Check that no record was changed, removed or put in. Exit codes: 0 whole; 1 broken."""
+    """Check that no record was changed, removed or inserted. Exit codes: 0 intact; 1 broken."""
     noted = None
     if known is not None:
         match = _KNOWN.fullmatch(known)
         if match is None:
-            raise ConfigError("--known is like 17:9f2c…, a number and 64 hexadecimal digits")
+            raise ConfigError(
+                "--known must be NUMBER:HASH, such as 17:9f2c… with 64 hexadecimal digits"
+            )
         noted = (int(match[1]), match[2])
     found = _with_store(lambda store: store.audit.verify(noted))
     head = "" if found.head is None else f"{found.head.seq}:{found.head.hash}"
@@ -91,7 +94,7 @@ def verify_trail(
         print_json({**summary, "broken_at": found.broken_at, "reason": found.reason})
     elif found.broken_at is None:
         newest = f"; the newest is {head}" if head else ""
-        write_output(f"the trail is whole: {format_count(found.records)} records{newest}\n")
+        write_output(f"the trail is intact: {format_count(found.records)} records{newest}\n")
     else:
         write_error(f"batuta: the trail is broken at record {found.broken_at}: {found.reason}\n")
     if found.broken_at is not None:

@@ -1,4 +1,4 @@
-"""`batuta connect`: coding agents ask a Batuta server, and can be set back."""
+"""`batuta connect`: point a coding agent at a Batuta server, or undo that."""
 
 from __future__ import annotations
 
@@ -30,32 +30,32 @@ from batuta.store.key_hasher import admin_token, open_key_hasher
 from batuta.store.key_permissions import read_permissions
 
 BACKUP = ".before-batuta"
-"""Behind the name of a file: what it was before."""
-_OWN = 0o600
+"""Suffix of the backup of a settings file."""
+_OWNER_ONLY = 0o600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectRecord:
-    """It records what was written for one client."""
+    """A record of the settings written for one agent, from which they can be undone."""
 
     file: str
     written: str
-    """A digest of what was written."""
+    """The SHA-256 of the settings that were written."""
     existed: bool
     mode: int
     key_id: str = ""
-    """The key that was made; empty: none was."""
+    """The id of the key created for the agent; empty if none was."""
     url: str = ""
 
 
 def find_record(folder: Path, client: str, file: Path, *, is_other: bool) -> Path:
-    """Return where it is recorded what was written into a settings file.
+    """Return the path of the record of what was written into a settings file.
 
     Args:
-        folder: of all records.
-        client: whose settings they are.
-        file: the settings.
-        is_other: where nothing was written into that file, the client's one other is meant.
+        folder: the folder of all records.
+        client: the agent's name.
+        file: the settings file.
+        is_other: without a record for that file, return the agent's record if it has only one.
     """
     own = folder / f"{client}-{_hash_content(str(file.resolve()).encode())[:16]}.json"
     if not is_other or own.exists():
@@ -65,35 +65,35 @@ def find_record(folder: Path, client: str, file: Path, *, is_other: bool) -> Pat
 
 
 class ClientSettings:
-    """One client's settings file, its backup and its record."""
+    """One agent's settings file, its backup and its record."""
 
     def __init__(self, agent: Agent, file: Path, record: Path) -> None:
         self._agent = agent
         self._record = record
         self.noted = _read_record(record)
-        """Return what was written before; None if nothing was, or if it was undone."""
+        """The record of an earlier connect; None if there was none or it was undone."""
         self.file = Path(self.noted.file) if self.noted else file.resolve()
 
     @property
     def backup(self) -> Path:
-        """Return the file as it was before."""
+        """The copy of the file made before it was first changed."""
         return self.file.with_name(self.file.name + BACKUP)
 
     def changed_text(self, to: Connection) -> str:
-        """Return the settings with those of Batuta.
+        """Return the settings with Batuta's.
 
         Raises:
-            ConfigError: they cannot be read or changed.
+            ConfigError: the settings cannot be read or changed.
         """
         try:
             return self._agent.connect(self._text_before().decode(), to)
         except UnicodeDecodeError:
             raise ConfigError(f"{self.file} is not UTF-8; nothing was written") from None
         except ConfigError as error:
-            raise ConfigError(f"{self.file} was left as it is: {error}") from None
+            raise ConfigError(f"{self.file} was left unchanged: {error}") from None
 
     def _text_before(self) -> bytes:
-        """Return the settings without what was written before."""
+        """Return the settings without Batuta's: the backup, unless the file was edited since."""
         now = _read_bytes(self.file)
         if self.noted is None:
             return now
@@ -103,7 +103,7 @@ class ClientSettings:
         return self._agent.disconnect(now.decode(), old.decode()).encode()
 
     def write(self, to: Connection, key_id: str) -> None:
-        """Write the settings, so that nobody else can read them; keep what they were."""
+        """Back up the settings, then write them readable by their owner alone."""
         text = self.changed_text(to).encode()
         existed = self.noted.existed if self.noted else self.file.exists()
         mode = self.noted.mode if self.noted else _mode_of(self.file)
@@ -117,17 +117,17 @@ class ClientSettings:
         )
         try:
             if existed and self.noted is None:
-                _write_file(self.backup, _read_bytes(self.file), mode & _OWN)
-            _write_file(self._record, json.dumps(asdict(record)).encode(), _OWN)
-            _write_file(self.file, text, _OWN | (mode & 0o700))
+                _write_file(self.backup, _read_bytes(self.file), mode & _OWNER_ONLY)
+            _write_file(self._record, json.dumps(asdict(record)).encode(), _OWNER_ONLY)
+            _write_file(self.file, text, _OWNER_ONLY | (mode & 0o700))
         except OSError as error:
             raise ConfigError(f"{error.filename} cannot be written: {error.strerror}") from None
 
     def undo(self) -> bool:
-        """Make the file what it was; return False if it was changed since and the rest stays.
+        """Remove Batuta's settings; return False if the file was edited since: edits are kept.
 
         Raises:
-            ConfigError: nothing was written, or it cannot be read or written.
+            ConfigError: nothing was written, or the file cannot be read or written.
         """
         if self.noted is None:
             raise ConfigError(
@@ -143,7 +143,7 @@ class ClientSettings:
             self.backup.unlink(missing_ok=True)
             self._record.unlink()
         except ConfigError as error:
-            raise ConfigError(f"{self.file} was left as it is: {error}") from None
+            raise ConfigError(f"{self.file} was left unchanged: {error}") from None
         except OSError as error:
             raise ConfigError(f"{error.filename} cannot be written: {error.strerror}") from None
         return is_ours
@@ -156,9 +156,7 @@ def _read_record(path: Path) -> ConnectRecord | None:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return ConnectRecord(**found)
     except (OSError, ValueError, TypeError, RecursionError):
-        raise ConfigError(
-            f"{path} is damaged: remove it, and put the backup back yourself"
-        ) from None
+        raise ConfigError(f"{path} is damaged: delete it, and restore the backup by hand") from None
 
 
 def _read_bytes(path: Path) -> bytes:
@@ -171,7 +169,7 @@ def _read_bytes(path: Path) -> bytes:
 
 
 def _mode_of(path: Path) -> int:
-    return path.stat().st_mode & 0o777 if path.exists() else _OWN
+    return path.stat().st_mode & 0o777 if path.exists() else _OWNER_ONLY
 
 
 def _hash_content(content: bytes) -> str:
@@ -179,10 +177,10 @@ def _hash_content(content: bytes) -> str:
 
 
 def _write_file(path: Path, content: bytes, mode: int) -> None:
-    """Write the file whole or not at all; it is never readable by more than its mode says."""
+    """Write the file atomically; at no time can more users read it than `mode` allows."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
-    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _OWN)
+    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _OWNER_ONLY)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
@@ -202,7 +200,7 @@ _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 
 
 class AgentName(StrEnum):
-    """The clients that can be connected."""
+    """The coding agents that can be connected."""
 
     CLAUDE = "claude"
     CODEX = "codex"
@@ -211,56 +209,56 @@ class AgentName(StrEnum):
 
 
 def connect_command(
-    client: Annotated[AgentName, typer.Argument(help="The client to set up.")],
+    client: Annotated[AgentName, typer.Argument(help="The coding agent to set up.")],
     url: Annotated[str, typer.Option(help="The address of the running server.")] = _SERVER,
     model: Annotated[
-        str, typer.Option(help="The model that it asks: any that the server lists.")
+        str, typer.Option(help="The model that the agent uses: any that the server lists.")
     ] = "batuta-ultra",
     *,
     per_day: Annotated[
         str,
         typer.Option(
             metavar="DOLLARS",
-            help="What the key that is made may spend a day, in UTC.",
+            help="The daily budget (UTC) of the key that is created.",
             rich_help_panel=BUDGET_PANEL,
         ),
     ] = _PER_DAY,
     file: Annotated[
-        Path | None, typer.Option(help="The client's settings file, where it is not the usual one.")
+        Path | None, typer.Option(help="The agent's settings file, if not the usual one.")
     ] = None,
     print_only: Annotated[
         bool, typer.Option("--print", help="Print what would be written into an empty file.")
     ] = False,
-    undo: Annotated[bool, typer.Option("--undo", help="Make the settings what they were.")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Restore the previous settings.")] = False,
 ) -> None:
-    """Let Claude Code, Codex, opencode or aider ask a running server."""
+    """Make Claude Code, Codex, opencode or aider use a running server."""
     agent = AGENTS[client]
-    place = file or agent.find_file(os.environ, Path.home())
+    path = file or agent.find_file(os.environ, Path.home())
     if print_only:
         to = Connection(url=_plain_url(url), model=model, key=_SHOWN_KEY)
-        write_error(f"in {place}:\n")
+        write_error(f"in {path}:\n")
         write_output(agent.connect("", to))
         return
-    record = find_record(data_folder() / "connect", client, place, is_other=undo and file is None)
-    settings = ClientSettings(agent, place, record)
+    record = find_record(data_folder() / "connect", client, path, is_other=undo and file is None)
+    settings = ClientSettings(agent, path, record)
     if undo:
         _undo_settings(settings, agent)
         return
     to = Connection(url=_plain_url(url), model=model)
-    settings.changed_text(to)  # what cannot be changed is told before a key is made
+    settings.changed_text(to)  # raises, if at all, before a key is created
     write_error(anyio.run(_set_up_agent, settings, agent, to, per_day))
 
 
 def _plain_url(url: str) -> str:
     if not url.startswith(("http://", "https://")) or not urlsplit(url).hostname:
-        raise ConfigError(f"--url: {url[:80]} is no address: it begins with http:// or https://")
+        raise ConfigError(f"--url: {url[:80]} is not a URL: begin it with http:// or https://")
     return url.rstrip("/").removesuffix("/v1")
 
 
 async def _set_up_agent(
     settings: ClientSettings, agent: Agent, to: Connection, per_day: str
 ) -> str:
-    """Find a key, ask one question, write; return what to say."""
+    """Find or create a key, ask a test question, write the settings; return the message."""
     old = settings.noted
     async with HttpTransport(idle=_SECONDS) as http, _find_key(http, agent, to, per_day) as made:
         key, key_id = made
@@ -270,15 +268,15 @@ async def _set_up_agent(
         if old and old.key_id:
             await _revoke_key(http, old.url, old.key_id)
     limit = f", with the new key {key_id} for at most ${per_day} a day" if key_id else ""
-    kept = f"{settings.backup} is what they were" if settings.backup.exists() else "the file is new"
+    kept = f"the backup is {settings.backup}" if settings.backup.exists() else "the file is new"
     return (
-        f"{agent.title} asks {to.model} at {to.url}{limit}: start it with `{agent.start}`; "
+        f"{agent.title} now uses {to.model} at {to.url}{limit}: start it with `{agent.start}`; "
         f"its settings are in {settings.file} ({kept}).\n"
     )
 
 
 async def _ask_once(http: HttpTransport, agent: Agent, to: Connection, *, is_new: bool) -> None:
-    """Ask one small question as the client will."""
+    """Ask one small question in the way the agent will."""
     try:
         await http.post(
             _make_target(to.url + agent.route, to.key), question_body(agent.route, to.model)
@@ -286,10 +284,10 @@ async def _ask_once(http: HttpTransport, agent: Agent, to: Connection, *, is_new
     except ProviderAuthError as error:
         if is_new:
             raise ConfigError(
-                f"the server at {to.url} does not keep its keys in {store_target()}: make one "
-                f"where it runs, and set {KEY_VARIABLE} to it"
+                f"the server at {to.url} does not keep its keys in {store_target()}: create "
+                f"one on the server's machine, and set {KEY_VARIABLE} to it"
             ) from None
-        raise ConfigError(f"{to.url} does not take the key of {KEY_VARIABLE}: {error}") from None
+        raise ConfigError(f"{to.url} rejects the key of {KEY_VARIABLE}: {error}") from None
     except ClientError as error:
         raise ConfigError(
             f"{to.model} at {to.url} did not answer one question, so nothing was written: {error}"
@@ -300,10 +298,10 @@ async def _ask_once(http: HttpTransport, agent: Agent, to: Connection, *, is_new
 async def _find_key(
     http: HttpTransport, agent: Agent, to: Connection, per_day: str
 ) -> AsyncGenerator[tuple[str, str]]:
-    """Give a key, and its id if it was made here; one that was made is revoked after an error.
+    """Yield a key, and its id if it was created here; an error then revokes a created key.
 
     Raises:
-        ConfigError: the server cannot be reached, or no key can be made.
+        ConfigError: the server cannot be reached, or no key can be created.
     """
     given = read_variable(os.environ, KEY_VARIABLE)
     if given or not await _needs_key(http, to.url):
@@ -332,7 +330,7 @@ async def _needs_key(http: HttpTransport, url: str) -> bool:
 
 
 async def _make_key(http: HttpTransport, agent: Agent, url: str, per_day: str) -> tuple[str, str]:
-    """Make a key with a budget: by the admin's token where that is set, else in the store here."""
+    """Create a key with a budget: over the API if an admin token is set, else in the store."""
     try:
         policy = read_permissions({"per_day": per_day})
     except ValueError as error:
@@ -342,12 +340,14 @@ async def _make_key(http: HttpTransport, agent: Agent, url: str, per_day: str) -
         try:
             made = await http.post(_make_target(f"{url}/v1/admin/keys", token), body)
         except ClientError as error:
-            raise ConfigError(f"{url} makes no key for BATUTA_ADMIN_TOKEN: {error}") from None
+            raise ConfigError(
+                f"{url} did not create a key with BATUTA_ADMIN_TOKEN: {error}"
+            ) from None
         return made["key"], made["id"]
     if urlsplit(url).hostname not in _LOOPBACK:
         raise ConfigError(
-            f"{url} needs a key: make one where it runs (`batuta keys create NAME`), and set "
-            f"{KEY_VARIABLE} to it"
+            f"{url} needs a key: create one on its machine (`batuta keys create NAME`), and "
+            f"set {KEY_VARIABLE} to it"
         )
     hasher = open_key_hasher(data_folder())
     async with Store.open(store_target()) as store:
@@ -358,7 +358,7 @@ async def _make_key(http: HttpTransport, agent: Agent, url: str, per_day: str) -
 
 
 async def _revoke_key(http: HttpTransport, url: str, key_id: str) -> None:
-    """Revoke a key that was made for a client; what cannot be done is told."""
+    """Revoke a key that was created for an agent; print an error if that fails."""
     try:
         if token := admin_token():
             await http.post(_make_target(f"{url}/v1/admin/keys/{key_id}/revoke", token), {})
@@ -379,8 +379,8 @@ def _undo_settings(settings: ClientSettings, agent: Agent) -> None:
     is_ours = settings.undo()
     if noted and noted.key_id:
         anyio.run(_revoke_key_alone, noted.url, noted.key_id)
-    since = "" if is_ours else "; what was changed in it since has stayed"
-    write_error(f"{settings.file} is what it was before {agent.title} was connected{since}.\n")
+    since = "" if is_ours else "; later changes in it were kept"
+    write_error(f"{settings.file} is restored to before {agent.title} was connected{since}.\n")
 
 
 async def _revoke_key_alone(url: str, key_id: str) -> None:

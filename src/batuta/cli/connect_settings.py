@@ -1,8 +1,8 @@
-"""The settings by which a client asks Batuta, and the way back to those before. Pure.
+"""Add the settings that point a coding agent at Batuta, and remove them again. Pure.
 
-Formats: of Claude Code 2.1.197, Codex 0.171.0, opencode 1.18.33 and aider 0.86.2. Settings in JSON
-are read, changed and written; in TOML and YAML lines are added between two marks, and the lines
-that they replace become comments, so that comments and order stay and all can be taken back.
+Formats: Claude Code 2.1.197, Codex 0.171.0, opencode 1.18.33 and aider 0.86.2. JSON settings are
+parsed, changed and rewritten. In TOML and YAML, lines are added between two markers, and the lines
+that they replace become comments: comments and order survive, and all can be undone.
 """
 
 from __future__ import annotations
@@ -18,78 +18,78 @@ from typing import Any, cast
 from batuta.errors import ConfigError
 
 Json = dict[str, Any]
-Place = tuple[str, ...]
-"""The names that lead to a setting."""
+KeyPath = tuple[str, ...]
+"""The keys that lead to a setting in nested objects."""
 NO_KEY_TEXT = "batuta"
-"""Sent where the server has no keys: some clients start with no key at all."""
+"""Sent as the key to a server without keys, so that every agent has one to start with."""
 _BEGIN, _END = "# >>> batuta connect >>>\n", "# <<< batuta connect <<<\n"
 _KEPT = "# batuta connect keeps: "
-_BY_HAND = "; see what to write with --print, and write it yourself"
+_BY_HAND = "; run with --print and add the lines by hand"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """It says where a client finds the server, and what it asks for there."""
+    """The server's address, and the model and key that a coding agent uses there."""
 
     url: str
     """The server's address, without `/v1`."""
     model: str
     key: str = ""
-    """Empty: the server has no keys."""
+    """Empty if the server has no keys."""
 
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """A client that `batuta connect` sets up."""
+    """A coding agent that `batuta connect` sets up."""
 
     title: str
     start: str
     """The command that starts it."""
     route: str
-    """The path of the API that it asks."""
+    """The path of the API that it calls."""
     _: KW_ONLY
     find_file: Callable[[Mapping[str, str], Path], Path]
-    """The file of its settings, from the environment and the user's folder."""
+    """Returns the path of its settings, given the environment and the home folder."""
     connect: Callable[[str, Connection], str]
-    """The settings with those of Batuta; raises `ConfigError` where they cannot be changed."""
+    """Returns the settings with Batuta's; raises `ConfigError` if they cannot be changed."""
     disconnect: Callable[[str, str], str]
-    """The settings without those of Batuta, from what they are and what they were before."""
+    """Returns the settings without Batuta's, given the current and the original ones."""
 
 
 def _read_json(text: str) -> Json:
-    """Return the object that the settings are."""
+    """Parse the settings, which must be a JSON object."""
     try:
         found: Any = json.loads(text) if text.strip() else {}
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"it is not JSON: {error}{_BY_HAND}") from None
+        raise ConfigError(f"the file is not JSON: {error}{_BY_HAND}") from None
     if not isinstance(found, dict):
-        raise ConfigError(f"it must be a JSON object{_BY_HAND}")
+        raise ConfigError(f"the file must hold a JSON object{_BY_HAND}")
     return cast("Json", found)
 
 
-def _set_json(text: str, values: Mapping[Place, Any]) -> str:
+def _set_json(text: str, values: Mapping[KeyPath, Any]) -> str:
     settings = _read_json(text)
-    for place, value in values.items():
+    for path, value in values.items():
         inner = settings
-        for name in place[:-1]:
+        for name in path[:-1]:
             found = inner.setdefault(name, {})
             if not isinstance(found, dict):
                 raise ConfigError(f"`{name}` must be an object{_BY_HAND}")
             inner = cast("Json", found)
-        inner[place[-1]] = value
+        inner[path[-1]] = value
     return json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
 
 
-def _unset_json(text: str, before: str, places: Iterable[Place]) -> str:
+def _unset_json(text: str, before: str, paths: Iterable[KeyPath]) -> str:
     settings, old = _read_json(text), _read_json(before)
-    for place in places:
-        _put_back(settings, old, place)
+    for path in paths:
+        _restore_setting(settings, old, path)
     return json.dumps(settings, indent=2, ensure_ascii=False) + "\n" if settings else ""
 
 
-def _put_back(settings: Json, old: Json, place: Place) -> None:
-    """Give one setting its old value; what was not there goes, and the empty objects around it."""
-    name, *rest = place
+def _restore_setting(settings: Json, old: Json, path: KeyPath) -> None:
+    """Restore a setting's old value, or remove it and the objects that this leaves empty."""
+    name, *rest = path
     if not rest:
         settings.pop(name, None)
         if name in old:
@@ -98,7 +98,7 @@ def _put_back(settings: Json, old: Json, place: Place) -> None:
     inner, known = settings.get(name), old.get(name)
     if isinstance(inner, dict):
         past = cast("Json", known) if isinstance(known, dict) else {}
-        _put_back(cast("Json", inner), past, tuple(rest))
+        _restore_setting(cast("Json", inner), past, tuple(rest))
         if not inner and name not in old:
             del settings[name]
 
@@ -106,13 +106,13 @@ def _put_back(settings: Json, old: Json, place: Place) -> None:
 def _add_lines(
     text: str, replaced: re.Pattern[str], first: Iterable[str], last: Iterable[str]
 ) -> str:
-    """Return the text between marked lines; lines of replaced settings become comments.
+    """Add marked lines around the settings; lines of replaced settings become comments.
 
     Args:
         text: the settings.
-        replaced: finds the line of a setting that is replaced, before the first table.
-        first: lines before everything.
-        last: lines behind everything.
+        replaced: matches the line of a replaced setting; searched before the first table only.
+        first: lines to add before the settings.
+        last: lines to add after the settings.
     """
     kept: list[str] = []
     at_top = True
@@ -135,7 +135,7 @@ def _mark_lines(lines: Iterable[str]) -> str:
 
 
 def _drop_lines(text: str, _: str) -> str:
-    """Return the text without marked lines; what they replaced is a setting again."""
+    """Remove the marked lines and restore the settings that they replaced."""
     kept: list[str] = []
     is_ours = False
     for line in text.splitlines(keepends=True):
@@ -153,7 +153,7 @@ def _quote_text(text: str) -> str:
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-_CLAUDE_PLACES: tuple[Place, ...] = (
+_CLAUDE_KEYS: tuple[KeyPath, ...] = (
     ("model",),
     ("env", "ANTHROPIC_BASE_URL"),
     ("env", "ANTHROPIC_AUTH_TOKEN"),
@@ -166,11 +166,11 @@ def _claude_file(environ: Mapping[str, str], home: Path) -> Path:
 
 def _connect_claude(text: str, to: Connection) -> str:
     values = (to.model, to.url, to.key or NO_KEY_TEXT)
-    return _set_json(text, dict(zip(_CLAUDE_PLACES, values, strict=True)))
+    return _set_json(text, dict(zip(_CLAUDE_KEYS, values, strict=True)))
 
 
 def _disconnect_claude(text: str, before: str) -> str:
-    return _unset_json(text, before, _CLAUDE_PLACES)
+    return _unset_json(text, before, _CLAUDE_KEYS)
 
 
 _CODEX_MODEL = re.compile(r"""^[ \t]*["']?(?:model|model_provider)["']?[ \t]*=""")
@@ -191,14 +191,14 @@ def _connect_codex(text: str, to: Connection) -> str:
     found = before.get("model_providers", {})
     providers = cast("Json", found) if isinstance(found, dict) else {"batuta": found}
     if "batuta" in providers:
-        raise ConfigError(f"`model_providers` has one called batuta already{_BY_HAND}")
+        raise ConfigError(f"`model_providers` already has an entry `batuta`{_BY_HAND}")
     wanted: Json = {**before, **first, "model_providers": {**providers, "batuta": provider}}
     try:
         is_as_wanted = tomllib.loads(changed) == wanted
     except tomllib.TOMLDecodeError:
         is_as_wanted = False
     if not is_as_wanted:
-        raise ConfigError(f"it is written in a way that cannot be changed safely{_BY_HAND}")
+        raise ConfigError(f"the file cannot be changed safely{_BY_HAND}")
     return changed
 
 
@@ -206,14 +206,14 @@ def _read_toml(text: str) -> Json:
     try:
         return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ConfigError(f"it is not TOML: {error}{_BY_HAND}") from None
+        raise ConfigError(f"the file is not TOML: {error}{_BY_HAND}") from None
 
 
 def _toml_lines(values: Mapping[str, str]) -> list[str]:
     return [f"{name} = {_quote_text(value)}" for name, value in values.items()]
 
 
-_OPENCODE_PLACES: tuple[Place, ...] = (("model",), ("small_model",), ("provider", "batuta"))
+_OPENCODE_KEYS: tuple[KeyPath, ...] = (("model",), ("small_model",), ("provider", "batuta"))
 
 
 def _opencode_file(environ: Mapping[str, str], home: Path) -> Path:
@@ -232,11 +232,11 @@ def _connect_opencode(text: str, to: Connection) -> str:
         "models": models,
     }
     values = (f"batuta/{to.model}", "batuta/batuta-mini", provider)
-    return _set_json(text, dict(zip(_OPENCODE_PLACES, values, strict=True)))
+    return _set_json(text, dict(zip(_OPENCODE_KEYS, values, strict=True)))
 
 
 def _disconnect_opencode(text: str, before: str) -> str:
-    return _unset_json(text, before, _OPENCODE_PLACES)
+    return _unset_json(text, before, _OPENCODE_KEYS)
 
 
 _AIDER_NAMES = "model|weak-model|openai-api-base|openai-api-key|show-model-warnings"
@@ -252,11 +252,11 @@ def _connect_aider(text: str, to: Connection) -> str:
     lines = text.splitlines()
     for number, line in enumerate(lines):
         if not _YAML_LINE.fullmatch(line):
-            raise ConfigError(f"line {number + 1} is no setting of aider{_BY_HAND}")
+            raise ConfigError(f"line {number + 1} is not an aider setting{_BY_HAND}")
         below = lines[number + 1] if number + 1 < len(lines) else ""
         if _AIDER_SETTING.match(line) and re.match(r"\s+\S|-\s", below):
             name = line.partition(":")[0]
-            raise ConfigError(f"`{name}` is written over several lines{_BY_HAND}")
+            raise ConfigError(f"`{name}` spans several lines{_BY_HAND}")
     values = {
         "model": f"openai/{to.model}",
         "weak-model": "openai/batuta-mini",
@@ -285,11 +285,11 @@ AGENTS: Mapping[str, Agent] = {
         find_file=_aider_file, connect=_connect_aider, disconnect=_drop_lines,
     ),
 }  # fmt: skip
-"""The clients, by the name that the command takes."""
+"""The coding agents, by their names on the command line."""
 
 
 def question_body(route: str, model: str) -> Json:
-    """Return one small question in the dialect of that path, without reasoning."""
+    """Return the body of a small test request to that route, with reasoning turned off."""
     asked = [{"role": "user", "content": "Say OK."}]
     if route == "/v1/messages":
         return {

@@ -1,4 +1,4 @@
-"""`batuta init`: what can be called from here, checked and written into a `batuta.toml`."""
+"""`batuta init`: find the models callable from this machine and write a `batuta.toml`."""
 
 from __future__ import annotations
 
@@ -30,45 +30,47 @@ from batuta.rendering.console import new_table, open_console, print_table
 from batuta.rendering.terminal import write_error
 
 CHECK_SECONDS = 30.0
-"""How long a worker may take to say one word; a local model may have to be loaded first."""
+"""How long a worker may take to answer the check; a local model may have to be loaded first."""
 HEAD = """\
 # Written by `batuta init`. Every setting: docs/configuration.md. Keys stay in the environment.
-# Prices, abilities and what public boards say of a model are looked up; a line here goes before
-# them. Say what a worker is good at and how often it is right as soon as you know:
+# Prices, abilities and public leaderboard scores of models are looked up; a line here overrides
+# them. Describe what a worker is good at, and its accuracy, as soon as you know them:
 #     description = "Strong at code."
-#     strength = 0.8                      # share of all questions that it answers rightly alone
+#     strength = 0.8                      # share of questions that it answers correctly alone
 #     skills = { maths = 0.7, code = 0.5 }
 """
 TAIL = """
-[conductor]                     # whose model writes the workflows of batuta-ultra
+[conductor]                     # the worker that writes batuta-ultra's workflows
 worker = {conductor}
 
 [limits]
 {limit}
 deadline_s = 300
 """
-DOLLAR_LIMIT = "max_cost_usd = 0.50             # of one run"
+DOLLAR_LIMIT = "max_cost_usd = 0.50             # per run"
 NO_DOLLAR_LIMIT = """\
-# max_cost_usd = 0.50           # of one run; first give every worker a price, such as
-#                               # price = {{ input = 1, output = 4 }}: a call without one counts as
-#                               # $15/$75 per million tokens"""
-"""An unknown price counts so high that hardly any question would fit the limit."""
+# max_cost_usd = 0.50           # per run; first give every worker a price, such as
+#                               # price = {{ input = 1, output = 4 }}: a call without a price
+#                               # counts as $15/$75 per million tokens"""
+"""An unknown price is estimated so high that hardly any question would fit the limit."""
 
 
 def command(
     out: Annotated[Path, typer.Option(help="The file to write.")] = Path(DEFAULT_FILE),
-    force: Annotated[bool, typer.Option("--force", help="Write over an existing file.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
     checked: Annotated[
         bool, typer.Option("--check/--no-check", help="Ask each worker for one word first.")
     ] = True,
 ) -> None:
     """Find keys, addresses and local servers, and write a batuta.toml.
 
-    On a terminal it asks before it writes; elsewhere it asks nothing.
+    On a terminal the command asks before it writes; elsewhere it does not ask.
     """
     if out.exists() and not force:
-        raise ConfigError(f"{out} exists: name another with --out, or write over it with --force")
-    found, checks = anyio.run(_look_around, os.environ, checked)
+        raise ConfigError(
+            f"{out} exists: name another file with --out, or overwrite it with --force"
+        )
+    found, checks = anyio.run(_find_and_check, os.environ, checked)
     specs = [spec for spec in found.specs if _is_answering(checks.get(spec.worker.id))]
     _print_found(found, checks)
     if not specs:
@@ -85,11 +87,11 @@ def command(
 
 
 def settings_text(specs: Iterable[WorkerSpec], environ: Mapping[str, str]) -> str:
-    """Write a TOML file with these workers, the best of which conducts.
+    """Return a settings file (TOML) with these workers; the best one conducts.
 
     Args:
-        specs: at least one.
-        environ: tells which variable holds a server's key.
+        specs: at least one worker.
+        environ: the environment, searched for the variable with a server's key.
     """
     known = list(specs)
     best = Pool(tuple(spec.worker for spec in known)).ranked()[0]
@@ -122,7 +124,7 @@ def _worker_text(spec: WorkerSpec, environ: Mapping[str, str]) -> str:
 
 
 def _key_variable(spec: WorkerSpec, environ: Mapping[str, str]) -> str | None:
-    """Return the variable with the key of a server reached by another provider's variables."""
+    """Return the variable with the server's key, if its provider has no variable of its own."""
     if find_provider(spec.provider).key_vars:
         return None
     names = (name for name in environ if name.endswith("_API_KEY"))
@@ -130,14 +132,14 @@ def _key_variable(spec: WorkerSpec, environ: Mapping[str, str]) -> str | None:
 
 
 def _quote_toml(text: str) -> str:
-    """Return a TOML basic string; JSON's differ from it by one sign."""
+    """Return a TOML basic string: a JSON string with DEL escaped too."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-async def _look_around(
+async def _find_and_check(
     environ: Mapping[str, str], checked: bool
 ) -> tuple[Discovery, dict[WorkerId, WorkerCheck]]:
-    """Find models, and ask each for one word."""
+    """Find models and, if `checked`, ask each for one word."""
     checks: dict[WorkerId, WorkerCheck] = {}
     async with HttpTransport(idle=CHECK_SECONDS) as http:
         found = await find_workers(environ, http)
@@ -160,7 +162,7 @@ async def _look_around(
 
 
 def _describe_failures(checks: Mapping[WorkerId, WorkerCheck]) -> str:
-    """Say why nobody answers, in a sentence."""
+    """Return a sentence that explains why no worker answers."""
     errors = {str(result.error) for result in checks.values()}
     reason = errors.pop() if len(errors) == 1 else "see the table for the reason of each"
     return f"no worker answers, so nothing was written: {reason}"
@@ -175,7 +177,7 @@ def _worker_count_text(specs: list[WorkerSpec]) -> str:
 
 
 def _print_found(found: Discovery, checks: dict[WorkerId, WorkerCheck]) -> None:
-    table = new_table("", "worker", "$/M in", "$/M out", "says", right={"$/M in", "$/M out"})
+    table = new_table("", "worker", "$/M in", "$/M out", "result", right={"$/M in", "$/M out"})
     for spec in found.specs:
         result, price = checks.get(spec.worker.id), spec.worker.price
         mark = "·" if result is None else Text("✗", "red") if result.error else Text("✓", "green")

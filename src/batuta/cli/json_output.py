@@ -1,4 +1,4 @@
-"""A run and a plan as JSON for programs."""
+"""The JSON that commands print for runs, plans and pools."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def print_json(data: Any) -> None:
 
 
 def run_json(run: Run) -> dict[str, Any]:
-    """Return a run as a program wants it; `batuta runs show --json` has the whole trace."""
+    """Return a run without its prompts; `batuta runs show --json` prints the whole trace."""
     return {
         "id": run.id,
         "outcome": run.outcome.value,
@@ -43,9 +43,9 @@ def run_json(run: Run) -> dict[str, Any]:
 
 
 def plan_json(run: Run) -> dict[str, Any]:
-    """Return the workflow of a dry run, and what it is expected to take."""
+    """Return a dry run's workflow and its estimated tokens and cost."""
     planned, expected = run.rounds[-1], run.expected
-    assert planned.workflow is not None  # noqa: S101 - else it is no dry run's
+    assert planned.workflow is not None  # noqa: S101 - a dry run has it
     assert expected is not None  # noqa: S101 - same
     return {
         "workflow": workflow_json(planned.workflow),
@@ -61,7 +61,7 @@ def plan_json(run: Run) -> dict[str, Any]:
 
 
 def workflow_json(workflow: Workflow) -> list[dict[str, Any]]:
-    """Return a workflow's steps as JSON."""
+    """Return the steps of a workflow as planned."""
     return [
         {
             "worker": step.worker,
@@ -74,7 +74,7 @@ def workflow_json(workflow: Workflow) -> list[dict[str, Any]]:
 
 
 def step_json(step: StepRun) -> dict[str, Any]:
-    """Return a step as it was run, without its prompt."""
+    """Return an executed step, without its prompt."""
     failed = isinstance(step.result, Failure)
     return {
         "index": step.index,
@@ -95,7 +95,7 @@ def step_json(step: StepRun) -> dict[str, Any]:
 
 
 def usage_json(usage: Usage) -> dict[str, int]:
-    """Return the tokens as JSON."""
+    """Return the numbers of calls and tokens."""
     return {
         "calls": usage.calls,
         "input": usage.input,
@@ -108,19 +108,19 @@ def usage_json(usage: Usage) -> dict[str, int]:
 
 
 def cost_json(cost: Cost) -> dict[str, Any]:
-    """Return the dollars; None if nothing has a known price."""
+    """Return the cost; `usd` is None if no call has a known price."""
     known = cost.usd or not cost.unpriced_calls
     return {"usd": float(cost.usd) if known else None, "unpriced_calls": cost.unpriced_calls}
 
 
 def _price_json(price: Price) -> dict[str, float]:
-    """Return dollars per million tokens; of a tool also those of a call."""
+    """Return dollars per million tokens, and for a tool dollars per call."""
     values = {"input": float(price.input), "output": float(price.output)}
     return values | {"call": float(price.call)} if price.call else values
 
 
 def pool_json(pool: Pool) -> list[dict[str, Any]]:
-    """Return the workers."""
+    """Return the pool's workers."""
     return [
         {
             "number": number,

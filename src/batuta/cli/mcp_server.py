@@ -1,4 +1,7 @@
-"""`batuta mcp`: the pool as tools of a host that speaks the Model Context Protocol."""
+"""`batuta mcp`: an MCP server on stdin and stdout with the tools ask, plan and runs.
+
+With --port the command starts the API instead, with the MCP endpoint of `batuta.gateway.mcp`.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +27,9 @@ if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer
 
 MAX_RUNS = 50
-"""Runs of one list."""
+"""The most runs that one call of `runs` lists."""
 MAX_QUESTION = 1_000_000
-"""Characters of a question; a host sends what a model wrote."""
+"""The most characters of a question, which the host's model may have written."""
 _INSTRUCTIONS = (
     "Batuta answers a question by a workflow of several language models. ask answers; plan shows "
     "the workflow and what it would cost, and calls no model but the conductor; runs lists the "
@@ -38,19 +41,19 @@ _INSTRUCTIONS = (
 def mcp_command(
     max_cost: Annotated[
         float | None,
-        typer.Option(min=0, max=MOST_USD, help="Dollars that one question may cost, at most."),
+        typer.Option(min=0, max=MOST_USD, help="The most dollars that one question may cost."),
     ] = None,
     port: Annotated[
         int | None,
         typer.Option(
-            min=0, max=65535, help="Serve by HTTP at /v1/mcp, with the API; 0: any free port."
+            min=0, max=65535, help="Serve over HTTP, at /v1/mcp of the API; 0: any free port."
         ),
     ] = None,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     *,
     pool: PoolOptions,
 ) -> None:
-    """Offer ask, plan and runs to an MCP host: by stdin and stdout, or by HTTP with --port."""
+    """Offer ask, plan and runs to an MCP host: over stdin and stdout, or HTTP with --port."""
     if find_spec("mcp") is None:
         raise ConfigError(f"batuta mcp needs the package mcp: {install_hint('mcp')}")
     if port is None:
@@ -60,7 +63,7 @@ def mcp_command(
 
 
 def _serve_http(host: str, port: int, pool: PoolOptions, max_cost: float | None) -> None:
-    """Serve the API with the tools, which ask it with the key of their caller."""
+    """Serve the API with an MCP endpoint, whose tools call the API with their caller's key."""
     from batuta.gateway import LOOP_OPTIONS  # noqa: PLC0415 - most of the start-up time
     from batuta.gateway.assemble import ServeOptions, run_configured_server  # noqa: PLC0415
     from batuta.gateway.mcp.endpoint import McpOffer  # noqa: PLC0415
@@ -89,12 +92,12 @@ async def _serve_stdio(pool: str | None, conductor: str | None, max_cost: float 
 
 
 def build_server(session: Session, target: str, max_cost: float | None = None) -> MCPServer:
-    """Return the server whose tools ask the session.
+    """Return an MCP server whose tools ask the session.
 
     Args:
-        session: open.
-        target: the database of the runs.
-        max_cost: dollars of one question, at most.
+        session: an open session.
+        target: the database of stored runs.
+        max_cost: the most dollars that one question may cost.
     """
     from mcp.server.mcpserver import MCPServer  # noqa: PLC0415 - of an extra
     from mcp.types import ToolAnnotations  # noqa: PLC0415 - same
@@ -129,11 +132,11 @@ def build_server(session: Session, target: str, max_cost: float | None = None) -
 async def _run_question(
     session: Session, question: str, max_cost: float | None, *, dry_run: bool = False
 ) -> Run:
-    """Ask the session, and raise an error that the host shows if there is no answer."""
+    """Ask the session; if there is no answer, raise an error that the host shows."""
     from mcp.server.mcpserver.exceptions import ToolError  # noqa: PLC0415 - of an extra
 
     if not question.strip() or len(question) > MAX_QUESTION:
-        raise ToolError(f"a question has 1 to {MAX_QUESTION} characters")
+        raise ToolError(f"a question must have 1 to {MAX_QUESTION} characters")
     if max_cost is None:
         run = await session.ask(question, dry_run=dry_run)
     else:
@@ -156,7 +159,7 @@ def describe_answer(run: Run) -> str:
 
 
 def describe_plan(run: Run) -> str:
-    """Return a planned workflow, a line for each step, and what it is expected to take."""
+    """Return a planned workflow, one line per step, and its estimated tokens and cost."""
     flow = run.rounds[-1].workflow if run.rounds else None
     lines = _step_lines(flow) if flow is not None else ["No workflow could be planned."]
     if run.expected is not None:

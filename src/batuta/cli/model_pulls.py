@@ -1,4 +1,4 @@
-"""Fetching local models from the command line: sizes and licences are shown, then it asks."""
+"""Pull local models from the command line, after showing their sizes and licences."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ def offer_models(pool: str, *, yes: bool) -> None:
     """Pull what `--pool local` needs, after asking.
 
     Raises:
-        ConfigError: it is not wanted, nobody can be asked, or it cannot be had.
+        ConfigError: a name is unknown, the user declines, or stdin is no terminal to ask on.
+        DownloadError: a model cannot be downloaded.
     """
     named = pool.partition(":")[2]
     names = [name.strip() for name in named.split(",") if name.strip()]
@@ -35,10 +36,10 @@ def offer_models(pool: str, *, yes: bool) -> None:
 
 
 def confirm_pull(models: Sequence[KnownModel], yes: bool) -> None:
-    """Show sizes and licences, and ask.
+    """Show the models' sizes and licences, and ask for consent unless `yes`.
 
     Raises:
-        ConfigError: the answer is no, or nobody can be asked.
+        ConfigError: the user declines, or stdin is no terminal to ask on.
     """
     for model in models:
         write_error(
@@ -50,16 +51,18 @@ def confirm_pull(models: Sequence[KnownModel], yes: bool) -> None:
     total = format_bytes(sum(model.size for model in models))
     if not sys.stdin.isatty():
         names = " ".join(model.name for model in models)
-        raise ConfigError(f"these models ({total}) are not here yet: batuta local pull {names}")
+        raise ConfigError(
+            f"these models ({total}) are not pulled yet; run: batuta local pull {names}"
+        )
     if not typer.confirm(f"Pull {total}?", default=True, err=True):
         raise ConfigError("nothing was pulled")
 
 
 async def pull_missing(models: Sequence[KnownModel]) -> None:
-    """Pull the models, showing how far it is.
+    """Pull the models with a progress bar for each.
 
     Raises:
-        DownloadError: one cannot be had.
+        DownloadError: a model cannot be downloaded.
     """
     with open_progress_bars(in_bytes=True) as bars:
         async with Downloader(os.environ) as downloader:
@@ -68,5 +71,5 @@ async def pull_missing(models: Sequence[KnownModel]) -> None:
                 await pull_model(
                     model,
                     downloader=downloader,
-                    on_bytes=lambda here, bar=bar: bars.update(bar, completed=here),
+                    on_bytes=lambda received, bar=bar: bars.update(bar, completed=received),
                 )

@@ -1,4 +1,4 @@
-"""`batuta open`: the page of a server in the browser, at a stored run."""
+"""`batuta open`: open a stored run on a server's web page."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _DEFAULT_SERVER = "http://127.0.0.1:8765"
 def open_command(
     run_id: RunArgument,
     server: Annotated[
-        str, typer.Option(help="The address of the server whose page is opened.")
+        str, typer.Option(help="The URL of the server whose page is opened.")
     ] = _DEFAULT_SERVER,
     print_only: Annotated[
-        bool, typer.Option("--print", help="Print the address and open nothing.")
+        bool, typer.Option("--print", help="Print the URL without opening it.")
     ] = False,
 ) -> None:
     """Open a stored run on the web page of a running `batuta serve`."""
     if not server.startswith(("http://", "https://")):
         raise ConfigError(
-            f"--server: {server[:80]} is no address: it begins with http:// or https://"
+            f"--server: {server[:80]} is not a URL: begin it with http:// or https://"
         )
     summary = anyio.run(load_summary, run_id, store_target())
     address = f"{server.rstrip('/')}/ui/runs/{quote(summary.id, safe='')}"

@@ -1,7 +1,7 @@
-"""Options that several commands have, in the same words.
+"""Options that several commands share.
 
-A field says its option as an argument of a command does: `Annotated[int, typer.Option(min=1)] = 5`.
-A field that is a dataclass itself is a group within the group.
+An option group is a dataclass whose fields declare options as the arguments of a command do:
+`Annotated[int, typer.Option(min=1)] = 5`. A field that is itself a dataclass is a nested group.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typer.models import ParameterInfo
 
 from batuta.clients.providers import LOCAL
 
-ACCESS_PANEL = "Who may use what"
+ACCESS_PANEL = "Access"
 BASELINES_PANEL = "Baselines"
 BUDGET_PANEL = "Dollars"
-EXECUTION_PANEL = "How it is run"
+EXECUTION_PANEL = "Execution"
 GRADING_PANEL = "Grading"
 LIMITS_PANEL = "Limits"
 OUTPUT_PANEL = "Output and records"
@@ -34,19 +34,19 @@ SYSTEMS_PANEL = "Systems"
 
 
 def format_example(command: str) -> str:
-    """Return the last line of a command's help, which can be typed as it stands."""
+    """Return the example that ends a command's help, with `[` escaped for rich."""
     return f"Example: {command.replace('[', chr(92) + '[')}"
 
 
 MOST_USD = 1e9
 """The largest budget; a larger or infinite one is a mistake."""
 MOST_SECONDS = 1e9
-"""The same of a time."""
+"""The longest time limit, for the same reason."""
 _JSON_HELP = "Print JSON on stdout."
 
 Json = Annotated[bool, typer.Option("--json", help=_JSON_HELP)]
 JsonOutput = Annotated[bool, typer.Option("--json", help=_JSON_HELP, rich_help_panel=OUTPUT_PANEL)]
-"""The same, in commands whose options are in panels."""
+"""The same option, for commands whose options are in panels."""
 SimulatedQuestions = Annotated[
     bool,
     typer.Option(
@@ -56,7 +56,7 @@ SimulatedQuestions = Annotated[
     ),
 ]
 ConcurrentRuns = Annotated[
-    int, typer.Option(min=1, help="Runs at the same time.", rich_help_panel=EXECUTION_PANEL)
+    int, typer.Option(min=1, help="Concurrent runs.", rich_help_panel=EXECUTION_PANEL)
 ]
 ExecutorName = Annotated[
     str,
@@ -68,14 +68,14 @@ ExecutorName = Annotated[
 RayProcesses = Annotated[
     int | None,
     typer.Option(
-        min=1, help="Processes of Ray: one for each free core.", rich_help_panel=EXECUTION_PANEL
+        min=1, help="Ray processes; default: one per free core.", rich_help_panel=EXECUTION_PANEL
     ),
 ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolOptions:
-    """The workers, and who conducts them."""
+    """Options for the pool and its conductor."""
 
     panel: ClassVar = POOL_PANEL
 
@@ -92,15 +92,15 @@ class PoolOptions:
         ),
     ] = None
     yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Pull the models of --pool local unasked.")
+        bool, typer.Option("--yes", "-y", help="Pull the models of --pool local without asking.")
     ] = False
 
     def pull_missing(self) -> None:
-        """Pull what `--pool local` needs and is not here, after asking.
+        """Pull the models that `--pool local` lacks, after asking.
 
         Raises:
-            ConfigError: it is not wanted, or nobody can be asked.
-            DownloadError: it cannot be had.
+            ConfigError: the user declines, or stdin is no terminal to ask on.
+            DownloadError: a model cannot be downloaded.
         """
         if (self.pool or "").partition(":")[0] == LOCAL:
             from batuta.cli.model_pulls import offer_models  # noqa: PLC0415 - rarely needed
@@ -109,7 +109,7 @@ class PoolOptions:
 
 
 def command_actor() -> str:
-    """Return who uses the command line, as the audit trail calls them."""
+    """Return the name of the command line's user in the audit trail."""
     try:
         return f"cli:{getpass.getuser()}"
     except (KeyError, OSError):  # a container's user may have no name
@@ -118,12 +118,12 @@ def command_actor() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradingOptions:
-    """Options of how answers are graded."""
+    """Options for grading answers."""
 
     panel: ClassVar = GRADING_PANEL
 
     judge: Annotated[
-        str | None, typer.Option(help="The worker that grades what no rule can grade.")
+        str | None, typer.Option(help="The worker that grades answers no rule can grade.")
     ] = None
     sandbox: Annotated[
         str, typer.Option(help="Where programs run: auto, bubblewrap, landlock, or none.")
@@ -134,10 +134,9 @@ _T = TypeVar("_T")
 
 
 def with_option_groups(command: Callable[..., _T]) -> Callable[..., _T]:
-    """Return the command as typer reads it: an argument that is a group stands for its options.
+    """Return the command with each argument that is a group replaced by the group's options.
 
-    The class variable `panel` of a group names the help panel of those of its options that name
-    none.
+    A group's class variable `panel` is the help panel of its options that name none themselves.
 
     Raises:
         ValueError: two groups have an option of the same name.
@@ -168,7 +167,7 @@ def _find_groups(hints: dict[str, Any]) -> dict[str, type[Any]]:
 
 
 def _group_parameters(group: type[Any]) -> Iterator[inspect.Parameter]:
-    """Yield the options of a group as parameters of a function."""
+    """Yield the options of a group, and of its nested groups, as parameters of a function."""
     hints = get_type_hints(group, include_extras=True)
     inner = _find_groups(hints)
     for field in fields(group):
@@ -184,7 +183,7 @@ def _group_parameters(group: type[Any]) -> Iterator[inspect.Parameter]:
 
 
 def _in_panel(hint: Any, panel: str | None) -> Any:
-    """Return an option's annotation with that panel, if it names none itself."""
+    """Return an option's annotation, with that help panel unless it names another."""
     kind, *notes = get_args(hint)
     shown: list[Any] = [copy(note) if isinstance(note, ParameterInfo) else note for note in notes]
     for note in shown:
@@ -194,7 +193,7 @@ def _in_panel(hint: Any, panel: str | None) -> Any:
 
 
 def _build_group(group: type[_T], given: dict[str, Any]) -> _T:
-    """Make a group of the values that its options were given, which are taken out of `given`."""
+    """Build a group from its options' values, which are removed from `given`."""
     inner = _find_groups(get_type_hints(group))
     made = {name: _build_group(one, given) for name, one in inner.items()}
     own = (field.name for field in fields(cast("Any", group)) if field.name not in inner)

@@ -1,4 +1,4 @@
-"""`batuta pool`: which workers there are, and whether they answer."""
+"""`batuta pool`: list the workers, and check that they answer."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def _print_workers(pool: str | None, json: bool) -> None:
     ):
         right = "right" if name.startswith("$") else "left"
         table.add_column(name, justify=right, no_wrap=True, min_width=width)
-    # It has what the others leave, or rich would cut all of them alike.
+    # This column takes the remaining width; otherwise rich would truncate all columns alike.
     table.add_column("about", ratio=1, no_wrap=True, overflow="ellipsis")
     for number, worker in enumerate(loaded.pool):
         about = worker.description or ", ".join(worker.tags)
@@ -72,7 +72,7 @@ async def _print_workers(pool: str | None, json: bool) -> None:
 
 
 def _name_columns(config: LoadedConfig) -> tuple[list[str], list[str]]:
-    """Return the workers' ids and models, which are shown in full."""
+    """Return the texts of the columns that are never truncated: the workers' ids and models."""
     return [worker.id for worker in config.pool], [worker.model for worker in config.pool]
 
 
@@ -109,17 +109,17 @@ async def _ask_workers(pool: str | None, json: bool) -> bool:
 
 
 def _print_checks(config: LoadedConfig, results: dict[WorkerId, WorkerCheck]) -> None:
-    table = new_table("", "worker", "time", "says")
+    table = new_table("", "worker", "time", "result")
     for worker in config.pool:
         result = results[worker.id]
         mark = Text("✗", "red") if result.error else Text("✓", "green")
-        says = _error_text(result.error) if result.error else "it answers"
-        table.add_row(mark, Text(worker.id, "cyan"), format_seconds(result.seconds), says)
+        text = _error_text(result.error) if result.error else "it answers"
+        table.add_row(mark, Text(worker.id, "cyan"), format_seconds(result.seconds), text)
     print_table(open_console(), table)
 
 
 def _error_text(error: ClientError) -> str:
-    """Describe the error with the address that was called: who checks a pool is its operator."""
+    """Return the error with the host that was called, which only the operator may see."""
     return f"{error.host}: {error}" if error.host else str(error)
 
 

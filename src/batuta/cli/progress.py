@@ -1,4 +1,4 @@
-"""How far a long work is: bars, and lines where bars cannot be drawn."""
+"""Progress of long tasks: bars on a terminal, lines in a log."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from batuta.core.formatting import format_bytes
 from batuta.rendering.console import open_console
 
 QUIET_SECONDS = 60.0
-"""The seconds after which a log says again how far a task is, however little was done."""
+"""Seconds after which an update prints a line to a log, however little progress was made."""
 
 
 class ProgressBars(Progress):
-    """Bars; where they cannot be drawn, in a log, a line at every tenth of the way and minute."""
+    """Progress bars; without a terminal, a line at every tenth of the total and every minute."""
 
     format_amount: Callable[[float], str] = "{:g}".format
-    """Says how much is done, in a log."""
+    """Formats an amount of work for a log line."""
 
     def update(self, task_id: TaskID, **fields: Any) -> None:
-        """Update a task as rich does."""
+        """Update a task as rich does; without a terminal, print a line if one is due."""
         (task,) = (one for one in self.tasks if one.id == task_id)
         before = _completed_tenths(task)
         super().update(task_id, **fields)
@@ -41,19 +41,19 @@ class ProgressBars(Progress):
         seconds = task.elapsed or 0.0
         if (
             _completed_tenths(task) > before
-            or seconds >= task.fields.get("told", 0) + QUIET_SECONDS
+            or seconds >= task.fields.get("printed_at", 0) + QUIET_SECONDS
         ):
-            super().update(task_id, told=seconds)
+            super().update(task_id, printed_at=seconds)
             done, total = map(self.format_amount, (task.completed, task.total or 0))
-            how_far = f"{done}/{total}  {seconds:.0f} s"
-            self.console.print(f"{task.description}  {how_far}  {task.fields['status']}".rstrip())
+            progress = f"{done}/{total}  {seconds:.0f} s"
+            self.console.print(f"{task.description}  {progress}  {task.fields['status']}".rstrip())
 
 
 def open_progress_bars(*, in_bytes: bool = False) -> ProgressBars:
-    """Return bars on standard error; each task is added with a `status`, the words behind it.
+    """Return progress bars on stderr; add each task with a `status`, the text after its bar.
 
     Args:
-        in_bytes: whether bytes are counted, in place of steps.
+        in_bytes: whether progress is counted in bytes rather than steps.
     """
     counted = (DownloadColumn(), TransferSpeedColumn()) if in_bytes else (MofNCompleteColumn(),)
     console = open_console(stderr=True)

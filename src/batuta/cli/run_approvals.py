@@ -1,4 +1,4 @@
-"""`batuta runs waiting | approve | refuse`: plans that wait for a person."""
+"""`batuta runs waiting | approve | refuse`: decide about plans that wait for approval."""
 
 from __future__ import annotations
 
@@ -21,22 +21,27 @@ from batuta.rendering.terminal import write_output
 from batuta.store import Store
 from batuta.store.approvals import MAX_REASON, WAITING, ApprovalError, PendingPlan
 
-PlanArgument = Annotated[str, typer.Argument(metavar="ID", help="As `batuta runs waiting` says.")]
+PlanArgument = Annotated[
+    str, typer.Argument(metavar="ID", help="The plan's id, from `batuta runs waiting`.")
+]
 DigestArgument = Annotated[
-    str, typer.Argument(metavar="DIGEST", help="Of the plan that you have seen; 12 digits do.")
+    str,
+    typer.Argument(
+        metavar="DIGEST", help="The digest of the plan you reviewed; 12 digits are enough."
+    ),
 ]
 EditOption = Annotated[
     Path | None,
     typer.Option(
         exists=True,
         dir_okay=False,
-        help="Other steps, as JSON like those of `batuta runs waiting --json`.",
+        help="Replacement steps: JSON, in the form of `batuta runs waiting --json`.",
     ),
 ]
-ReasonOption = Annotated[str, typer.Option(help="For whoever asked.")]
+ReasonOption = Annotated[str, typer.Option(help="A reason, shown to the caller.")]
 _LEAST_DIGITS = 12
 _EDIT_SECONDS = 10.0
-"""Seconds in which a run takes an edit."""
+"""How long to wait for the run to accept an edit."""
 
 
 def add_approval_commands(app: typer.Typer) -> None:
@@ -80,19 +85,19 @@ def approve_plan(
     reason: ReasonOption = "",
     edit: EditOption = None,
 ) -> None:
-    """Let a plan be carried out, once; an edited one after its run has checked and priced it."""
+    """Approve a plan, for one execution; with --edit its run first checks and prices the steps."""
     if edit is not None:
         digest = _edit_plan(plan, digest, edit)
     _give_verdict(plan, digest, reason, approved=True)
 
 
 def refuse_plan(plan: PlanArgument, digest: DigestArgument, reason: ReasonOption = "") -> None:
-    """Forbid a plan; whoever asked is told the reason."""
+    """Refuse a plan; the caller is given the reason."""
     _give_verdict(plan, digest, reason, approved=False)
 
 
 def plan_json(plan: PendingPlan) -> dict[str, Any]:
-    """Return a plan for programs."""
+    """Return a waiting plan as JSON."""
     shown: dict[str, Any] = {"question": "", "steps": []}
     shown |= orjson.loads(plan.plan) if plan.plan else {}
     return {
@@ -108,7 +113,7 @@ def plan_json(plan: PendingPlan) -> dict[str, Any]:
 
 
 def _give_verdict(plan: str, digest: str, reason: str, *, approved: bool) -> None:
-    """Decide about the plan of that digest."""
+    """Approve or refuse the plan with that digest."""
     if len(reason) > MAX_REASON:
         raise ConfigError(f"--reason has {len(reason)} characters; it may have {MAX_REASON}")
     try:
@@ -119,7 +124,7 @@ def _give_verdict(plan: str, digest: str, reason: str, *, approved: bool) -> Non
 
 
 def _edit_plan(plan: str, digest: str, file: Path) -> str:
-    """Put other steps in the place of a plan's; the digest of what waits then."""
+    """Replace the plan's steps and return the digest of the edited plan."""
     try:
         steps = file.read_text(encoding="utf-8")
         read_steps(steps)
@@ -129,7 +134,7 @@ def _edit_plan(plan: str, digest: str, file: Path) -> str:
     except ApprovalError as error:
         raise ConfigError(f"{error}; see: batuta runs waiting") from None
     if edited.edit:
-        raise ConfigError("the run does not take the edit: is its server up?")
+        raise ConfigError("the run did not accept the edit: check that its server is running")
     if edited.reason:
         raise ConfigError(edited.reason)
     write_output(f"{edited.id} {edited.digest[:_LEAST_DIGITS]} expected ${edited.usd}\n")
@@ -159,7 +164,7 @@ async def _store_verdict(plan: str, digest: str, reason: str, approved: bool) ->
 
 
 async def _whole_digest(store: Store, plan: str, digest: str) -> str:
-    """Return the plan's digest if enough of its digits were given, else what was given."""
+    """Return the plan's full digest if `digest` is a long enough prefix of it, else `digest`."""
     found = await store.approvals.get(plan)
     if found is None or len(digest) < _LEAST_DIGITS or not found.digest.startswith(digest):
         return digest

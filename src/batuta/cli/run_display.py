@@ -1,4 +1,4 @@
-"""A run as people see it on a terminal: the workflow, who reads whom, what it took."""
+"""A run on a terminal: its workflow, which steps read which, its tokens, cost and time."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ from batuta.rendering.console import new_table
 
 SUBTASK_WIDTH = 46
 TABLE_LINES = 12
-"""Lines of a terminal that are left to the workflow while the answer grows below it."""
+"""Terminal lines reserved for the workflow while the answer grows below it."""
 
 
 class RunDisplay:
-    """A run while it is executed; `rich.live` asks it for its picture."""
+    """The view of a run that `rich.live` redraws while the run is executed."""
 
     def __init__(self, title: str) -> None:
         self.title = title
         self.moving = True
-        """False once the run has ended, or where it is told afterwards."""
+        """False once the run has ended."""
         self.recorder = Recorder()
         self.running: dict[tuple[int, int], int] = {}
-        """Characters heard so far from each step that is being run."""
+        """Characters received so far from each running step, by round and step index."""
         self.draft = ""
-        """The text that the last step has written so far; empty once the run has ended."""
+        """The text streamed so far by the workflow's last step; empty once the run has ended."""
         self.spinner = Spinner("dots")
 
     async def emit(self, event: Event) -> None:
-        """Take in an event."""
+        """Update the view from an event."""
         self.recorder.add(event)
         match event:
             case StepStarted():
@@ -87,7 +87,7 @@ class RunDisplay:
 
 
 class LastLines:
-    """The end of a Markdown text, as much of it as fits below the workflow."""
+    """The last lines of a Markdown text, as many as fit below the workflow."""
 
     def __init__(self, text: str) -> None:
         self._markdown = Markdown(text, hyperlinks=False)
@@ -101,11 +101,11 @@ class LastLines:
 
 def print_run(console: Console, run: Run, title: str) -> None:
     """Draw a finished run."""
-    stand = RunDisplay(title)
-    stand.moving = False
-    stand.recorder.header = run.header
-    stand.recorder.rounds = list(run.rounds)
-    console.print(stand)
+    display = RunDisplay(title)
+    display.moving = False
+    display.recorder.header = run.header
+    display.recorder.rounds = list(run.rounds)
+    console.print(display)
     console.print(run_summary(run))
 
 
@@ -145,7 +145,7 @@ def workflow_table() -> Table:
 
 
 def describe_access(workflow: Workflow, index: int) -> str:
-    """Say which steps a step reads, counted from 1."""
+    """Return the numbers of the steps that a step reads, counted from 1."""
     step = workflow.steps[index]
     own = ", ".join(str(earlier + 1) for earlier in step.access)
     if step.previous:
@@ -154,7 +154,7 @@ def describe_access(workflow: Workflow, index: int) -> str:
 
 
 def describe_subtask(workflow: Workflow, index: int) -> Text:
-    """Return the subtask, safe to print; the question itself where there is none."""
+    """Return the subtask on one line, or a note that the step gets the question itself."""
     subtask = " ".join(workflow.steps[index].subtask.split())
     return Text(subtask) if subtask else Text("the question as it stands", "dim")
 

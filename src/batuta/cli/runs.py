@@ -1,4 +1,4 @@
-"""`batuta runs`: stored runs, shown and replayed."""
+"""`batuta runs`: list, show and replay stored runs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from batuta.store.savings import Saving, list_savings, saving_json, sum_savings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOrder:
-    """Options of the order of a list."""
+    """Options for the order of a list."""
 
     panel: ClassVar = "Order"
 
@@ -49,30 +49,30 @@ class RunOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunWords:
-    """Options of what a run was and who asked."""
+    """Options that select runs by text, model, outcome and caller."""
 
     panel: ClassVar = "Which runs"
 
     search: Annotated[
-        str | None, typer.Option(help="Words of the question or answer; the start of an id.")
+        str | None, typer.Option(help="Words of the question or answer, or the start of an id.")
     ] = None
     model: Annotated[str | None, typer.Option(help="The system that was asked.")] = None
-    outcome: Annotated[
-        str | None, typer.Option(help="How it ended; several as failed,limited.")
-    ] = None
+    outcome: Annotated[str | None, typer.Option(help="The outcome; several as failed,limited.")] = (
+        None
+    )
     worker: Annotated[str | None, typer.Option(help="A worker that was planned or asked.")] = None
     error: Annotated[str | None, typer.Option(help="The error's code, such as timed_out.")] = None
-    session: Annotated[str | None, typer.Option(help="Only those of this session.")] = None
+    session: Annotated[str | None, typer.Option(help="Only runs of this session.")] = None
     user: Annotated[str | None, typer.Option(help="The end user that the request named.")] = None
     tag: Annotated[
         list[str] | None, typer.Option(help="A tag, or name=value of metadata; may be repeated.")
     ] = None
-    tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None
+    tenant: Annotated[str | None, typer.Option(help="Only runs of this tenant.")] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRanges:
-    """Options of time, cost, length and judgement."""
+    """Options that select runs by time, cost and duration."""
 
     panel: ClassVar = "Ranges"
 
@@ -88,9 +88,9 @@ class RunRanges:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFigures:
-    """Options of tokens and judgement."""
+    """Options that select runs by tokens and score."""
 
-    panel: ClassVar = "Tokens and judgement"
+    panel: ClassVar = "Tokens and scores"
 
     min_tokens: Annotated[str | None, typer.Option(help="Tokens, at least.")] = None
     max_tokens: Annotated[str | None, typer.Option(help="Tokens, at most.")] = None
@@ -101,7 +101,7 @@ class RunFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFilterOptions:
-    """Every option by which runs are found."""
+    """All options that select and sort runs."""
 
     words: RunWords
     ranges: RunRanges
@@ -121,7 +121,7 @@ class RunFilterOptions:
             raise ConfigError(f"--{option}: {str(error).removesuffix('.')}") from None
 
     def given(self) -> Iterator[tuple[str, str]]:
-        """Yield the options that were given, by the API's names of them."""
+        """Yield the options that were given, under their names in the API."""
         for group in (self.words, self.ranges, self.figures, self.order):
             for name in (field.name for field in fields(group)):
                 value: str | list[str] | None = getattr(group, name)
@@ -134,7 +134,7 @@ add_approval_commands(app)
 
 _T = TypeVar("_T")
 _ID_SHOWN = 12
-"""Characters of an id in a list, including `run_`; `runs show` accepts an id cut to them."""
+"""Characters of an id in a list, including `run_`; `runs show` accepts the shortened id."""
 _PADDING = 2
 _LEAST_QUESTION = 8
 """Characters of a question that are always shown."""
@@ -142,18 +142,18 @@ _LONGEST_SYSTEM = 20
 RUNS_FILE = "runs.db"
 NO_RUNS = 'no runs yet; start one: batuta ask "…"'
 AMBIGUOUS_SHOWN = 5
-"""Ids that are shown where the beginning of one is not enough."""
-RunArgument = Annotated[str, typer.Argument(help="The run's id, or a unique beginning of it.")]
+"""How many ids the error about an ambiguous prefix lists."""
+RunArgument = Annotated[str, typer.Argument(help="The run's id, or a unique prefix of it.")]
 
 
 StoreOption = Annotated[
     str | None,
-    typer.Option(help="A store, such as runs.db of an evaluation; default the one used here."),
+    typer.Option(help="A store, such as an evaluation's runs.db; default: the configured one."),
 ]
 
 
 def find_run_store(named: str | None) -> str:
-    """Return the database of the store of that name, or of the one that is used here.
+    """Return the path or URL of the named store, or of the configured one.
 
     Raises:
         ConfigError: there is no such file.
@@ -165,7 +165,7 @@ def find_run_store(named: str | None) -> str:
     path = Path(named)
     found = path / RUNS_FILE if path.is_dir() else path
     if not found.is_file():
-        raise ConfigError(f"there is no store {found}")
+        raise ConfigError(f"there is no store at {found}")
     return str(found)
 
 
@@ -180,7 +180,7 @@ def list_runs(
     *,
     finding: RunFilterOptions,
 ) -> None:
-    """Show stored runs, newest first or by what they cost and took, and their totals."""
+    """List stored runs and their totals, newest first or by --sort."""
     wanted = finding.read()
     page, totals = anyio.run(_find_runs, limit, wanted, find_run_store(store))
     if json:
@@ -203,9 +203,9 @@ def list_runs(
 
 
 def _print_table(console: Console, summaries: list[RunSummary]) -> None:
-    """Print one line a run: the question gets what the columns that fit leave of the width.
+    """Print one line per run; the question gets the width that the other columns leave.
 
-    A narrow terminal shows fewer columns: the id, which `runs show` takes, is never cut.
+    A narrow terminal shows fewer columns; the id, which `runs show` takes, is never truncated.
     """
     columns = [c for c in _COLUMNS if console.width >= c.least_width]
     length = _id_length(summaries)
@@ -240,11 +240,11 @@ def _describe_totals(totals: RunTotals) -> str:
 def list_sessions(
     limit: Annotated[int, typer.Option(min=1, max=1000, help="How many.")] = 20,
     since: Annotated[str | None, typer.Option(help="24h, 7d, today, a day, or a time.")] = None,
-    tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="Only runs of this tenant.")] = None,
     store: StoreOption = None,
     json: Json = False,
 ) -> None:
-    """List sessions, and what conducting them saved beside the best single worker, by estimate."""
+    """List sessions with their savings over the best single worker, by estimate."""
     ranges, words = RunRanges(since=since), RunWords(tenant=tenant)
     finding = RunFilterOptions(words=words, ranges=ranges, figures=RunFigures(), order=RunOrder())
     wanted = finding.read()
@@ -305,7 +305,7 @@ def show_stored_run(
 def replay_stored_run(
     run_id: RunArgument,
     recorded: Annotated[
-        bool, typer.Option("--recorded", help="From the stored replies, at no cost.")
+        bool, typer.Option("--recorded", help="Use the stored replies, at no cost.")
     ] = False,
     pool: Annotated[str | None, typer.Option(help="The pool whose workers answer.")] = None,
     json: Json = False,
@@ -324,7 +324,7 @@ def replay_stored_run(
 
 
 def _show_summary(console: Console, summary: RunSummary | None) -> None:
-    """Print the run's session, and the score and the comment that it was given, if it was."""
+    """Print the run's session, score and comment, as far as it has them."""
     if summary is None:
         return
     if summary.session is not None:
@@ -341,10 +341,10 @@ async def _find_summary(run_id: str, target: str) -> RunSummary | None:
 
 
 async def load_summary(run_id: str, target: str) -> RunSummary:
-    """Return the summary of the run of that id, or of the only id that begins so.
+    """Return the summary of the run with that id or unique id prefix.
 
     Raises:
-        ConfigError: there is none, or there are several.
+        ConfigError: no run matches, or several do.
     """
     async with Store.open(target) as store:
         found = await store.summary(run_id)
@@ -359,10 +359,10 @@ async def _find_runs(limit: int, wanted: RunFilter, target: str) -> tuple[RunPag
 
 
 async def _load_run(run_id: str, target: str) -> Run:
-    """Return the stored run of that id, or of the only id that begins so.
+    """Return the stored run with that id or unique id prefix.
 
     Raises:
-        ConfigError: there is none, or there are several.
+        ConfigError: no run matches, or several do.
     """
     async with Store.open(target) as store:
         run = await store.get(run_id)
@@ -372,14 +372,14 @@ async def _load_run(run_id: str, target: str) -> Run:
 
 
 async def _whole_id(store: Store, beginning: str) -> str | None:
-    """Return the only id that begins so; None: there is none.
+    """Return the only id with that prefix; None if there is none.
 
     Raises:
-        ConfigError: there are several.
+        ConfigError: several ids have the prefix.
     """
     begun = await store.find_ids(beginning, AMBIGUOUS_SHOWN)
     if len(begun) > 1:
-        raise ConfigError(f"{beginning} begins several runs: {', '.join(begun)}")
+        raise ConfigError(f"{beginning} matches several runs: {', '.join(begun)}")
     return begun[0] if begun else None
 
 
@@ -425,7 +425,7 @@ async def _replay_run(run_id: str, recorded: bool, pool: str | None) -> Run:
 
 
 def _id_length(summaries: list[RunSummary]) -> int:
-    """Return how many characters of an id tell these runs apart."""
+    """Return how many leading characters distinguish the ids of these runs."""
     for length in range(_ID_SHOWN, max(len(each.id) for each in summaries)):
         if len({each.id[:length] for each in summaries}) == len(summaries):
             return length
@@ -439,7 +439,7 @@ class _Column:
     name: str
     show: Callable[[RunSummary, int], str]
     least_width: int = 0
-    """Characters of the terminal from which it is shown."""
+    """Terminal width from which the column is shown."""
     justify: Literal["left", "right"] = "left"
 
 
@@ -454,7 +454,7 @@ _COLUMNS = (
     ),
     _Column(
         name="steps",
-        # Of a plan that was not carried out they are not kept.
+        # Steps of a plan that was not executed are not stored.
         show=lambda run, _: "–" if run.outcome is Outcome.PLANNED else str(run.steps),
         least_width=100,
         justify="right",
@@ -508,7 +508,7 @@ def _summary_json(summary: RunSummary) -> dict[str, object]:
 
 
 def _show_step(console: Console, run: Run, number: int) -> None:
-    """Show every time that step was run: what it was sent, what it sent back."""
+    """Print the prompt and the reply of every execution of that step."""
     step_runs = [step for step in run.steps if step.index == number - 1]
     if not step_runs:
         raise ConfigError(f"run {run.id} has no step {number}")

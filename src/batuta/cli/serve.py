@@ -1,4 +1,4 @@
-"""`batuta serve`: the chat API over the pool."""
+"""`batuta serve`: the OpenAI-compatible API and the web page."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from batuta.rendering.terminal import write_error
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaselineOptions:
-    """Options of the outcomes from which the served baselines have learned."""
+    """Options for served baselines that learn from recorded outcomes."""
 
     panel: ClassVar = BASELINES_PANEL
 
     history: Annotated[
         Path | None,
-        typer.Option(help="Outcomes of the workers (JSONL), for the baselines that learn."),
+        typer.Option(help="Recorded outcomes of the workers (JSONL), for baselines that learn."),
     ] = None
     cascade: Annotated[
         Path | None,
         typer.Option(
-            file_okay=False, help="A folder of `batuta train selector`, whose cascade is served."
+            file_okay=False, help="A folder from `batuta train selector`; its cascade is served."
         ),
     ] = None
     checker: Annotated[
@@ -38,7 +38,7 @@ class BaselineOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOutput:
-    """Options of the page and the log."""
+    """Options for the web page and the log."""
 
     panel: ClassVar = OUTPUT_PANEL
 
@@ -49,12 +49,12 @@ class ServeOutput:
         list[Path] | None,
         typer.Option(
             file_okay=False,
-            help="Training runs and reports that the web page shows; may be repeated.",
+            help="A folder of training runs and reports for the web page; may be repeated.",
         ),
     ] = None
     log: Annotated[
         LogFormat,
-        typer.Option(help="What is logged: only what goes wrong, or requests as JSON."),
+        typer.Option(help="What is logged: errors as text, or errors and requests as JSON."),
     ] = LogFormat.QUIET
 
 
@@ -68,7 +68,7 @@ def serve_command(
     output: ServeOutput,
 ) -> None:
     """Serve batuta-mini, batuta-ultra, workers and baselines: an OpenAI-compatible API, a page."""
-    # A server is loaded only when one is wanted: it is most of the start-up time.
+    # Imported only here: loading the server takes most of the start-up time.
     from batuta.gateway import LOOP_OPTIONS  # noqa: PLC0415
     from batuta.gateway.assemble import ServeOptions, run_configured_server  # noqa: PLC0415
     from batuta.gateway.telemetry.logs import start_logs  # noqa: PLC0415
@@ -76,7 +76,9 @@ def serve_command(
 
     for folder in output.runs_dir or ():
         if not folder.exists():
-            write_error(f"batuta: {folder} is not there yet; the page shows what it will hold\n")
+            write_error(
+                f"batuta: {folder} does not exist yet; the page shows its files as they appear\n"
+            )
     pool.pull_missing()
     start_logs(output.log)
     options = ServeOptions(

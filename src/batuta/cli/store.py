@@ -1,4 +1,4 @@
-"""`batuta store`: the database of runs, keys and money moves to another one."""
+"""`batuta store`: copy the database of runs, keys and spending to another one."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from batuta.rendering.terminal import write_error, write_progress
 if TYPE_CHECKING:
     from batuta.store.transfer import TableTransfer
 
-app = typer.Typer(help="The database of runs, keys and money.", no_args_is_help=True)
+app = typer.Typer(help="The database of runs, keys and spending.", no_args_is_help=True)
 EXIT_UNEQUAL = 1
 
 
 @app.callback()
 def _root() -> None:
-    """Make `migrate` a command of its own."""
+    """Keep `migrate` a subcommand: typer would run the only command without its name."""
 
 
 @app.command(epilog=format_example("batuta store migrate postgresql://batuta@db/batuta"))
 def migrate(
     target: Annotated[str, typer.Argument(help="postgresql://user@host/database, or a path.")],
     source: Annotated[
-        str | None, typer.Option(help="A path or a URL: by default the store that is used here.")
+        str | None, typer.Option(help="A path or a URL; default: the configured store.")
     ] = None,
     json: Json = False,
 ) -> None:
     """Copy everything to another database; run it again until both are equal.
 
-    The server may serve meanwhile; for the last time stop it. Exit codes: 0 both are equal;
-    1 the source has changed meanwhile; 2 a database cannot be used.
+    The server may keep running; stop it before the last copy. Exit codes: 0 both are equal;
+    1 the source changed during the copy; 2 a database cannot be used.
     """
     from batuta.store.transfer import transfer_store  # noqa: PLC0415 - loads SQLAlchemy
 
@@ -45,11 +45,11 @@ def migrate(
     if sys.stderr.isatty():
         write_error("\n")
     if json:
-        print_json([_describe_transfer(one) for one in found])
+        print_json([_describe_transfer(transfer) for transfer in found])
     else:
         _print_transfers(found)
     if not all(one.equal for one in found):
-        write_error("batuta: the source has changed meanwhile: run the same again\n")
+        write_error("batuta: the source changed during the copy: run the same command again\n")
         raise typer.Exit(EXIT_UNEQUAL)
 
 
@@ -57,16 +57,16 @@ def _show_progress(table: str, rows: int) -> None:
     write_progress(f"{table}: {rows:,} rows")
 
 
-def _describe_transfer(one: TableTransfer) -> dict[str, object]:
+def _describe_transfer(transfer: TableTransfer) -> dict[str, object]:
     return {
-        "table": one.table,
-        "source": one.source,
-        "target": one.target,
-        "written": one.written,
-        "forgotten": one.forgotten,
-        "source_usd": str(one.source_usd),
-        "target_usd": str(one.target_usd),
-        "equal": one.equal,
+        "table": transfer.table,
+        "source": transfer.source,
+        "target": transfer.target,
+        "written": transfer.written,
+        "forgotten": transfer.forgotten,
+        "source_usd": str(transfer.source_usd),
+        "target_usd": str(transfer.target_usd),
+        "equal": transfer.equal,
     }
 
 

@@ -1,4 +1,4 @@
-"""`batuta keys activity` and `refusals`: what the usage screen shows, from the same queries."""
+"""`batuta keys activity` and `refusals`: the usage screen's figures, from the same queries."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from batuta.store.hours import day_start
 from batuta.store.refusals import REFUSAL_GROUPS, RefusalGroup
 
 WithStore = Callable[[Callable[[Store], Awaitable[Any]]], Any]
-_Tenant = Annotated[str | None, typer.Option(help="Only that tenant's.")]
-_Since = Annotated[str | None, typer.Option(help="The first day, as 2026-11-21.")]
+_Tenant = Annotated[str | None, typer.Option(help="Only this tenant.")]
+_Since = Annotated[str | None, typer.Option(help="The first day, such as 2026-11-21.")]
 
 
 def add_usage_commands(app: typer.Typer, with_store: WithStore) -> None:
-    """Add the commands to the group; `with_store` does something with the open store."""
+    """Add the commands to the group; `with_store` runs a function on the open store."""
 
     @app.command("activity", epilog=format_example("batuta keys activity --by hour"))
     def show_activity(  # pyright: ignore[reportUnusedFunction] - registered
@@ -35,7 +35,7 @@ def add_usage_commands(app: typer.Typer, with_store: WithStore) -> None:
         *,
         json: Json = False,
     ) -> None:
-        """Show runs, those without an answer, their times and their cached input."""
+        """Show runs, how many had no answer, their times and their cached input."""
         groups = _split_groups(by)
         first = parse_day("--since", since)
 
@@ -58,7 +58,7 @@ def add_usage_commands(app: typer.Typer, with_store: WithStore) -> None:
         *,
         json: Json = False,
     ) -> None:
-        """Show the requests that were refused for a key's rates or budgets."""
+        """Show requests that were refused because of a key's rate limits or budgets."""
         groups = _split_groups(by)
         first = parse_day("--since", since)
 
@@ -113,15 +113,15 @@ def _split_groups(by: str) -> list[str]:
 
 
 def parse_day(option: str, day: str | None) -> float:
-    """Return when the day of an option began; 0.0 if it was not given.
+    """Return the start of an option's day (UTC) in Unix seconds; 0.0 if it was not given.
 
     Raises:
-        ConfigError: it is no day.
+        ConfigError: the value is not a day.
     """
     try:
         return 0.0 if day is None else day_start(day)
     except ValueError:
-        raise ConfigError(f"{option} is a day like 2026-11-21, not {day!r:.40}") from None
+        raise ConfigError(f"{option} must be a day such as 2026-11-21, not {day!r:.40}") from None
 
 
 def _format_name(name: str | None) -> str:

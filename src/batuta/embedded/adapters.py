@@ -1,4 +1,4 @@
-"""A folder of low-rank adapters (PEFT's LoRA): their base model, and their sum with it.
+"""Reads a folder of LoRA adapters (PEFT): their base model, and its weights with them added.
 
 The sum is W + s B A, where s is alpha / rank, or alpha / √rank (rank-stabilised LoRA).
 """
@@ -19,43 +19,43 @@ ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetens
 _PREFIX = "base_model.model."
 _DOWN, _UP = ".lora_A.weight", ".lora_B.weight"
 _EXTRAS = ("use_dora", "rank_pattern", "alpha_pattern", "modules_to_save", "lora_bias")
-"""Options of PEFT that add more to an adapter than plain pairs of matrices."""
+"""PEFT options that need more than plain pairs of low-rank matrices."""
 
 
 def is_adapter(folder: Path) -> bool:
-    """Tell whether PEFT saved adapters there."""
+    """Return True if the folder contains LoRA adapters that PEFT saved."""
     return (folder / ADAPTER_CONFIG).is_file() and (folder / ADAPTER_WEIGHTS).is_file()
 
 
 def read_base(folder: Path) -> str:
     """Return the folder or hub id of the model that the adapters in `folder` were trained on.
 
-    A relative folder is looked for from the working directory, then from the adapters' own folder
-    and those above it.
+    A relative folder is looked up from the working directory, then from the folders above the
+    adapters' own.
 
     Raises:
-        ConfigError: the adapters do not say it, or stand on other adapters.
+        ConfigError: the adapters name no base model, or their base is itself adapters.
     """
     named = read_json(folder / ADAPTER_CONFIG).get("base_model_name_or_path")
     if not isinstance(named, str) or not named:
         raise ConfigError(
-            f"{folder / ADAPTER_CONFIG} does not say which model the adapters stand on: write its "
-            "folder or hub id as base_model_name_or_path"
+            f"{folder / ADAPTER_CONFIG} does not name the adapters' base model: set "
+            "base_model_name_or_path to its folder or hub id"
         )
-    places = (place / named for place in (Path(), *folder.resolve().parents))
-    there = next((place for place in places if place.is_dir()), None)
-    if there and is_adapter(there):
+    candidates = (parent / named for parent in (Path(), *folder.resolve().parents))
+    base = next((path for path in candidates if path.is_dir()), None)
+    if base and is_adapter(base):
         raise ConfigError(
-            f"the adapters in {folder} stand on other adapters, {there}: merge those first with "
-            f"`batuta train merge {there} --out FOLDER`, and write that folder as "
-            f"base_model_name_or_path in {folder / ADAPTER_CONFIG}"
+            f"the base model of {folder}, {base}, is itself LoRA adapters: merge those first with "
+            f"`batuta train merge {base} --out FOLDER`, and set base_model_name_or_path in "
+            f"{folder / ADAPTER_CONFIG} to that folder"
         )
-    return named if there is None else str(there)
+    return named if base is None else str(base)
 
 
 @final
 class AdaptedTensors:
-    """The tensors of a model with its adapters' products added."""
+    """The tensors of a base model with LoRA adapters added."""
 
     def __init__(
         self, base: SafetensorsFile, adapters: SafetensorsFile, scale: float, rank: int
@@ -72,24 +72,24 @@ class AdaptedTensors:
         """Read the adapters in `folder` and the model in `base`.
 
         Raises:
-            ConfigError: a file is missing or damaged, or they are no plain low-rank adapters.
+            ConfigError: a file is missing or damaged, or the adapters are not plain LoRA.
         """
         config = read_json(folder / ADAPTER_CONFIG)
         adapters = SafetensorsFile.read(folder / ADAPTER_WEIGHTS)
         other = [name for name in adapters.names if not name.endswith((_DOWN, _UP))]
         if config.get("peft_type") != "LORA" or other or any(map(config.get, _EXTRAS)):
             raise ConfigError(
-                "its adapters are more than pairs of low-rank matrices: write the whole model with "
+                "its adapters are not plain LoRA matrices: write the whole model with "
                 f"`batuta train merge {folder} --out FOLDER` and name that folder"
             )
         scale, rank = _scale_of(config)
         return cls(SafetensorsFile.read(base / "model.safetensors"), adapters, scale, rank)
 
     def take(self, name: str, *shape: int) -> Floats:
-        """Return the tensor of that name with what its adapter adds, as float32.
+        """Return the tensor of that name with its adapter added, as float32.
 
         Raises:
-            ConfigError: there is none, or it or its adapter has another shape or kind of numbers.
+            ConfigError: the tensor is missing, or it or its adapter has another shape or type.
         """
         whole = self._base.take(name, *shape)
         part = _PREFIX + name.removesuffix(".weight")
@@ -102,20 +102,20 @@ class AdaptedTensors:
         return whole
 
     def check_all_taken(self) -> None:
-        """Check that every adapter was added to something.
+        """Check that every adapter was added to a tensor.
 
         Raises:
-            ConfigError: one was not.
+            ConfigError: an adapter was not.
         """
         if self._unread:
             raise ConfigError(
-                f"the adapter {min(self._unread)} changes nothing that is computed here: write the "
-                "whole model with `batuta train merge` and name its folder"
+                f"the adapter {min(self._unread)} belongs to no tensor that is used here: write "
+                "the whole model with `batuta train merge` and name its folder"
             )
 
 
 def _scale_of(config: Mapping[str, Any]) -> tuple[float, int]:
-    """Return what the product of the two matrices is multiplied by, and their rank."""
+    """Return the factor of the adapters' products, and their rank."""
     try:
         rank, alpha = int(config["r"]), float(config["lora_alpha"])
         return alpha / (math.sqrt(rank) if config.get("use_rslora") else rank), rank

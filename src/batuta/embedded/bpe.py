@@ -1,9 +1,9 @@
 """Byte-level BPE: the tokenizer.json of a Hugging Face folder, without its library.
 
-Sennrich et al. 2016 (arXiv:1508.07909) over bytes, as in GPT-2. Reads what such a tokenizer needs
-and refuses the rest: no normalizer; pre-tokenizer ByteLevel, alone or after one isolating Split;
-special tokens that are taken verbatim. Post-processor, padding and truncation are not read: a
-prompt in chat format gets nothing added.
+Sennrich et al. 2016 (arXiv:1508.07909) over bytes, as in GPT-2. Supported are tokenizers without a
+normalizer, with the pre-tokenizer ByteLevel, alone or after one isolating Split, and with special
+tokens that match verbatim; others are refused. Post-processor, padding and truncation are ignored,
+because nothing is added to a prompt in chat format.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from batuta.errors import ConfigError
 _SPACE = r"\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 _CATEGORIES = frozenset({"L", "Lu", "Ll", "Lt", "Lm", "Lo", "N", "Nd", "Nl", "No"})
 _NO_CHARACTER = r"\uffff"
-"""Fills the class of a category that has no member: not a character."""
+"""The content of a class for an empty category: not a character."""
 _LAST_ASCII = 0x7F
 _LAST_LETTER = 0x3FFFF
-"""No letter or number of Unicode is above plane 3."""
+"""Unicode has no letters or numbers above plane 3."""
 _TOKEN = re.compile(
     r"\\[pP]\{(?P<category>\w+)\}|\\(?P<space>[sS])"
-    r"|\\[rntfvdD]|\\[^\w\s]"  # the same in both
+    r"|\\[rntfvdD]|\\[^\w\s]"  # the same in `re`
     r"|(?P<refused>\\.|\[\^?\]|\(\?(?!i?:|[=!>]|<[=!]))"
     r"|(?P<outside>[$^]|\}[+?])|(?P<opened>\[)|(?P<closed>\])|(?P<inside>&&)|.",
     re.DOTALL,
@@ -36,13 +36,13 @@ _TOKEN = re.compile(
 
 @final
 class SplitPattern:
-    """Cuts text into pieces: the matches of a pattern, and what lies between them."""
+    """Splits text into pieces: the matches of a pattern, and the texts between them."""
 
     def __init__(self, pattern: str) -> None:
-        """Read `pattern`.
+        """Compile `pattern` for ASCII texts; for other texts that is done on first use.
 
         Raises:
-            ConfigError: it uses something whose meaning in `re` is not known to be the same.
+            ConfigError: the pattern uses a construct that may mean something else in `re`.
         """
         self._pattern = pattern
         self._ascii = _compile_pattern(pattern, _LAST_ASCII)
@@ -62,7 +62,7 @@ class SplitPattern:
 
     @cached_property
     def _full_pattern(self) -> re.Pattern[str]:
-        """Made when first needed: the letters of all scripts take some 40 ms to look up."""
+        """Compiled on first use: looking up the letters of all scripts takes some 40 ms."""
         return _compile_pattern(self._pattern, _LAST_LETTER)
 
 
@@ -121,9 +121,9 @@ def _pattern_error(what: str) -> ConfigError:
 
 
 _MAX_CACHED_PIECES = 8192
-"""Pieces whose tokens are kept."""
+"""The most pieces whose tokens are cached."""
 _MAX_CACHED_LENGTH = 64
-"""Characters above which a piece is not worth keeping."""
+"""The longest piece that is cached, in characters."""
 _GPT2_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 """ByteLevel's own pattern."""
 _MATCHES_NOTHING = "(?!)"
@@ -134,12 +134,12 @@ _UNSUPPORTED_SETTINGS = (
     "byte_fallback",
     "ignore_merges",
 )
-"""Settings of BPE that must be off."""
+"""Settings of BPE that are supported only if off."""
 _MERGED_AWAY = -1
-"""Stands where a token was that its left neighbour has swallowed."""
+"""Replaces a token that was merged into its left neighbour."""
 
 MergeTable = Mapping[tuple[int, int], tuple[int, int]]
-"""Two neighbours → the rank of their merge and the token it makes."""
+"""Maps two adjacent tokens to the rank of their merge and the resulting token."""
 
 
 @final
@@ -150,7 +150,7 @@ class Tokenizer:
         """Read the content of a tokenizer.json.
 
         Raises:
-            ConfigError: it is no byte-level BPE, or asks for something that is not read here.
+            ConfigError: it is no byte-level BPE, or uses a feature that is not supported.
         """
         try:
             self._read(data)
@@ -165,7 +165,7 @@ class Tokenizer:
         return self._length
 
     def encode(self, text: str) -> list[int]:
-        """Return the tokens of `text`; a special token that is written out is read as such."""
+        """Return the tokens of `text`, in which special tokens are recognised."""
         tokens: list[int] = []
         for part in self._specials.split(text):
             special = self._special.get(part)
@@ -176,18 +176,18 @@ class Tokenizer:
         return tokens
 
     def min_tokens(self, text: str) -> int:
-        """Return the tokens that `text` has at least; quick for a text of any length."""
+        """Return a lower bound on the number of tokens of `text`, quickly for any length."""
         return -(-len(text.encode(errors="replace")) // self._longest)
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """Return the text of `tokens`, special ones left out.
+        """Return the text of `tokens` without special ones.
 
-        Bytes that are no UTF-8 become U+FFFD.
+        Bytes that are not UTF-8 become U+FFFD.
         """
         return b"".join(map(self.token_bytes, tokens)).decode(errors="replace")
 
     def token_bytes(self, token: int) -> bytes:
-        """Return the bytes of `token`; none for a special or unknown one."""
+        """Return the bytes of `token`; empty for a special or unknown token."""
         return self._bytes.get(token, b"")
 
     def _read(self, data: Mapping[str, Any]) -> None:
@@ -286,7 +286,7 @@ def _build_merges(pairs: Iterable[tuple[str, str]], vocabulary: Mapping[str, int
 
 
 def _check_supported(data: Mapping[str, Any]) -> None:
-    """Refuse what changes the tokens and is not read here."""
+    """Raise `ConfigError` if a setting that changes the tokens is not supported."""
     model = data["model"]
     if data["normalizer"] is not None:
         raise _unsupported_error(f"the normalizer {data['normalizer']['type']}")
@@ -310,7 +310,7 @@ def _special_token_id(added: Mapping[str, Any]) -> int:
 
 
 def _split_regex(pre_tokenizer: Mapping[str, Any]) -> str:
-    """Return the pattern that cuts text into pieces."""
+    """Return the pattern that splits text into pieces."""
     parts: list[Any] = pre_tokenizer.get("pretokenizers", [pre_tokenizer])
     kinds = [part["type"] for part in parts]
     split, level = parts[0], parts[-1]

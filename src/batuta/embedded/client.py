@@ -1,4 +1,4 @@
-"""A tiny Qwen2 as a client, with the template of its conversations: no server, no torch."""
+"""A client for a tiny Qwen2 in this process, with its chat template: no server, no torch."""
 
 from __future__ import annotations
 
@@ -35,37 +35,37 @@ from batuta.embedded.qwen2 import KVCache, Qwen2, Qwen2Config
 from batuta.errors import BadRequestError, ConfigError, ContextLengthError
 
 _GREEDY_TEMPERATURE = 1e-5
-"""Temperature below which nothing but the likeliest token has a chance."""
+"""Temperature below which sampling is greedy."""
 
 
 def create_generator(seed: int | None) -> np.random.Generator:
-    """Return PCG64, the same numbers for the same seed everywhere; without one, unpredictable."""
+    """Return a PCG64 generator, reproducible on every machine; unpredictable without a seed."""
     return np.random.Generator(np.random.PCG64(None if seed is None else seed % 2**64))
 
 
 def sample_token(logits: Floats, sampling: Sampling, rng: np.random.Generator) -> int:
-    """Return a token: the likeliest at temperature 0 or if none is given, else drawn."""
+    """Return the likeliest token at temperature 0 or without a temperature, else a sampled one."""
     temperature = sampling.temperature or 0.0
     if temperature < _GREEDY_TEMPERATURE:
         return int(logits.argmax())
     weights = softmax(logits, temperature)
     if sampling.top_p is not None:
         weights = keep_top_p(weights, sampling.top_p)
-    heaps = np.cumsum(weights)
-    drawn = rng.random() * float(heaps[-1])
-    return int(np.searchsorted(heaps, drawn, side="right"))
+    cumulative = np.cumsum(weights)
+    drawn = rng.random() * float(cumulative[-1])
+    return int(np.searchsorted(cumulative, drawn, side="right"))
 
 
 def softmax(logits: Floats, temperature: float) -> NDArray[np.float64]:
-    """Return probabilities of the tokens, as float64."""
+    """Return the tokens' probabilities as float64."""
     weights = np.exp((logits.astype(np.float64) - logits.max()) / temperature)
     return weights / weights.sum()
 
 
 def keep_top_p(weights: NDArray[np.float64], top_p: float) -> NDArray[np.float64]:
-    """Return `weights` of the fewest likeliest tokens that together reach `top_p`, else 0.
+    """Return `weights` with all set to 0 but the likeliest, which together reach `top_p`.
 
-    Holtzman et al. 2019 (arXiv:1904.09751).
+    Nucleus sampling, Holtzman et al. 2019 (arXiv:1904.09751).
     """
     order = np.argsort(-weights, kind="stable")
     before = np.cumsum(weights[order]) - weights[order]
@@ -77,7 +77,7 @@ def keep_top_p(weights: NDArray[np.float64], top_p: float) -> NDArray[np.float64
 
 @final
 class IncrementalDetokenizer:
-    """Turns bytes into text as they come. Law: what was said, joined, is the whole text."""
+    """Turns bytes into text as they arrive. Law: the returned texts, joined, are the whole text."""
 
     def __init__(self, stop: Iterable[str]) -> None:
         """End before the first of the `stop` strings; empty ones are ignored."""
@@ -85,13 +85,10 @@ class IncrementalDetokenizer:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._held_back = ""
         self.has_stopped = False
-        """A stop string has come."""
+        """True once a stop string was found."""
 
     def append_bytes(self, data: bytes, *, last: bool = False) -> str:
-        """Return the text that may be shown now.
-
-        An end that may begin a stop string is held back.
-        """
+        """Return the text that is final now; an end that may begin a stop string is held back."""
         text = self._held_back + self._decoder.decode(data, last)
         found = [at for at in map(text.find, self._stop) if at >= 0]
         if found:
@@ -114,12 +111,12 @@ class IncrementalDetokenizer:
 
 
 _PROMPT_BLOCK = 64
-"""Prompt tokens computed at once: enough to be fast, few enough to leave soon."""
+"""Prompt tokens computed at once: enough to be fast, few enough to stop soon."""
 
 
 @final
 class Generation:
-    """A prompt being read, then its reply being written; slices of any length give one reply."""
+    """Computes a prompt and its reply in slices of time, whose length does not change the reply."""
 
     def __init__(
         self,
@@ -135,11 +132,11 @@ class Generation:
 
         Args:
             model: the weights.
-            tokenizer: what the tokens stand for.
+            tokenizer: decodes the reply.
             ends: the tokens that end a reply.
             prompt: at least one token, fewer than the model has positions.
-            sampling: how; without `max_tokens`, as far as the positions reach.
-            names: whom the reply may call; None: anybody.
+            sampling: the sampling; without `max_tokens`, the positions are the limit.
+            names: constrains the workers that the reply may name; None: no constraint.
         """
         self._model = model
         self._tokenizer = tokenizer
@@ -155,12 +152,12 @@ class Generation:
         self.prompt_tokens = len(prompt)
         """Tokens of the prompt."""
         self.output_tokens = 0
-        """Tokens of the reply so far, the one that ends it included."""
+        """Tokens of the reply so far, including the one that ends it."""
         self.finish: Finish | None = None
-        """None: not finished."""
+        """None until the reply is finished."""
 
     def advance(self, seconds: float) -> str:
-        """Work for about `seconds`, or to the end; return what may now be said of the reply."""
+        """Compute for about `seconds`, or to the end; return the reply's new text."""
         until = perf_counter() + seconds
         pieces: list[str] = []
         with single_blas_thread():
@@ -171,7 +168,7 @@ class Generation:
         return "".join(pieces)
 
     def _step(self) -> str:
-        """Read a block of the prompt, or the last token written, and may write another."""
+        """Compute a block of the prompt or the last token; after the prompt, add a token."""
         block, self._unread = self._unread[:_PROMPT_BLOCK], self._unread[_PROMPT_BLOCK:]
         logits = self._model.logits(block, self._cache)
         if self._unread:
@@ -200,7 +197,7 @@ CHAT_TEMPLATE = (
     "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
-"""The one chat template that `chat` follows."""
+"""The only chat template that `format_chat_prompt` supports."""
 _ROLES = {
     Role.SYSTEM: "system",
     Role.DEVELOPER: "system",
@@ -212,15 +209,15 @@ _ROLES = {
 def format_chat_prompt(request: Request) -> str:
     """Return the prompt of `request` up to the end of its prefill.
 
-    The marks of the roles are not escaped in what a message says: the text is the one that the
-    template gives, in training as here.
+    Role marks inside messages are not escaped: the prompt is what the template gives, in training
+    as here.
 
     Raises:
-        BadRequestError: it holds more than text, or a role besides system, user, assistant.
+        BadRequestError: the request has more than texts of the roles system, user, assistant.
     """
     if request.tools or request.response_format:
         raise BadRequestError(
-            "the embedded model knows neither tools nor response formats: leave both out"
+            "the embedded model supports neither tools nor response formats: leave both out"
         )
     turns = "".join(map(_format_turn, request.messages))
     return f"{turns}<|assistant|>{request.prefill}"
@@ -229,15 +226,17 @@ def format_chat_prompt(request: Request) -> str:
 def _format_turn(message: Message) -> str:
     role = _ROLES.get(message.role)
     if role is None or not all(isinstance(part, Text) for part in message.parts):
-        raise BadRequestError("the embedded model reads only text of system, user and assistant")
+        raise BadRequestError(
+            "the embedded model reads only texts of the roles system, user and assistant"
+        )
     return f"<|{role}|>{message.text}"
 
 
 def check_template(folder: Path) -> None:
-    """Make sure that the tokenizer's chat template is `CHAT_TEMPLATE`.
+    """Check that the tokenizer's chat template is `CHAT_TEMPLATE`.
 
     Raises:
-        ConfigError: it is another, or there is none.
+        ConfigError: the template is another or missing.
     """
     own = folder / "chat_template.jinja"
     if own.exists():
@@ -249,24 +248,24 @@ def check_template(folder: Path) -> None:
         raise ConfigError(f"{name} has no chat_template")
     if template != CHAT_TEMPLATE:
         raise ConfigError(
-            f"{name} has a chat template other than the one computed here: {CHAT_TEMPLATE}"
+            f"{name} has a chat template other than the supported one: {CHAT_TEMPLATE}"
         )
 
 
 DEFAULT_SAMPLING = Sampling(temperature=0.0, max_tokens=256)
-"""Sampling where the request leaves the choice: greedy, with a cap."""
+"""Sampling for requests that do not set it: greedy, with a token limit."""
 _SLICE_SECONDS = 0.02
-"""Seconds of computing after which another call gets its turn and a cancelled one ends."""
+"""Seconds of computing after which another call continues and a cancelled call ends."""
 _STREAM_SLICE_SECONDS = 0.002
-"""The same where the reply is streamed: a few tokens."""
+"""The same for streamed replies: a few tokens."""
 
 
 @final
 class EmbeddedClient:
     """A model of a Hugging Face folder, computed in this process, free of charge.
 
-    One worker thread computes, a slice of each call in turn: on the event loop itself, even in
-    slices of 2 ms, it held up everything else many times longer (`bench/embedded.py`).
+    One worker thread computes a slice of each call in turn: on the event loop itself, even slices
+    of 2 ms delayed everything else many times longer (`bench/embedded.py`).
     """
 
     def __init__(self, name: str, model: Qwen2, tokenizer: Tokenizer, ends: frozenset[int]) -> None:
@@ -282,7 +281,7 @@ class EmbeddedClient:
         """Return the model saved in `folder`.
 
         Raises:
-            ConfigError: the folder, a file, a tensor or a setting is missing or not as needed.
+            ConfigError: the folder, a file, a tensor or a setting is missing or not supported.
         """
         try:
             return cls._load_folder(folder)
@@ -296,9 +295,9 @@ class EmbeddedClient:
         base = _base_folder(folder) if is_adapter(folder) else folder
         config = read_json(base / "config.json")
         shape = Qwen2Config.read(config)
-        words = folder if (folder / "tokenizer.json").exists() else base
-        check_template(words)
-        tokenizer = Tokenizer(read_json(words / "tokenizer.json"))
+        tokenizer_folder = folder if (folder / "tokenizer.json").exists() else base
+        check_template(tokenizer_folder)
+        tokenizer = Tokenizer(read_json(tokenizer_folder / "tokenizer.json"))
         if len(tokenizer) > shape.vocabulary:
             raise ConfigError(
                 f"tokenizer.json has {len(tokenizer)} tokens, config.json {shape.vocabulary}"
@@ -349,7 +348,11 @@ class EmbeddedClient:
         )
 
     def _encode_prompt(self, text: str) -> list[int]:
-        """Return the prompt's tokens; a text that is far too long is not even looked at."""
+        """Return the prompt's tokens; a text that is far too long is not tokenized.
+
+        Raises:
+            ContextLengthError: the prompt leaves no position for a reply.
+        """
         positions = self._model.shape.positions
         if self._tokenizer.min_tokens(text) < positions:
             tokens = self._tokenizer.encode(text)
@@ -362,11 +365,11 @@ class EmbeddedClient:
 
 
 def _base_folder(folder: Path) -> Path:
-    """Return the folder of the model that the adapters in `folder` stand on."""
+    """Return the folder of the base model of the adapters in `folder`."""
     base = Path(read_base(folder))
     if not base.is_dir():
         raise ConfigError(
-            f"its adapters stand on {base}, which is no folder here: serve them with vLLM "
+            f"its adapters' base model {base} is not a folder here: serve them with vLLM "
             f"(`vllm serve {base} --enable-lora`, docs/training.md), or write the whole model with "
             f"`batuta train merge {folder} --out FOLDER` and name that folder"
         )
@@ -374,7 +377,7 @@ def _base_folder(folder: Path) -> Path:
 
 
 def _read_model(shape: Qwen2Config, folder: Path, base: Path) -> Qwen2:
-    """Read the weights in `base`, with the adapters in `folder` where that is another folder."""
+    """Read the weights in `base`, with the adapters in `folder` if that is another folder."""
     if base == folder:
         return Qwen2(shape, SafetensorsFile.read(folder / "model.safetensors"))
     tensors = AdaptedTensors.read(folder, base)

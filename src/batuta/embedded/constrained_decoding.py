@@ -1,4 +1,4 @@
-"""Holds a draft's list `model_id` to the names that are listed."""
+"""Constrains the names in a draft's list `model_id` to those of listed workers."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from batuta.embedded.model_files import Floats
 
 _LIST_START = b"model_id = ["
 _NAME_PATTERN = re.compile(rb'(?:"(?:[^"\\\n]|\\.)*",\s*)*"((?:[^"\\\n]|\\.)*\\?)')
-"""Names that are written, and one that is begun."""
+"""Complete names, then one in progress."""
 
 
 @final
 class NameTokens:
-    """Which tokens may continue a name."""
+    """Finds the tokens that may continue a name."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         spelled = ((tokenizer.token_bytes(token), token) for token in range(len(tokenizer)))
         self._sorted = sorted(pair for pair in spelled if pair[0])
 
     def continuing_tokens(self, rest: bytes) -> Iterator[int]:
-        """Yield the tokens that write the beginning of `rest`, or all of it and more."""
+        """Yield the tokens that spell a prefix of `rest`, or all of it and more."""
         for end in range(1, len(rest)):
             yield from self._tokens_starting(rest[:end], whole=True)
         yield from self._tokens_starting(rest, whole=False)
@@ -42,15 +42,15 @@ class NameTokens:
 
 @final
 class NameConstraint:
-    """Follows one draft, and bars what would name somebody who is not listed.
+    """Follows one draft, and masks tokens that would name a worker that is not listed.
 
-    Guided decoding (Willard and Louf 2023, arXiv:2307.09702) of the one part of a draft that a pool
-    decides: a workflow that calls an absent worker cannot be run. The rest of the draft, and a
-    list of numbers, are free.
+    Guided decoding (Willard and Louf 2023, arXiv:2307.09702) of the one part of a draft that the
+    pool determines: a workflow that calls an absent worker cannot be run. The rest of the draft is
+    not constrained, nor is a list of numbers.
     """
 
     def __init__(self, names: Sequence[str], spelling: NameTokens) -> None:
-        """Take the listed workers; nobody at all bars nothing."""
+        """Take the names of the listed workers; without names nothing is masked."""
         self._names = [json.dumps(name, ensure_ascii=False)[1:].encode() for name in names]
         self._spelling = spelling
         self._written = b""
@@ -60,20 +60,20 @@ class NameConstraint:
         self._written += written
 
     def mask_logits(self, logits: Floats) -> Floats:
-        """Return the logits, those of barred tokens at minus infinity."""
-        begun = self._unfinished_name()
-        if begun is None:
+        """Return the logits, with those of forbidden tokens at minus infinity."""
+        prefix = self._unfinished_name()
+        if prefix is None:
             return logits
-        rests = [name[len(begun) :] for name in self._names if name.startswith(begun)]
+        rests = [name[len(prefix) :] for name in self._names if name.startswith(prefix)]
         tokens = [token for rest in rests for token in self._spelling.continuing_tokens(rest)]
         if not tokens:
             return logits
-        barred = np.full_like(logits, -np.inf)
-        barred[tokens] = logits[tokens]
-        return barred
+        masked = np.full_like(logits, -np.inf)
+        masked[tokens] = logits[tokens]
+        return masked
 
     def _unfinished_name(self) -> bytes | None:
-        """Return the name that is begun, maybe with no letter yet; None: none is."""
+        """Return the name in progress, possibly still empty; None if no name is in progress."""
         at = self._written.rfind(_LIST_START)
         found = None if at < 0 else _NAME_PATTERN.fullmatch(self._written, at + len(_LIST_START))
         return found and found[1]

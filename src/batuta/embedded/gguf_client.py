@@ -1,10 +1,10 @@
-"""A language model in one GGUF file as a client: llama.cpp in this process, by the extra `local`.
+"""A client for a model in a GGUF file, run by llama.cpp in this process (extra `local`).
 
-For Llama and Qwen2 conductors that `batuta train export` wrote; the numpy network beside it
-computes small ones only.
+For Llama and Qwen2 conductors that `batuta train export` wrote; the numpy model in this package is
+for small ones only.
 
-Guided decoding (Willard and Louf 2023, arXiv:2307.09702). A line of thought may come before the
-lists; workers are the listed ones, and a step reads earlier steps only.
+Drafts are decoded by a grammar (guided decoding, Willard and Louf 2023, arXiv:2307.09702): a line
+of thought may precede the lists, workers are the listed ones, and a step reads earlier steps only.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ thought ::= [^\n"=]{1,200} "\n"
 text ::= "\"" sign{0,300} "\""
 sign ::= [^"\\\x00-\x1F] | "\\" (["\\/bfnrt] | "u" [0-9a-fA-F]{4})
 """
-"""A text is any string of JSON, of a length that an untrained policy ends within its tokens; an
-empty one has a step answer the question as it stands."""
+"""A subtask is any JSON string, short enough that an untrained policy ends it within its tokens; an
+empty one makes the step answer the question itself."""
 
 
 def draft_grammar(names: Sequence[str], max_steps: int = MAX_STEPS) -> str:
-    """Return the grammar of drafts of one to `max_steps` steps over workers of these names."""
+    """Return the grammar of drafts with one to `max_steps` steps and workers of these names."""
     lengths = range(1, max_steps + 1)
     rules = [f"root ::= thought? ({' | '.join(f'lists{n}' for n in lengths)})", _SHARED.strip()]
     rules.append(
@@ -64,7 +64,7 @@ def draft_grammar(names: Sequence[str], max_steps: int = MAX_STEPS) -> str:
 
 
 def _list_readings(step: int) -> str:
-    """Return any of the earlier steps, in their order, or none."""
+    """Return the alternatives for what a step reads: any subset of earlier steps, in order."""
     sets = [
         [str(earlier) for earlier in range(step) if mask >> earlier & 1] for mask in range(2**step)
     ]
@@ -82,7 +82,7 @@ def _quote_terminal(text: str) -> str:
 
 
 POSITIONS = 4096
-"""Tokens of prompt and reply together."""
+"""Context length: tokens of prompt and reply together."""
 DEFAULT_SAMPLING = Sampling(temperature=0.0, max_tokens=256)
 _MAGIC = b"GGUF"
 _ROLES = {
@@ -95,16 +95,16 @@ _ROLES = {
 
 @final
 class GgufClient:
-    """A GGUF file's model, computed in this process on one thread, one call after another."""
+    """A GGUF file's model, run in this process on one thread, one call at a time."""
 
     def __init__(self, name: str, server: Any, *, holds_form: bool = True) -> None:
         """Take what `open` has loaded.
 
         Args:
-            name: what replies call the model.
-            server: llama.cpp.
-            holds_form: whether a draft whose workers are named in the request can be written in its
-                form only; else it is free, as in training.
+            name: the model's name in replies.
+            server: llama.cpp's server, with the model loaded.
+            holds_form: whether the grammar constrains drafts if the request names workers; else
+                drafts are free, as in training.
         """
         self._name = name
         self._server = server
@@ -127,7 +127,7 @@ class GgufClient:
         try:
             with path.open("rb") as file:
                 if file.read(len(_MAGIC)) != _MAGIC:
-                    raise ConfigError(f"{path} is no GGUF file")
+                    raise ConfigError(f"{path} is not a GGUF file")
         except OSError as error:
             raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
         try:
@@ -142,7 +142,7 @@ class GgufClient:
         return f"Gguf({self._name!r})"
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """Return the model's reply; a cancelled call ends at the next token.
+        """Return the model's reply; a cancelled call stops at the next token.
 
         Raises:
             BadRequestError: the request asks for something that the model cannot do.
@@ -163,8 +163,8 @@ class GgufClient:
     def _body(self, request: Request) -> dict[str, Any]:
         if request.tools or request.response_format or request.prefill:
             raise BadRequestError(
-                "a conductor's GGUF file knows neither tools nor response formats nor a beginning "
-                "of its reply: leave them out"
+                "a conductor's GGUF file supports neither tools, response formats nor a prefill: "
+                "leave them out"
             )
         sampling = request.sampling.with_defaults(DEFAULT_SAMPLING)
         body: dict[str, Any] = {
@@ -187,8 +187,8 @@ class GgufClient:
         ended: dict[str, Any] = {}
         failed: list[Any] = []
 
-        def hear(chunk: Any) -> bool:
-            """Take a part of the reply; True ends it."""
+        def take_chunk(chunk: Any) -> bool:
+            """Collect a chunk of the reply; return True to stop."""
             parsed: dict[str, Any] = chunk if isinstance(chunk, dict) else {}  # pyright: ignore[reportUnknownVariableType] - of JSON
             if "choices" not in parsed:
                 failed.append(chunk)
@@ -201,7 +201,7 @@ class GgufClient:
             return stopped.is_set()
 
         try:
-            self._server.handle_chat_completions(body, hear)
+            self._server.handle_chat_completions(body, take_chunk)
         except (RuntimeError, ValueError) as error:
             raise InvalidReplyError(f"llama.cpp failed: {error}") from None
         if failed:
@@ -220,7 +220,7 @@ class GgufClient:
 
 
 def _set_parameters(params: Any, path: Path) -> Any:
-    """Return the parameters of one slot on one thread: two on two busy cores are slower."""
+    """Return parameters for one slot on one thread: two threads on two busy cores are slower."""
     params.model.path = str(path)
     params.n_ctx, params.n_parallel = POSITIONS, 1
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
@@ -231,5 +231,7 @@ def _set_parameters(params: Any, path: Path) -> Any:
 def _render_message(message: Message) -> dict[str, str]:
     role = _ROLES.get(message.role)
     if role is None or not all(isinstance(part, Text) for part in message.parts):
-        raise BadRequestError("a conductor's GGUF file reads only text of system, user, assistant")
+        raise BadRequestError(
+            "a conductor's GGUF file reads only texts of the roles system, user and assistant"
+        )
     return {"role": role, "content": message.text}

@@ -1,4 +1,4 @@
-"""The files of a Hugging Face folder: JSON and tensors, with errors that say what is wrong."""
+"""Reads the files of a Hugging Face folder: JSON and safetensors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from batuta.errors import ConfigError
 Floats = NDArray[np.float32]
 _deserialize = cast(
     "Callable[[bytes], list[tuple[str, dict[str, Any]]]]",
-    safetensors.deserialize,  # pyright: ignore[reportUnknownMemberType] - its stub says nothing
+    safetensors.deserialize,  # pyright: ignore[reportUnknownMemberType] - its stub has no types
 )
 _DTYPES = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2")}
 
@@ -25,7 +25,7 @@ def read_bytes(path: Path) -> bytes:
     """Return the content of a file.
 
     Raises:
-        ConfigError: it is missing or cannot be read.
+        ConfigError: the file is missing or cannot be read.
     """
     try:
         return path.read_bytes()
@@ -37,14 +37,14 @@ def read_json(path: Path) -> dict[str, Any]:
     """Return the object in a JSON file.
 
     Raises:
-        ConfigError: it is missing, cannot be read or holds something else.
+        ConfigError: the file is missing, unreadable, or contains no JSON object.
     """
     try:
         data = json.loads(read_bytes(path))
     except ValueError as error:
         raise ConfigError(f"{path} is not JSON: {error}") from None
     if not isinstance(data, dict):
-        raise ConfigError(f"{path} holds no JSON object")
+        raise ConfigError(f"{path} contains no JSON object")
     return cast("dict[str, Any]", data)
 
 
@@ -58,10 +58,10 @@ class Tensors(Protocol):
 
 @final
 class SafetensorsFile:
-    """The content of a safetensors file, taken by name and shape."""
+    """The content of a safetensors file, read by name and shape."""
 
     def __init__(self, name: str, tensors: Mapping[str, Mapping[str, Any]]) -> None:
-        """Hold what `safetensors.deserialize` found in the file called `name`."""
+        """Take the tensors that `safetensors.deserialize` returned for the file `name`."""
         self._name = name
         self._tensors = tensors
 
@@ -70,7 +70,7 @@ class SafetensorsFile:
         """Return the tensors of a file.
 
         Raises:
-            ConfigError: it is missing or no safetensors file.
+            ConfigError: the file is missing or no safetensors file.
         """
         data = read_bytes(path)
         try:
@@ -88,15 +88,15 @@ class SafetensorsFile:
         """Return the tensor of that name as float32.
 
         Raises:
-            ConfigError: there is none, its shape is another, or it is neither float32 nor float16.
+            ConfigError: the tensor is missing, has another shape, or is not float32 or float16.
         """
         found = self._tensors.get(name)
         if found is None:
             raise ConfigError(f"{self._name} has no tensor {name}")
         if tuple(found["shape"]) != shape:
             raise ConfigError(
-                f"{name} in {self._name} has shape {tuple(found['shape'])}, but config.json asks "
-                f"for {shape}"
+                f"{name} in {self._name} has shape {tuple(found['shape'])}, but config.json "
+                f"requires {shape}"
             )
         dtype = _DTYPES.get(found["dtype"])
         if dtype is None:
@@ -105,5 +105,5 @@ class SafetensorsFile:
             )
         values = np.frombuffer(found["data"], dtype).reshape(shape).astype(np.float32)
         if not np.isfinite(values).all():
-            raise ConfigError(f"{name} in {self._name} holds numbers that are not finite")
+            raise ConfigError(f"{name} in {self._name} contains numbers that are not finite")
         return values

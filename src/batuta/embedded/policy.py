@@ -1,4 +1,4 @@
-"""A trained policy, a folder or a GGUF file: the model, and what it is to be shown."""
+"""Opens a trained conductor, a folder or a GGUF file, with the card that says how to prompt it."""
 
 from __future__ import annotations
 
@@ -18,64 +18,64 @@ from batuta.errors import ConfigError, StoreError
 from batuta.language import PromptOptions
 
 CARD_FILE = "batuta.json"
-"""Beside the model: the prompt that it was trained on and how it is best sampled."""
+"""The card beside the model: the prompt of its training, and its sampling."""
 SUFFIX = ".gguf"
 _VERSION_LENGTH = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConductorCard:
-    """The facts about a trained conductor that serving must know."""
+    """The facts about a trained conductor that serving needs."""
 
     name: str
     rendering: PromptOptions
     temperature: float = 0.0
-    """0: the likeliest workflow."""
+    """0 is greedy decoding."""
     max_tokens: int = 256
     rounds: int = 1
-    """Rounds that it has learned; after so many it lets the answer stand."""
+    """Rounds in its training; after that many it accepts the answer."""
     prompt: str = ""
-    """Version of the wording that it was trained on; empty: not written down."""
+    """Version of the prompt in its training; empty if not recorded."""
     workers: tuple[str, ...] = ()
-    """The workers of its training, in the order of their numbers; empty if not written down."""
+    """The workers of its training, in the order of their numbers; empty if not recorded."""
 
     def check_prompt(self) -> None:
-        """Make sure that it is prompted now as it was in training.
+        """Check that the prompt is the one of its training.
 
         Raises:
-            ConfigError: the wording is another one by now.
+            ConfigError: the prompt's version has changed.
         """
-        was = self.prompt or ("compact-1" if self.rendering.compact else "1")
-        if was != self.rendering.version:
+        trained = self.prompt or ("compact-1" if self.rendering.compact else "1")
+        if trained != self.rendering.version:
             raise ConfigError(
-                f"the conductor {self.name} was trained on prompt {was} and this Batuta writes "
+                f"the conductor {self.name} was trained on prompt {trained} and this Batuta writes "
                 f"prompt {self.rendering.version}: train it again, or serve it with the Batuta "
                 "that trained it"
             )
 
     def check_pool(self, workers: Iterable[str]) -> None:
-        """Make sure that it can call somebody of the pool.
+        """Check that it can call workers of the pool.
 
         Raises:
-            ConfigError: it has learned on other workers.
+            ConfigError: the conductor was trained on other workers.
         """
         present = tuple(workers)
         by_number = not (self.rendering.compact or self.rendering.descriptions)
         fits = present == self.workers if by_number else set(present) & set(self.workers)
         if self.workers and not fits:
             raise ConfigError(
-                f"the conductor {self.name} has learned on the workers {', '.join(self.workers)} "
-                f"and the pool has {', '.join(present)}: name the pool that it was trained on"
+                f"the conductor {self.name} was trained on the workers {', '.join(self.workers)} "
+                f"and the pool has {', '.join(present)}: use the pool of its training"
             )
 
     @property
     def sampling(self) -> Sampling:
-        """How drafts are sampled."""
+        """The sampling of its drafts."""
         return Sampling(temperature=self.temperature, max_tokens=self.max_tokens)
 
-    def write(self, place: Path) -> None:
-        """Put it beside the model, a folder's or a GGUF file's."""
-        path = card_path(place)
+    def write(self, policy_path: Path) -> None:
+        """Write the card into the model's folder, or beside its GGUF file."""
+        path = card_path(policy_path)
         dated = replace(self, prompt=self.prompt or self.rendering.version)
         try:
             path.write_bytes(orjson.dumps(asdict(dated), option=orjson.OPT_INDENT_2))
@@ -83,50 +83,62 @@ class ConductorCard:
             raise StoreError(f"{path} cannot be written: {error.strerror}") from None
 
     @staticmethod
-    def read(place: Path) -> ConductorCard:
-        """Return the card of that folder, or of that GGUF file.
+    def read(policy_path: Path) -> ConductorCard:
+        """Return the card of a model's folder or GGUF file.
 
         Raises:
-            ConfigError: there is none, or it cannot be used.
+            ConfigError: the card is missing or cannot be used.
         """
-        path = card_path(place)
-        read: dict[str, Any] = dict(read_json(path))
+        path = card_path(policy_path)
+        data: dict[str, Any] = dict(read_json(path))
         try:
-            shown = PromptOptions(**read.pop("rendering"))
-            card = ConductorCard(rendering=shown, **read)
+            rendering = PromptOptions(**data.pop("rendering"))
+            card = ConductorCard(rendering=rendering, **data)
         except (KeyError, TypeError) as error:
             raise ConfigError(f"{path} is not a conductor's card: {error}") from None
         card = replace(card, workers=tuple(card.workers))
         for name, least in (("temperature", 0), ("max_tokens", 1), ("rounds", 1)):
             value = getattr(card, name)
             if not isinstance(value, int | float) or value < least:
-                raise ConfigError(f"{path}: {name} is a number from {least} on")
+                raise ConfigError(f"{path}: {name} must be a number of at least {least}")
         return card
 
 
-def card_path(place: Path) -> Path:
+def card_path(policy_path: Path) -> Path:
     """Return the path of a policy's card: in its folder, or beside its GGUF file under its name."""
-    return place.with_suffix(".json") if place.suffix == SUFFIX else place / CARD_FILE
+    return (
+        policy_path.with_suffix(".json")
+        if policy_path.suffix == SUFFIX
+        else policy_path / CARD_FILE
+    )
 
 
-def is_policy(place: Path) -> bool:
-    """Return True if a trained conductor lies there: a folder, or a GGUF file."""
-    return place.is_file() if place.suffix == SUFFIX else (place / CARD_FILE).is_file()
+def is_policy(policy_path: Path) -> bool:
+    """Return True if the path is a trained conductor: a folder with a card, or a GGUF file."""
+    return (
+        policy_path.is_file()
+        if policy_path.suffix == SUFFIX
+        else (policy_path / CARD_FILE).is_file()
+    )
 
 
-def open_policy(place: Path) -> tuple[Client, ConductorCard, str]:
+def open_policy(policy_path: Path) -> tuple[Client, ConductorCard, str]:
     """Return the model, its card, and its name with the version of its weights.
 
     Raises:
-        ConfigError: something is missing or cannot be used.
+        ConfigError: a file is missing or cannot be used.
     """
-    card = ConductorCard.read(place)
-    if place.suffix == SUFFIX:
-        from batuta.embedded.gguf_client import GgufClient  # noqa: PLC0415 - seldom, of an extra
+    card = ConductorCard.read(policy_path)
+    if policy_path.suffix == SUFFIX:
+        from batuta.embedded.gguf_client import GgufClient  # noqa: PLC0415 - needs an extra
 
-        model, weights, kind = GgufClient.open(place), [place], "llama.cpp"
+        model, weights, kind = GgufClient.open(policy_path), [policy_path], "llama.cpp"
     else:
-        model, weights, kind = EmbeddedClient.open(place), _weight_files(place), "embedded"
+        model, weights, kind = (
+            EmbeddedClient.open(policy_path),
+            _weight_files(policy_path),
+            "embedded",
+        )
     version = hashlib.sha256()
     for each in weights:
         with each.open("rb") as file:
@@ -135,7 +147,7 @@ def open_policy(place: Path) -> tuple[Client, ConductorCard, str]:
 
 
 def _weight_files(folder: Path) -> list[Path]:
-    """List the files that the weights of a policy's folder come from."""
+    """Return the files from which a folder's weights are read."""
     if is_adapter(folder):
         return [folder / ADAPTER_WEIGHTS, Path(read_base(folder)) / "model.safetensors"]
     return [folder / "model.safetensors"]

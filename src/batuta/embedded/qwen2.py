@@ -3,10 +3,10 @@
 Qwen2 (arXiv:2407.10671, section 2.2): RMSNorm, rotary positions (arXiv:2104.09864), grouped-query
 attention with biases, SwiGLU. Deviation: sliding windows and scaled positions are refused.
 
-At this size a token costs its number of numpy calls, not its arithmetic, so whatever is constant
-is worked into the matrices at load: the norms' weights and the scale of the scores into those
-that follow, q, k and v into one, gate and up into one; and the halves of a head that rotary
-positions pair are interleaved, so that turning them is one product of complex numbers.
+At this size the cost of a token is its number of numpy calls, not arithmetic, so constants are
+folded into the matrices at load: the norms' weights and the scale of the scores into the matrices
+that follow, q, k and v into one matrix, gate and up into another. The halves of a head that rotary
+positions pair are interleaved, so that rotating them is one product of complex numbers.
 
 Axes: t new tokens, c all tokens so far, d hidden, h query heads, k key heads, g query heads of one
 key head, e entries of a head, f inner entries of the MLP, v vocabulary.
@@ -38,11 +38,11 @@ class Qwen2Config:
     heads: int
     key_heads: int
     positions: int
-    """Tokens a sequence may have."""
+    """The most tokens of a sequence."""
     epsilon: float
     theta: float
     ties_embeddings: bool
-    """The output head is the embedding."""
+    """Whether the output head is the embedding."""
 
     def __post_init__(self) -> None:
         sizes = (self.vocabulary, self.hidden, self.inner, self.layers, self.positions)
@@ -58,10 +58,10 @@ class Qwen2Config:
 
     @classmethod
     def read(cls, config: Mapping[str, Any]) -> Self:
-        """Return the shape in the content of a config.json.
+        """Read the content of a config.json.
 
         Raises:
-            ConfigError: it is no Qwen2, or asks for something that is not computed here.
+            ConfigError: the model is no Qwen2, or uses a feature that is not supported here.
         """
         try:
             _check_config(config)
@@ -82,7 +82,7 @@ class Qwen2Config:
 
 
 def _rope_settings(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the settings of the rotary positions, as transformers 5 writes them or as 4 did."""
+    """Return the settings of rotary positions, as transformers 4 or 5 writes them."""
     if "rope_parameters" in config:
         return config["rope_parameters"]
     return {"rope_theta": config["rope_theta"], **(config.get("rope_scaling") or {})}
@@ -110,7 +110,7 @@ def _check_config(config: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Layer:
-    """One layer's matrices, each to be multiplied from the right."""
+    """One layer's matrices, for products with a row vector on their left."""
 
     qkv: Floats
     """(d, (h + 2k) e)"""
@@ -129,7 +129,7 @@ class KVCache:
     """The keys and values of one sequence."""
 
     def __init__(self, shape: Qwen2Config, room: int) -> None:
-        """Make room for `room` tokens."""
+        """Allocate memory for `room` tokens."""
         size = (shape.layers, shape.key_heads, room, shape.head)
         self.keys: Floats = np.empty(size, np.float32)
         self.values: Floats = np.empty(size, np.float32)
@@ -145,7 +145,7 @@ class Qwen2:
         """Take the weights from a file's tensors.
 
         Raises:
-            ConfigError: one is missing or has another shape.
+            ConfigError: a tensor is missing or has another shape.
         """
         self.shape = shape
         size = (shape.vocabulary, shape.hidden)
@@ -156,17 +156,17 @@ class Qwen2:
         self._rotations = _rope_rotations(shape)
 
     def logits(self, tokens: Sequence[int], cache: KVCache) -> Floats:
-        """Return the logits of what may follow `tokens`, which follow what `cache` has seen: (v).
+        """Append `tokens` to the sequence in `cache`; return the logits of the next token: (v).
 
-        Many tokens at once give what they give one by one, but faster.
+        Several tokens at once give the same logits as one by one, but faster.
         """
         hidden = self._embedding[tokens]
         seen = slice(cache.length, cache.length + len(tokens))
-        turns = self._rotations[seen, None]
+        rotations = self._rotations[seen, None]
         for index, layer in enumerate(self._layers):
             qkv = self._rms_norm(hidden) @ layer.qkv
             qkv += layer.bias
-            mixed = self._attend(qkv, turns, cache.keys[index], cache.values[index], seen=seen)
+            mixed = self._attend(qkv, rotations, cache.keys[index], cache.values[index], seen=seen)
             hidden += mixed @ layer.out
             hidden += _gated_activation(self._rms_norm(hidden) @ layer.gate_up) @ layer.down
         cache.length = seen.stop
@@ -180,18 +180,18 @@ class Qwen2:
     def _attend(
         self,
         qkv: Floats,
-        turns: NDArray[np.complex64],
+        rotations: NDArray[np.complex64],
         keys: Floats,
         values: Floats,
         *,
         seen: slice,
     ) -> Floats:
-        """Return what each new token takes from those up to it: (t, h e)."""
+        """Return the attention output of each new token over the tokens up to it: (t, h e)."""
         shape, t = self.shape, len(qkv)
         split = shape.heads + shape.key_heads
         per_head = qkv.reshape(t, split + shape.key_heads, shape.head)
-        turned = per_head[:, :split].view(np.complex64)
-        turned *= turns
+        rotated = per_head[:, :split].view(np.complex64)
+        rotated *= rotations
         keys[:, seen] = per_head[:, shape.heads : split].swapaxes(0, 1)
         values[:, seen] = per_head[:, split:].swapaxes(0, 1)
         groups = (shape.key_heads, shape.heads // shape.key_heads)
@@ -207,7 +207,7 @@ class Qwen2:
 
 
 def _mask_future(scores: Floats) -> None:
-    """Bar each of the new tokens, the last ones of the axis c, from those after it."""
+    """Mask the tokens after each new token; the new ones are the last of axis c."""
     t, c = scores.shape[-2:]
     scores[..., np.triu(np.ones((t, c), np.bool_), c - t + 1)] = -np.inf
 
@@ -224,7 +224,7 @@ def _gated_activation(gate_up: Floats) -> Floats:
 
 
 def _fold_norm(norm: Floats, matrix: Floats) -> Floats:
-    """Return `matrix` (out, d) as (d, out), with the weight of the norm before it worked in."""
+    """Return `matrix` (out, d) as (d, out), with the weight of the preceding norm folded in."""
     return np.ascontiguousarray((matrix * norm).T)
 
 
@@ -253,14 +253,14 @@ def _load_layer(shape: Qwen2Config, tensors: Tensors, index: int) -> _Layer:
 
 
 def _interleave_halves(rows: Floats, head: int) -> Floats:
-    """Return each head's rows in the order 0, e/2, 1, e/2 + 1…: the pairs that turn together."""
+    """Return each head's rows in the order 0, e/2, 1, e/2 + 1…: the pairs that rotate together."""
     halves = rows.reshape(-1, 2, head // 2, *rows.shape[1:])
     return halves.swapaxes(1, 2).reshape(rows.shape)
 
 
 def _rope_rotations(shape: Qwen2Config) -> NDArray[np.complex64]:
-    """Return by how much each position turns each pair of a head's entries: (position, e/2)."""
+    """Return the rotation of each pair of a head's entries at each position: (position, e/2)."""
     powers = np.arange(0, shape.head, 2, dtype=np.float32) / np.float32(shape.head)
-    speeds = (1.0 / np.float32(shape.theta) ** powers).astype(np.float32)
-    angles = np.arange(shape.positions, dtype=np.float32)[:, None] * speeds
+    frequencies = (1.0 / np.float32(shape.theta) ** powers).astype(np.float32)
+    angles = np.arange(shape.positions, dtype=np.float32)[:, None] * frequencies
     return (np.cos(angles) + 1j * np.sin(angles)).astype(np.complex64)

@@ -1,10 +1,10 @@
-"""Detectors of guardrails: each finder is a pure function from a text to spans of it.
+"""Detectors of guardrails: each is a pure function from a text to spans of it.
 
 Keys are found by the prefixes that their issuers publish; design/0005-policies.md says why no
 library does it. Cards and bank accounts are checked by python-stdnum and telephone numbers by
-phonenumbers, so that a number of sixteen digits is not taken for a card. The library for telephone
-numbers takes time that grows with the square of the adjacent digits, so a text with many is checked
-in a process that is ended at a time limit, or when its caller goes.
+phonenumbers, so that not every number of sixteen digits counts as a card. phonenumbers takes time
+that is quadratic in the length of runs of digits, so a text with many digits is checked in a
+process, which is killed at a time limit or when the call is cancelled.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ _IBAN = regex.compile(r"\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{2,4}){3,8}\b")
 
 _NUMERAL = regex.compile(r"[\d+([]")
 _MAX_INLINE_NUMERALS = 80
-"""The most digits of a text times countries that are checked inline, which takes milliseconds."""
+"""The most digits times countries that are checked inline, which takes milliseconds."""
 
 
 @final
 class PersonalDetector:
-    """Finds personal data: inline if that is quick, else in a process that can be ended."""
+    """Finds personal data: inline if that is quick, else in a process that can be killed."""
 
     def __init__(self, countries: Sequence[str]) -> None:
-        """Load what finds it.
+        """Import the libraries.
 
         Raises:
             ConfigError: the extra is not installed.
@@ -51,11 +51,11 @@ class PersonalDetector:
         self._find = _build_detector(self._countries)
 
     def __call__(self, text: str) -> Iterator[TextSpan]:
-        """Find them here, however long it takes."""
+        """Find personal data in this process, however long that takes."""
         yield from self._find(text)
 
     def process_call(self, text: str) -> tuple[Any, ...] | None:
-        """Return the function to call in another process and its arguments; None if it is quick."""
+        """Return the function and arguments for another process; None if inline is quick."""
         if len(text) <= MAX_INLINE_CHARACTERS:
             numerals = len(_NUMERAL.findall(text))
             if numerals * max(1, len(self._countries)) <= _MAX_INLINE_NUMERALS:
@@ -121,7 +121,7 @@ _SECRETS = regex.compile(
     regex.VERBOSE | regex.DOTALL,
 )
 _INJECTION = regex.compile(
-    r"""<\|[a-z0-9_]{1,40}\|>                                       # turns of chat templates
+    r"""<\|[a-z0-9_]{1,40}\|>                                       # marks of chat templates
     |\[/?INST\]|<<\s*/?SYS\s*>>|<\s*+(?:start|end)_of_turn\s*+>|<\s*+(?:/\s*+)?system(?:_prompt)?\s*+>
     |\b(?:ignore|disregard|forget|override)\s+(?:all\s+|any\s+)?(?:of\s+)?(?:the\s+|your\s+|these\s+|my\s+)?
        (?:previous|prior|above|earlier|preceding|other)\s+(?:instruction|prompt|message|rule|direction|command)s?
@@ -136,7 +136,7 @@ _INJECTION = regex.compile(
 
 @dataclass(frozen=True, slots=True)
 class DetectorOptions:
-    """The settings of a kind of policy."""
+    """The settings of a policy that its detector uses."""
 
     max_characters: int | None = None
     countries: tuple[str, ...] = ()
@@ -144,7 +144,7 @@ class DetectorOptions:
 
 
 def build_detector(kind: str, options: DetectorOptions) -> Detector:
-    """Return the finder of that kind.
+    """Return the detector of that kind.
 
     Raises:
         ConfigError: there is no such kind, an option is missing, or an extra is not installed.

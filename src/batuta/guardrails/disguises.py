@@ -1,8 +1,8 @@
-"""Letters that look like others, or like nothing: what detectors read in place of a disguised text.
+"""Undoes disguises by look-alike and invisible characters, so that detectors see the plain text.
 
-A language model reads a key in full-width letters, one with a zero-width space in every gap, and
-orders in Unicode's invisible tags as if they were plain; so do detectors. Letters of other
-alphabets that look like Latin ones are left as they are.
+A language model reads as plain text a key in full-width letters, one with zero-width spaces between
+its letters, and orders in Unicode's invisible tags; so must detectors. Letters of other alphabets
+that look like Latin ones are left as they are.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from batuta.guardrails.guardrail import Detector, TextSpan
 
 _INVISIBLE = regex.compile(r"[\p{Default_Ignorable_Code_Point}\p{Cf}]")
 _TAGS = range(0xE0020, 0xE007F)
-"""Invisible, and each stands for the ASCII character that many places below it."""
+"""Invisible tag characters; each stands for the ASCII character `_TAG_OFFSET` below it."""
 _TAG_OFFSET = 0xE0000
 _PIECE = 100_000
-"""Characters that are translated in one piece."""
+"""Characters that are translated at once."""
 _LOOKALIKES = (
     range(0x80, 0x10000),
     range(0x1D400, 0x1D800),
     range(0x1F100, 0x1F200),
     range(0x1FBF0, 0x1FBFA),
 )
-"""Ranges in which Unicode has other forms of ASCII characters."""
+"""Ranges in which Unicode has alternative forms of ASCII characters."""
 
 
 def find_matches(pattern: Any, text: str) -> Iterator[Any]:
-    """Find the matches without the interpreter's lock: in a thread it holds nobody up."""
+    """Yield the matches, searching without the GIL: other threads can run meanwhile."""
     return pattern.finditer(text, concurrent=True)
 
 
 def see_through_disguises(detect: Detector) -> Detector:
-    """Return `detect` shown the text as it is and, where that is another one, without disguises.
+    """Return a detector that searches a text both as it is and without disguises.
 
-    The spans are those of the text as it is.
+    Its spans are those of the text as it is.
     """
-    _plain_letters()  # ahead of time, so that no question has to wait for it
+    _plain_letters()  # computed ahead of time, so that no question waits for it
     _invisible_characters()
 
     def find(text: str) -> Iterator[TextSpan]:
@@ -50,51 +50,54 @@ def see_through_disguises(detect: Detector) -> Detector:
         if text.isascii():
             return
         plain = _without_forms(text)
-        gaps = _invisible_places(plain)
+        gaps = _invisible_positions(plain)
         if gaps or plain != text:
             yield from _find_between(detect, plain, gaps)
         if any(ord(plain[at]) in _TAGS for at in gaps):
             shown = plain.translate(_TAG_LETTERS)
-            yield from _find_between(detect, shown, _invisible_places(shown))
+            yield from _find_between(detect, shown, _invisible_positions(shown))
 
     return find
 
 
 def _without_forms(text: str) -> str:
-    """Return the text in plain letters, made piece by piece: each holds the interpreter's lock."""
+    """Return the text in plain letters, translated in pieces, each of which holds the GIL."""
     letters = _plain_letters()
     pieces = range(0, len(text), _PIECE)
     return "".join(text[at : at + _PIECE].translate(letters) for at in pieces)
 
 
 def _find_between(detect: Detector, text: str, gaps: list[int]) -> Iterator[TextSpan]:
-    """Yield findings in the text without the characters at `gaps`, as spans of the whole text."""
-    kept = _cut_out(text, gaps)
-    # In front of the character that is the n-th of those left, this many were cut out.
-    cut_before = [gap - number for number, gap in enumerate(gaps)]
+    """Search the text without the characters at `gaps`; yield spans of the whole text."""
+    kept = _remove_characters(text, gaps)
+    # For each gap, its position in the text without gaps.
+    gap_positions = [gap - number for number, gap in enumerate(gaps)]
     for start, end in detect(kept):
         if start < end:
-            yield start + bisect_right(cut_before, start), end + bisect_right(cut_before, end - 1)
+            yield (
+                start + bisect_right(gap_positions, start),
+                end + bisect_right(gap_positions, end - 1),
+            )
 
 
-def _cut_out(text: str, places: Iterable[int]) -> str:
-    """Return the text without the characters at those places, which ascend."""
+def _remove_characters(text: str, positions: Iterable[int]) -> str:
+    """Return the text without the characters at those positions, given in ascending order."""
     pieces: list[str] = []
     begin = 0
-    for place in places:
-        pieces.append(text[begin:place])
-        begin = place + 1
+    for position in positions:
+        pieces.append(text[begin:position])
+        begin = position + 1
     return "".join([*pieces, text[begin:]])
 
 
-def _invisible_places(text: str) -> list[int]:
+def _invisible_positions(text: str) -> list[int]:
     hidden = _invisible_characters()
-    return [place for place, character in enumerate(text) if character in hidden]
+    return [position for position, character in enumerate(text) if character in hidden]
 
 
 @cache
 def _invisible_characters() -> frozenset[str]:
-    # One look at each place of a text is ten times as fast as the expression on that text.
+    # Looking each character up in a set is ten times as fast as the expression on a text.
     return frozenset(
         _INVISIBLE.findall("".join(map(chr, (*range(0xD800), *range(0xE000, 0xE1000)))))
     )
@@ -102,7 +105,7 @@ def _invisible_characters() -> frozenset[str]:
 
 @cache
 def _plain_letters() -> dict[int, str]:
-    """Return every character that is another form of one ASCII character, and that one."""
+    """Return the alternative forms of ASCII characters by code, each with its ASCII character."""
     found: dict[int, str] = {}
     for code in (code for block in _LOOKALIKES for code in block):
         plain = unicodedata.normalize("NFKC", chr(code))

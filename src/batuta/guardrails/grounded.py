@@ -1,4 +1,4 @@
-"""The policy by which a worker checks that the answer says what its sources say."""
+"""The policy by which a worker checks that the answer is supported by its sources."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from enum import StrEnum
 from batuta.core import Worker
 
 GROUNDED = "grounded"
-"""The kind of such a policy in the settings."""
+"""The kind of this policy in the settings."""
 
 
 class GroundedAction(StrEnum):
-    """The action that follows a statement that is not supported."""
+    """The action on statements that are not supported."""
 
     FLAG = "flag"
-    """The record says how many there are."""
+    """The run records their number."""
     MARK = "mark"
-    """Each has a mark after it."""
+    """Each is followed by a mark."""
     REPAIR = "repair"
-    """The worker that wrote them is asked once more; what is not supported then is marked."""
+    """Their worker is asked once more; statements still unsupported are marked."""
     REFUSE = "refuse"
-    """There is no answer."""
+    """The answer is withheld."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroundedPolicy:
-    """The engine carries it out, since it calls a worker."""
+    """One grounded policy; the engine carries it out, because it calls a worker."""
 
     name: str
     worker: Worker
-    """The checker."""
+    """The worker that checks."""
     action: GroundedAction
     bounds: tuple[str, ...] = ()
-    """Keywords by which its provider bounds a list in a schema: a small model may not end one."""
+    """Schema keywords by which its provider bounds a list, which a small model may not end."""
     fail_closed: bool = True
     """Whether an answer that could not be checked is refused."""

@@ -1,7 +1,7 @@
-"""A policy looks at a text and redacts, flags or blocks what it finds; the run says that it did.
+"""Policies that check texts and redact, flag or block what they find.
 
-What it found is never recorded: the record has the policy's name, the place, the action and the
-count.
+The run records the policy's name, the stage, the action and the number of findings, never the
+findings themselves.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ TextSpan = tuple[int, int]
 Detector = Callable[[str], Iterable[TextSpan]]
 """A pure function from a text to the spans that a guardrail looks for."""
 MAX_INLINE_CHARACTERS = 4_000
-"""Characters beyond which a text is looked at in a thread, so that nobody else waits."""
+"""Longer texts are checked in a thread, so that the event loop is not blocked."""
 
 
 MAX_SECONDS = 10.0
-"""Seconds that all policies of one question or reply together may spend in processes."""
+"""Seconds that all policies may spend in processes on one question or reply."""
 TIMED_OUT = "timed out"
-"""The action of a policy that ran out of time."""
+"""The recorded action of a policy that ran out of time."""
 _TIMEOUTS = (ProcessTimeoutError, SchemaTimeoutError)
 _PROCESSES = ProcessPool()
 atexit.register(_PROCESSES.close)
@@ -59,22 +59,22 @@ atexit.register(_PROCESSES.close)
 
 @runtime_checkable
 class ProcessDetector(Protocol):
-    """A detector whose work on some texts is done in a process that can be ended."""
+    """A detector that checks some texts in a process that can be killed."""
 
     def __call__(self, text: str, /) -> Iterable[TextSpan]:
-        """Find it here, however long that takes."""
+        """Detect in this process, however long that takes."""
         ...
 
     def process_call(self, text: str) -> tuple[Any, ...] | None:
-        """Return the function to call there and its arguments; None if it is quick here."""
+        """Return the function and arguments for another process; None if inline is quick."""
         ...
 
 
 class GuardrailStage(StrEnum):
-    """The stage at which a guardrail looks."""
+    """The stage at which a guardrail checks texts."""
 
     INPUT = "input"
-    """The caller's conversation, before anybody sees it."""
+    """The caller's conversation, before any model reads it."""
     BETWEEN = "between"
     """A step's reply, before it is recorded and read by other agents."""
     OUTPUT = "output"
@@ -82,14 +82,14 @@ class GuardrailStage(StrEnum):
 
 
 class GuardrailAction(StrEnum):
-    """The action that follows a finding."""
+    """The action on a finding."""
 
     REDACT = "redact"
     """The finding is replaced by a note in brackets."""
     BLOCK = "block"
     """The question is refused; a step's reply counts as failed."""
     FLAG = "flag"
-    """The finding stays; the record says that it was there."""
+    """The finding stays; the run records that it was there."""
 
 
 _ACTION_RECORD = {
@@ -101,28 +101,28 @@ _ACTION_RECORD = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guardrail:
-    """One rule."""
+    """One policy."""
 
     name: str
     detect: Detector
     stages: frozenset[GuardrailStage]
     action: GuardrailAction = GuardrailAction.REDACT
     fail_closed: bool = True
-    """Whether what could not be looked at is blocked; False: it passes, and the record says so."""
+    """Whether a text that could not be checked is blocked; else it passes, and is recorded."""
     conversation: bool = False
-    """Whether only the conversation itself is looked at, not what is said beside it."""
+    """Whether only the conversation is checked, not the texts beside it, such as tools."""
     needs_thread: bool = False
-    """Whether looking may wait for another process, so that it needs a thread."""
+    """Whether the check may wait for another process, so that it needs a thread."""
 
 
 @dataclass(frozen=True, slots=True)
 class GuardrailResult:
-    """A text that policies have looked at."""
+    """A text after the policies' check."""
 
     text: str
     actions: tuple[GuardrailTriggered, ...] = ()
     blocked_by: str | None = None
-    """The policy that forbids it."""
+    """The policy that blocks the text, if any."""
 
 
 @final
@@ -134,24 +134,24 @@ class GuardrailCheck:
         self._end = monotonic() + seconds
 
     def beside(self) -> GuardrailCheck:
-        """Keep the policies that look beside the conversation too, within the same time."""
+        """Return a check with the policies for texts beside the conversation, in the same time."""
         return self._with(policy for policy in self.policies if not policy.conversation)
 
     def strict(self) -> GuardrailCheck:
-        """Block what this check would redact, within the same time."""
+        """Return a check that blocks what this one would redact, in the same time."""
         return self._with(_strict_guardrail(policy) for policy in self.policies)
 
     def _with(self, policies: Iterable[Guardrail]) -> GuardrailCheck:
         return GuardrailCheck(policies, self._end - monotonic())
 
     async def apply(self, text: str, where: str) -> GuardrailResult:
-        """Return the text without what each policy in turn finds, even if one blocks it."""
+        """Apply each policy in turn, even after one blocks, and return the redacted text."""
         acts: list[GuardrailTriggered] = []
         blocked: str | None = None
         for policy in self.policies if text else ():
             try:
                 spans = _merge_spans(await self._find(policy, text))
-            except Exception as error:  # noqa: BLE001 - a policy that breaks decides by its setting
+            except Exception as error:  # noqa: BLE001 - the policy's setting decides
                 logger.warning("policy %s failed with %s", policy.name, type(error).__name__)
                 action = TIMED_OUT if isinstance(error, _TIMEOUTS) else "failed"
                 acts.append(GuardrailTriggered(policy=policy.name, where=where, action=action))
@@ -172,21 +172,22 @@ class GuardrailCheck:
         return GuardrailResult(text, tuple(acts), blocked)
 
     async def _find(self, policy: Guardrail, text: str) -> list[TextSpan]:
-        """Return what the policy finds; what may take long is cancelled with the caller.
+        """Return what the policy finds; long work is cancelled with the caller.
 
         Raises:
-            Exception: whatever else the policy raises.
+            ProcessTimeoutError: no time is left.
+            Exception: any error of the policy.
         """
         detect = policy.detect
         call = detect.process_call(text) if isinstance(detect, ProcessDetector) else None
         if call is not None:
             left = self._end - monotonic()
             if left <= 0:
-                raise ProcessTimeoutError("there was no time left to look")
+                raise ProcessTimeoutError("no time was left for the check")
             with anyio.move_on_after(left):
                 found = await _PROCESSES.call(*call, wall_seconds=left)
                 return [(start, end) for start, end in found]
-            raise ProcessTimeoutError("it took too long")
+            raise ProcessTimeoutError("the check took too long")
         if len(text) > MAX_INLINE_CHARACTERS or policy.needs_thread:
             return await anyio.to_thread.run_sync(lambda: list(detect(text)))
         await checkpoint()  # each text takes milliseconds, and there may be thousands
@@ -194,14 +195,14 @@ class GuardrailCheck:
 
 
 def describe_block(policy: str, acts: Iterable[GuardrailTriggered], what: str) -> str:
-    """Say why a text goes no further: the guardrail forbids it, or could not look at it in time."""
+    """Return why a text is blocked: the policy forbids it, or could not check it in time."""
     if any(act.policy == policy and act.action == TIMED_OUT for act in acts):
         return f"the policy {policy} could not check {what} in time"
     return f"the policy {policy} forbids {what}"
 
 
 def _strict_guardrail(policy: Guardrail) -> Guardrail:
-    """Return the policy where nothing can be redacted."""
+    """Return the policy for texts that cannot be redacted: it blocks instead."""
     return (
         policy
         if policy.action is GuardrailAction.FLAG
@@ -214,7 +215,7 @@ def _removal_note(policy: Guardrail) -> str:
 
 
 def _merge_spans(spans: Iterable[TextSpan]) -> list[TextSpan]:
-    """Return the spans in order, those that overlap as one."""
+    """Return the spans in order, with overlapping and adjacent ones merged."""
     merged: list[TextSpan] = []
     for start, end in sorted(span for span in spans if span[0] < span[1]):
         if merged and start <= merged[-1][1]:
@@ -234,28 +235,28 @@ def _replace_spans(text: str, spans: list[TextSpan], note: str) -> str:
 
 
 class Guardrails:
-    """The policies of a served model, by place; it is asked only where one of them looks."""
+    """The policies of a served model, by stage."""
 
     def __init__(
         self, policies: Iterable[Guardrail] = (), grounded: GroundedPolicy | None = None
     ) -> None:
         chosen = tuple(policies)
         self.grounded = grounded
-        """It is carried out by the engine, after the others have seen the answer."""
+        """The policy that the engine carries out, after the others have checked the answer."""
         self.names = tuple(each.name for each in (*chosen, grounded) if each is not None)
         if len(set(self.names)) != len(self.names):
             raise ValueError("two policies have the same name")
         self._on = {
-            place: tuple(p for p in chosen if place in p.stages) for place in GuardrailStage
+            stage: tuple(p for p in chosen if stage in p.stages) for stage in GuardrailStage
         }
-        looked_at = {place for place, policies in self._on.items() if policies}
-        self.stages = frozenset(looked_at | ({GuardrailStage.OUTPUT} if grounded else set()))
-        """The stages at which any guardrail looks."""
+        checked = {stage for stage, policies in self._on.items() if policies}
+        self.stages = frozenset(checked | ({GuardrailStage.OUTPUT} if grounded else set()))
+        """The stages at which any policy checks."""
 
     async def check_question(
         self, question: Question
     ) -> tuple[Question, tuple[GuardrailTriggered, ...], str]:
-        """Return the question as it may be asked, what was done, and who forbids it, if anybody."""
+        """Return the redacted question, the actions, and the policy that blocks it, if any."""
         if not self._on[GuardrailStage.INPUT]:
             return question, (), ""
         check = self._check(GuardrailStage.INPUT)
@@ -264,13 +265,13 @@ class Guardrails:
         messages: list[Message] = []
         for number, message in enumerate(question.messages):
             parts: list[Part] = []
-            place = f"{GuardrailStage.INPUT}:message {number}"
-            for part in await _joined_where_needed(check, message.parts, place):
-                clean, found = await _apply_to_part(check, part, place)
+            stage = f"{GuardrailStage.INPUT}:message {number}"
+            for part in await _join_texts_if_needed(check, message.parts, stage):
+                clean, found = await _apply_to_part(check, part, stage)
                 parts.append(clean)
                 acts += found.actions
                 blocked = blocked or found.blocked_by or ""
-            thought = await check.apply(message.reasoning, place)
+            thought = await check.apply(message.reasoning, stage)
             acts += thought.actions
             blocked = blocked or thought.blocked_by or ""
             kept = message.thoughts if thought.text == message.reasoning else ()
@@ -285,7 +286,7 @@ class Guardrails:
     async def workflow(
         self, workflow: Workflow
     ) -> tuple[Workflow, tuple[GuardrailTriggered, ...], str]:
-        """Return a caller's own workflow as it may be run, what was done, and who forbids it."""
+        """Return a caller's workflow redacted, the actions taken, and the policy that blocks it."""
         check, acts, blocked = self._check(GuardrailStage.INPUT), list[GuardrailTriggered](), ""
         steps: list[Step] = []
         for number, step in enumerate(workflow.steps):
@@ -295,13 +296,13 @@ class Guardrails:
             steps.append(replace(step, subtask=found.text))
         return Workflow(tuple(steps)), tuple(acts), blocked
 
-    def _check(self, place: GuardrailStage) -> GuardrailCheck:
-        return GuardrailCheck(self._on[place])
+    def _check(self, stage: GuardrailStage) -> GuardrailCheck:
+        return GuardrailCheck(self._on[stage])
 
     async def _beside(
         self, question: Question, check: GuardrailCheck
     ) -> tuple[Question, tuple[GuardrailTriggered, ...], str]:
-        """Check the texts beside the conversation; one that cannot be redacted is blocked."""
+        """Check the texts beside the conversation; a finding that cannot be redacted blocks."""
         check = check.beside()
         if not check.policies:
             return question, (), ""
@@ -317,15 +318,15 @@ class Guardrails:
         return question, acts, next((each.blocked_by for each in found if each.blocked_by), "")
 
     async def check_reply(
-        self, reply: Reply, place: GuardrailStage, step: int
+        self, reply: Reply, stage: GuardrailStage, step: int
     ) -> tuple[Reply, tuple[GuardrailTriggered, ...], str]:
-        """Return the reply as it may be read, what was done, and who forbids it (or nothing)."""
-        if not self._on[place]:
+        """Return the redacted reply, the actions taken, and the policy that blocks it, if any."""
+        if not self._on[stage]:
             return reply, (), ""
-        where = f"{place}:step {step}"
+        where = f"{stage}:step {step}"
         if reply.alternatives:
-            return await self._check_choices(reply, place, step)
-        check = self._check(place)
+            return await self._check_choices(reply, stage, step)
+        check = self._check(stage)
         text = await check.apply(reply.text, where)
         thought = await check.apply(reply.reasoning, where)
         found = [text, thought]
@@ -336,18 +337,18 @@ class Guardrails:
             calls.append(replace(call, arguments=arguments.text))
         clean = replace(reply, text=text.text, reasoning=thought.text, tool_calls=tuple(calls))
         if thought.text != reply.reasoning:
-            clean = replace(clean, thoughts=())  # what is signed cannot be changed
+            clean = replace(clean, thoughts=())  # signed thoughts cannot be redacted
         if text.text != reply.text:
-            clean = replace(clean, logprobs=())  # they spell what was redacted
+            clean = replace(clean, logprobs=())  # they contain the redacted text
         acts = tuple(act for each in found for act in each.actions)
         return clean, acts, next((each.blocked_by for each in found if each.blocked_by), "")
 
     async def _check_choices(
-        self, reply: Reply, place: GuardrailStage, step: int
+        self, reply: Reply, stage: GuardrailStage, step: int
     ) -> tuple[Reply, tuple[GuardrailTriggered, ...], str]:
-        """Return several replies to one prompt, each as `check_reply` lets it pass."""
+        """Return a reply with several choices, each checked as by `check_reply`."""
         first, *others = [
-            await self.check_reply(replace(choice, alternatives=()), place, step)
+            await self.check_reply(replace(choice, alternatives=()), stage, step)
             for choice in reply.choices
         ]
         acts = tuple(act for _, found, _ in (first, *others) for act in found)
@@ -357,13 +358,13 @@ class Guardrails:
 
 
 NO_GUARDRAILS = Guardrails()
-"""The guardrails of settings that name none."""
+"""The guardrails of settings without policies."""
 
 
 async def _apply_to_part(
     check: GuardrailCheck, part: Part, where: str
 ) -> tuple[Part, GuardrailResult]:
-    """Return a part of a message with its text screened; what is attached is not looked into."""
+    """Return a part of a message with its text checked; attachments are not read."""
     if isinstance(part, Text):
         found = await check.apply(part.text, where)
         return replace(part, text=found.text), found
@@ -380,7 +381,7 @@ async def _apply_to_part(
 
 
 def _plain_arguments(arguments: str) -> str:
-    """Return the JSON without escapes that its readers undo; as it is if it is none."""
+    """Return the JSON without unnecessary escapes; text that is no JSON stays as it is."""
     if "\\" not in arguments:
         return arguments
     try:
@@ -389,18 +390,18 @@ def _plain_arguments(arguments: str) -> str:
         return arguments
 
 
-async def _joined_where_needed(
+async def _join_texts_if_needed(
     check: GuardrailCheck, parts: tuple[Part, ...], where: str
 ) -> tuple[Part, ...]:
-    """Return the parts; neighbouring texts as one if a policy finds more in them together.
+    """Return the parts, with adjacent texts joined if a policy finds more in the joined text.
 
-    Models read them without a seam.
+    Models read adjacent texts as one.
     """
     joined: list[Part] = []
     for texts, group in groupby(parts, key=lambda part: isinstance(part, Text)):
         run = list(group)
         together = [part for part in run if isinstance(part, Text)]
-        if not texts or len(together) < 2:  # noqa: PLR2004 - a seam needs two
+        if not texts or len(together) < 2:  # noqa: PLR2004 - nothing to join
             joined += run
             continue
         whole = "".join(part.text for part in together)

@@ -1,4 +1,4 @@
-"""Checks that a text has the form that was asked for: JSON, and JSON that fits a schema."""
+"""Checks that a text has the requested response format: JSON, or JSON that fits a schema."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from batuta.schemas import JsonValidator, validator_for
 
 @final
 class ResponseFormatChecker:
-    """The form that an answer must have."""
+    """Checks texts against one response format."""
 
     def __init__(self, wanted: ResponseFormat) -> None:
-        """Measure the schema; `check` says whether it is one.
+        """Check the schema's size; `check_schema` checks that it is valid.
 
         Raises:
-            ValueError: its schema is too large in some way; the sentence says which.
+            ValueError: the schema is too large; the message says in which way.
         """
         schema = wanted.schema if wanted.kind == "json_schema" else None
         self._validator: JsonValidator = validator_for(
@@ -24,18 +24,18 @@ class ResponseFormatChecker:
         )
 
     async def check_schema(self) -> None:
-        """Return if the schema is one, else raise.
+        """Check that the schema is valid.
 
         Raises:
-            ValueError: it is none; the sentence says where.
-            SchemaTimeoutError: it cannot be told in the time there is.
+            ValueError: the schema is invalid; the message says where.
+            SchemaTimeoutError: the check takes too long.
         """
         await self._validator.check()
 
     async def find_fault(self, text: str) -> str | None:
-        """Return the first thing that is wrong with the text; None if nothing is.
+        """Return the first fault of the text; None if it has none.
 
         Raises:
-            SchemaTimeoutError: it cannot be told in the time there is.
+            SchemaTimeoutError: the check takes too long.
         """
         return await self._validator.find_fault(text)

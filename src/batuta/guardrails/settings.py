@@ -1,4 +1,4 @@
-"""Policies as the settings file names them.
+"""Guardrail policies as the settings file declares them.
 
 [[policies]]
 name = "no-keys"
@@ -21,17 +21,17 @@ from batuta.guardrails.detectors import DetectorOptions, build_detector
 from batuta.guardrails.grounded import GROUNDED, GroundedAction, GroundedPolicy
 from batuta.guardrails.guardrail import Guardrail, GuardrailAction, Guardrails, GuardrailStage
 
-_OF_KIND = {
+_KIND_OF_OPTION = {
     "max_characters": "size",
     "countries": "personal",
     "json_schema": "schema",
     "worker": GROUNDED,
 }
-"""Settings that mean something of one kind only."""
+"""Settings that apply to policies of one kind only, with that kind."""
 
 
 class GuardrailSetting(BaseModel):
-    """One rule."""
+    """One policy."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -40,7 +40,7 @@ class GuardrailSetting(BaseModel):
     on: tuple[GuardrailStage, ...] = Field(min_length=1)
     action: GuardrailAction | GroundedAction = GuardrailAction.REDACT
     fail_closed: bool = True
-    """Whether a text that could not be looked at is blocked."""
+    """Whether a text that could not be checked is blocked."""
     max_characters: int | None = Field(default=None, ge=1)
     """The most characters that a text may have, for the kind `size`."""
     countries: tuple[str, ...] = ()
@@ -52,14 +52,14 @@ class GuardrailSetting(BaseModel):
 
     @model_validator(mode="after")
     def _options_of_its_kind(self) -> Self:
-        for name, kind in _OF_KIND.items():
+        for name, kind in _KIND_OF_OPTION.items():
             if name in self.model_fields_set and self.kind != kind:
-                raise ValueError(f"`{name}` is of policies of kind {kind}, and this is {self.kind}")
+                raise ValueError(f"`{name}` is only for policies of kind {kind}, not {self.kind}")
         own: type[GroundedAction | GuardrailAction]
         own = GroundedAction if self.kind == GROUNDED else GuardrailAction
         if self.action not in set(own):
             actions = " or ".join(own)
-            raise ValueError(f"the action of a policy of kind {self.kind} is {actions}")
+            raise ValueError(f"the action of a policy of kind {self.kind} must be {actions}")
         if self.kind == GROUNDED and (not self.worker or self.on != (GuardrailStage.OUTPUT,)):
             raise ValueError('a policy of kind grounded needs a worker, and on = ["output"]')
         return self
@@ -73,19 +73,19 @@ def build_guardrails(
     """Return the policies.
 
     Args:
-        settings: the settings of each.
-        workers: one of them may be the checker of a policy.
-        bounds_of: says by which keywords a worker's provider bounds a list in a schema.
+        settings: the settings of each policy.
+        workers: the workers of the pool, among them the checker of a grounded policy.
+        bounds_of: returns the schema keywords by which a worker's provider bounds a list.
 
     Raises:
-        ConfigError: one cannot be used; the sentence names it.
+        ConfigError: a policy cannot be used; the message names it.
     """
     chosen: list[Guardrail] = []
     grounded: GroundedPolicy | None = None
     for one in settings:
         if one.kind == GROUNDED:
             if grounded is not None:
-                raise ConfigError("policies: two are of kind grounded")
+                raise ConfigError("policies: only one may be of kind grounded")
             grounded = _grounded_policy(one, workers)
             grounded = replace(grounded, bounds=bounds_of(grounded.worker.id))
             continue
@@ -94,12 +94,12 @@ def build_guardrails(
             find = build_detector(one.kind, options)
         except ConfigError as error:
             raise ConfigError(f"policy {one.name}: {error}") from None
-        form = one.kind == "schema"  # it asks for a form that no name or description has
-        places = frozenset(one.on)
+        form = one.kind == "schema"  # no name or description would fit a schema
+        stages = frozenset(one.on)
         policy = Guardrail(
             name=one.name,
             detect=find,
-            stages=places,
+            stages=stages,
             action=GuardrailAction(one.action),
             fail_closed=one.fail_closed,
             conversation=form,
@@ -115,7 +115,7 @@ def build_guardrails(
 def _grounded_policy(setting: GuardrailSetting, workers: Iterable[Worker]) -> GroundedPolicy:
     worker = next((each for each in workers if each.id == setting.worker and each.is_model), None)
     if worker is None:
-        raise ConfigError(f"policy {setting.name}: {setting.worker} is no model of the pool")
+        raise ConfigError(f"policy {setting.name}: {setting.worker} is not a model of the pool")
     return GroundedPolicy(
         name=setting.name,
         worker=worker,

@@ -1,7 +1,7 @@
-"""Texts of a request beside its conversation: tools, the answer's form, stop sequences.
+"""Texts of a request beside its conversation: tools, the response format, stop sequences.
 
-Descriptions are prose and can be redacted. Names, values of schemas, stop sequences and
-addresses of pictures mean something to programs: a part of one taken out would be another one.
+Descriptions are prose and can be redacted. Names, values of schemas, stop sequences and URLs of
+pictures have meaning to programs, so redacting a part of one would change that meaning.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from typing import Any, cast
 from batuta.core import Image, Question, Tool, ToolCall, ToolResult
 
 _PROSE = frozenset({"description", "title", "$comment"})
-"""Keywords of JSON Schema whose texts only people and models read."""
+"""JSON Schema keywords whose texts only people and models read."""
 
 
 @dataclass(frozen=True, slots=True)
 class SideTexts:
-    """The texts, each once."""
+    """The texts beside a conversation, without duplicates."""
 
     prose: tuple[str, ...]
-    """May be changed."""
+    """Texts that may be redacted."""
     fixed: tuple[str, ...]
-    """May not."""
+    """Texts that may not."""
 
 
 def find_side_texts(question: Question) -> SideTexts:
-    """Return every text of the request that is not in its conversation's own words."""
+    """Return every text of the request that is not part of what its messages say."""
     prose: dict[str, None] = {}
     fixed: dict[str, None] = dict.fromkeys(question.sampling.stop)
     for tool in question.tools:

@@ -1,4 +1,4 @@
-"""Runs programs that nobody has read, kept apart from the machine, and says how each test ended."""
+"""Runs untrusted programs, isolated from the machine, and reports how each test ended."""
 
 from batuta.sandbox.backends import SandboxBackend
 from batuta.sandbox.program import (

@@ -1,4 +1,4 @@
-"""The ways to build a sandbox, strongest first, each as the command that starts a supervisor."""
+"""The tiers of isolation, strongest first, and the command that starts each one's supervisor."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from batuta.sandbox.seccomp import count_filter, seccomp_filter
 INSPECT_SCRIPT = """
 import json, os, site, sys
 packages = [path for path in site.getsitepackages() if os.path.isdir(path)]
-# the one behind a virtual environment, which may hold a copy of it in a folder of its own
+# the interpreter behind a virtual environment, which may contain a copy of it
 base = getattr(sys, "_base_executable", None) or ""
 executable = os.path.realpath(base if os.access(base, os.X_OK) else sys.executable)
 print(json.dumps([list(sys.version_info[:2]), executable, sys.base_prefix, packages]))
@@ -36,25 +36,25 @@ class Interpreter:
     """A Python with its standard library and the packages installed for it."""
 
     executable: str
-    """The real file, behind all links and copies of virtual environments."""
+    """The real file, behind links and copies of virtual environments."""
     home: str
-    """The folder of the standard library's `lib`."""
+    """The folder whose `lib` contains the standard library."""
     packages: tuple[str, ...]
     """Folders of installed packages."""
 
     @property
     def roots(self) -> tuple[str, ...]:
-        """The folders that it reads, and itself where it is in none of them."""
+        """The folders that it reads, and the executable itself if it is in none of them."""
         folders = (self.home, *self.packages)
         inside = any(Path(self.executable).is_relative_to(folder) for folder in folders)
         return folders if inside else (*folders, self.executable)
 
 
 async def inspect_interpreter(python: str | Path) -> Interpreter:
-    """Ask the interpreter about itself.
+    """Run the interpreter to find its real path and folders.
 
     Raises:
-        SandboxError: it does not run, or is older than 3.11.
+        SandboxError: the interpreter does not run, or is older than 3.11.
     """
     try:
         done = await anyio.run_process([str(python), "-c", INSPECT_SCRIPT], stderr=subprocess.PIPE)
@@ -73,27 +73,27 @@ START_SUPERVISOR = (
 INSIDE_FOLDER = Path(inside.__file__).parent
 SYSTEM_PATHS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/ld.so.cache")
 MIN_LANDLOCK_VERSION = 6
-"""The first Landlock that keeps signals inside."""
+"""The first Landlock version that restricts signals."""
 DEVICES = ("/dev/null", "/dev/random", "/dev/urandom")
-"""Not zero: it can be mapped as memory that belongs to no process."""
+"""/dev/zero is missing because it can be mapped as memory that belongs to no process."""
 TMP = "/tmp"  # noqa: S108 - the one inside the sandbox
 SHM = "/dev/shm"  # noqa: S108 - same
 
 
 class SandboxBackend(StrEnum):
-    """How strictly programs are kept apart from the machine."""
+    """How strictly programs are isolated from the machine."""
 
     AUTO = "auto"
     """The strongest that passes its self-test."""
     BUBBLEWRAP = "bubblewrap"
-    """Namespaces of its own (files, processes, network) and seccomp."""
+    """Separate namespaces (files, processes, network) and seccomp."""
     LANDLOCK = "landlock"
     """Landlock and seccomp, for containers that forbid namespaces. Names, sizes and dates of the
-    machine's files can be seen, their contents cannot; modes and owners of files cannot be
-    changed; a file may not be mapped once it is removed; started by root, a program cannot start
+    machine's files are visible, their contents are not. Modes and owners of files cannot be
+    changed, a deleted file may not be mapped, and if root starts it, a program cannot start
     another Python."""
     NONE = "none"
-    """Limits only, no isolation: for programs that one would run anyway."""
+    """Limits only, no isolation: for trusted programs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,22 +103,22 @@ class SupervisorLaunch:
     command: tuple[str, ...]
     environment: dict[str, str]
     first_order: dict[str, Any]
-    """The supervisor's first order."""
+    """The settings that are sent to the supervisor before any test."""
     descriptors: tuple[int, ...] = ()
-    """Open files that it inherits; whoever starts it closes them."""
+    """Open files that the supervisor inherits; its parent closes them after the start."""
     exit_timeout: float = 10.0
-    """Seconds that it has to end by itself; killed, it would leave behind what it started."""
+    """Seconds to wait for it to exit by itself; if killed, it leaves its processes behind."""
     folder: str | None = None
-    """Its scratch, where that is a folder of the machine; the supervisor makes and removes it."""
+    """Its scratch folder on the machine, if any; the supervisor creates and removes it."""
 
 
 def build_launch(
     backend: SandboxBackend, interpreter: Interpreter, limits: SandboxLimits, uid: int | None
 ) -> SupervisorLaunch:
-    """Return how to start a supervisor of that tier; `uid` is what it becomes if root starts it.
+    """Return how to start a supervisor of that tier; started by root, it changes to `uid`.
 
     Raises:
-        SandboxError: something that the tier needs is missing.
+        SandboxError: the machine lacks something that the tier needs.
     """
     try:
         if backend is SandboxBackend.BUBBLEWRAP:
@@ -179,21 +179,21 @@ def _find_bwrap(interpreter: Interpreter) -> str:
         raise SandboxError("bwrap is not installed (apt-get install bubblewrap)")
     for path in interpreter.roots:
         if Path(path).is_relative_to(TMP):
-            raise SandboxError(f"{path} is needed, but its {TMP} is empty: move it elsewhere")
+            raise SandboxError(f"{path} is in {TMP}, which a sandbox cannot see: move it elsewhere")
     return bwrap
 
 
 def _system_path_options(path: str) -> list[str]:
-    """Return the options that show a folder of the system, or the link that stands in its place."""
+    """Return the options that mount a system folder read-only, or recreate it as a link."""
     if Path(path).is_symlink():
         return ["--symlink", str(Path(path).readlink()), path]
     return ["--ro-bind-try", path, path]
 
 
 def _bind_options(source: str, path: str) -> list[str]:
-    """Return the options that show a folder at `path`.
+    """Return the options that mount a folder read-only at `path`.
 
-    Its parents would be closed to all but root.
+    The parents are created first, because only root could enter those that bwrap creates.
     """
     parents = [str(parent) for parent in reversed(Path(path).parents)][1:]
     made = [word for parent in parents for word in ("--perms", "755", "--dir", parent)]
@@ -215,26 +215,26 @@ def _landlock_launch(
     opened = {path: os.open(path, os.O_PATH) for path in roots}
     devices = [os.open(path, os.O_PATH) for path in DEVICES if Path(path).exists()]
 
-    def place(path: str) -> str:
-        """Return the supervisor's path; unprivileged, it may not pass folders like /root."""
+    def visible_path(path: str) -> str:
+        """Return a path that the unprivileged supervisor can open, even below /root."""
         if uid is None:
             return path
         inside = [root for root in roots if Path(path).is_relative_to(root)]
-        if not inside:  # nothing that is told to be read; the supervisor will say what it misses
+        if not inside:  # not readable anyway; the supervisor reports what it misses
             return path
         root = max(inside, key=len)
         return f"/proc/self/fd/{opened[root]}{path[len(root) :]}"
 
     environment = _clean_environment(folder)
     if uid is not None:
-        environment["PYTHONHOME"] = place(interpreter.home)
-        environment["LD_LIBRARY_PATH"] = place(interpreter.home) + "/lib"
-    packages = tuple(place(path) for path in interpreter.packages)
+        environment["PYTHONHOME"] = visible_path(interpreter.home)
+        environment["LD_LIBRARY_PATH"] = visible_path(interpreter.home) + "/lib"
+    packages = tuple(visible_path(path) for path in interpreter.packages)
     order = _first_order(
         SandboxBackend.LANDLOCK, limits, uid=uid, scratch=[folder], packages=packages
     )
     order |= {"readable": list(opened.values()), "devices": devices, "folder": folder}
-    command = _supervisor_command(place(interpreter.executable), INSIDE_FOLDER.parent)
+    command = _supervisor_command(visible_path(interpreter.executable), INSIDE_FOLDER.parent)
     return SupervisorLaunch(
         command=command,
         environment=environment,
@@ -245,12 +245,12 @@ def _landlock_launch(
 
 
 def _check_reachable(folder: str) -> None:
-    """Return if another user than root can enter the folder's parents, else raise."""
+    """Raise `SandboxError` if only root can enter one of the folder's parents."""
     for parent in Path(folder).parents:
         if not parent.stat().st_mode & 0o001:
             raise SandboxError(
                 f"the sandbox's user cannot enter {parent}, where temporary files are: "
-                "set TMPDIR to a folder that everybody may enter, such as /tmp"
+                "set TMPDIR to a folder that every user may enter, such as /tmp"
             )
 
 
@@ -279,7 +279,7 @@ def _first_order(
         if backend is not SandboxBackend.NONE
         else b""
     )
-    # The kernel counts all processes of a user; a program's own are to be counted here.
+    # The kernel counts all processes of a user; the supervisor counts those of a program alone.
     counted = backend is SandboxBackend.LANDLOCK and uid is None
     return {
         "tier": backend.value,
@@ -296,15 +296,15 @@ def _first_order(
 
 
 def new_temporary_path() -> str:
-    """Return a path for a new temporary folder.
+    """Return an unused path for a temporary folder.
 
-    Whoever removes it makes it, so that none is left over.
+    The process that will remove the folder creates it, so that none is left behind.
     """
     return str(Path(tempfile.gettempdir()).resolve() / f"batuta-{secrets.token_hex(8)}")
 
 
 def _supervisor_command(executable: str, path: str | Path) -> tuple[str, ...]:
-    """Return the supervisor's command; without `site`, which takes longer than all else."""
+    """Return the supervisor's command; without `site`, whose import takes the longest."""
     return (executable, "-S", "-s", "-P", "-X", "utf8", "-c", START_SUPERVISOR, str(path))
 
 
@@ -315,7 +315,7 @@ def _clean_environment(home: str) -> dict[str, str]:
         "USER": "sandbox",
         "LANG": "C.UTF-8",
         "PATH": "/usr/bin:/bin",
-        "PYTHONHASHSEED": "0",  # the same order of sets every time
+        "PYTHONHASHSEED": "0",  # a reproducible order of sets
         "MALLOC_ARENA_MAX": "1",  # an arena reserves 64 MB a thread
         "OPENBLAS_NUM_THREADS": "1",  # threads count as processes, and do not survive a fork
         "OMP_NUM_THREADS": "1",

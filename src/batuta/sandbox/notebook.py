@@ -1,4 +1,4 @@
-"""Runs a program as a notebook does: after earlier ones, with files in its folder and out of it."""
+"""Runs a program as a notebook does: after earlier programs, with input and output files."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ MAX_PICTURES = 4
 MAX_PICTURE_BYTES = 512 << 10
 MAX_WRITTEN = 10
 MAX_WRITTEN_BYTES = 8_000_000
-"""Bytes of the files together that a program may write to be kept."""
+"""Total bytes of a program's files that are kept."""
 _WRITTEN_OUTPUT = 12 * MEGABYTE
-"""Bytes of output that such files take."""
+"""Extra bytes of output for those files, which are printed in Base64."""
 TOO_MUCH = (
     f"{{name}} is not kept: a program may write {MAX_WRITTEN} files of "
     f"{MAX_WRITTEN_BYTES // 1_000_000} MB together."
@@ -35,17 +35,17 @@ _PNG = b"\x89PNG\r\n\x1a\n"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotebookRun:
-    """The result of a program."""
+    """The result of a program run as in a notebook."""
 
     outcome: ProgramResult
-    """How it ended; its output holds what is told apart here."""
+    """How it ended; its stdout still mixes printed text, pictures and files."""
     printed: str
     pictures: tuple[str, ...] = ()
-    """The pictures that it drew, as `data:` addresses."""
+    """The pictures that it drew, as `data:` URLs."""
     written: Mapping[str, bytes]
-    """The files that it wrote, by their names."""
+    """The files that it wrote, by name."""
     too_much: tuple[str, ...] = ()
-    """The names of those that are too large or too many."""
+    """The names of files that were too large or too many."""
 
 
 async def run_in_notebook(
@@ -57,11 +57,15 @@ async def run_in_notebook(
     shows_value: bool = True,
     python: str | Path = sys.executable,
 ) -> NotebookRun:
-    """Run a program and return what came out of it.
+    """Run a program and return its output, pictures and files.
 
-    The limits are of it and those before it, together; those run first, unheard. Without `given`
-    there are no files in its folder, nor are its own kept; `shows_value` prints its last line's
-    value.
+    Args:
+        code: the program.
+        limits: limits for the program and those before it, together.
+        before: earlier programs, which run first, with their output discarded.
+        given: files for the program's folder; None: no files, and none that it writes are kept.
+        shows_value: whether to print the value of the program's last line.
+        python: the interpreter.
 
     Raises:
         SandboxError: no sandbox works on this machine.
@@ -96,10 +100,10 @@ async def run_in_notebook(
 
 
 async def read_given(files: NamedFiles | None) -> dict[str, bytes] | None:
-    """Return the files that a program is given; None: there are none here.
+    """Return the contents of a request's files by name; None if it cannot have files.
 
     Raises:
-        StoreError: they cannot be read.
+        StoreError: the files cannot be read.
     """
     if files is None:
         return None
@@ -111,7 +115,7 @@ async def read_given(files: NamedFiles | None) -> dict[str, bytes] | None:
 async def keep_written(
     run: NotebookRun, files: NamedFiles | None
 ) -> tuple[tuple[WrittenFile, ...], str]:
-    """Keep what a program wrote; return it, and a sentence on what is not kept."""
+    """Store the files that a program wrote; return them, and why others were not stored."""
     if files is None:
         return (), ""
     kept: list[WrittenFile] = []
@@ -127,9 +131,9 @@ async def keep_written(
 async def keep_pictures(
     run: NotebookRun, files: NamedFiles | None, before: int
 ) -> tuple[WrittenFile, ...]:
-    """Keep the pictures that a program drew and did not write itself.
+    """Store the pictures that a program drew, under names that its own files do not have.
 
-    `before` counts the pictures that earlier programs drew.
+    They are numbered after the `before` pictures of earlier programs.
     """
     kept: list[WrittenFile] = []
     if files is None:
@@ -139,12 +143,12 @@ async def keep_pictures(
         try:
             kept.append(await files.keep(name, base64.b64decode(url.partition(",")[2])))
         except StoreError:
-            break  # the reader is shown it all the same, where the dialect has pictures
+            break  # the client still receives it, if its API format has pictures
     return tuple(kept)
 
 
-def tell_written(files: Sequence[WrittenFile]) -> str:
-    """Tell which files were written, for a model or a reader; empty: none were."""
+def describe_written(files: Sequence[WrittenFile]) -> str:
+    """Return a sentence that lists the files, for the model or the user; empty if none."""
     if not files:
         return ""
     named = ", ".join(f"{file.name} ({file.id})" for file in files)
@@ -152,7 +156,7 @@ def tell_written(files: Sequence[WrittenFile]) -> str:
 
 
 def _read_files(marked: list[str]) -> tuple[dict[str, bytes], tuple[str, ...]]:
-    """Return the files that stand after marks, and the names of those that are too much."""
+    """Return the files printed after marks, and the names of those beyond the limits."""
     written: dict[str, bytes] = {}
     too_much: list[str] = []
     room = MAX_WRITTEN_BYTES
@@ -166,7 +170,7 @@ def _read_files(marked: list[str]) -> tuple[dict[str, bytes], tuple[str, ...]]:
 
 
 def _decode_files(marked: list[str]) -> Iterator[tuple[str, bytes | None]]:
-    """Yield names and contents; what is no Base64 was not written by the notebook."""
+    """Yield names and contents; data that is not Base64 is not the notebook's and is skipped."""
     for data in marked:
         name, _, content = data.strip().partition(":")
         try:
@@ -178,7 +182,7 @@ def _decode_files(marked: list[str]) -> Iterator[tuple[str, bytes | None]]:
 
 
 def _picture_url(data: str) -> str:
-    """Return the address of a picture; empty if it is none, or too large."""
+    """Return a picture's `data:` URL; empty if it is no PNG or too large."""
     try:
         picture = base64.b64decode(data.strip(), validate=True)
     except (binascii.Error, ValueError):

@@ -1,4 +1,4 @@
-"""One supervisor, from the outside, and the program that it has loaded."""
+"""Starts a sandbox's supervisor, sends it tests and interprets its replies."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ PRELOADABLE_MODULES = (
     "bisect", "itertools", "functools", "re", "math", "random", "string", "datetime",
     "dataclasses", "decimal", "fractions", "statistics", "unittest", "threading",
 )  # fmt: skip
-"""Modules that the supervisor imports before its children do, where a program mentions them."""
+"""Modules that the supervisor imports before it forks, if the program mentions them."""
 
 
 def modules_to_preload(program: Program, test: ProgramTest) -> list[str]:
-    """Return the modules worth importing once a program instead of once a test."""
+    """Return the modules worth importing once per program instead of once per test."""
     tested = f"{test.preamble}\n{test.code}" if isinstance(test, AssertionTest) else ""
     words = set(re.findall(r"\w+", f"{program.source}\n{tested}"))
     return [name for name in PRELOADABLE_MODULES if name.rpartition(".")[2] in words]
 
 
 def build_order(program: Program, test: ProgramTest, token: str) -> dict[str, Any]:
-    """Return the order to run a test; `token` is what a check proves its end with."""
+    """Return the order to run a test; `token` proves that a check reached its end."""
     if isinstance(test, ScriptTest):
         return {"kind": "script", "source": program.source, "stdin": test.stdin}
     if isinstance(test, CallTest):
@@ -63,7 +63,7 @@ def build_order(program: Program, test: ProgramTest, token: str) -> dict[str, An
 
 
 def trailing_bytes(test: ProgramTest) -> bytes:
-    """Return what follows an order and is not for the program: the text of tests that run apart."""
+    """Return the bytes after an order, hidden from the program: the text of separate tests."""
     if isinstance(test, AssertionTest) and test.separate:
         return test.code.encode("utf-8", "surrogatepass")
     return b""
@@ -72,7 +72,7 @@ def trailing_bytes(test: ProgramTest) -> bytes:
 def interpret_reply(test: ProgramTest, reply: dict[str, Any], token: str) -> ProgramResult:
     """Interpret a supervisor's reply.
 
-    The supervisor is trusted; what it passes on from the program (output and report) is not.
+    The supervisor is trusted; the output and report that it passes on from the program are not.
     """
     report = _parse_report(reply["result"])
     end = (
@@ -91,10 +91,7 @@ def interpret_reply(test: ProgramTest, reply: dict[str, Any], token: str) -> Pro
 
 
 def _parse_report(text: str) -> dict[str, JSON]:
-    """Parse the report of the program's process about its end.
-
-    An empty one if it makes no sense.
-    """
+    """Parse the report of the program's process on how it ended; empty if it is invalid."""
     try:
         report = parse_value(text)
     except (ValueError, RecursionError):
@@ -120,19 +117,19 @@ def _end_reason(
 
 
 REPLY_TIMEOUT = 60.0
-"""Seconds that a supervisor may take beyond what it was asked to do, on a machine that is busy."""
+"""Seconds that a supervisor may take beyond the time of its order, on a busy machine."""
 
 
 @final
 class SandboxProcess:
-    """A supervisor that waits for tests."""
+    """A running supervisor, ready for tests."""
 
     def __init__(self, process: Process, exit_timeout: float) -> None:
         assert process.stdin is not None  # noqa: S101 - all three are pipes
         assert process.stdout is not None  # noqa: S101
         assert process.stderr is not None  # noqa: S101
         self.is_used_up = False
-        """Whether it will run no more tests."""
+        """True if this process can run no more tests."""
         self._exit_timeout = exit_timeout
         self._process = process
         self._orders = process.stdin
@@ -140,18 +137,18 @@ class SandboxProcess:
         self._stderr = process.stderr
 
     async def has_started(self) -> bool:
-        """Return True if it runs; an order to a dead one would break the pipe."""
+        """Return True once the supervisor reports its start; a first order could find it dead."""
         return await self._exchange(b"", 0) is not None
 
     async def send_order(
         self, order: dict[str, Any], seconds: float, after: bytes = b""
     ) -> dict[str, Any] | None:
-        """Return its reply to an order and to what follows it.
+        """Send an order, then `after`, and return the reply.
 
-        None if it is gone, or says nothing for that long and more.
+        None if the supervisor has exited, or does not reply within `seconds` and some more.
         """
         data = json.dumps(order).encode()
-        self.is_used_up = True  # who stops listening leaves a reply behind that fits no other order
+        self.is_used_up = True  # if cancelled here, its reply would answer the next order
         reply = await self._exchange(struct.pack(">I", len(data)) + data + after, seconds)
         self.is_used_up = reply is None or reply.get("spent", False)
         return reply
@@ -166,19 +163,19 @@ class SandboxProcess:
             return None
 
     async def last_error_line(self) -> str:
-        """Return the last line that it, or what should have started it, wrote to standard error."""
+        """Return the last line on stderr, of the supervisor or of the command that starts it."""
         lines: list[str] = []
         with anyio.move_on_after(1):
             async for data in self._stderr:
                 lines += data.decode(errors="replace").splitlines()
-        return lines[-1] if lines else "it ended without a word"
+        return lines[-1] if lines else "it ended without an error message"
 
     async def close(self) -> None:
-        """End it and everything in it."""
+        """End the supervisor and every process in its sandbox."""
         with anyio.CancelScope(shield=True):
             await self._orders.aclose()
             await self._wait_for_exit()
-            # First what is below: a bwrap ends by itself when its namespace has ended.
+            # Descendants first: a bwrap exits by itself when its namespace has ended.
             for doomed in (descendant_processes(self._process.pid), [self._process.pid]):
                 if self._process.returncode is None:
                     _kill_processes(doomed)
@@ -186,7 +183,7 @@ class SandboxProcess:
             await self._process.aclose()
 
     async def _wait_for_exit(self) -> None:
-        """Wait for its end, as long as it may take."""
+        """Wait until the process exits, for at most the exit timeout."""
         with anyio.move_on_after(self._exit_timeout):
             await self._process.wait()
 
@@ -195,22 +192,22 @@ class SandboxProcess:
 async def open_sandbox_process(
     launch: SupervisorLaunch, preload: list[str]
 ) -> AsyncGenerator[SandboxProcess]:
-    """Yield a cell that is ready for tests and has imported `preload`.
+    """Yield a sandbox that is ready for tests and has imported `preload`.
 
-    At the end, nothing is left of it.
+    At the end no process or file of it remains.
 
     Raises:
-        SandboxError: it could not be built; the cause is in the sentence.
+        SandboxError: the sandbox could not be built, with the cause.
     """
     try:
-        cell = SandboxProcess(await _start_process(launch), launch.exit_timeout)
+        sandbox = SandboxProcess(await _start_process(launch), launch.exit_timeout)
         try:
             first = launch.first_order | {"preload": preload}
-            if not await cell.has_started() or await cell.send_order(first, 0) is None:
-                raise SandboxError(await cell.last_error_line())
-            yield cell
+            if not await sandbox.has_started() or await sandbox.send_order(first, 0) is None:
+                raise SandboxError(await sandbox.last_error_line())
+            yield sandbox
         finally:
-            await cell.close()
+            await sandbox.close()
     finally:
         if launch.folder is not None and os.path.exists(launch.folder):  # noqa: PTH110
             with anyio.CancelScope(shield=True):  # its supervisor was killed
@@ -218,7 +215,7 @@ async def open_sandbox_process(
 
 
 def _kill_processes(processes: list[int]) -> None:
-    """Kill them, not by `Process.kill`, which would reap them behind asyncio's back."""
+    """Kill the processes; `Process.kill` would reap them without asyncio noticing."""
     for process in processes:
         with suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
@@ -226,7 +223,7 @@ def _kill_processes(processes: list[int]) -> None:
 
 async def _start_process(launch: SupervisorLaunch) -> Process:
     try:
-        with anyio.CancelScope(shield=True):  # a bwrap that is killed at its start leaves a child
+        with anyio.CancelScope(shield=True):  # a bwrap killed while starting leaves a child
             process = await anyio.open_process(
                 launch.command,
                 env=launch.environment,
@@ -255,14 +252,14 @@ class LoadedProgram:
         self._process: SandboxProcess | None = None
 
     async def run(self, test: ProgramTest) -> ProgramResult:
-        """Run one test; the next one begins with nothing left of it.
+        """Run one test; nothing of it remains for the next test.
 
         Raises:
             SandboxError: no sandbox could be started.
         """
-        cell, token = await self._ready_process(test), secrets.token_hex(16)
+        sandbox, token = await self._ready_process(test), secrets.token_hex(16)
         order, after = build_order(self._program, test, token), trailing_bytes(test)
-        reply = await cell.send_order(order, self._limits.seconds, after)
+        reply = await sandbox.send_order(order, self._limits.seconds, after)
         return (
             ProgramResult(end=EndReason.LOST)
             if reply is None
@@ -270,17 +267,17 @@ class LoadedProgram:
         )
 
     async def _ready_process(self, test: ProgramTest) -> SandboxProcess:
-        """Return the present cell, or a new one if a test left traces that could not be removed."""
+        """Return the current sandbox, or a new one if a test left irremovable traces."""
         if self._process is None or self._process.is_used_up:
             await self.close()
-            cell = open_sandbox_process(
+            sandbox = open_sandbox_process(
                 self._build_launch(), modules_to_preload(self._program, test)
             )
-            self._process = await self._stack.enter_async_context(cell)
+            self._process = await self._stack.enter_async_context(sandbox)
         return self._process
 
     async def close(self) -> None:
-        """End what runs and leave nothing."""
+        """End the sandbox, if one was started."""
         await self._stack.aclose()
 
 
@@ -288,7 +285,7 @@ class LoadedProgram:
 async def open_program(
     program: Program, limits: SandboxLimits, build_launch: Callable[[], SupervisorLaunch]
 ) -> AsyncGenerator[LoadedProgram]:
-    """Yield the program in a sandbox that is started as `launch` says when the first test comes."""
+    """Yield the program; `build_launch` starts its sandbox when the first test runs."""
     ready = LoadedProgram(program, limits, build_launch)
     try:
         yield ready

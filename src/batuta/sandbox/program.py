@@ -17,42 +17,42 @@ ENTRY_POINT = re.compile(r"[A-Za-z_]\w*(\(\))?(\.[A-Za-z_]\w*)*")
 
 
 def parse_value(text: str) -> JSON:
-    """Return the value that a text of JSON holds; a whole number of more digits is a Decimal.
+    """Parse JSON; an integer with more digits than Python reads becomes a Decimal.
 
     Raises:
-        ValueError: it is no JSON.
-        RecursionError: it is nested too deeply.
+        ValueError: the text is not JSON.
+        RecursionError: the text is nested too deeply.
     """
     return json.loads(text, parse_int=_parse_integer)
 
 
 def _parse_integer(digits: str) -> int | Decimal:
-    longest = sys.int_info.default_max_str_digits  # the longest that Python reads and writes
+    longest = sys.int_info.default_max_str_digits  # digits that Python reads and writes
     return int(digits) if len(digits) <= longest else Decimal(digits)
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Python source; every test runs it from the start, in a process of its own."""
+    """Python source; every test runs it from the start, in a new process."""
 
     source: str
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptTest:
-    """Runs the program as `__main__`; what it prints is the result."""
+    """Runs the program as `__main__`; its output is the result."""
 
     stdin: str
 
 
 @dataclass(frozen=True, slots=True)
 class CallTest:
-    """Calls a function of the program; what it returns is the result, as JSON."""
+    """Calls a function of the program; its return value is the result, as JSON."""
 
     entry: str
-    """A function, or a method of a class that is built without arguments: `Solution().solve`."""
+    """A function, or a method of a class constructed without arguments: `Solution().solve`."""
     arguments: tuple[str, ...] = ()
-    """Each as JSON; as a text, a whole number may have any number of digits."""
+    """Each argument as JSON text, in which integers may have any number of digits."""
 
     def __post_init__(self) -> None:
         if not ENTRY_POINT.fullmatch(self.entry):
@@ -63,23 +63,24 @@ class CallTest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssertionTest:
-    """Runs tests that raise if one fails; to reach their end is the result.
+    """Runs tests that raise if one fails; the result is whether they reach their end.
 
-    Apart, the tests run in a process of their own, which the program can neither look into nor
-    write to. Names that neither they nor the preamble define stand for the program's; it is called
-    over a pipe, and what it returns comes back as plain values, which the tests compare. An object
-    of a class of its own stays with it: the tests can call its methods, but it equals nothing.
-    Together, the tests run in the program's own process, behind it and in the same namespace; their
-    end is proved by a random token. A program that searches its own memory finds the tests and the
-    token, and one that changes what the tests use can let them pass: this is for tests that cannot
-    run apart, and their result is to be believed less.
+    Separate tests run in their own process, which the program can neither read nor change. Names
+    that neither the tests nor the preamble define are the program's: calls go over a pipe and
+    return plain values, which the tests compare. An object of the program's own class stays in the
+    program's process: the tests can call its methods, but it equals nothing.
+
+    Tests that are not separate run in the program's process, after it and in its namespace; a
+    random token proves that they reached their end. A program that searches its memory finds the
+    tests and the token, and one that changes what the tests use can make them pass. Use this only
+    for tests that cannot run separately, and trust their result less.
     """
 
     code: str
     preamble: str = ""
-    """Source before both, that the program may rely on: apart, each runs its own."""
+    """Source that runs before the program and the tests; separate processes each run it."""
     entry: str = ""
-    """A name that is the program's although the preamble defines it, as a sketch; empty: none."""
+    """A name that the preamble only sketches and the program must define; empty if none."""
     separate: bool = True
 
 
@@ -93,9 +94,9 @@ class SandboxLimits:
     seconds: float = 10.0
     """Wall time."""
     memory: int = 1024 * MEGABYTE
-    """Bytes resident in all its processes; each may reserve four times as much."""
+    """Resident bytes of all its processes; each may reserve four times as much."""
     output: int = 8 * MEGABYTE
-    """Bytes each of standard output, standard error and the value."""
+    """Bytes of standard output, of standard error and of the value, each."""
     processes: int = 32
     """Processes and threads at the same time."""
     files: int = 64 * MEGABYTE
@@ -103,18 +104,18 @@ class SandboxLimits:
 
     def __post_init__(self) -> None:
         if min(self.seconds, self.memory, self.output, self.processes, self.files) <= 0:
-            raise ValueError("limits of a sandbox are greater than 0")
+            raise ValueError("sandbox limits must be greater than 0")
 
 
 class EndReason(StrEnum):
-    """How a test ended. Whether the result is right is not decided here."""
+    """How a test ended; whether its result is correct is decided elsewhere."""
 
     RETURNED = "returned"
-    """The script ended with status 0, the function returned, the check reached its end."""
+    """The script exited with status 0, the function returned, or the tests reached their end."""
     RAISED = "raised"
     """An exception was not caught; its traceback is in `stderr`."""
     EXITED = "exited"
-    """The process ended itself: a script with another status than 0, the others at all."""
+    """The program exited: a script with a nonzero status, other tests with any status."""
     KILLED = "killed"
     """A signal ended the process; `status` is its number, negative."""
     TIME = "time"
@@ -123,7 +124,7 @@ class EndReason(StrEnum):
     PROCESSES = "processes"
     FILES = "files"
     LOST = "lost"
-    """The sandbox itself went away; nothing is known of the program."""
+    """The sandbox itself failed; how the program ended is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,8 +136,8 @@ class ProgramResult:
     stderr: str = ""
     """The last 4,000 characters of its standard error."""
     value: JSON = None
-    """The value that a `Call` returned, if it returned."""
+    """The value that a `CallTest` returned, if it returned."""
     status: int | None = None
-    """Exit status; None: unknown, or ended by a limit."""
+    """Exit status; None if it is unknown or a limit stopped the test."""
     seconds: float = 0.0
     """Wall time."""

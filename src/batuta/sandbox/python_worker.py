@@ -1,4 +1,4 @@
-"""A worker that runs code: no model, no price; what goes wrong in a program is an answer."""
+"""A worker that runs code, without a model or a price; a program's error is its reply."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from batuta.core import (
 from batuta.core.conductor import NULL_LISTENER
 from batuta.core.server_tools import CODE_INTERPRETER, NamedFiles
 from batuta.errors import ProviderUnreachableError, SandboxError, StoreError
-from batuta.sandbox.notebook import keep_written, read_given, run_in_notebook, tell_written
+from batuta.sandbox.notebook import describe_written, keep_written, read_given, run_in_notebook
 from batuta.sandbox.program import (
     MEGABYTE,
     EndReason,
@@ -36,7 +36,7 @@ from batuta.usage import ZERO_COST
 RUN_LIMITS = SandboxLimits(seconds=20.0, memory=512 * MEGABYTE, output=MEGABYTE)
 """The limits of one program."""
 LONGEST = 16_000
-"""Characters of a reply."""
+"""The most characters of a reply."""
 NO_PROGRAM = (
     "There is no complete Python code block in what I may read. Write the program in a block that "
     "begins with ```python and ends with ```."
@@ -53,24 +53,24 @@ class PythonWorker:
         """Start nothing yet.
 
         Args:
-            limits: of one program, which gets a sandbox of its own.
-            files: those of a request, which stand in its folder, and where what it writes is
-                kept; None: neither.
+            limits: limits of one program, which runs in its own sandbox.
+            files: the files of a request, which the program can read and add to; None: the
+                program has no files, and those that it writes are dropped.
         """
         self.limits = limits
         self._files = files
 
     def with_files(self, files: NamedFiles) -> PythonWorker:
-        """Return it for a request with those files."""
+        """Return a worker with these limits for a request with those files."""
         return PythonWorker(self.limits, files)
 
     def __repr__(self) -> str:
         return "PythonWorker()"
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """Reply with the program's output, or with what went wrong in it.
+        """Reply with the program's output, or with its error.
 
-        What went wrong is not streamed: as the last step's reply it may not become the answer.
+        An error is not streamed: even as the last step's reply it may not become the answer.
 
         Raises:
             ProviderUnreachableError: no sandbox works on this machine.
@@ -81,10 +81,10 @@ class PythonWorker:
             text, finish = NO_PROGRAM, Finish.NO_OUTPUT
         else:
             outcome, files, unkept = await self._run(source)
-            paragraphs = (outcome_text(outcome, self.limits), tell_written(files), unkept)
+            paragraphs = (outcome_text(outcome, self.limits), describe_written(files), unkept)
             text = "\n\n".join(filter(None, paragraphs))
-            came = has_output(outcome) or (files and outcome.end is EndReason.RETURNED)
-            finish = Finish.STOP if came else Finish.NO_OUTPUT
+            succeeded = has_output(outcome) or (files and outcome.end is EndReason.RETURNED)
+            finish = Finish.STOP if succeeded else Finish.NO_OUTPUT
             calls = _program_calls(source, outcome, files)
         if listener.streaming and finish is Finish.STOP:
             for call in calls:
@@ -100,7 +100,7 @@ class PythonWorker:
         )
 
     async def _run(self, source: str) -> tuple[ProgramResult, tuple[WrittenFile, ...], str]:
-        """Return how the program ended, the files that it wrote, and why others are not kept."""
+        """Return the result, the files that were stored, and why others were not."""
         if self._files is None:
             return await _run_program(source, self.limits), (), ""
         try:
@@ -118,7 +118,7 @@ class PythonWorker:
 def _program_calls(
     source: str, outcome: ProgramResult, files: tuple[WrittenFile, ...]
 ) -> tuple[ServerCall, ...]:
-    """Return the program as a call, where it wrote files: so each dialect has a place for them."""
+    """Return the program as a server tool call if it wrote files: every API format lists those."""
     if not files:
         return ()
     call = ServerCall(
@@ -133,9 +133,9 @@ def _program_calls(
 
 
 def last_program(request: Request) -> str | None:
-    """Return the last complete Python block of the last turn of a user; None: there is none.
+    """Return the last complete Python block of the last user message; None if it has none.
 
-    A block that names no language counts where none is said to be Python.
+    A block without a language counts if no block is marked as Python.
     """
     texts = [message.text for message in request.messages if message.role is Role.USER]
     blocks = _code_blocks(texts[-1] if texts else "")
@@ -145,7 +145,7 @@ def last_program(request: Request) -> str | None:
 
 
 def _code_blocks(text: str) -> list[tuple[str, str]]:
-    """Return the closed code blocks: their languages in small letters, and their texts."""
+    """Return the closed code blocks as pairs of language, in lower case, and text."""
     blocks: list[tuple[str, str]] = []
     fence, language, lines = "", "", list[str]()
     for line in text.split("\n"):
@@ -161,7 +161,7 @@ def _code_blocks(text: str) -> list[tuple[str, str]]:
 
 
 async def _run_program(source: str, limits: SandboxLimits) -> ProgramResult:
-    """Return the program's outcome."""
+    """Run a program without files."""
     try:
         async with Sandbox.open(slots=1) as sandbox:
             (outcome,) = await sandbox.run(Program(source), (ScriptTest(""),), limits)
@@ -171,12 +171,12 @@ async def _run_program(source: str, limits: SandboxLimits) -> ProgramResult:
 
 
 def has_output(outcome: ProgramResult) -> bool:
-    """Return True if the program ended well and printed something."""
+    """Return True if the program ended normally and printed something."""
     return outcome.end is EndReason.RETURNED and bool(outcome.stdout.strip())
 
 
 def outcome_text(outcome: ProgramResult, limits: SandboxLimits) -> str:
-    """Return the program's output if it ended well, else what went wrong and the output before."""
+    """Return the program's output if it ended normally, else its error and the output so far."""
     printed = _shorten_text(outcome.stdout.rstrip())
     if outcome.end is EndReason.RETURNED:
         return printed or "The program ended without printing anything."
@@ -187,7 +187,7 @@ def outcome_text(outcome: ProgramResult, limits: SandboxLimits) -> str:
 
 
 def limit_text(end: EndReason, limits: SandboxLimits) -> str:
-    """Name the limit that stopped the program; an empty text if none did."""
+    """Return a sentence with the limit that stopped the program; empty if none did."""
     memory, output = limits.memory // MEGABYTE, limits.output // MEGABYTE
     stopped = {
         EndReason.TIME: f"it ran for more than {limits.seconds:g} seconds",

@@ -1,4 +1,4 @@
-"""Runs programs that nobody has read, apart from the machine and from one another."""
+"""Runs untrusted programs, isolated from the machine and from each other."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from batuta.sandbox.program import (
 )
 
 LIMITS = SandboxLimits(seconds=120.0, processes=4)
-"""Much time: a machine that is busy is no reason to run programs less apart."""
+"""Limits of the self-test; generous in time, so that a busy machine gets no weaker tier."""
 BREAKOUT_PROGRAM = Program("""
 import ctypes, os, socket, time
 
@@ -82,7 +82,7 @@ async def choose_backend(
     """Return that tier, or the strongest for `auto`, once it has passed its self-test.
 
     Raises:
-        SandboxError: no tier that was asked for works here, with the cause for each.
+        SandboxError: the requested tier does not work here; names the cause for each one tried.
     """
     if sys.platform != "linux":
         raise SandboxError(f"programs are run on Linux only, and this is {sys.platform}")
@@ -100,14 +100,14 @@ async def choose_backend(
             causes.append(f"{candidate}: {error}")
         else:
             return candidate
-    raise SandboxError(f"no sandbox holds here ({'; '.join(causes)}): {REMEDY}")
+    raise SandboxError(f"no sandbox works here ({'; '.join(causes)}): {REMEDY}")
 
 
 @asynccontextmanager
 async def _bait_file() -> AsyncGenerator[Path]:
-    """Return a file in a folder, that all may read and write: only the sandbox stands in the way.
+    """Yield a file in a folder, both open to all users: only the sandbox can protect them.
 
-    A process of its own removes the folder when this block ends, or when we are killed in it.
+    A separate process removes the folder when the block ends, or when this process is killed.
     """
     folder = Path(new_temporary_path())
     shell, option, script, name = removal_command(str(folder))
@@ -134,14 +134,20 @@ async def _bait_file() -> AsyncGenerator[Path]:
 async def _run_self_test(
     backend: SandboxBackend, interpreter: Interpreter, uid: int | None
 ) -> None:
-    """Let the break-out be tried."""
+    """Run a program that tries to break out.
+
+    Raises:
+        SandboxError: the program could do something that it must not, or did not end normally.
+    """
     start = lambda: build_launch(backend, interpreter, LIMITS, uid)  # noqa: E731
     async with _bait_file() as secret, open_program(BREAKOUT_PROGRAM, LIMITS, start) as breakout:
-        place = (json.dumps(str(secret.parent)), json.dumps(secret.name))
-        breaches = await breakout.run(CallTest("breaches", place))
+        arguments = (json.dumps(str(secret.parent)), json.dumps(secret.name))
+        breaches = await breakout.run(CallTest("breaches", arguments))
         bomb = await breakout.run(CallTest("multiply"))
     if breaches.end is not EndReason.RETURNED:
-        raise SandboxError(f"its self-test did not end well ({breaches.end}): {breaches.stderr}")
+        raise SandboxError(
+            f"its self-test did not end normally ({breaches.end}): {breaches.stderr}"
+        )
     if isinstance(breaches.value, list) and breaches.value:
         raise SandboxError(f"in it, a program can {', '.join(map(str, breaches.value))}")
     if bomb.end not in {EndReason.RAISED, EndReason.PROCESSES}:
@@ -150,12 +156,12 @@ async def _run_self_test(
 
 DEFAULT_LIMITS = SandboxLimits()
 FIRST_UID, UID_COUNT = 20_000, 40_000
-"""Users that root's sandboxes become: below 2^16, since a container may have no more."""
+"""User ids of root's sandboxes: below 2^16, because a container may have no more."""
 
 
 @final
 class Sandbox:
-    """A number of programs at a time, each in a sandbox of its own."""
+    """Runs up to a number of programs at once, each in its own sandbox."""
 
     def __init__(
         self, backend: SandboxBackend, interpreter: Interpreter, uids: list[int | None]
@@ -163,7 +169,7 @@ class Sandbox:
         self.backend = backend
         self._interpreter = interpreter
         self._uids = uids
-        """One for each free slot; None: stay who we are."""
+        """A user id for each free slot; None keeps the current user."""
         self._slots = anyio.Semaphore(len(uids))
 
     @staticmethod
@@ -176,14 +182,16 @@ class Sandbox:
     ) -> AsyncGenerator[Sandbox]:
         """Yield a sandbox of that tier, which has passed its self-test.
 
-        The tier `none` alone runs programs without isolation. So many slots run at the same time,
-        in an interpreter that has the packages they may import.
+        Args:
+            backend: the tier; only `none` runs programs without isolation.
+            slots: how many programs may run at once.
+            python: the interpreter, with the packages that programs may import.
 
         Raises:
-            SandboxError: no tier that was asked for works here, with causes and a remedy.
+            SandboxError: the requested tier does not work here; names the causes and a remedy.
         """
         if slots < 1:
-            raise ValueError("a sandbox has at least one slot")
+            raise ValueError("slots must be at least 1")
         interpreter = await inspect_interpreter(python)
         uids = _slot_uids(slots)
         yield Sandbox(
@@ -223,7 +231,7 @@ class Sandbox:
 
 
 def _slot_uids(slots: int) -> list[int | None]:
-    """Return a user for each slot, if we are root; by chance, since others may do the same."""
+    """Return a user id for each slot, if we are root; at random, to avoid those of others."""
     if os.getuid():
         return [None] * slots
     first = FIRST_UID + secrets.randbelow(UID_COUNT - slots)

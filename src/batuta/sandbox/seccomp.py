@@ -1,7 +1,7 @@
 """The system calls that a program may not make, as a filter for the kernel (seccomp BPF).
 
-A list of what is denied, since Python and its libraries use most of the rest. What needs a
-capability is not listed unless a user namespace would grant it: nobody inside has one.
+The filter lists the denied calls, because Python and its libraries use most others. A call that
+needs a capability is listed only if a user namespace would grant it: no process inside has any.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ KERNEL = (
     "bpf perf_event_open userfaultfd io_uring_setup io_uring_enter io_uring_register keyctl "
     "add_key request_key landlock_create_ruleset landlock_add_rule landlock_restrict_self"
 )
-"""A wide surface; io_uring makes calls that no filter sees, a ruleset keeps removed files."""
+"""Attack surface; io_uring makes calls that no filter sees, a ruleset keeps deleted files."""
 OTHER_PROCESSES = (
     "ptrace process_vm_readv process_vm_writev process_madvise kcmp pidfd_open pidfd_getfd "
     "pidfd_send_signal sched_setaffinity sched_setattr sched_setparam sched_setscheduler "
     "setpriority ioprio_set migrate_pages move_pages shmctl msgctl msgsnd msgrcv semctl semop "
     "semtimedop mq_unlink"
 )
-"""System calls that reach other processes of the same user, or what these share."""
+"""Calls that reach other processes of the same user, or resources shared among them."""
 UNCOUNTED_MEMORY = "memfd_create memfd_secret shmget shmat msgget semget mq_open"
-"""Memory that belongs to no process, so that the watch on memory would not see it."""
+"""Calls for memory that belongs to no process, which the memory limit would not count."""
 NETWORK = "socket connect bind listen"
 OWNERSHIP = (
     "chmod fchmod fchmodat fchmodat2 chown lchown fchown fchownat setxattr lsetxattr fsetxattr "
     "removexattr lremovexattr fremovexattr utime utimes futimesat utimensat inotify_init "
     "inotify_init1 fanotify_init sendmsg sendmmsg"
 )
-"""Landlock does not see these, and an ordinary user owns more than the sandbox's folder. A message
-could carry an open file that was removed, where nothing that is watched holds it."""
+"""Landlock does not restrict these, and an ordinary user owns more than the sandbox's folder. A
+message in transit could hold a deleted open file, which the watch on open files would not find."""
 
 NUMBERS = {
     "x86_64": {
@@ -75,7 +75,7 @@ NUMBERS = {
         "mq_unlink": 181,
     },
 }  # fmt: skip
-"""Numbers below 424 by architecture; a call that is missing does not exist there."""
+"""System call numbers below 424 by architecture; a missing call does not exist there."""
 COMMON_NUMBERS = {
     "pidfd_send_signal": 424, "io_uring_setup": 425, "io_uring_enter": 426,
     "io_uring_register": 427, "open_tree": 428, "move_mount": 429, "fsopen": 430, "fsconfig": 431,
@@ -83,16 +83,16 @@ COMMON_NUMBERS = {
     "process_madvise": 440, "mount_setattr": 442, "landlock_create_ruleset": 444,
     "landlock_add_rule": 445, "landlock_restrict_self": 446, "memfd_secret": 447, "fchmodat2": 452,
 }  # fmt: skip
-"""Numbers from 424 on are the same everywhere."""
+"""System call numbers from 424 on, the same on all architectures."""
 NEWEST_NUMBER = 452
-"""A call with a higher number was not thought of here: it does not exist (ENOSYS)."""
+"""Calls with a higher number, unknown to this filter, fail with ENOSYS."""
 
 AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 NEW_NAMESPACES = 0x7E020000
 """All CLONE_NEW* flags of clone."""
 SHARED_ANONYMOUS = 0x21
 TERMINAL_REQUESTS = 0x5400
-"""The requests of ioctl that ask a terminal, and what Python asks of any file."""
+"""The ioctl requests for terminals, some of which Python makes on any file."""
 STREAM_SOCKET = 1
 
 LOAD, AND, EQUAL, GREATER, RETURN = 0x20, 0x54, 0x15, 0x25, 0x06
@@ -105,7 +105,7 @@ NUMBER_AT, ARCHITECTURE_AT, ARGUMENTS_AT = 0, 4, 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """A call that is allowed by one of its arguments: `argument & mask == value` (or not)."""
+    """A call that is allowed if one argument satisfies `argument & mask == value` (or `!=`)."""
 
     name: str
     argument: int
@@ -114,7 +114,7 @@ class Condition:
     equal: bool = True
 
     def code(self, number: int) -> bytes:
-        """Return five instructions that decide this call, and none other."""
+        """Return instructions that decide this call; other calls continue after them."""
         yes, no = (1, 0) if self.equal else (0, 1)
         return (
             _bpf_jump(EQUAL, number, 0, 5)
@@ -128,13 +128,13 @@ class Condition:
 
 CONDITIONS = (
     Condition(name="clone", argument=0, mask=NEW_NAMESPACES, value=0),
-    # Limits of oneself only: another process of the same user could be strangled by its limits.
+    # Only limits of the caller itself: a low limit could cripple another process of the user.
     Condition(name="prlimit64", argument=0, mask=0xFFFFFFFF, value=0),
-    # A datagram socket of a pair could be turned to any socket in the file system.
+    # A datagram socket of a pair could be reconnected to any socket in the file system.
     Condition(name="socketpair", argument=1, mask=0xF, value=STREAM_SOCKET),
-    # A file system takes orders about files that may only be read, such as to seal them for ever.
+    # Some file systems accept ioctls on read-only files, such as sealing them permanently.
     Condition(name="ioctl", argument=1, mask=0xFF00, value=TERMINAL_REQUESTS),
-    # Pages that a dead child touched are counted nowhere as long as its parent maps them.
+    # Pages that a dead child touched count for no process while its parent maps them.
     Condition(name="mmap", argument=3, mask=SHARED_ANONYMOUS, value=SHARED_ANONYMOUS, equal=False),
 )
 
@@ -143,8 +143,8 @@ def seccomp_filter(machine: str | None = None, *, ownership: bool) -> bytes:
     """Return the filter for that architecture (None: this one's), as an array of `sock_filter`.
 
     Args:
-        machine: as `platform.machine()` gives it.
-        ownership: whether the calls of `OWNERSHIP` are allowed, since the files are apart.
+        machine: the architecture, as `platform.machine()` returns it.
+        ownership: whether to allow the calls of `OWNERSHIP`, if the files are isolated otherwise.
 
     Raises:
         SandboxError: the numbers of this architecture are not known.
@@ -152,7 +152,7 @@ def seccomp_filter(machine: str | None = None, *, ownership: bool) -> bytes:
     machine = machine or platform.machine()
     if machine not in NUMBERS:
         known = ", ".join(NUMBERS)
-        raise SandboxError(f"system calls of {machine} are not known here, only those of {known}")
+        raise SandboxError(f"the sandbox does not support {machine}, only {known}")
     numbers = NUMBERS[machine] | COMMON_NUMBERS
     denied = f"{NAMESPACES} {KERNEL} {OTHER_PROCESSES} {UNCOUNTED_MEMORY} {NETWORK}".split()
     denied += [] if ownership else OWNERSHIP.split()
@@ -160,7 +160,7 @@ def seccomp_filter(machine: str | None = None, *, ownership: bool) -> bytes:
     code += _bpf_jump(EQUAL, AUDIT[machine], 1, 0) + _bpf_statement(RETURN, KILL)
     code += _bpf_statement(LOAD, NUMBER_AT)
     code += _bpf_jump(GREATER, NEWEST_NUMBER, 0, 1) + _bpf_statement(RETURN, ERRNO | errno.ENOSYS)
-    # The flags of clone3 lie in memory, where no filter sees them; the C library falls back.
+    # No filter can read the flags of clone3, which lie in memory; the C library falls back.
     code += _refuse_call(numbers["clone3"], errno.ENOSYS)
     for name in denied:
         if name in numbers:
@@ -171,7 +171,7 @@ def seccomp_filter(machine: str | None = None, *, ownership: bool) -> bytes:
 
 
 def count_filter() -> bytes:
-    """Return the filter that lets a listener decide about every new process and thread."""
+    """Return the filter that asks a listener about every new process and thread."""
     code = _bpf_statement(LOAD, NUMBER_AT)
     for number in PROCESS_CREATION[platform.machine()]:
         code += _bpf_jump(EQUAL, number, 0, 1) + _bpf_statement(RETURN, NOTIFY)

@@ -1,4 +1,4 @@
-"""Programs that a model writes while it answers: each goes on where the last one ended."""
+"""Runs programs that a model writes while it answers, each continuing from the last."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from batuta.sandbox.python_worker import limit_text
 from batuta.tools.source import ToolContext, ToolError, ToolLimits, ToolOutput
 
 MAX_CODE = 50_000
-"""Characters of one program."""
+"""The most characters of one program."""
 MEGABYTE = 1 << 20
 _START_SECONDS = 10.0
-"""Seconds in which a sandbox starts, beside the program's own time."""
+"""Seconds for starting a sandbox, added to the program's own time."""
 CODE_SCHEMA: Mapping[str, Any] = {
     "type": "object",
     "properties": {
@@ -44,10 +44,10 @@ CODE_SCHEMA: Mapping[str, Any] = {
 
 @final
 class CodeInterpreter:
-    """A tool source that runs Python without network; variables and files stay for its next call.
+    """A tool source that runs Python without network; variables and files last to the next call.
 
-    No process waits between two calls: the programs before are run again, unheard, before the next
-    one. So each call's limit in seconds holds over all of them together.
+    No process waits between calls: each call first reruns the earlier programs, with their output
+    discarded, so its time limit covers all of them.
     """
 
     name = CODE_INTERPRETER
@@ -68,15 +68,15 @@ class CodeInterpreter:
         python: str | Path = sys.executable,
         files: NamedFiles | None = None,
     ) -> None:
-        """Start nothing yet, and has nothing of an earlier program.
+        """Start nothing yet, without earlier programs.
 
         Args:
-            seconds: of one call.
-            memory: bytes of its processes.
-            characters: of its output that are told.
+            seconds: time limit of one call.
+            memory: memory limit of its processes, in bytes.
+            characters: the most characters of output to return.
             python: the interpreter, with the packages that programs may import.
-            files: those of the request, which stand in its folder, and where what it writes is
-                kept; None: neither.
+            files: the files of the request, which programs can read and add to; None: programs
+                have no files, and those that they write are dropped.
         """
         self.limits = ToolLimits(seconds=seconds + _START_SECONDS, characters=characters)
         self._bounds = SandboxLimits(seconds=seconds, memory=memory, output=4 * MEGABYTE)
@@ -86,7 +86,7 @@ class CodeInterpreter:
         self._drawn = 0
 
     async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
-        """Run `code` after what ran before.
+        """Run `code` after the earlier programs.
 
         Raises:
             ToolError: no sandbox works on this machine.
@@ -105,7 +105,7 @@ class CodeInterpreter:
         except StoreError as error:
             raise ToolError(f"the files cannot be read: {error}") from None
         fault = limit_text(run.outcome.end, self._bounds)
-        if not fault:  # what passed a limit would do so again
+        if not fault:  # a program that exceeded a limit would do so again
             self._before.append(code)
         if not fault and run.outcome.status:
             fault = run.outcome.stderr.strip() or f"It ended with status {run.outcome.status}."

@@ -1,4 +1,4 @@
-"""Which domains may be searched and read."""
+"""Rules on the domains that may be searched and read."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from urllib.parse import urlsplit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DomainRules:
-    """Domains with all below them; an entry may go on with the beginning of a path."""
+    """Allowed and denied domains with their subdomains; an entry may add a path prefix."""
 
     allow: tuple[str, ...] = ()
-    """Empty: every domain."""
+    """Empty allows every domain."""
     deny: tuple[str, ...] = ()
 
     def permit(self, url: str) -> bool:
-        """Return True if the address may be shown and read."""
+        """Return True if the URL may be shown and read."""
         try:
             parts = urlsplit(url)
             host = (parts.hostname or "").rstrip(".").lower()
@@ -32,13 +32,13 @@ class DomainRules:
 
     @property
     def denied_hosts(self) -> tuple[str, ...]:
-        """The denied domains that are denied as a whole."""
+        """The domains that are denied entirely, without a path."""
         split = map(_split_entry, self.deny)
         return tuple(dict.fromkeys(host for host, path in split if not path))
 
 
 def _split_entry(entry: str) -> tuple[str, str]:
-    """Return an entry's domain and the beginning of its path."""
+    """Return an entry's domain and path prefix."""
     bare = entry.strip().lower().partition("://")[2] or entry.strip()
     host, slash, path = bare.partition("/")
     return host.lower().removeprefix("*.").removeprefix("."), slash + path if path else ""

@@ -1,4 +1,4 @@
-"""Search in files: those that a caller uploaded, and those of a folder of the settings."""
+"""Search in files: those that a caller uploaded, and those in a configured folder."""
 
 from __future__ import annotations
 
@@ -26,32 +26,32 @@ from batuta.tools.text_index import Passage, TextIndex
 
 NOTHING_FOUND = "Nothing was found in the files: try other words."
 MAX_INDEXED = 200_000_000
-"""Characters of all tenants' files that are indexed at the same time."""
+"""The most characters of all tenants' files in memory at once."""
 MAX_FOLDER_FILES = 20_000
 MAX_FILE_BYTES = 16_000_000
 LOOK_SECONDS = 60.0
-"""Seconds between two looks at the folder."""
+"""Least seconds between two scans of the folder."""
 ENCODE_SECONDS = 5.0
-"""Seconds of one search in which passages of the folder get their vectors."""
+"""Seconds per search for encoding passages of the folder that lack vectors."""
 _READ_AT_ONCE = 100
 _LOG = logging.getLogger(__name__)
 
 
 @final
 class TenantIndexes:
-    """An index for each tenant, built when it is asked, and in memory alone.
+    """An index for each tenant, built on its first search and kept in memory only.
 
-    What is deleted is found no more at once, since only files that still exist are searched, and
-    goes from the memory with the next search of its tenant.
+    A deleted file is no longer found, because only existing files are searched; its tenant's next
+    search removes it from memory.
     """
 
     def __init__(self, most: int = MAX_INDEXED, encoder: SentenceEncoder | None = None) -> None:
-        """Take the limits of the index.
+        """Build nothing yet.
 
         Args:
-            most: characters of all of them, with the bytes of their vectors; beyond, the index
-                that waited longest is forgotten.
-            encoder: finds what a query means; None: files are found by their words alone.
+            most: the most characters plus bytes of vectors in all indexes; beyond that, the least
+                recently used index is evicted.
+            encoder: for embedding search; None: keyword search only.
         """
         self._most = most
         self._encoder = encoder
@@ -61,16 +61,16 @@ class TenantIndexes:
     async def search(
         self, files: NamedFiles, query: str, most: int
     ) -> tuple[list[Passage], Mapping[str, str]]:
-        """Return the best passages of those files, and the files' names by their ids."""
+        """Return the best passages of those files, and the files' names by id."""
         names = await files.list_names()
         async with self._building:
             index = self._indexes.setdefault(files.tenant, TextIndex(self._encoder))
             self._indexes.move_to_end(files.tenant)
             missing = index.find_missing(names)
             for at in range(0, len(missing), _READ_AT_ONCE):
-                some = missing[at : at + _READ_AT_ONCE]
-                vectors = await files.read_vectors(some) if self._encoder else None
-                await run_sync(index.add, await files.read_texts(some), vectors)
+                batch = missing[at : at + _READ_AT_ONCE]
+                vectors = await files.read_vectors(batch) if self._encoder else None
+                await run_sync(index.add, await files.read_texts(batch), vectors)
             if len(index) > len(names):
                 await run_sync(index.keep_only, frozenset(await files.list_all()))
             self._make_room()
@@ -85,26 +85,26 @@ class TenantIndexes:
 
 @final
 class FolderIndex:
-    """The files of a folder, looked at again when a search finds that a minute has gone by."""
+    """The index of a folder's files; a search rescans the folder at most once a minute."""
 
     def __init__(self, folder: Path, encoder: SentenceEncoder | None = None) -> None:
         self._folder = folder
         self._index = TextIndex(encoder)
         self._seen: dict[str, float] = {}
         self._looked_at = float("-inf")
-        self._looking = anyio.Lock()
+        self._refreshing = anyio.Lock()
 
     async def search(self, query: str, most: int) -> list[Passage]:
         """Return the best passages, by the files' paths in the folder."""
-        async with self._looking:
+        async with self._refreshing:
             if monotonic() - self._looked_at > LOOK_SECONDS:
-                await self._look()
+                await self._refresh()
                 self._looked_at = monotonic()
         await run_sync(self._index.encode_missing, ENCODE_SECONDS)
         return await run_sync(self._index.search, query, list(self._seen), most)
 
-    async def _look(self) -> None:
-        """Index what is new or has changed, and forget what has gone."""
+    async def _refresh(self) -> None:
+        """Index new and changed files, and drop deleted ones."""
         found = await run_sync(_list_files, self._folder)
         changed = [name for name, at in found.items() if self._seen.get(name) != at]
         for at in range(0, len(changed), _READ_AT_ONCE):
@@ -124,20 +124,20 @@ class FolderIndex:
 
 
 def _list_files(folder: Path) -> dict[str, float]:
-    """Return the files below a folder that are read, with when each was changed.
+    """Return the paths of the files below a folder with their modification times.
 
-    Hidden ones, links and those that are too large are left out.
+    Hidden files, links and too large files are left out.
     """
     found: dict[str, float] = {}
-    for place, inner, names in os.walk(folder):
+    for parent, inner, names in os.walk(folder):
         inner[:] = sorted(each for each in inner if not each.startswith("."))
         for name in sorted(names):
-            path = Path(place, name)
+            path = Path(parent, name)
             if name.startswith(".") or path.is_symlink() or len(found) >= MAX_FOLDER_FILES:
                 continue
-            facts = path.stat()
-            if facts.st_size <= MAX_FILE_BYTES:
-                found[path.relative_to(folder).as_posix()] = facts.st_mtime
+            info = path.stat()
+            if info.st_size <= MAX_FILE_BYTES:
+                found[path.relative_to(folder).as_posix()] = info.st_mtime
     return found
 
 
@@ -167,11 +167,11 @@ class FileSearch:
         """Search nothing yet.
 
         Args:
-            indexes: of all tenants.
-            files: the caller's; None: none are searched.
-            folder: the operator's; None: none is searched.
-            results: passages of one search at most.
-            limits: of one search, the indexing of new files included.
+            indexes: the indexes of all tenants.
+            files: the caller's files, if they are searched.
+            folder: the operator's folder, if it is searched.
+            results: the most passages of one search.
+            limits: limits of one search, including the indexing of new files.
         """
         self._indexes = indexes
         self._files = files
@@ -202,7 +202,7 @@ def _cite_passage(hit: Passage, name: str) -> Citation:
 
 
 def _render_passages(found: list[Citation], first: int) -> str:
-    """Write the passages for a model, what the files say between tags."""
+    """Return the passages for a model, with the files' text between tags."""
     if not found:
         return NOTHING_FOUND
     return "\n\n".join(

@@ -1,4 +1,4 @@
-"""A tool of a server that speaks the Model Context Protocol, named in the settings."""
+"""A tool of an MCP server that the settings name."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from batuta.language.material import wrap_fetched
 from batuta.tools.source import ToolContext, ToolError, ToolLimits, ToolOutput, call_cost
 
 MAX_ARGUMENT = 20_000
-"""Characters of what a tool is called with."""
+"""The most characters of a tool's argument."""
 
 
 @final
 class McpTool:
-    """A tool source over one tool of a server, which is started or connected to for each call.
+    """One tool of an MCP server, which is started or connected to for each call.
 
-    Nothing of the server outlives a call, so that a call that is given up takes it along.
+    Process and connection end with the call, also if it is cancelled.
     """
 
     def __init__(
@@ -42,13 +42,13 @@ class McpTool:
         """Start nothing yet.
 
         Args:
-            tool: its name at the server.
-            argument: the name of its argument, a text.
-            command: starts a server that speaks by stdin and stdout.
-            url: of a server that speaks HTTP, where there is no command.
+            tool: the tool's name at the server.
+            argument: the name of the tool's argument, a string.
+            command: starts a server that uses stdin and stdout.
+            url: the URL of a server over HTTP, if there is no command.
             description: a sentence for models.
-            price: dollars a call; None: unknown.
-            limits: of one call.
+            price: dollars per call; None if unknown.
+            limits: limits of one call.
         """
         self.name = re.sub(r"\W", "_", tool)
         self.description = description
@@ -69,11 +69,11 @@ class McpTool:
         """Call the tool.
 
         Raises:
-            ToolError: the server cannot be reached, or the tool says that it failed.
+            ToolError: the server cannot be reached, or the tool reports an error.
         """
         if find_spec("mcp") is None:
             raise ToolError(f"the package mcp is not installed: {install_hint('mcp')}")
-        await run_sync(import_module, "mcp.client")  # it takes a second, in which others go on
+        await run_sync(import_module, "mcp.client")  # takes a second; a thread keeps the loop free
         from mcp.client import Client  # noqa: PLC0415 - of an extra
         from mcp.types import (  # noqa: PLC0415 - same
             CallToolRequest,
@@ -84,16 +84,18 @@ class McpTool:
 
         from batuta.tools.mcp_bounds import bound_command, bound_url  # noqa: PLC0415 - same
 
-        # Not `client.call_tool`: it holds the result to a schema that the server wrote, in this
-        # process, and a pattern in it may take hours.
+        # Not `client.call_tool`: it checks the result against a schema of the server, in this
+        # process, and a pattern in the schema may take hours.
         asked = CallToolRequest(
             params=CallToolRequestParams(name=self._tool, arguments=dict(arguments))
         )
         try:
-            async with bound_url(self._url) if self._url else bound_command(self._command) as place:
-                async with Client(place) as client:
+            async with (
+                bound_url(self._url) if self._url else bound_command(self._command) as transport
+            ):
+                async with Client(transport) as client:
                     result = await client.session.send_request(asked, CallToolResult)
-        except Exception as error:  # noqa: BLE001 - whatever a server of others does
+        except Exception as error:  # noqa: BLE001 - a foreign server may cause any error
             kind = type(_first_error(error)).__name__
             failure = f"the server of the tool {self._tool} could not be called ({kind})"
             raise ToolError(failure, cost=call_cost(self)) from None

@@ -1,7 +1,7 @@
-"""Word and Excel files as text: functions of strangers' bytes, called in a process of its own.
+"""Extracts text from untrusted Word and Excel files, in a separate process.
 
-Both are XML in a ZIP. A file is refused before anything is unpacked if its parts say that they are
-too large; what a part unpacks to is no longer than it says, or it is damaged.
+Both are XML in a ZIP archive. A file is refused before anything is unpacked if its parts declare
+too large a size; a part that unpacks to more than it declares is damaged.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from typing import Any
 from batuta.core.small_number import read_small_number
 
 MAX_UNPACKED = 64 << 20
-"""Bytes of all parts together."""
+"""The most bytes of all parts together, unpacked."""
 MAX_PARTS = 2000
 _WORD = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _SHEET = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
 
 
 def _open_parts(data: str) -> zipfile.ZipFile:
-    """Return the parts of the file.
+    """Open the ZIP archive of a file.
 
     Raises:
-        ValueError: it is a bomb.
-        zipfile.BadZipFile: it is no ZIP.
+        ValueError: the file would unpack to too much, as a ZIP bomb does.
+        zipfile.BadZipFile: the file is not a ZIP archive.
     """
     parts = zipfile.ZipFile(io.BytesIO(base64.b64decode(data)))
     infos = parts.infolist()
     if len(infos) > MAX_PARTS or sum(info.file_size for info in infos) > MAX_UNPACKED:
-        raise ValueError("it unpacks to too much")
+        raise ValueError("the file unpacks to too much")
     return parts
 
 
 def _read_elements(parts: zipfile.ZipFile, name: str, tag: str) -> Iterator[Any]:
-    """Yield each element of that tag when it has ended, and forget it afterwards."""
-    etree: Any = import_module("lxml.etree")  # loaded in the process of its own; it has no types
+    """Yield each complete element with that tag, and free its memory afterwards."""
+    etree: Any = import_module("lxml.etree")  # loaded only in the separate process; has no types
     with parts.open(name) as part:
         walk: Any = etree.iterparse(
             part, events=("end",), tag=tag, resolve_entities=False, no_network=True, load_dtd=False
@@ -67,7 +67,7 @@ def docx_text(data: str, url: str, most: int) -> dict[str, str]:
 
 
 def xlsx_text(data: str, url: str, most: int) -> dict[str, str]:
-    """Return the rows of an Excel file's sheets, cells between tabs; see `page_text.html_text`."""
+    """Return the rows of an Excel file's sheets, tab-separated; see `page_text.html_text`."""
     del url
     lines: list[str] = []
     size = 0
@@ -87,7 +87,7 @@ def xlsx_text(data: str, url: str, most: int) -> dict[str, str]:
 
 
 def _shared_texts(parts: zipfile.ZipFile) -> list[str]:
-    """Return the texts that cells name by their numbers."""
+    """Return the shared strings, to which cells refer by index."""
     entries = _read_elements(parts, "xl/sharedStrings.xml", f"{_SHEET}si")
     return ["".join(piece.text or "" for piece in entry.iter(f"{_SHEET}t")) for entry in entries]
 
@@ -98,5 +98,5 @@ def _cell_text(cell: Any, shared: list[str]) -> str:
     value = cell.findtext(f"{_SHEET}v") or ""
     if cell.get("t") != "s":
         return value
-    place = read_small_number(value)
-    return shared[place] if place is not None and place < len(shared) else ""
+    index = read_small_number(value)
+    return shared[index] if index is not None and index < len(shared) else ""

@@ -1,6 +1,6 @@
-"""Pages as text: functions of strangers' bytes, called in a process that can be killed.
+"""Extracts text from untrusted web pages and PDFs, in a process that can be killed.
 
-They take and give JSON, import their libraries when they are called, and trust nothing.
+The functions take and return JSON values, and import their libraries when they are called.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ import io
 from typing import Any
 
 MAX_PDF_PAGES = 200
-"""Pages of a PDF that are read."""
+"""The most pages of a PDF that are read."""
 
 
 def html_text(data: str, url: str, most: int) -> dict[str, str]:
-    """Return a page's main text as Markdown, with its title and its day.
+    """Return a page's main text as Markdown, with its title and date.
 
     Args:
         data: the page in Base64.
-        url: the page's address, to which its links are relative.
-        most: characters that are returned at most.
+        url: the page's URL, to which its links are relative.
+        most: the most characters of text to return.
     """
-    import trafilatura  # noqa: PLC0415 - loaded in the process of its own
+    import trafilatura  # noqa: PLC0415 - loaded only in the separate process
 
     page: Any = base64.b64decode(data)
     found: Any = trafilatura.extract_with_metadata(
@@ -34,14 +34,14 @@ def html_text(data: str, url: str, most: int) -> dict[str, str]:
 
 
 def _strip_head(text: str) -> str:
-    """Return the Markdown without the head of facts that the library may write before it."""
+    """Return the Markdown without the metadata header that the library may add."""
     return text.split("\n---\n", 1)[-1] if text.startswith("---\n") else text
 
 
 def pdf_text(data: str, url: str, most: int) -> dict[str, str]:
-    """Return the text of a PDF, with its title and a line before each page; see `html_text`."""
-    del url  # it has no relative links
-    import pypdf  # noqa: PLC0415 - loaded in the process of its own
+    """Return the text of a PDF, with its title and a header line per page; see `html_text`."""
+    del url  # a PDF has no relative links
+    import pypdf  # noqa: PLC0415 - loaded only in the separate process
 
     reader = pypdf.PdfReader(io.BytesIO(base64.b64decode(data)))
     texts: list[str] = []

@@ -1,4 +1,4 @@
-"""Pages by their address: fetched from the public internet, read in a process of its own."""
+"""Fetches pages from the public internet by URL and parses them in a separate process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from batuta.tools.source import ToolContext, ToolError, ToolLimits, ToolOutput
 
 MAX_REDIRECTS = 5
 MAX_BYTES = 5 << 20
-"""Bytes of a page."""
+"""The most bytes of a page."""
 _ACCEPTED = "text/html,application/xhtml+xml,application/pdf;q=0.9,text/*;q=0.8,*/*;q=0.1"
 _HTML = {"text/html", "application/xhtml+xml"}
 _PLAIN = re.compile(r"text/.*|application/(?:json|xml|.*\+(?:json|xml)|yaml|x-yaml)")
@@ -36,11 +36,10 @@ _CHARSETS = re.compile(
     r"ascii|utf-8(?:-sig)?|utf-16(?:-[bl]e)?|iso8859-\d+|cp\d+|koi8-\w|mac-\w+|hz|johab|tis-620"
     r"|(?:gb|big5|euc_|iso2022_|shift_jis)\w*"
 )
-"""Charsets of pages. Python knows others that raise, or that take a time that grows with the square
-of the length (punycode)."""
+"""Accepted charsets. Others that Python knows raise, or take quadratic time (punycode)."""
 _NO_ADDRESS = re.compile(r"[<>\"]")
 _LIMITS = ToolLimits()
-UNTOLD = "only an address that the conversation, a search or a page has named is read"
+UNNAMED_URL = "only an address that the conversation, a search or a page has named is read"
 PAGE_SCHEMA: Mapping[str, Any] = {
     "type": "object",
     "properties": {
@@ -81,11 +80,11 @@ class WebFetch:
         """Read nothing yet.
 
         Args:
-            http: made with a `PublicResolver` of the same private hosts.
+            http: a transport whose `PublicResolver` has the same private hosts.
             domains: the operator's rules.
             private_hosts: hosts, or `host:port`, of private networks that may be read.
-            max_bytes: of a page; a larger one is not read.
-            limits: of one call.
+            max_bytes: the most bytes of a page; a larger one is not read.
+            limits: limits of one call.
         """
         self._http = http
         self._domains = domains
@@ -97,11 +96,11 @@ class WebFetch:
         """Read the page at `url`.
 
         Raises:
-            ToolError: it cannot be read; the sentence says why.
+            ToolError: the page cannot be read; the message says why.
         """
         asked = arguments["url"].strip()
-        if context.named_in is not None and not _is_told(asked, context.named_in):
-            raise ToolError(UNTOLD)
+        if context.named_in is not None and not _is_named(asked, context.named_in):
+            raise ToolError(UNNAMED_URL)
         url, body = await self._follow(asked, context)
         if body.status >= HTTPStatus.BAD_REQUEST:
             raise ToolError(f"the page could not be read: its server answered {body.status}")
@@ -110,24 +109,24 @@ class WebFetch:
         text = read["text"].strip()
         is_titled = text.lstrip("# ").startswith(cited.title)
         content = text if is_titled else f"{cited.title}\n\n{text}"
-        room = max(self.limits.characters - len(url) - 100, 0)  # the tags and the head
+        room = max(self.limits.characters - len(url) - 100, 0)  # for the tags and the first line
         dated = f" ({cited.date})" if cited.date else ""
         number = "" if context.first_number is None else f"[{context.first_number}] "
         text = f"{number}{url}{dated}\n{wrap_fetched(content, room)}"
         return ToolOutput(parts=(Text(text),), citations=(cited,))
 
     async def _follow(self, url: str, context: ToolContext) -> tuple[str, FetchedBody]:
-        """Return the address at which the redirects end, and what is there.
+        """Follow redirects; return the final URL and the response.
 
         Raises:
-            ToolError: an address on the way may not be read, or nothing answers there.
+            ToolError: a URL on the way may not be read, or its server does not answer.
         """
         for _ in range(MAX_REDIRECTS + 1):
             self._check(url, context)
             try:
                 body = await self._http.fetch(HttpTarget(url=url), _ACCEPTED, self._max_bytes)
             except ClientError as error:
-                raise ToolError(f"the page could not be read: {_of_a_site(error)}") from None
+                raise ToolError(f"the page could not be read: {_site_error_text(error)}") from None
             if not (HTTPStatus.MULTIPLE_CHOICES <= body.status < HTTPStatus.BAD_REQUEST):
                 return url, body
             if not body.location:
@@ -139,31 +138,33 @@ class WebFetch:
         raise ToolError("the page could not be read: its redirects lead nowhere")
 
     def _check(self, url: str, context: ToolContext) -> None:
-        """Return if the address may be called.
+        """Check that the URL may be fetched.
 
         Raises:
-            ToolError: it may not.
+            ToolError: the URL may not be fetched.
         """
         if not url.startswith(("http://", "https://")) or not is_public_url(
             url, self._private_hosts
         ):
             raise ToolError("only pages with a public http:// or https:// address are read")
-        if len(url) > MAX_URL or _NO_ADDRESS.search(url):  # a redirect's may be a text for models
+        if len(url) > MAX_URL or _NO_ADDRESS.search(
+            url
+        ):  # a redirect could contain text for models
             raise ToolError("the address is too long, or holds signs that no address holds")
         try:
             is_same = URL(url).host == (urlsplit(url).hostname or "").lower()
         except ValueError:
             is_same = False
-        if not is_same:  # what was checked would not be what is called
+        if not is_same:  # the checked host would differ from the host that is called
             raise ToolError("the address can be read in two ways: write it plainly")
         if not (self._domains.permit(url) and context.domains.permit(url)):
             raise ToolError("pages of this domain may not be read here")
 
     async def _read_body(self, url: str, body: FetchedBody) -> Mapping[str, str]:
-        """Return the page's title, day and text.
+        """Return the page's title, date and text.
 
         Raises:
-            ToolError: it is of a kind that is not read, or cannot be parsed.
+            ToolError: the page's type is not supported, or it cannot be parsed.
         """
         kind, most = body.content_type, self.limits.characters
         if body.body.startswith(PDF_MARK) or kind == "application/pdf":
@@ -175,14 +176,14 @@ class WebFetch:
         raise ToolError(f"the page is of the type {kind[:60]}, which is not read")
 
 
-def _is_told(url: str, line: str) -> bool:
-    """Return True if a text names the address, so that no model can write a secret into it."""
+def _is_named(url: str, text: str) -> bool:
+    """Return True if the text contains the URL, so that no model can put a secret into it."""
     bare = url.partition("://")[2].partition("#")[0].rstrip("/")
-    return bool(bare) and bare.lower() in line.lower()
+    return bool(bare) and bare.lower() in text.lower()
 
 
 def _decode_body(body: FetchedBody, most: int) -> str:
-    """Return so many characters of a plain text, or more."""
+    """Decode at least `most` characters of plain text, if there are as many."""
     try:
         charset = codecs.lookup(body.charset).name
     except LookupError:
@@ -191,6 +192,6 @@ def _decode_body(body: FetchedBody, most: int) -> str:
     return body.body[: 4 * most].decode(charset, "replace")
 
 
-def _of_a_site(error: ClientError) -> str:
-    """Return the transport's sentence, which speaks of a provider, about a site."""
+def _site_error_text(error: ClientError) -> str:
+    """Return the transport's message, which names a provider, reworded for a web site."""
     return str(error).replace("the provider", "its server")

@@ -1,4 +1,4 @@
-"""Documents of strangers, read in a process of its own that is killed when it takes too long."""
+"""Reads untrusted documents in separate processes, which are killed if they take too long."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from batuta.tools.page_text import html_text, pdf_text
 from batuta.tools.source import ToolError
 
 PARSE_CPU_SECONDS = 10.0
-"""Processor time of reading a document, the loading of the libraries included."""
+"""CPU time for reading a document, including the import of the libraries."""
 PARSE_SECONDS = 20.0
 PDF_MARK = b"%PDF-"
 ZIP_MARK = b"PK\x03\x04"
 _PARSERS = ProcessPool()
-"""Processes of their own: hostile pages keep no schema and no grader waiting."""
+"""A separate pool, so that hostile pages do not delay schema checks or graders."""
 atexit.register(_PARSERS.close)
 Parser = Callable[[str, str, int], dict[str, str]]
-"""Takes the document in Base64, its address, and the most characters."""
+"""Takes the document in Base64, its URL, and the most characters to return."""
 _BY_ENDING: Mapping[str, tuple[Parser, str]] = {
     ".docx": (docx_text, "lxml"),
     ".xlsx": (xlsx_text, "lxml"),
@@ -40,18 +40,18 @@ _BY_ENDING: Mapping[str, tuple[Parser, str]] = {
 async def parse_apart(
     parse: Parser, library: str, document: bytes, most: int, *, url: str = "", what: str = "page"
 ) -> Mapping[str, str]:
-    """Return the document's title, day and text.
+    """Parse a document in a separate process; return its title, date and text.
 
     Args:
-        parse: a function of the document's kind.
-        library: its package, for the sentence that says that it is missing.
-        document: the bytes.
-        most: characters of the text that are returned.
-        url: its address.
-        what: the word for it in an error.
+        parse: the parser of the document's kind.
+        library: the package that it needs, named in the error if it is missing.
+        document: the document's bytes.
+        most: the most characters of text to return.
+        url: the document's URL.
+        what: the word for the document in errors.
 
     Raises:
-        ToolError: it cannot be read, or not in time.
+        ToolError: the document cannot be read, or not in time.
     """
     data = base64.b64encode(document).decode()
     try:
@@ -70,10 +70,10 @@ async def parse_apart(
 
 
 async def read_document(name: str, document: bytes, most: int) -> str | None:
-    """Return a file's text, by its content and its name's ending; None: it is of no such kind.
+    """Return a file's text, None if its content and name show no kind that can be read.
 
     Raises:
-        ToolError: it is of such a kind and cannot be read.
+        ToolError: the file is of a known kind, but cannot be read.
     """
     ending = PurePosixPath(name.lower()).suffix
     if document.lstrip()[:5] == PDF_MARK:

@@ -1,4 +1,4 @@
-"""Web search: one engine's results, bounded, each page once, dated, of the domains that may be."""
+"""Web search: one engine's results, limited, deduplicated, dated and filtered by domain."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from batuta.tools.search_engines import MAX_EXCERPT, RawResult, SearchEngine
 from batuta.tools.source import ToolContext, ToolError, ToolLimits, ToolOutput, call_cost
 
 MAX_QUERY = 400
-"""Characters of a query: the most that Brave and Tavily take."""
+"""The most characters of a query, as Brave and Tavily accept."""
 MAX_RESULTS = 20
 MAX_TITLE = 200
 _LIMITS = ToolLimits(seconds=20.0)
 MAX_URL = 2000
 PAUSE_SECONDS = 0.5
-"""Seconds before an engine that failed on its side is asked once more."""
+"""Seconds before the retry of an engine with a retryable error."""
 NOTHING_FOUND = "The search found nothing: try other words."
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 _TRACKING = re.compile(r"utm_\w+|fbclid|gclid|mc_[ce]id", re.IGNORECASE)
@@ -71,10 +71,10 @@ class WebSearch:
 
         Args:
             engine: finds the pages.
-            price: dollars a search; None: unknown.
-            results: results of one search at most.
+            price: dollars per search; None if unknown.
+            results: the most results of one search.
             domains: the operator's rules.
-            limits: of one search.
+            limits: limits of one search.
         """
         self._engine = engine
         self.price = price
@@ -102,12 +102,12 @@ class WebSearch:
         return ToolOutput(parts=(Text(render_results(pages, first)),), citations=tuple(pages))
 
     async def _search_twice(self, query: str, domains: DomainRules) -> list[RawResult]:
-        """Search, and once more if the engine failed on its side.
+        """Search, and retry once after a retryable error.
 
         Raises:
             ToolError: the engine gave no answer.
         """
-        wanted = min(2 * self._results, MAX_RESULTS)  # some are of no use
+        wanted = min(2 * self._results, MAX_RESULTS)  # some will be filtered out
         for retries_left in (1, 0):
             try:
                 return await self._engine.search(query, wanted, domains)
@@ -120,7 +120,7 @@ class WebSearch:
 
 
 def distinct_pages(rows: Iterable[RawResult], most: int) -> list[Citation]:
-    """Return the first pages that have an address of the web, each once, without what is unseen."""
+    """Return the first pages with a valid web URL, deduplicated, without invisible characters."""
     pages: dict[str, Citation] = {}
     for row in rows:
         url = row.url.strip()
@@ -140,7 +140,7 @@ def distinct_pages(rows: Iterable[RawResult], most: int) -> list[Citation]:
 
 
 def _page_key(url: str) -> str | None:
-    """Return what is the same for two addresses of one page; None: it is no address of the web."""
+    """Return a key that equal pages share whatever their URL; None if it is no web address."""
     if len(url) > MAX_URL or not url.isascii() or re.search(r"[\x00-\x20<>\"\\]", url):
         return None
     try:
@@ -164,7 +164,7 @@ def _one_line(text: str, most: int) -> str:
 
 
 def render_results(pages: list[Citation], first: int = 1) -> str:
-    """Write the results for a model: addresses by themselves, what strangers wrote between tags."""
+    """Return the results for a model, with untrusted text between tags."""
     if not pages:
         return NOTHING_FOUND
     return "\n\n".join(_render_result(number, page) for number, page in enumerate(pages, first))

@@ -1,4 +1,4 @@
-"""Search engines: how each is asked and what it answers, one class each, over one transport."""
+"""Search engines: one class for each one's requests and responses, over one transport."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from batuta.clients.http_target import HttpTarget
 from batuta.tools.domains import DomainRules
 
 MAX_EXCERPT = 500
-"""Characters of a page that an engine is asked for, where it can be asked."""
+"""The most characters of an excerpt; requested from engines that accept a length."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawResult:
-    """A result as an engine wrote it; nothing of it is trusted."""
+    """A result as an engine returned it, untrusted."""
 
     url: str
     title: str = ""
@@ -28,41 +28,41 @@ class RawResult:
 class SearchEngine(Protocol):
     """Finds pages.
 
-    Laws: one request a search; results in the engine's order; whatever comes in the place of an
-    answer is a `ClientError` or no results.
+    Laws: one request per search; results in the engine's order; an invalid response gives a
+    `ClientError` or no results.
     """
 
     async def search(self, query: str, count: int, domains: DomainRules) -> list[RawResult]:
-        """Return about so many results; rules that the engine cannot keep are left to the caller.
+        """Return about `count` results; the caller applies rules that the engine cannot.
 
         Raises:
-            ClientError: the engine gave none.
+            ClientError: the engine gave no answer.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineAddress:
-    """Where an engine is reached."""
+    """An engine's URL and key, and the transport to reach it."""
 
     http: HttpTransport
     url: str
     key: Secret = NO_KEY
 
     def target(self, path: str, headers: Mapping[str, str]) -> HttpTarget:
-        """Return the target of a request."""
+        """Return the target of a request to that path."""
         return HttpTarget(url=self.url + path, headers=headers, key=self.key)
 
 
 class _AddressedEngine:
-    """An engine at its address."""
+    """An engine that keeps its address."""
 
     def __init__(self, address: EngineAddress) -> None:
         self._address = address
 
 
 def _find_rows(answer: Any, *path: str) -> list[Mapping[str, Any]]:
-    """Return the objects of the list at that path; whatever else is there is none."""
+    """Return the objects in the list at that path; empty if it is no list."""
     for name in path:
         answer = cast("dict[str, Any]", answer).get(name) if isinstance(answer, dict) else None
     rows = cast("list[Any]", answer) if isinstance(answer, list) else []
@@ -70,7 +70,7 @@ def _find_rows(answer: Any, *path: str) -> list[Mapping[str, Any]]:
 
 
 def _read_results(rows: Iterable[Mapping[str, Any]], excerpt: str, *dates: str) -> list[RawResult]:
-    """Return the results of rows whose excerpt and date are in fields of those names."""
+    """Return results from rows; `excerpt` and `dates` name the fields to read."""
     return [
         RawResult(
             url=_find_text(row, "url"),
@@ -83,13 +83,13 @@ def _read_results(rows: Iterable[Mapping[str, Any]], excerpt: str, *dates: str) 
 
 
 def _find_text(row: Mapping[str, Any], *names: str) -> str:
-    """Return the first of those fields that is a text and not empty."""
+    """Return the first of those fields that is a non-empty string."""
     found = (row.get(name) for name in names)
     return next((text for text in found if isinstance(text, str) and text), "")
 
 
 def _with_site(query: str, domains: DomainRules) -> str:
-    """Return the query with the one domain that is allowed, in the words that engines share."""
+    """Return the query with `site:` if exactly one domain is allowed."""
     hosts = domains.allowed_hosts
     return f"{query} site:{hosts[0]}" if len(hosts) == 1 else query
 
@@ -161,4 +161,4 @@ ENGINES: Mapping[str, tuple[Callable[[EngineAddress], SearchEngine], str, str]] 
     "tavily": (TavilyEngine, "https://api.tavily.com", "TAVILY_API_KEY"),
     "exa": (ExaEngine, "https://api.exa.ai", "EXA_API_KEY"),
 }
-"""Each engine with its usual address and the variable of its key; both empty: there is none."""
+"""Each engine with its default URL and the variable of its key; empty if it has none."""

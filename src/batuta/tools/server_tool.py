@@ -1,4 +1,4 @@
-"""A client that runs the calls of tools itself and asks its model again with what came out."""
+"""A client that runs its model's tool calls and asks the model again with the results."""
 
 from __future__ import annotations
 
@@ -36,34 +36,34 @@ from batuta.core.conductor import NULL_LISTENER, TurnListener
 from batuta.core.run import Failure
 from batuta.core.server_tools import WEB_SEARCH, RequestedTool, ServerTools
 from batuta.errors import ClientError, LimitReachedError
-from batuta.sandbox.notebook import tell_written
+from batuta.sandbox.notebook import describe_written
 from batuta.tools.domains import ANY_DOMAIN, DomainRules
 from batuta.tools.source import ToolContext, ToolError, ToolOutput, ToolSource, call_tool
 from batuta.usage import ZERO_COST, ZERO_USAGE
 
 NO_MORE = "No more calls of {name} are allowed: answer with what you have."
 SEPARATOR = "\n\n"
-"""It stands between what a model says before a call and after it."""
+"""Separates a model's texts before and after a tool call."""
 SEARCH_DESCRIPTION = "Searches the web."
 SEARCH_SCHEMA = {"type": "object", "properties": {"query": {"type": "string"}}}
 _SHORTEST = Sampling(max_tokens=1)
 MAX_SHOWN = 50_000
-"""Characters that are kept of what a call was made with."""
+"""The most characters of a call's input that are recorded."""
 
 
 @dataclass(frozen=True, slots=True)
 class OfferedTool:
-    """A tool that clients may ask for."""
+    """A tool that API clients may request."""
 
     open_source: Callable[[RequestedTool | None], ToolSource]
-    """Opens it for one worker of one run, since some remember what they did; None: to be shown."""
+    """Opens it for one worker of one run, as some tools keep state; None: only to describe it."""
     max_uses: int
-    """Calls in one call of a model, at most."""
+    """The most calls of the tool within one call of a model."""
 
 
 @dataclass(frozen=True, slots=True)
 class _GrantedTool:
-    """A tool that a client asked for."""
+    """A tool that an API client requested."""
 
     source: ToolSource
     requested: RequestedTool
@@ -71,7 +71,7 @@ class _GrantedTool:
 
     @property
     def worker(self) -> Worker:
-        """The tool as what is asked for a place under the run's limits."""
+        """The tool as a worker, for reserving its cost under the run's limits."""
         free, price = Decimal(0), self.source.price
         return Worker(
             id=WorkerId(self.source.name),
@@ -82,15 +82,15 @@ class _GrantedTool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NativeOffer:
-    """The search that the providers of some workers run by themselves."""
+    """The web search that the providers of some workers run themselves."""
 
     max_uses: int
-    """Searches in one call of a model, at most."""
+    """The most searches within one call of a model."""
     domains: DomainRules = ANY_DOMAIN
-    """The operator's domains, which hold beside the client's."""
+    """The operator's domain rules, which apply in addition to the client's."""
 
     def grant(self, requested: RequestedTool) -> NativeSearch | None:
-        """Return the search that a client asked for; None: it may be had nowhere."""
+        """Return the search that a client requested; None if no domain is left to search."""
         most = (
             self.max_uses if requested.max_uses is None else min(self.max_uses, requested.max_uses)
         )
@@ -116,7 +116,7 @@ class NativeOffer:
 
 
 def _address_of(entry: str) -> str:
-    """Return an address that an entry of a list of domains holds."""
+    """Return a URL that an entry of a list of domains matches."""
     return f"https://{entry.rpartition('://')[2].removeprefix('*.').removeprefix('.')}"
 
 
@@ -126,8 +126,8 @@ def open_server_tools(
     """Return the tools that the server runs for its models.
 
     Args:
-        offered: the tools that it runs itself.
-        native: the search that providers run; None: none does.
+        offered: the tools that the server runs itself.
+        native: the search that providers run; None if none does.
     """
     first = [each.open_source(None) for each in offered]
     by_name = {source.name: tool for source, tool in zip(first, offered, strict=True)}
@@ -170,7 +170,7 @@ def open_server_tools(
 
 @final
 class _TurnListener:
-    """Hears one turn of a model; the calls that the server runs are nobody else's business."""
+    """Forwards the events of one model turn, except calls of tools that the server runs."""
 
     def __init__(self, listener: CallListener, names: Mapping[str, object]) -> None:
         self._listener = listener
@@ -179,40 +179,40 @@ class _TurnListener:
 
     @property
     def streaming(self) -> bool:
-        """Return True if fragments are wanted."""
+        """Whether the listener wants fragments."""
         return self._listener.streaming
 
     async def before_call(self, request: Request, worker: Worker) -> Request:
-        """Pass it on."""
+        """Forward the request to the listener."""
         return await self._listener.before_call(request, worker)
 
     async def on_delta(self, delta: Delta) -> None:
-        """Pass on what is not of a call that the server runs."""
+        """Forward a fragment, unless it belongs to a call that the server runs."""
         if delta.tool_index is not None:
-            place = (delta.choice, delta.tool_index)
-            if self._is_own.setdefault(place, delta.tool_name in self._names):
+            key = (delta.choice, delta.tool_index)
+            if self._is_own.setdefault(key, delta.tool_name in self._names):
                 return
         await self._listener.on_delta(delta)
 
     async def on_failure(self, failure: Failure) -> None:
-        """Begin the attempt anew."""
+        """Forget the calls of the failed attempt and forward the failure."""
         self._is_own.clear()
         await self._listener.on_failure(failure)
 
 
 @dataclass(slots=True, kw_only=True)
 class _Loop:
-    """The turns so far as one reply."""
+    """The turns so far, merged into one reply."""
 
     reply: Reply
     texts: list[str]
-    """The texts that named addresses."""
+    """The texts in which URLs may be named."""
     calls: tuple[ServerCall, ...] = ()
     uses: Counter[str] = field(default_factory=Counter[str])
     began: float = field(default_factory=anyio.current_time)
 
     def add(self, turn: Reply) -> None:
-        """Take in the next turn, with what its provider has searched for."""
+        """Append a turn, with the searches that its provider ran."""
         before = self.reply
         at = len(before.text)
         self.calls += tuple(replace(call, at=at + call.at) for call in turn.server_calls)
@@ -229,16 +229,16 @@ class _Loop:
 
     @property
     def found(self) -> int:
-        """Pages so far."""
+        """The number of pages cited so far."""
         return sum(len(call.citations) for call in self.calls)
 
 
 @final
 class ServerToolClient:
-    """Calls tools for its model: as often as is allowed, each turn and each call within the limits.
+    """Runs tool calls for its model, at most as often as allowed and within the run's limits.
 
-    The turns are one reply: its text is what the model said in all of them, its usage and cost are
-    the sums, its `server_calls` say what was done. A client's own tools end it, as they do without.
+    All turns form one reply: its text is the text of all turns, its usage and cost are the sums,
+    and `server_calls` lists the calls. A call of a tool that the API client runs ends the reply.
     """
 
     def __init__(
@@ -253,11 +253,11 @@ class ServerToolClient:
         """Call nothing yet.
 
         Args:
-            client: asks the model.
-            worker: whose model it is, for the limits of each turn.
-            granted: the tools, by the names that models know.
-            native: those that its provider runs; None: nobody runs it for this worker.
-            forced: the tool that it must call before it answers, if it has it.
+            client: calls the model.
+            worker: the model's worker, for the limits of each turn.
+            granted: the tools that the server runs, by the names that models use.
+            native: the searches that the provider runs, by tool; None if the tool cannot be run.
+            forced: the tool that the model must call before it answers, if it has the tool.
         """
         self._native = native
         self._forced = forced
@@ -269,10 +269,10 @@ class ServerToolClient:
         return f"ServerToolClient({self._client!r}, {', '.join(self._granted)})"
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """Reply when the model calls the tools no more.
+        """Return the reply once the model calls no more of the server's tools.
 
         Raises:
-            ClientError: the model gave no usable reply; it knows what was paid before.
+            ClientError: the model gave no usable reply; the error has the cost of all turns.
         """
         if self._native:
             request = await self._with_native(request, listener)
@@ -287,23 +287,23 @@ class ServerToolClient:
         while own := await self._take_turn(asked, listener, loop):
             turn, calls = own
             results = [await self._run_call(call, listener, loop) for call in calls]
-            answered = _told_turn(turn, calls, results)
+            answered = _turn_messages(turn, calls, results)
             choice = "none" if self._is_over(loop) else request.tool_choice
-            asked = _less_native(asked, len(turn.server_calls))
+            asked = _deduct_searches(asked, len(turn.server_calls))
             asked = replace(asked, messages=(*asked.messages, *answered), tool_choice=choice)
             try:
                 asked = await listener.before_call(asked, self._worker)
-            except LimitReachedError:  # what was paid for is told, and counted
+            except LimitReachedError:  # return what was paid for so far
                 return replace(loop.reply, finish=Finish.LENGTH, server_calls=loop.calls)
         return replace(loop.reply, server_calls=loop.calls)
 
     async def _take_turn(
         self, asked: Request, listener: CallListener, loop: _Loop
     ) -> tuple[Reply, tuple[ToolCall, ...]] | None:
-        """Ask the model once; return its turn and the calls to run, None if there are none.
+        """Call the model once; return its turn and the tool calls to run, None if none are left.
 
         Raises:
-            ClientError: with what the turns before have cost.
+            ClientError: the call failed; the error includes the cost of earlier turns.
         """
         names = self._granted
         turn = await self._next_turn(asked, listener, loop)
@@ -321,9 +321,9 @@ class ServerToolClient:
         return turn, own
 
     async def _with_native(self, request: Request, listener: CallListener) -> Request:
-        """Return the request whose provider runs the tools that it has by itself.
+        """Return the request with the tools that the worker's provider runs itself.
 
-        As many searches as the limits allow are reserved; a tool that nobody runs is left out.
+        Reserves as many searches as the limits allow; removes tools that cannot be run.
         """
         tools: list[Tool] = []
         for tool in request.tools:
@@ -338,7 +338,7 @@ class ServerToolClient:
     async def _reserve_search(
         self, tool: Tool, listener: CallListener, request: Request
     ) -> Tool | None:
-        """Return the tool with the searches that may be paid for; None if it is none."""
+        """Return the tool with as many searches as the limits allow; None if they allow none."""
         wanted = self._native[tool.name]
         if wanted is None or request.tool_choice == "none":
             return None
@@ -353,14 +353,14 @@ class ServerToolClient:
         return None
 
     def _is_over(self, loop: _Loop) -> bool:
-        """Return True if the model was told that a tool's calls are used up, and called again."""
+        """Return True if the model called a tool again after its calls were used up."""
         return any(loop.uses[name] > tool.max_uses for name, tool in self._granted.items())
 
     async def _next_turn(self, asked: Request, listener: CallListener, loop: _Loop) -> Reply:
-        """Ask the model once.
+        """Call the model once.
 
         Raises:
-            ClientError: with what the turns before have cost.
+            ClientError: the call failed; the error includes the cost of earlier turns.
         """
         try:
             return await self._client.complete(asked, _TurnListener(listener, self._granted))
@@ -371,7 +371,7 @@ class ServerToolClient:
             raise
 
     async def _run_call(self, call: ToolCall, listener: CallListener, loop: _Loop) -> str:
-        """Run one call and tell of it; the result is for the model."""
+        """Run one call, record and stream it, and return its result for the model."""
         done = ServerCall(
             id=call.id,
             name=call.name,
@@ -398,7 +398,7 @@ class ServerToolClient:
         listener: CallListener,
         loop: _Loop,
     ) -> tuple[ServerCall, str]:
-        """Call the tool within the run's limits and the caller's domains."""
+        """Call the tool within the run's limits and the caller's domain rules."""
         tool = self._granted[call.name]
         rules = DomainRules(allow=tool.requested.allow, deny=tool.requested.deny)
         context = ToolContext(
@@ -423,11 +423,11 @@ class ServerToolClient:
             files=output.files,
             cost=output.cost,
         )
-        return kept, _told_output(output)
+        return kept, _output_text(output)
 
 
-def _less_native(request: Request, searches: int) -> Request:
-    """Return the request with that many searches less; without the tool, if none is left."""
+def _deduct_searches(request: Request, searches: int) -> Request:
+    """Return the request with fewer searches left; without the tool, if none is left."""
     if not searches:
         return request
     tools: list[Tool] = []
@@ -440,39 +440,41 @@ def _less_native(request: Request, searches: int) -> Request:
 
 
 def _message_texts(message: Message) -> list[str]:
-    """Return what a message says, a tool's results among it."""
+    """Return the texts of a message, including tool results."""
     results = [part.content for part in message.parts if isinstance(part, ToolResult)]
     return [message.text, *results]
 
 
-def _told_output(output: ToolOutput) -> str:
-    """Return the output as its model reads it."""
+def _output_text(output: ToolOutput) -> str:
+    """Return the output as text for the model."""
     drawn = len(output.pictures)
     shown = f"[{drawn} picture{'s' * (drawn > 1)} drawn: the user sees them]" if drawn else ""
     failed = f"It failed.\n{output.failure}" if output.failure else ""
-    written = tell_written(output.files)
+    written = describe_written(output.files)
     paragraphs = [part for part in (output.text.rstrip(), shown, written, failed) if part]
     return "\n\n".join(paragraphs) or "It ended without any output."
 
 
-def _told_turn(turn: Reply, calls: tuple[ToolCall, ...], results: list[str]) -> tuple[Message, ...]:
-    """Return the model's turn and what came out of its calls, as messages."""
+def _turn_messages(
+    turn: Reply, calls: tuple[ToolCall, ...], results: list[str]
+) -> tuple[Message, ...]:
+    """Return the model's turn and the results of its calls, as messages."""
     text = (Text(turn.text),) if turn.text else ()
-    spoken = Message(
+    reply = Message(
         role=Role.ASSISTANT,
         parts=(*text, *calls),
         reasoning=turn.reasoning,
         thoughts=turn.thoughts,
     )
-    results_given = (
+    tool_results = (
         Message(role=Role.TOOL, parts=(ToolResult(call_id=call.id, content=result),))
         for call, result in zip(calls, results, strict=True)
     )
-    return (spoken, *results_given)
+    return (reply, *tool_results)
 
 
 def _find_input(arguments: str) -> str:
-    """Return what the tool is called with, as far as the model's arguments say: one text."""
+    """Return the first string among the arguments of a call; empty if there is none."""
     try:
         read: Any = json.loads(arguments)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""A tool source: something that is called with arguments and answers, and is no language model."""
+"""A tool source: called with arguments it returns output, without a language model."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from batuta.usage import ZERO_COST, Cost
 
 
 class ToolError(BatutaError):
-    """A call of a tool that gave no output; the sentence says why, for a model to read."""
+    """A tool call gave no output; the message says why, for a model to read."""
 
     def __init__(self, message: str, *, cost: Cost = ZERO_COST) -> None:
         super().__init__(message)
         self.cost = cost
-        """Dollars that the broken call cost."""
+        """The cost of the failed call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,20 +33,20 @@ class ToolLimits:
 
     seconds: float = 30.0
     characters: int = 20_000
-    """Characters of its output's texts together."""
+    """The most characters of the output's texts together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolContext:
-    """For whom a tool is called."""
+    """The caller's rules and position for one tool call."""
 
     domains: DomainRules = ANY_DOMAIN
-    """The caller's own rules, beside the operator's."""
+    """The caller's rules, in addition to the operator's."""
     first_number: int | None = None
-    """The number of its first result, where results are cited by numbers; None: a search counts
-    from 1, and a page has none."""
+    """The number of its first result, if results are cited by number; None: a search counts from 1,
+    and a page has no number."""
     named_in: str | None = None
-    """The texts that named addresses so far; no other address is read. None: any may be."""
+    """The texts that named URLs so far; other URLs are not read. None allows any URL."""
 
 
 NO_CONTEXT = ToolContext()
@@ -54,16 +54,16 @@ NO_CONTEXT = ToolContext()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolOutput:
-    """The answer of a tool."""
+    """The output of a tool."""
 
     parts: tuple[Text | Image, ...]
     citations: tuple[Citation, ...] = ()
-    """Where it is from."""
+    """The sources of the output."""
     cost: Cost = ZERO_COST
     files: tuple[WrittenFile, ...] = ()
     """The files that a program wrote."""
     failure: str = ""
-    """The error of a program that ran; the parts are what came out before."""
+    """The error of a program that ran; `parts` then has its output before the error."""
 
     @property
     def text(self) -> str:
@@ -72,7 +72,7 @@ class ToolOutput:
 
     @property
     def pictures(self) -> tuple[str, ...]:
-        """The pictures, as `data:` addresses."""
+        """The pictures, as `data:` URLs."""
         return tuple(part.url for part in self.parts if isinstance(part, Image))
 
 
@@ -80,14 +80,15 @@ class ToolSource(Protocol):
     """A tool that can be called.
 
     Laws, of a call by `call_tool`: arguments that do not fit the schema are refused before anything
-    is called or paid for; it ends within its limits, by an output or by `ToolError`, and nothing
-    else is raised; its texts are no longer than is allowed; its cost is its price, or one call of
-    unknown price; a source that observes may be called twice with the same arguments.
+    is called or paid for; the call ends within its limits, with an output or a `ToolError` and no
+    other exception; its texts are within the limit; its cost is the price, or one call of unknown
+    price; a source of kind `OBSERVE` may be called twice with the same arguments.
+    The docstring of `batuta.tools` lists where a new source is registered.
     """
 
     @property
     def name(self) -> str:
-        """The name by which models know it."""
+        """The name that models use."""
         ...
 
     @property
@@ -97,17 +98,17 @@ class ToolSource(Protocol):
 
     @property
     def schema(self) -> Mapping[str, Any]:
-        """The JSON schema of its arguments, an object."""
+        """The JSON schema of its arguments, which form an object."""
         ...
 
     @property
     def kind(self) -> ToolClass:
-        """Tell whether it changes something."""
+        """Whether a call may change something."""
         ...
 
     @property
     def price(self) -> Decimal | None:
-        """Dollars a call; None: unknown, which is not free."""
+        """Dollars per call; None if unknown, which is not free."""
         ...
 
     @property
@@ -119,13 +120,13 @@ class ToolSource(Protocol):
         """Return the output for arguments that fit the schema.
 
         Raises:
-            ToolError: there is none.
+            ToolError: the call gave no output.
         """
         ...
 
 
 def call_cost(source: ToolSource) -> Cost:
-    """Return what one call costs."""
+    """Return the cost of one call."""
     return Cost(unpriced_calls=1) if source.price is None else Cost(source.price)
 
 
@@ -136,11 +137,11 @@ async def call_tool(
 
     Args:
         source: the tool.
-        arguments: JSON, as a model wrote it; what does not fit the tool's schema is refused.
-        context: for whom it is called.
+        arguments: JSON, as a model wrote it; refused if it does not fit the tool's schema.
+        context: the caller's rules.
 
     Raises:
-        ToolError: there is no output.
+        ToolError: the call gave no output.
     """
     try:
         fault = await validator_for(source.schema).find_fault(arguments)
@@ -155,11 +156,11 @@ async def call_tool(
     except TimeoutError:
         took = f"{source.name} took more than {source.limits.seconds:g} seconds"
         raise ToolError(took, cost=cost) from None
-    return replace(output, parts=_cut_parts(output.parts, source.limits.characters), cost=cost)
+    return replace(output, parts=_truncate_parts(output.parts, source.limits.characters), cost=cost)
 
 
-def _cut_parts(parts: tuple[Text | Image, ...], most: int) -> tuple[Text | Image, ...]:
-    """Return the parts whose texts fit, the last one cut."""
+def _truncate_parts(parts: tuple[Text | Image, ...], most: int) -> tuple[Text | Image, ...]:
+    """Return the parts, with their texts truncated to `most` characters in total."""
     kept: list[Text | Image] = []
     for part in parts:
         if not isinstance(part, Text):

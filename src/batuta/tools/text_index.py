@@ -1,6 +1,6 @@
-"""Texts in passages that are found by their words, SQLite's FTS5, and by what they mean.
+"""Keyword (BM25, SQLite's FTS5) and embedding search over the passages of texts, in memory.
 
-Both are in memory. A passage that stands high in one of the two rankings, or in both, comes first.
+The two rankings are combined by reciprocal rank fusion.
 """
 
 from __future__ import annotations
@@ -21,74 +21,74 @@ from numpy.typing import NDArray
 from batuta.encoder import ENCODER_NAME, WIDTH, SentenceEncoder
 
 MAX_ENCODED = 400
-"""Passages of one text that have vectors; those behind them are found by their words."""
-LEAST_COSINE = 0.3
-"""A passage that is less like the query has nothing to do with it."""
+"""The most passages of one text with vectors; later ones are found by keywords only."""
+MIN_COSINE = 0.3
+"""Passages with a lower similarity to the query are ignored."""
 _MARK = ENCODER_NAME.encode() + b"\n"
-"""Stands before the vectors that are kept: those of another encoder say nothing here."""
+"""Prefix of stored vectors; vectors of another encoder are ignored."""
 
 Floats = NDArray[np.float32]
 
 
 def pack_vectors(vectors: Floats) -> bytes:
-    """Return vectors as they are kept: two bytes for each number."""
+    """Return vectors in the form that is stored: 16-bit floats after the encoder's name."""
     return _MARK + vectors.astype(np.float16).tobytes()
 
 
 @final
 class PassageVectors:
-    """The vectors of the passages of texts, by the texts' ids."""
+    """The vectors of texts' passages, by text id."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[NDArray[np.int64], Floats]] = {}
-        """The numbers of each text's passages, with their vectors."""
+        """For each text the row numbers of its passages, and their vectors."""
         self.size = 0
-        """Bytes of them all."""
+        """Bytes of all vectors."""
 
     def __contains__(self, name: str) -> bool:
         return name in self._known
 
     def add(self, name: str, rows: range, vectors: Floats) -> None:
-        """Add those of the first passages of a text.
+        """Add the vectors of a text, which may have more passages than vectors.
 
         Args:
-            name: the text.
-            rows: the numbers of its passages.
-            vectors: a vector for each of the first of them.
+            name: the text's id.
+            rows: the row numbers of its passages.
+            vectors: the vectors of its first passages, one per row.
         """
         self.forget(name)
         self._known[name] = np.arange(rows.start, rows.start + len(vectors)), vectors
         self.size += vectors.nbytes
 
-    def add_kept(self, name: str, rows: range, kept: bytes) -> None:
-        """Add those that were kept of a text, if they are of this encoder and of its passages."""
-        numbers = kept.removeprefix(_MARK)
-        if len(numbers) == len(kept) or len(numbers) != 2 * WIDTH * len(rows[:MAX_ENCODED]):
+    def add_stored(self, name: str, rows: range, stored: bytes) -> None:
+        """Add the stored vectors of a text, unless encoder or number of passages differ."""
+        numbers = stored.removeprefix(_MARK)
+        if len(numbers) == len(stored) or len(numbers) != 2 * WIDTH * len(rows[:MAX_ENCODED]):
             return
         vectors = np.frombuffer(numbers, np.float16).astype(np.float32)
         self.add(name, rows, vectors.reshape(-1, WIDTH))
 
     def forget(self, name: str) -> None:
-        """Forget those of a text."""
+        """Drop the vectors of a text."""
         if name in self._known:
             self.size -= self._known.pop(name)[1].nbytes
 
-    def find_near(self, meant: Floats, named: Collection[str], most: int) -> list[int]:
-        """Return the passages of those texts that mean nearly the same, the nearest first."""
+    def find_near(self, query_vector: Floats, named: Collection[str], most: int) -> list[int]:
+        """Return the rows of the texts' passages nearest to the query, nearest first."""
         known = [self._known[name] for name in named if name in self._known]
         if not known:
             return []
-        scores = np.concatenate([vectors @ meant for _, vectors in known])
+        scores = np.concatenate([vectors @ query_vector for _, vectors in known])
         rows = np.concatenate([numbers for numbers, _ in known])
-        is_near = scores >= LEAST_COSINE
+        is_near = scores >= MIN_COSINE
         scores, rows = scores[is_near], rows[is_near]
         return rows[np.lexsort((rows, -scores))][:most].tolist()
 
 
 PASSAGE = 1200
-"""Characters of a passage, about; a longer line is a passage of its own, cut into such pieces."""
+"""Approximate characters of a passage; a longer line is its own passage, split at twice that."""
 MAX_WORDS = 32
-"""Words of a query that count."""
+"""The most words of a query that are searched."""
 _PAGE = re.compile(r"\[page (\d{1,6})\]")
 _WORD = re.compile(r"\w+")
 _CREATE = (
@@ -102,34 +102,35 @@ _FIND_AMONG = (
 )
 _READ = "SELECT file, place, body FROM passages WHERE rowid = ?"
 _DEPTH = 4
-"""So many times the wanted passages are ranked by words and by meaning before both are joined."""
+"""Each ranking has this many times the wanted passages before both are fused."""
 _FUSED = 60
-"""The constant of reciprocal rank fusion: the larger it is, the less a first place counts."""
+"""The constant of reciprocal rank fusion: the larger it is, the less the first ranks count."""
 _COUNT = "SELECT count(*) FROM (SELECT 1 FROM passages WHERE passages MATCH ? LIMIT ?)"
 COMMON_SHARE, COMMON_PASSAGES = 0.1, 100
-"""A word in more passages, by both, is left out of a query that has rarer ones."""
+"""A word in more than 10 % of the passages and in more than 100 is dropped from a query that also
+has rarer words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passage:
-    """A piece of a text, and where it stands."""
+    """A piece of a text, and its location."""
 
     file: str
     """The text's id."""
     place: str
-    """`page 3`, or `lines 10-24`."""
+    """Its location in the text: `page 3` or `lines 10-24`."""
     text: str
 
 
 @final
 class TextIndex:
-    """Texts by their ids. Its methods may be called from any thread, and hold one another up."""
+    """Searchable texts by id. Methods may be called from any thread, and block each other."""
 
     def __init__(self, encoder: SentenceEncoder | None = None) -> None:
         """Index nothing yet.
 
         Args:
-            encoder: finds what a query means; None: passages are found by their words alone.
+            encoder: for embedding search; None: keyword search only.
         """
         self._lock = Lock()
         self._encoding = Lock()
@@ -138,7 +139,7 @@ class TextIndex:
         self._database.execute(_CREATE)
         self._sizes: dict[str, int] = {}
         self._rows: dict[str, range] = {}
-        """The passages of each text."""
+        """The row numbers of each text's passages."""
         self._next_row = 1
         self._vectors = PassageVectors()
 
@@ -151,17 +152,17 @@ class TextIndex:
         return sum(self._sizes.values()) + self._vectors.size
 
     def find_missing(self, ids: Iterable[str]) -> list[str]:
-        """Return those of the ids whose texts are not here."""
-        return [one for one in ids if one not in self._sizes]
+        """Return the ids whose texts are not indexed."""
+        return [name for name in ids if name not in self._sizes]
 
     def add(
         self, texts: Iterable[tuple[str, str]], vectors: Mapping[str, bytes] | None = None
     ) -> None:
-        """Add texts by their ids; one that is here already is replaced.
+        """Add texts; a text whose id is already indexed is replaced.
 
         Args:
-            texts: the ids and texts.
-            vectors: what `encode_text` made of them, as far as it did.
+            texts: pairs of id and text.
+            vectors: the results of `encode_text` by id; texts may lack them.
         """
         with self._lock, self._database:
             for name, text in texts:
@@ -176,12 +177,12 @@ class TextIndex:
                 self._sizes[name] = len(text)
                 self._rows[name] = range(first, self._next_row)
                 if vectors and name in vectors:
-                    self._vectors.add_kept(name, self._rows[name], vectors[name])
+                    self._vectors.add_stored(name, self._rows[name], vectors[name])
 
     def keep_only(self, ids: Collection[str]) -> None:
-        """Forget every other text."""
+        """Drop all other texts."""
         with self._lock, self._database:
-            for name in [one for one in self._sizes if one not in ids]:
+            for name in [name for name in self._sizes if name not in ids]:
                 self._remove(name)
 
     def _remove(self, name: str) -> None:
@@ -193,15 +194,15 @@ class TextIndex:
             self._database.execute("DELETE FROM passages WHERE rowid BETWEEN ? AND ?", ends)
 
     def encode_missing(self, seconds: float) -> None:
-        """Find the vectors of texts that have none, until the time is over or all have some.
+        """Encode texts without vectors, until the time is over or every text has its vectors.
 
-        A text that was begun is finished. While another thread does it, nothing is done.
+        The text in progress is finished. If another thread is encoding, return at once.
         """
         if self._encoder is None or not self._encoding.acquire(blocking=False):
             return
         try:
             end = monotonic() + seconds
-            for name in [one for one in list(self._rows) if one not in self._vectors]:
+            for name in [name for name in list(self._rows) if name not in self._vectors]:
                 if monotonic() > end:
                     return
                 with self._lock:
@@ -215,17 +216,17 @@ class TextIndex:
             self._encoding.release()
 
     def search(self, query: str, ids: Iterable[str], most: int) -> list[Passage]:
-        """Return the passages of those texts that have the query's words or meaning, best first."""
+        """Return those texts' passages that match by keyword or embedding, best first."""
         named = set(ids) & self._sizes.keys()
         if not named:
             return []
-        meant = self._encoder([query])[0] if self._encoder is not None else None
+        query_vector = self._encoder([query])[0] if self._encoder is not None else None
         with self._lock:
-            if meant is None:
+            if query_vector is None:
                 rows = self._find_words(query, named, most)
             else:
                 found = self._find_words(query, named, most * _DEPTH)
-                near = self._vectors.find_near(meant, named, most * _DEPTH)
+                near = self._vectors.find_near(query_vector, named, most * _DEPTH)
                 rows = fuse_ranks((found, near))[:most]
             return [self._read(row) for row in rows]
 
@@ -234,7 +235,7 @@ class TextIndex:
         return Passage(file=file, place=place, text=text)
 
     def _find_words(self, query: str, named: set[str], most: int) -> list[int]:
-        """Return the passages that have the query's words, the best first."""
+        """Return the rows of passages with the query's words, best first."""
         words = dict.fromkeys(f'"{word.lower()}"' for word in _WORD.findall(query))
         passages = sum(map(len, self._rows.values()))
         common = max(int(passages * COMMON_SHARE), COMMON_PASSAGES)
@@ -249,18 +250,18 @@ class TextIndex:
         return [row for (row,) in found]
 
     def _count(self, word: str, most: int) -> int:
-        """Return how many passages have the word: one more than the most if there are more."""
+        """Return how many passages have the word, but at most `most + 1`."""
         (count,) = self._database.execute(_COUNT, (word, most + 1)).fetchone()
         return count
 
     def close(self) -> None:
-        """Forget everything."""
+        """Close the database and lose the index."""
         with self._lock:
             self._database.close()
 
 
 def fuse_ranks(rankings: Iterable[Sequence[int]]) -> list[int]:
-    """Return what several rankings name, best first: what stands high in one of them or in more."""
+    """Combine rankings by reciprocal rank fusion; return the rows, best first."""
     scores: dict[int, float] = {}
     for ranking in rankings:
         for rank, row in enumerate(ranking, 1):
@@ -269,30 +270,30 @@ def fuse_ranks(rankings: Iterable[Sequence[int]]) -> list[int]:
 
 
 def encode_text(encoder: SentenceEncoder, text: str) -> bytes:
-    """Return the vectors of a text's passages, as they are kept."""
+    """Return the vectors of a text's passages, in the form that is stored."""
     bodies = [body for _, body in islice(split_passages(text), MAX_ENCODED)]
     return pack_vectors(encoder(bodies))
 
 
 def split_passages(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the passages of a text with their places: pages where it has some, else lines."""
+    """Yield a text's passages with their locations: pages if the text has any, else lines."""
     page, first, size = "", 1, 0
     kept: list[str] = []
     number = 0
     for number, line in enumerate(text.split("\n"), 1):
         head = _PAGE.fullmatch(line)
         if head is not None or size + len(line) > PASSAGE:
-            yield from _cut_passage(kept, page, first, number - 1)
+            yield from _split_passage(kept, page, first, number - 1)
             kept, first, size = [], number, 0
         if head is not None:
             page, first = head[1], number + 1
             continue
         kept.append(line)
         size += len(line) + 1
-    yield from _cut_passage(kept, page, first, number)
+    yield from _split_passage(kept, page, first, number)
 
 
-def _cut_passage(lines: list[str], page: str, first: int, last: int) -> Iterator[tuple[str, str]]:
+def _split_passage(lines: list[str], page: str, first: int, last: int) -> Iterator[tuple[str, str]]:
     text = "\n".join(lines).strip()
     place = f"page {page}" if page else f"lines {first}-{last}" if last > first else f"line {first}"
     for at in range(0, len(text), PASSAGE * 2):

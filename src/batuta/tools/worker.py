@@ -1,4 +1,4 @@
-"""A tool source as a worker of a workflow: its step's subtask says with what it is called."""
+"""A tool source as a worker of a workflow, called with its step's subtask."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ NO_ADDRESS = (
 )
 
 ReadArguments = Callable[[StepWords], list[dict[str, str]]]
-"""Says with which arguments a step's tool is called, call by call."""
+"""Returns the arguments of each call of a step's tool."""
 
 
 def read_query(words: StepWords) -> list[dict[str, str]]:
-    """Return a search's arguments: the subtask, or what the last step that it reads has written."""
+    """Return a search's arguments: the subtask, or the reply of the last step that it reads."""
     asked = words.subtask or next(iter(words.responses[::-1]), "")
     query = " ".join(asked.split()).strip("\"'` ")[:MAX_QUERY]
     return [{"query": query}] if query else []
 
 
 def open_argument_reader(argument: str, most: int) -> ReadArguments:
-    """Return what reads the one argument of a tool: the subtask, or what the last step wrote."""
+    """Return a reader of a tool's one argument: the subtask, or the last step's reply."""
 
     def read_argument(words: StepWords) -> list[dict[str, str]]:
         query = (words.subtask or next(iter(words.responses[::-1]), "")).strip()[:most]
@@ -43,7 +43,7 @@ def open_argument_reader(argument: str, most: int) -> ReadArguments:
 
 
 def read_addresses(words: StepWords) -> list[dict[str, str]]:
-    """Return a reader's arguments: the addresses in the subtask, or those that steps have named."""
+    """Return a page reader's arguments: the URLs in the subtask, or in the steps' replies."""
     found = find_addresses(words.subtask)
     if not found:
         named = (url for text in words.responses for url in find_addresses(text))
@@ -53,10 +53,10 @@ def read_addresses(words: StepWords) -> list[dict[str, str]]:
 
 @final
 class ToolWorker:
-    """A Client that calls a tool source; what goes wrong is an answer, for a model to read.
+    """A Client that calls a tool source; an error is its reply, for a model to read.
 
-    Nobody is asked for the step in its place: a language model would make up what it would have
-    found. If it is the last step, the best worker is asked the whole question.
+    No other worker replaces it in the step: a language model would invent results. If it is the
+    last step, the best worker is asked the whole question.
     """
 
     def __init__(self, source: ToolSource, read_arguments: ReadArguments, nothing: str) -> None:
@@ -64,8 +64,8 @@ class ToolWorker:
 
         Args:
             source: the tool.
-            read_arguments: says with what it is called.
-            nothing: the answer if that is nothing.
+            read_arguments: returns the arguments of its calls.
+            nothing: the reply if there are no calls.
         """
         self._source = source
         self._read_arguments = read_arguments
@@ -75,9 +75,9 @@ class ToolWorker:
         return f"ToolWorker({self._source.name})"
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """Reply with the tool's outputs, or with what went wrong.
+        """Reply with the tool's outputs, or with its errors.
 
-        What went wrong is not streamed: as the last step's reply it may not become the answer.
+        Errors alone are not streamed: even as the last step's reply they may not become the answer.
         """
         calls = self._read_arguments(read_step(request.messages))
         texts, cost, finish = list[str](), ZERO_COST, Finish.NO_OUTPUT
@@ -100,10 +100,10 @@ class ToolWorker:
 
 
 def open_search_worker(source: ToolSource) -> ToolWorker:
-    """Return the worker that searches by that source."""
+    """Return a worker that searches with that source."""
     return ToolWorker(source, read_query, NO_QUERY)
 
 
 def open_reader_worker(source: ToolSource) -> ToolWorker:
-    """Return the worker that reads pages by that source."""
+    """Return a worker that reads pages with that source."""
     return ToolWorker(source, read_addresses, NO_ADDRESS)

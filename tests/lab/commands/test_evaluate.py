@@ -299,7 +299,7 @@ def test_without_the_folder_of_recorded_sets_only_the_one_that_comes_with_batuta
     ("pool", "words"),
     [
         ("real.toml", "there is no system 'opera'; choose among: cello, "),
-        ("nowhere.toml", "'opera' is no method, and whether it is a worker cannot be told: "),
+        ("nowhere.toml", "'opera' is not a method, and whether it is a worker is unknown: "),
     ],
 )
 def test_an_unknown_system_is_named_before_what_the_pool_may_not_do(tmp_path, pool, words):
@@ -334,7 +334,7 @@ def test_a_record_that_cannot_be_replayed_is_a_sentence(tmp_path, args, words):
         (["--systems", "cascade@2"], "the price of a call is credit below 1: cascade@0.001"),
         (["--tasks", "no-benchmark"], "there is no source 'no-benchmark'; choose among"),
         (["--from-file", "own.csv"], "rehearsal draws its questions: there is no file of it"),
-        (["--pools", "9"], "--pools 9 asks for more workers than 7"),
+        (["--pools", "9"], "--pools 9 is more than the pool's 7 workers"),
     ],
 )
 def test_wrong_use_is_a_sentence(run, args, words):

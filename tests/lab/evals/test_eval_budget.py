@@ -75,7 +75,7 @@ async def test_a_check_asks_nobody_and_writes_nothing(tmp_path, command_line):
         last = done.stdout.splitlines()[-1]
         # 3 workers on the 2 questions left over; then 4 questions of one, one and three workers.
         assert last.startswith("about 26 calls, $") and "6 of them to calibrate" in last
-        assert last.endswith("nobody was called")
+        assert last.endswith("no worker was called")
         found = json.loads((await run(command_line, tmp_path, *args, "--json")).stdout)
         assert found["total"]["calls"] == 26 and found["vote"]["calls"] == 12
         assert float(found["total"]["usd"]) > 0 and found["total"]["unpriced"] == 0

@@ -107,7 +107,7 @@ def test_a_card_of_another_wording_is_refused():
 def test_a_card_of_another_pool_is_refused():
     by_name = ConductorCard(name="mine", rendering=PromptOptions(compact=True), workers=("a", "b"))
     by_name.check_pool(["b", "z"])
-    with pytest.raises(ConfigError, match="has learned on the workers a, b and the pool has z"):
+    with pytest.raises(ConfigError, match="was trained on the workers a, b and the pool has z"):
         by_name.check_pool(["z"])
     by_number = ConductorCard(
         name="mine", rendering=PromptOptions(descriptions=False), workers=("a", "b")

@@ -216,7 +216,9 @@ class TestServing:
         path.write_text(
             json.dumps(json.loads(path.read_text()) | {"base_model_name_or_path": base})
         )
-        wanted = "--enable-lora.*batuta train merge" if base == "nobody/nothing" else "does not say"
+        wanted = (
+            "--enable-lora.*batuta train merge" if base == "nobody/nothing" else "does not name"
+        )
         with pytest.raises(ConfigError, match=wanted):
             EmbeddedClient.open(folder)
         with pytest.raises(ConfigError, match="adapters"):
@@ -253,7 +255,7 @@ def test_adapters_on_adapters_and_no_adapters_are_refused(adapters, random_polic
     path = folder / "adapter_config.json"
     told = json.loads(path.read_text()) | {"base_model_name_or_path": str(folder)}
     path.write_text(json.dumps(told))
-    with pytest.raises(ConfigError, match="stand on other adapters"):
+    with pytest.raises(ConfigError, match="is itself LoRA adapters"):
         load_policy(str(folder), None)
 
 

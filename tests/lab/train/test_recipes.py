@@ -352,7 +352,7 @@ def test_the_check_names_a_spoilt_tokenizer(tmp_path):
             read_settings(SMALL, TrainSettings), [f"policy.start='{tmp_path}'"], "the test"
         )
     )
-    assert any("tokenizer_config.json holds no JSON object" in each for each in report.missing)
+    assert any("tokenizer_config.json contains no JSON object" in each for each in report.missing)
 
 
 # -- first steps --------------------------------------------------------------------------

@@ -1,1 +1,1 @@
-"""The commands of the laboratory, which the command line finds by their entry points."""
+"""The laboratory's commands, which the command line loads by their entry points."""

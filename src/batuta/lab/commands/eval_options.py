@@ -1,4 +1,4 @@
-"""The options of `batuta eval`, one group for each panel of its help."""
+"""The options of `batuta eval`, grouped by the panels of its help."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ALL_SYSTEMS = "all"
 
 
 class RecordSplit(StrEnum):
-    """The way in which a record is divided into a part to learn from and one to measure on."""
+    """How a record is split into questions to learn from and questions to measure on."""
 
     RANDOM = "random"
     UNSEEN = "unseen"
@@ -45,13 +45,13 @@ class RecordSplit(StrEnum):
 
 
 def _new_folder() -> Path:
-    """Return a folder of this evaluation's own."""
+    """Return a new folder for this evaluation."""
     return data_folder() / "evals" / datetime.now().astimezone().strftime("%Y-%m-%d-%H%M%S")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalQuestions:
-    """The questions that are asked."""
+    """Options for the questions to ask."""
 
     panel: ClassVar = QUESTIONS_PANEL
 
@@ -64,10 +64,10 @@ class EvalQuestions:
     ] = "rehearsal"
     limit: Annotated[
         int | None,
-        typer.Option(min=1, help="Questions at most; default 100, of a record all."),
+        typer.Option(min=1, help="The most questions to ask; default 100, for a record all."),
     ] = None
     seeds: Annotated[
-        int, typer.Option(min=1, help="Runs of each question; of a record, splits.")
+        int, typer.Option(min=1, help="Runs of each question; for a record, splits.")
     ] = 1
     seed: Annotated[
         int, typer.Option(min=0, help="The first seed: of questions, sampling, splits.")
@@ -80,7 +80,7 @@ class EvalQuestions:
     split: Annotated[
         RecordSplit,
         typer.Option(
-            help="Of a record: random questions, whole unseen families, or all and learn nothing."
+            help="For a record: measure on random questions, unseen families or all (no learning)."
         ),
     ] = RecordSplit.RANDOM
 
@@ -92,7 +92,7 @@ class EvalQuestions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalSystems:
-    """The systems that are measured."""
+    """Options for the systems to measure."""
 
     panel: ClassVar = SYSTEMS_PANEL
 
@@ -109,32 +109,33 @@ class EvalSystems:
     equal_cost: Annotated[
         bool,
         typer.Option(
-            "--equal-cost", help="Add them with as many dollars as ultra (unknown: tokens)."
+            "--equal-cost",
+            help="Add them with as many dollars as ultra (tokens if prices are unknown).",
         ),
     ] = False
 
     @property
     def equal(self) -> tuple[EqualResource, ...]:
-        """The resources of which the added systems get as much as ultra."""
+        """The resources in which the added systems are matched to ultra."""
         wanted: dict[EqualResource, bool] = {"calls": self.equal_calls, "cost": self.equal_cost}
         return tuple(what for what in wanted if wanted[what])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalPool:
-    """The pool that is measured, and its changes."""
+    """Options for the pool and its changes."""
 
     panel: ClassVar = POOL_PANEL
 
     pool: Annotated[
         str | None,
         typer.Option(
-            help="rehearsal, discover (keys and local servers), or a file; of a record, the "
+            help="rehearsal, discover (keys and local servers), or a file; for a record, the "
             "models to keep, comma-separated."
         ),
     ] = None
     conductor: Annotated[
-        str | None, typer.Option(help="Who conducts `ultra`, as for batuta ask.")
+        str | None, typer.Option(help="The conductor of `ultra`, as for batuta ask.")
     ] = None
     pools: Annotated[
         int | None,
@@ -142,26 +143,28 @@ class EvalPool:
     ] = None
     leaves: Annotated[
         str | None,
-        typer.Option(help="Of a record: workers that leave after the rest was learned from."),
+        typer.Option(
+            help="For a record: workers that leave after learning and before the measurement."
+        ),
     ] = None
     joins: Annotated[
         str | None,
         typer.Option(
-            help="Of a record: workers known on few questions: NAME[:COUNT], 40 unless said."
+            help="For a record: workers known from few questions: NAME[:COUNT], default 40."
         ),
     ] = None
     simulate: Annotated[
         bool,
         typer.Option(
             "--simulate",
-            help="Of a record: where none fits, another recorded answer stands in, marked.",
+            help="For a record: if no answer fits, use another recorded one, marked.",
         ),
     ] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalLimits:
-    """The dollars that may be spent."""
+    """Options for the budget."""
 
     panel: ClassVar = LIMITS_PANEL
 
@@ -170,27 +173,27 @@ class EvalLimits:
         typer.Option(
             min=0,
             max=MOST_USD,
-            help="Dollars at most, over all commands with --budget and this --out.",
+            help="The most dollars, over all commands with --budget and this --out.",
         ),
     ] = None
     check: Annotated[
         bool,
         typer.Option(
-            "--check", help="Say about how many calls it makes and what they cost; ask nobody."
+            "--check", help="Estimate the number of calls and their cost; call no worker."
         ),
     ] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalExecution:
-    """Options of where the runs are executed, and how many at the same time."""
+    """Options for where runs are executed, and how many at once."""
 
     panel: ClassVar = EXECUTION_PANEL
 
     concurrency: ConcurrentRuns = 64
     jobs: Annotated[
         int | None,
-        typer.Option(min=1, help="Recorded sets at the same time; default one per core."),
+        typer.Option(min=1, help="Recorded sets measured at once; default: one per core."),
     ] = None
     executor: ExecutorName = "local"
     workers: RayProcesses = None
@@ -205,7 +208,7 @@ class EvalExecution:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalOutput:
-    """The files and texts that come of it."""
+    """Options for the results."""
 
     panel: ClassVar = OUTPUT_PANEL
 
@@ -213,7 +216,7 @@ class EvalOutput:
         Path,
         typer.Option(
             file_okay=False,
-            help="Folder of the results; what is there is not run again.",
+            help="Folder of the results; finished runs in it are not repeated.",
             default_factory=_new_folder,
             show_default=False,
         ),
@@ -225,7 +228,7 @@ class EvalOutput:
     calibrate: Annotated[
         Path | None,
         typer.Option(
-            help="File for how sure answers are, fitted to the graded runs: \\[confidence]."
+            help="File for a confidence model, fitted to the graded runs: \\[confidence]."
         ),
     ] = None
     plots: Annotated[bool, typer.Option("--plots", help="Draw figures (matplotlib).")] = False
@@ -251,7 +254,7 @@ class EvalCommandOptions:
 
     @property
     def system_names(self) -> tuple[str, ...]:
-        """The names of the systems; of a record all of them unless some are named."""
+        """The names of the systems; for a record, all by default."""
         recorded = self.questions.tasks.startswith(RECORDED_PREFIX)
         named = self.systems.systems
         if named is None:

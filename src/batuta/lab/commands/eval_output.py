@@ -1,4 +1,4 @@
-"""What `batuta eval` says and writes when it has measured, and how its helpers end."""
+"""The output of `batuta eval`: tables, progress and messages; and the exit of its helpers."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
     from batuta.lab.evals import StartProgress
 
 RECORDED_PREFIX = "recorded:"
-"""Before the name of a recorded set."""
+"""Prefix of the name of a recorded set."""
 
 
-def set_folder(tasks: str) -> str:
-    """Return the folder of a recorded set among those of others."""
+def recorded_set_folder(tasks: str) -> str:
+    """Return the name of a recorded set's own folder in --out."""
     return tasks.removeprefix(RECORDED_PREFIX).replace("/", "-")
 
 
 def write_set_index(found: Sequence[dict[str, Any]], out: Path, report: Path | None) -> None:
-    """Write the table of all sets beside their folders.
+    """Write the table of all sets into the folder that contains theirs.
 
     Raises:
-        ConfigError: a report is wanted and jinja2 is not installed.
+        ConfigError: a report is requested and jinja2 is not installed.
     """
     from batuta.lab.evals.report_files import publish_report_index, write_report_index  # noqa: PLC0415 - loads numpy
 
-    reports = {set_folder(one["tasks"]): one for one in found}
+    reports = {recorded_set_folder(one["tasks"]): one for one in found}
     write_report_index(out, reports)
     if report is not None:
         publish_report_index(report, reports)
@@ -59,7 +59,7 @@ def print_table(report: dict[str, Any]) -> None:
 
 @contextmanager
 def open_progress() -> Generator[StartProgress]:
-    """Show how far each system is: bars, or lines in a log."""
+    """Show each system's progress: bars, or lines in a log."""
     with open_progress_bars() as bars:
 
         def start(name: str, total: int) -> Callable[[], None]:
@@ -80,7 +80,7 @@ def print_message(sentence: str) -> None:
 
 
 def exit_with_parent() -> None:
-    """End this process as soon as the one that began it is gone, even killed: nobody reads on."""
+    """Exit as soon as the parent process is gone, even if it was killed."""
     parent = multiprocessing.parent_process()
 
     def wait() -> None:

@@ -1,4 +1,4 @@
-"""What `batuta eval` was asked for, and who is measured on what."""
+"""Opens what `batuta eval` measures: the pool and the questions, from the command's options."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     from batuta.lab.evals.subject import CallLimit
 
 INSPECT_PREFIX = "inspect:"
-"""Before the name of a task of inspect_ai."""
+"""Prefix of the name of an inspect_ai task."""
 DEFAULT_LIMIT = 100
-"""Questions where none are named; of a record, all."""
+"""Default number of questions, except for a record."""
 PAID_FILE = "paid.db"
-"""The file of the calls paid from the budget."""
+"""The file that records the calls paid from the budget."""
 SIMULATED_CALIBRATION = 1000
 """Questions on which simulated workers, which cost nothing, are compared with each other."""
 
 
 def run_inspect(wanted: EvalCommandOptions) -> EvalCommandOptions:
-    """Run a task of inspect_ai on every system, and return options that compare its record.
+    """Run an inspect_ai task on every system; return options that evaluate the record of that.
 
     Raises:
         ConfigError: inspect_ai is missing, or the task or a system cannot be run.
@@ -78,7 +78,7 @@ def run_inspect(wanted: EvalCommandOptions) -> EvalCommandOptions:
 
 
 async def _note_inspected(setup: SubjectSetup, folder: Path) -> tuple[str, str]:
-    """Return a text of the workers that were replaced, for the keys of logs, and a sentence."""
+    """Return the replaced workers as text, for the keys of logs, and a note for the user."""
     async with AsyncExitStack() as stack:
         subject, notes = setup.note_pool(await setup.open_subject(stack), folder)
     return repr(sorted(subject.replaced.items())) if subject.replaced else "", notes
@@ -87,7 +87,11 @@ async def _note_inspected(setup: SubjectSetup, folder: Path) -> tuple[str, str]:
 async def open_eval_subject(
     wanted: EvalCommandOptions, stack: AsyncExitStack
 ) -> tuple[tuple[EvalPart, ...], TrialRunner | None]:
-    """Return who is asked what, and where that is run (None: here); refuses what is not there."""
+    """Return the parts to measure, and the runner of their trials (None: this process).
+
+    Raises:
+        ConfigError: an option does not apply, or something that it names does not exist.
+    """
     from batuta.clients.cache import warn_if_emptied  # noqa: PLC0415 - few need it
     from batuta.lab.evals import EvalPart, open_tasks  # noqa: PLC0415 - loads numpy
     from batuta.lab.evals.setup import SubjectSetup  # noqa: PLC0415 - same
@@ -130,18 +134,18 @@ async def open_eval_subject(
 async def _open_subject(
     wanted: EvalCommandOptions, setup: SubjectSetup, stack: AsyncExitStack
 ) -> Subject:
-    """Open the pool within its budget, and print what is to be said of it."""
+    """Open the pool within its budget, and print notes on it."""
     from batuta.lab.evals.eval_session import check_systems  # noqa: PLC0415 - loads numpy
     from batuta.lab.evals.systems import is_method  # noqa: PLC0415 - same
 
     try:
         subject = await setup.open_subject(stack)
     except ConfigError as error:
-        odd = next((name for name in wanted.system_names if not is_method(name)), None)
-        if odd is None:
+        unknown = next((name for name in wanted.system_names if not is_method(name)), None)
+        if unknown is None:
             raise
         raise ConfigError(
-            f"{odd!r} is no method, and whether it is a worker cannot be told: {error}"
+            f"{unknown!r} is not a method, and whether it is a worker is unknown: {error}"
         ) from None
     check_systems(wanted.system_names, subject)
     _check_pool_size(wanted, subject)
@@ -160,7 +164,7 @@ async def _open_subject(
 
 
 def _refuse_budget(wanted: EvalCommandOptions, reason: str) -> None:
-    """Raise ConfigError if a budget or a check is asked for."""
+    """Raise ConfigError if --budget or --check was given."""
     limits, tasks = wanted.limits, wanted.questions.tasks
     for name, asked in (("--budget", limits.budget is not None), ("--check", limits.check)):
         if asked:
@@ -168,12 +172,14 @@ def _refuse_budget(wanted: EvalCommandOptions, reason: str) -> None:
 
 
 def _open_budget(wanted: EvalCommandOptions, subject: Subject, stack: AsyncExitStack) -> CallLimit:
-    """Open the budget, less what earlier commands with the folder have paid of one."""
+    """Open the budget, less what earlier commands with this --out have spent."""
     from batuta.clients.cache import warn_if_emptied  # noqa: PLC0415 - few need it
     from batuta.lab.tune.spending import Allowance, BudgetedClient, PaidCalls, TuneBudget  # noqa: PLC0415 - only when wanted
 
     if wanted.execution.executor != LOCAL:
-        raise ConfigError("--budget is kept by one process: leave out --executor, or --budget")
+        raise ConfigError(
+            "--budget works within one process only: leave out --executor, or --budget"
+        )
     warn_if_emptied(wanted.output.out / PAID_FILE)
     paid = stack.enter_context(PaidCalls(wanted.output.out / PAID_FILE))
     usd = Decimal(str(wanted.limits.budget))
@@ -198,7 +204,7 @@ def _open_budget(wanted: EvalCommandOptions, subject: Subject, stack: AsyncExitS
 async def _open_trial_runner(
     wanted: EvalCommandOptions, setup: SubjectSetup, tasks: TaskSet, stack: AsyncExitStack
 ) -> TrialRunner | None:
-    """Return where runs are executed; None: in this process."""
+    """Return the runner of trials on other processes or machines; None: this process."""
     from batuta.clients.cache_shared import is_shared  # noqa: PLC0415 - same
     from batuta.lab.evals.setup import RemoteTrials  # noqa: PLC0415 - loads numpy
     from batuta.lab.executor import LocalExecutor, open_executor  # noqa: PLC0415 - only when needed
@@ -209,7 +215,7 @@ async def _open_trial_runner(
         return None
     if executor.machines > 1 and setup.journal is not None and not is_shared(setup.journal):
         raise ConfigError(
-            "on several machines finished calls are kept in a database that all of them reach: "
+            "with several machines, finished calls must be kept in a database that all can reach: "
             "--journal postgresql://user@host/database"
         )
     return RemoteTrials(executor, setup, None if tasks.uses_task_graders else tasks.grade)
@@ -220,11 +226,15 @@ def _open_record(options: EvalCommandOptions) -> tuple[EvalPart, ...]:
     from batuta.lab.evals.recorded_sets import PoolChange  # noqa: PLC0415 - same
 
     if options.questions.split is RecordSplit.ALL and (options.pool.leaves or options.pool.joins):
-        raise ConfigError("with --split all nothing is learned before the pool changes")
+        raise ConfigError(
+            "--leaves and --joins have no effect with --split all, which learns nothing"
+        )
     if options.execution.executor != "local":
-        raise ConfigError("recorded answers are replayed on this machine; see --jobs")
+        raise ConfigError(
+            "recorded answers are replayed on this machine: leave out --executor, or use --jobs"
+        )
     if options.questions.from_file:
-        raise ConfigError("recorded answers have their own files: --from-file is for benchmarks")
+        raise ConfigError("--from-file is for benchmarks; recorded answers have their own files")
     models = [name.strip() for name in (options.pool.pool or "").split(",") if name.strip()]
     parts = open_recorded_parts(
         options.questions.tasks.removeprefix(RECORDED_PREFIX),
@@ -241,15 +251,17 @@ def _open_record(options: EvalCommandOptions) -> tuple[EvalPart, ...]:
 
 
 def _record_conductor(folder: str | None) -> Conductor | None:
-    """Return the conductor of a record: one that was trained into a folder, or none."""
+    """Return the trained conductor in a folder, or None without a folder."""
     if folder is None:
         return None
     if not is_policy(Path(folder)):
-        raise ConfigError(f"a record can be conducted by the folder of a policy, not by {folder!r}")
+        raise ConfigError(
+            f"for a record, --conductor must be the folder of a policy, not {folder!r}"
+        )
     return load_trained_conductor(Path(folder))
 
 
 def _check_pool_size(options: EvalCommandOptions, subject: Subject) -> None:
     wanted = options.pool.pools
     if wanted is not None and wanted > len(subject.pool):
-        raise ConfigError(f"--pools {wanted} asks for more workers than {len(subject.pool)}")
+        raise ConfigError(f"--pools {wanted} is more than the pool's {len(subject.pool)} workers")

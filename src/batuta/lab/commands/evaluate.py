@@ -1,4 +1,4 @@
-"""`batuta eval`: systems measured on tasks, with their cost and their uncertainty."""
+"""`batuta eval`: measure systems on tasks, with their cost and uncertainty."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from batuta.lab.commands.eval_output import (
     open_progress,
     print_message,
     print_table,
-    set_folder,
+    recorded_set_folder,
     write_set_index,
 )
 from batuta.lab.commands.eval_subject import INSPECT_PREFIX, open_eval_subject, run_inspect
@@ -49,16 +49,16 @@ EXIT_UNSCORED = 1
 EXIT_BUDGET = 4
 EXIT_INTERRUPTED = 130
 OUTCOMES_FILE = "outcomes.jsonl"
-"""The file of what each worker earned alone, where every one was asked: a history to learn from."""
+"""The scores of each worker alone, if every worker was asked: a history to learn from."""
 ALL_SETS = "all"
-"""Stands for every recorded set whose files are here."""
+"""Means every recorded set whose files are available."""
 
 
-async def foretell_calls(options: EvalCommandOptions) -> None:
-    """Print what would be asked; nobody is called and nothing is written.
+async def estimate_calls(options: EvalCommandOptions) -> None:
+    """Print the estimated calls and cost; no worker is called and nothing is written.
 
     Raises:
-        ConfigError: nothing is paid for these questions, or there is no such system.
+        ConfigError: these questions cost nothing, or a system is unknown.
     """
     from batuta.lab.evals import EvalOptions, ResultLog, forecast_parts  # noqa: PLC0415 - loads numpy
     from batuta.lab.evals.result_log import RESULTS_FILE  # noqa: PLC0415 - same
@@ -89,11 +89,11 @@ async def foretell_calls(options: EvalCommandOptions) -> None:
     for name, calls in found.systems.items():
         write_output(f"{name:24} {calls}\n")
     over = compare_budget(found, options.limits.budget)
-    write_output(f"{found}{over}; nobody was called\n")
+    write_output(f"{found}{over}; no worker was called\n")
 
 
 def compare_budget(expected: EvalForecast, budget: float | None) -> str:
-    """Return a clause that warns of a budget that may not suffice, or an empty text."""
+    """Return a clause that warns if the budget may not suffice; else an empty string."""
     if budget is None or expected.total.usd <= Decimal(str(budget)):
         return ""
     return f", more than the budget of ${budget:g}"
@@ -103,13 +103,13 @@ def compare_budget(expected: EvalForecast, budget: float | None) -> str:
 def eval_command(options: EvalCommandOptions) -> None:
     """Measure systems on tasks: accuracy, tokens, dollars and calls, with 95% intervals.
 
-    Exit codes: 0 measured; 1 nothing could be scored; 2 wrong use; 4 the budget was spent before
-    everything was asked; 130 interrupted. The results so far are kept.
+    Exit codes: 0 measured; 1 nothing could be scored; 2 usage error; 4 the budget was spent
+    before all questions were asked; 130 interrupted. The results so far are kept.
     """
     if options.questions.tasks.startswith(INSPECT_PREFIX):
         options = run_inspect(options)
     if options.limits.check:
-        anyio.run(foretell_calls, options)
+        anyio.run(estimate_calls, options)
         return
     found: list[dict[str, Any]] = []
     try:
@@ -126,7 +126,7 @@ def eval_command(options: EvalCommandOptions) -> None:
 def _measure_sets(
     wanted: tuple[EvalCommandOptions, ...], jobs: int | None
 ) -> Iterator[dict[str, Any]]:
-    """Yield the report of each, in order; several are measured at the same time."""
+    """Yield the report of each set, in order; several sets are measured in parallel."""
     if len(wanted) == 1:
         yield anyio.run(_evaluate_set, wanted[0])
         return
@@ -142,7 +142,7 @@ def _measure_sets(
 
 
 def _measure_one_set(options: EvalCommandOptions) -> dict[str, Any] | str:
-    """Return the report, or why this set cannot be measured so."""
+    """Return the report, or why this set cannot be measured."""
     try:
         return anyio.run(_evaluate_set, options)
     except SourceError as error:
@@ -150,7 +150,7 @@ def _measure_one_set(options: EvalCommandOptions) -> dict[str, Any] | str:
 
 
 def _print_outcome(found: list[dict[str, Any]], options: EvalCommandOptions) -> None:
-    """Say where everything is; several sets get a table of their own."""
+    """Print where the results are; write an index if there are several sets."""
     every = options.questions.tasks == RECORDED_PREFIX + ALL_SETS
     if every:
         write_set_index(found, options.output.out, options.output.report)
@@ -164,7 +164,7 @@ def _print_outcome(found: list[dict[str, Any]], options: EvalCommandOptions) -> 
     if options.output.report is not None:
         _print_pages(options.output.report)
     if missing := sum(one["unasked"] for one in found):
-        more = f"give more with --budget and --out {options.output.out}, and only they are asked"
+        more = f"raise --budget with --out {options.output.out}, and only these are run"
         print_message(f"the budget was spent: {missing} runs are missing; {more}")
         raise typer.Exit(EXIT_BUDGET)
     if not has_scores(found):
@@ -179,31 +179,35 @@ def _print_pages(report: Path) -> None:
 
 
 def _fit_confidence(folder: Path, out: Path) -> None:
-    """Fit how sure answers are to the graded runs in the folder."""
+    """Fit a confidence model to the graded runs in the folder."""
     from batuta.lab.evals.confidence import calibrate_confidence  # noqa: PLC0415 - loads numpy
 
     if not (folder / RUNS_FILE).is_file():
-        raise ConfigError("--calibrate needs stored runs; private and recorded sets keep none")
+        raise ConfigError(
+            "--calibrate needs stored runs, which private and recorded sets do not have"
+        )
     for line in anyio.run(calibrate_confidence, folder / RUNS_FILE, out).describe():
         print_message(line)
     print_message(f'use it: [confidence] file = "{out.name}"')
 
 
 def _expand_sets(options: EvalCommandOptions) -> tuple[EvalCommandOptions, ...]:
-    """Return the same for each task set that is meant."""
+    """Return the options of each task set; more than one only for `recorded:all`."""
     if options.questions.tasks != RECORDED_PREFIX + ALL_SETS:
         return (options,)
     from batuta.lab.evals.recorded_sets import available_sets  # noqa: PLC0415 - loads numpy
 
     found = available_sets()
     if not found:
-        raise ConfigError("no recorded set is here: set BATUTA_DATA to a folder with them")
+        raise ConfigError(
+            "no recorded set was found: set BATUTA_DATA to a folder with recorded sets"
+        )
     return tuple(_choose_set(options, name) for name in found)
 
 
 def _choose_set(options: EvalCommandOptions, name: str) -> EvalCommandOptions:
-    """Return the options of one recorded set, which has folders of its own."""
-    output, folder = options.output, set_folder(name)
+    """Return the options of one recorded set, with its own folders."""
+    output, folder = options.output, recorded_set_folder(name)
     report = None if output.report is None else output.report / folder
     return replace(
         options,
@@ -213,7 +217,7 @@ def _choose_set(options: EvalCommandOptions, name: str) -> EvalCommandOptions:
 
 
 async def _evaluate_set(options: EvalCommandOptions) -> dict[str, Any]:
-    """Return the report, which is also written to the folders."""
+    """Measure one task set, write its files, and return the report."""
     from batuta.embedded.blas import limit_blas_to_one_thread  # noqa: PLC0415 - loads numpy
     from batuta.lab.evals import EvalOptions, ResultLog, evaluate_parts, forecast_parts  # noqa: PLC0415 - same
     from batuta.lab.evals.question_page import write_question_page  # noqa: PLC0415 - same
@@ -256,7 +260,7 @@ async def _evaluate_set(options: EvalCommandOptions) -> dict[str, Any]:
             bar=bar,
             equal=options.systems.equal,
         )
-        _tell_others(options.output.out, ledger.count_others(evaluation.results))
+        _report_other_runs(options.output.out, ledger.count_others(evaluation.results))
     found = build_report(evaluation, shlex.join(["batuta", *sys.argv[1:]]))
     write_report(options.output.out, found)
     if evaluation.outcomes is not None:
@@ -269,19 +273,19 @@ async def _evaluate_set(options: EvalCommandOptions) -> dict[str, Any]:
     return found
 
 
-def _tell_others(folder: Path, others: int) -> None:
-    """Say how many results the folder has that this evaluation does not ask for."""
+def _report_other_runs(folder: Path, others: int) -> None:
+    """Print how many results in the folder belong to other evaluations."""
     if others:
         print_message(
             f"{folder} also has {others:,} runs of these systems with other questions, seeds, "
-            "workers or settings, which count in no figure here"
+            "workers or settings, which are not counted here"
         )
 
 
 async def _open_archive(
     parts: Sequence[EvalPart], folder: Path, stack: AsyncExitStack
 ) -> RunArchive | None:
-    """Open the archive of runs; None: they repeat a record and are not kept."""
+    """Open the archive of runs; None for replays of a record, which are not kept."""
     from batuta.lab.evals.run_archive import RunArchive  # noqa: PLC0415 - loads the store
 
     if parts[0].subject.replay_pool is not None:
@@ -290,7 +294,7 @@ async def _open_archive(
 
 
 def _load_drawing() -> Callable[[Evaluation, Path], tuple[Path, ...]]:
-    """Return what draws the figures; asked for before anything is run.
+    """Return the function that draws the figures, so that a missing library is found early.
 
     Raises:
         ConfigError: matplotlib is not installed.

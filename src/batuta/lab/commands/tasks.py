@@ -1,4 +1,4 @@
-"""`batuta tasks`: which questions there are, what they look like, and how to get them."""
+"""`batuta tasks`: list, show, fetch, import and export questions."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ EXPORT_FORMATS = ("routerarena",)
 
 def export_choices(
     kind: Annotated[str, typer.Argument(metavar="FORMAT", help="routerarena.")],
-    data: Annotated[Path, typer.Argument(help="Its data file, with the prompts.")],
-    out: Annotated[Path, typer.Option(help="The file that is written.")] = Path("predictions.json"),
+    data: Annotated[Path, typer.Argument(help="The benchmark's data file, with the prompts.")],
+    out: Annotated[Path, typer.Option(help="The file to write.")] = Path("predictions.json"),
     conductor: Annotated[
         Path | None,
         typer.Option(file_okay=False, help="Folder of a selector (batuta train selector)."),
     ] = None,
     history: Annotated[
-        Path | None, typer.Option(help="Outcomes that --system is fitted on instead.")
+        Path | None, typer.Option(help="Outcomes to fit --system on, in place of --conductor.")
     ] = None,
     system: Annotated[str, typer.Option(help="With --history: mini, knn, avengers-pro …")] = "mini",
     *,
     names: Annotated[
         Path | None,
-        typer.Option(help="JSON: from the workers' ids to the benchmark's model names."),
+        typer.Option(help="JSON object that maps workers' ids to the benchmark's model names."),
     ] = None,
     rephrased: Annotated[
         Path | None, typer.Option(help="A data file with the same questions rephrased.")
@@ -51,7 +51,7 @@ def export_choices(
 ) -> None:
     """Write which worker a selector or router chooses for each prompt; no model is called.
 
-    With --rephrased, say for what share of the rephrased questions the choice stays.
+    With --rephrased, print the share of rephrased questions with the same choice.
     """
     from batuta.lab.evals import router_arena as arena  # noqa: PLC0415 - loads numpy
 
@@ -66,12 +66,12 @@ def export_choices(
     write_output(f"{out}: {len(predictions):,} predictions, {chosen} models\n")
     if again is not None:
         share = arena.choice_robustness(predictions, again)
-        coverage = "none is of the data file" if share is None else f"{100 * share:.1f} % stay"
+        coverage = "none is in the data file" if share is None else f"{100 * share:.1f} % stay"
         write_output(f"choices for rephrased questions: {coverage}\n")
 
 
 def _open_chooser(conductor: Path | None, history: Path | None, system: str) -> ChoosesWorkers:
-    """Return who chooses."""
+    """Return the selector or router that chooses workers."""
     from batuta.conductors.selector import Selector, open_selector  # noqa: PLC0415 - same
     from batuta.lab.baselines import ConductorSolver  # noqa: PLC0415 - loads numpy
     from batuta.lab.baselines.routing.router import Router  # noqa: PLC0415 - same
@@ -80,18 +80,18 @@ def _open_chooser(conductor: Path | None, history: Path | None, system: str) -> 
 
     if (conductor is None) == (history is None):
         raise ConfigError(
-            "say which system chooses: --conductor FOLDER, or --history FILE and --system"
+            "name the system that chooses: --conductor FOLDER, or --history FILE and --system"
         )
     if conductor is not None:
         return open_selector(conductor)
     if system not in LEARNED_METHODS:
         raise ConfigError(f"{system} does not learn; {suggest_names(system, LEARNED_METHODS)}")
-    assert history is not None  # noqa: S101 - told above
+    assert history is not None  # noqa: S101 - checked above
     solver = LEARNED_METHODS[system](read_history(history))
     found = solver.conductor if isinstance(solver, ConductorSolver) else None
     if isinstance(found, Selector | Router):
         return found
-    raise ConfigError(f"{system} does not choose by the question's text: take mini or knn")
+    raise ConfigError(f"{system} does not choose by the question's text: use mini or knn")
 
 
 def _read_names(path: Path | None) -> dict[str, str]:
@@ -103,7 +103,7 @@ def _read_names(path: Path | None) -> dict[str, str]:
         raise SourceError(f"{path} cannot be read as JSON: {error}") from None
     if not isinstance(found, dict):
         raise SourceError(f"{path} is not a JSON object of ids and names")
-    return {str(one): str(other) for one, other in cast("dict[Any, Any]", found).items()}
+    return {str(key): str(value) for key, value in cast("dict[Any, Any]", found).items()}
 
 
 def import_results(
@@ -112,10 +112,12 @@ def import_results(
         typer.Argument(metavar="FORMAT", help="routerbench, llmrouterbench, inspect or lm-eval."),
     ],
     files: Annotated[list[Path], typer.Argument(help="Files, or folders that are searched.")],
-    out: Annotated[Path, typer.Option(help="The file that is written.")] = Path("outcomes.jsonl"),
-    worker: Annotated[str, typer.Option(help="Who answered, where the files do not say so.")] = "",
+    out: Annotated[Path, typer.Option(help="The file to write.")] = Path("outcomes.jsonl"),
+    worker: Annotated[
+        str, typer.Option(help="The worker that answered, if the files do not name it.")
+    ] = "",
 ) -> None:
-    """Turn recorded answers into a file for --tasks recorded:FILE and --history FILE."""
+    """Convert recorded answers to a file for --tasks recorded:FILE and --history FILE."""
     from batuta.lab.tasks.recorded.importers import FORMATS, describe_left_out, import_outcomes  # noqa: PLC0415 - loads numpy
     from batuta.lab.tasks.recorded.outcome_lines import read_outcome_lines, write_outcome_rows  # noqa: PLC0415 - same
 
@@ -127,8 +129,8 @@ def import_results(
     write_output(f"{out}: {len(rows):,} questions, {len(workers)} workers\n")
     if collected.differing:
         write_error(
-            f"{collected.differing:,} runs had another text under the id of an earlier question; "
-            "the first text is kept\n"
+            f"{collected.differing:,} runs had another text for the id of an earlier question; "
+            "the first text was kept\n"
         )
     if collected.left_out:
         write_error(f"{describe_left_out(collected)}\n")
@@ -136,7 +138,7 @@ def import_results(
 
 
 RECORDED_PREFIX = "recorded:"
-"""Before the name of a recorded set."""
+"""Prefix of the name of a recorded set."""
 
 HIDDEN_TEXT = "[its text is not shown]"
 
@@ -158,12 +160,12 @@ Name = Annotated[
 Files = Annotated[
     list[Path] | None, typer.Option("--from-file", help="Your own copy of the source's file.")
 ]
-Seed = Annotated[int, typer.Option(help="Of the order of options and of generated questions.")]
+Seed = Annotated[int, typer.Option(help="Seed of the order of options and of generated questions.")]
 
 
 @app.command("list", epilog=format_example("batuta tasks list"))
 def list_sources(json: Json = False) -> None:
-    """List every source: its splits, its licence, and what is downloaded."""
+    """List every source with its splits, its licence and the downloaded splits."""
     folder = benchmark_folder()
     rows = [_source_json(source, folder) for source in datasets.DATASETS.values()]
     rows += [*_rehearsal_json(), *_generated_json(), *_recorded_json(folder)]
@@ -191,7 +193,7 @@ def show_tasks(
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
-    """Show tasks of a source as a model sees them, with their answers."""
+    """Show tasks of a source as a model receives them, with their answers."""
     if name.startswith(RECORDED_PREFIX):
         _show_recorded(name.removeprefix(RECORDED_PREFIX), json=json)
     elif name == reasoning_gym.NAME:
@@ -218,7 +220,7 @@ def _load_tasks(name: str, files: Sequence[Path], *, seed: int, limit: int) -> t
 def fetch_files(
     name: Annotated[str, typer.Argument(help="SOURCE or SOURCE:SPLIT.")],
     revision: Annotated[
-        str | None, typer.Option(help="Another commit of the hub than the pinned one.")
+        str | None, typer.Option(help="Another commit on the hub than the pinned one.")
     ] = None,
     json: Json = False,
 ) -> None:

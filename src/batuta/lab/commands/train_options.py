@@ -1,4 +1,4 @@
-"""The options of `batuta train`, and one group for each panel of the help of its last stage."""
+"""The options of `batuta train`; those of `train conductor` are grouped by help panel."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import typer
 
 from batuta.cli.options import EXECUTION_PANEL, OUTPUT_PANEL, RUNS_PANEL, SimulatedQuestions
 from batuta.errors import ConfigError
-from batuta.lab.commands.train_by_itself import CHOOSING_PANEL
+from batuta.lab.commands.automatic_training import CHOOSING_PANEL
 from batuta.lab.commands.train_settings import with_executor
 
 MOST_CALLS = 200
-"""The most calls of a check; more would amount to a part of the training."""
+"""The most calls of a check; more would amount to part of a training."""
 
 Config = Annotated[Path, typer.Option("--config", help="The training's TOML file.")]
 Seed = Annotated[int | None, typer.Option(min=0, help="Overrides the file's seed.")]
@@ -27,7 +27,7 @@ Set = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Overrides one setting: optimiser.steps=50."),
 ]
 ResumeStage = Annotated[
-    bool, typer.Option("--resume", help="Go on from where the same stage was killed.")
+    bool, typer.Option("--resume", help="Resume where the same stage was interrupted.")
 ]
 RunsOn = Annotated[
     str | None,
@@ -39,7 +39,7 @@ RunsOn = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainStart:
-    """Options of how the training begins."""
+    """Options for the start of the training."""
 
     panel: ClassVar = EXECUTION_PANEL
 
@@ -54,21 +54,23 @@ class TrainStart:
     ] = None
     check: Annotated[
         bool,
-        typer.Option("--check", help="Estimate cost and time, say what is missing; spend nothing."),
+        typer.Option(
+            "--check", help="Estimate cost and time, list what is missing; spend nothing."
+        ),
     ] = False
     calls: Annotated[
         int,
         typer.Option(
             min=0,
             max=MOST_CALLS,
-            help="With --check: make so many real calls and foretell the bill from them.",
+            help="With --check: make this many real calls and estimate the cost from them.",
         ),
     ] = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainOutput:
-    """Options of where the policy and the forecast are written."""
+    """Options for the output of the policy and of the estimate."""
 
     panel: ClassVar = OUTPUT_PANEL
 
@@ -84,7 +86,7 @@ class TrainOutput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedRuns:
-    """Options of learning from stored runs, or from a tuning."""
+    """Options for learning from stored runs or from a tuning run."""
 
     panel: ClassVar = RUNS_PANEL
 
@@ -93,7 +95,9 @@ class ServedRuns:
     ] = False
     store: Annotated[
         str | None,
-        typer.Option(help="The store to read, a database file or URL; default this machine's."),
+        typer.Option(
+            help="The store to read, a database file or URL; default: the configured one."
+        ),
     ] = None
     runs_share: Annotated[
         float, typer.Option(min=0.01, max=1, help="Share of the questions that come from runs.")
@@ -110,7 +114,7 @@ class ServedRuns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AutomaticOptions:
-    """Options in place of a file of settings."""
+    """Options that replace a settings file."""
 
     panel: ClassVar = CHOOSING_PANEL
 
@@ -119,7 +123,7 @@ class AutomaticOptions:
         str | None, typer.Option(help="Without --config: a JSONL file of questions.")
     ] = None
     minutes: Annotated[
-        float | None, typer.Option(min=0.2, help="Without --config: minutes at most.")
+        float | None, typer.Option(min=0.2, help="Without --config: the most minutes to take.")
     ] = None
 
 
@@ -141,15 +145,15 @@ class ConductorTrainingOptions:
     automatic: AutomaticOptions
 
     def all_changes(self) -> list[str]:
-        """Return the settings that are not the file's, `KEY=VALUE`."""
+        """Return the `KEY=VALUE` settings that override the file's."""
         named = [] if self.output.push is None else [f"hub.repo={self.output.push}"]
         return [*with_executor(self.changes, self.executor), *named]
 
     def refuse_with_file(self) -> None:
-        """Refuse options that need a file of settings.
+        """Refuse options that need a settings file.
 
         Raises:
-            ConfigError: one was given.
+            ConfigError: such an option was given.
         """
         start, runs, output = self.start, self.runs, self.output
         given = {
@@ -170,15 +174,15 @@ class ConductorTrainingOptions:
         )
 
     def refuse_beside_file(self) -> None:
-        """Refuse options that a file of settings has no use for, and such as need another one.
+        """Refuse options that exclude a settings file, and options that lack another option.
 
         Raises:
-            ConfigError: one was given.
+            ConfigError: such an option was given.
         """
         start, chosen = self.start, self.automatic
         _refuse_mistakes(
             {
-                "--pool, --tasks and --minutes are for a training without --config: give one or "
+                "--pool, --tasks and --minutes cannot be used with --config: give one or "
                 "the other": chosen.pool or chosen.tasks or chosen.minutes,
                 "--calls needs --check": start.calls and not start.check,
                 "--checkpoint needs --resume": start.checkpoint and not start.resume,

@@ -1,4 +1,4 @@
-"""The settings of `batuta train`: a file, and what the command line changes in it."""
+"""The settings of `batuta train`: a file, with overrides from the command line."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ REQUIRED_PACKAGES = ("torch", "trl", "peft", "accelerate", "datasets")
 def load_settings(
     config: Path, changes: Sequence[str] | None, seed: int | None, out: Path | None
 ) -> TrainSettings:
-    """Return the file's settings, with what the command line overrides.
+    """Return the file's settings with the command line's overrides.
 
     Raises:
         ConfigError: the file cannot be used, or the `[train]` extra is missing.
@@ -55,13 +55,13 @@ def check_questions(pool: str, names: Iterable[str], *, allowed: bool) -> None:
 
 
 def with_executor(changes: list[str] | None, executor: str | None) -> list[str]:
-    """Return the changes, with the executor that was asked for."""
+    """Return the changes, with one for the executor if it was given."""
     named = [] if executor is None else [f"pool.executor={json.dumps(executor)}"]
     return [*(changes or ()), *named]
 
 
 def require_packages() -> None:
-    """Make sure that the `[train]` extra is there, keep its libraries quiet, say that they load.
+    """Check that the `[train]` extra is installed, silence its libraries, report the loading.
 
     Raises:
         ConfigError: a package is missing.
@@ -71,18 +71,18 @@ def require_packages() -> None:
         if find_spec(name) is None:
             raise ConfigError(f"training needs {name}; install it: {install_hint('train')}")
     if sys.stderr.isatty():
-        write_error("batuta: loading the libraries of training\n")
+        write_error("batuta: loading the training libraries\n")
 
 
 @contextmanager
 def budget_exit() -> Generator[None]:
-    """Say in one sentence that the budget is spent or the training stopped: exit with 4 or 130.
+    """Exit with 4 if the budget is spent, or 130 if the training was stopped, with a message.
 
-    Of several processes the first one does: a launcher ends all where one of them fails, and the
-    first one may still be writing the checkpoint.
+    Of several processes only that of rank 0 exits with an error: a launcher kills all processes if
+    one fails, and rank 0 may still be writing the checkpoint.
 
     Raises:
-        typer.Exit: it is.
+        typer.Exit: the budget is spent, or the training was stopped.
     """
     from batuta.lab.train.budget import BudgetSpentError  # noqa: PLC0415 - after the check
     from batuta.lab.train.stopping import TrainingStoppedError  # noqa: PLC0415 - loads torch
@@ -98,11 +98,11 @@ def budget_exit() -> Generator[None]:
 
 
 def add_run_tasks(settings: TrainSettings, store: str | None, share: float) -> TrainSettings:
-    """Return the settings, part of whose questions come from served runs; says how many there are.
+    """Return the settings with part of the questions from served runs; print their number.
 
     Raises:
         ConfigError: nothing can be learned from the runs.
-        StoreError: they cannot be read.
+        StoreError: the runs cannot be read.
     """
     from batuta.lab.evals.judged_runs import read_judged_runs  # noqa: PLC0415 - after the check
     from batuta.lab.train.questions import mix_in_runs  # noqa: PLC0415 - same
@@ -115,7 +115,7 @@ def add_run_tasks(settings: TrainSettings, store: str | None, share: float) -> T
 def override_settings(
     settings: TrainSettings, changes: Sequence[str], source: str
 ) -> TrainSettings:
-    """Return the settings with `KEY=VALUE` changes, in their order.
+    """Return the settings with `KEY=VALUE` changes, applied in order.
 
     Raises:
         ConfigError: a change has no key or value, or its setting is unknown or out of range.
@@ -130,7 +130,7 @@ def override_settings(
 
 
 def _parse_override(change: str) -> dict[str, Any]:
-    """Return `a.b=value` as a tree; a value that is no TOML is text."""
+    """Return `a.b=value` as nested dicts; a value that is not TOML is a string."""
     key, equals, value = change.partition("=")
     if not equals or not key.strip():
         raise ConfigError(f"--set {change}: write KEY=VALUE, such as optimiser.steps=50")
@@ -141,11 +141,11 @@ def _parse_override(change: str) -> dict[str, Any]:
     try:
         return tomllib.loads(f"{key} = {json.dumps(value, ensure_ascii=False)}")
     except tomllib.TOMLDecodeError:
-        raise ConfigError(f"--set {change}: {key!r} is no key") from None
+        raise ConfigError(f"--set {change}: {key!r} is not a valid key") from None
 
 
 def _merge_values(values: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values, with those of `change` in their places."""
+    """Return the values, recursively overridden by those of `change`."""
     merged = dict(values)
     for key, value in change.items():
         if isinstance(value, dict):
@@ -157,7 +157,7 @@ def _merge_values(values: Mapping[str, Any], change: Mapping[str, Any]) -> dict[
 
 
 def _silence_libraries() -> None:
-    """Keep the libraries' remarks to themselves."""
+    """Turn off the libraries' warnings, progress bars and telemetry."""
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")

@@ -1,4 +1,4 @@
-"""`batuta tune`: the pool learns how it is best conducted, for a stated budget."""
+"""`batuta tune`: find the best way to conduct a pool, within a budget."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 
 EXIT_INTERRUPTED = 130
 CONFIDENCE_FILE = "confidence.json"
-"""The file of how sure answers are, beside the selectors."""
+"""The file of the fitted confidence model, beside the selectors."""
 RECORD_CALL_WEIGHT = 0.005
-"""Credit that a call takes on a record. Real workers agree oftener than simulated ones, so further
-calls gain less there and are made less often; what they cost is in the dollars."""
+"""Default accuracy that one more call must gain on a record. Real workers agree more often than
+simulated ones, so further calls gain less and fewer are made; dollars count separately."""
 
 
 def show_forecast(loaded: LoadedConfig, questions: TuneQuestions, forecast: dict[str, Any]) -> None:
-    """Write what the tuning would do."""
+    """Print what the tuning would do and cost."""
     console = open_console(highlight=False)
     many, parts = len(questions.tasks), forecast["questions"]
     console.print(
@@ -52,7 +52,7 @@ def show_forecast(loaded: LoadedConfig, questions: TuneQuestions, forecast: dict
     shares = ", ".join(f"{count} {name}" for name, count in parts.items())
     console.print(f"parts: {shares}")
     how = "by their tags" if forecast["labelled"] else "by their words"
-    console.print(f"up to {forecast['groups']} groups, {how}; nobody was called")
+    console.print(f"up to {forecast['groups']} groups, {how}; no worker was called")
     for stage, most in forecast["stages_at_most"].items():
         calls = "as time allows" if most["calls"] is None else f"up to {most['calls']:,} calls"
         usd = "" if most["usd"] is None else f", about ${most['usd']:.4f}"
@@ -61,19 +61,19 @@ def show_forecast(loaded: LoadedConfig, questions: TuneQuestions, forecast: dict
         console.print(f"the nominee for ultra may ask {most:g} calls of a question on average")
     worst = max(forecast["call_at_most_usd"].values(), default=0.0)
     console.print(
-        f"the dearest single call may cost ${worst:.4f}; it is reserved before it is made"
+        f"the most expensive single call may cost ${worst:.4f}; it is reserved before it is made"
     )
     if forecast["unpriced"]:
-        console.print(f"without a price, counted as dear: {', '.join(forecast['unpriced'])}")
+        console.print(f"without a price, estimated high: {', '.join(forecast['unpriced'])}")
 
 
 def show_result(found: dict[str, Any], out: Path, *, pool: str | None) -> None:
-    """Write what came of it; `pool` names simulated workers, and is None for real ones."""
+    """Print the result; `pool` names simulated workers, and is None for real ones."""
     console = open_console(highlight=False, soft_wrap=True)
     for line in found["recommendation"]["why"]:
         console.print(line, soft_wrap=False)
     for line in found["confidence"]:
-        console.print(f"how sure: {line}", soft_wrap=False)
+        console.print(f"confidence: {line}", soft_wrap=False)
     spent = found["spent"]
     console.print(f"spent: {spent['calls']:,} calls, ${spent['usd']:.4f}")
     console.print(f"report: {out / 'report.html'}")
@@ -81,7 +81,7 @@ def show_result(found: dict[str, Any], out: Path, *, pool: str | None) -> None:
         ultra = found["recommendation"]["ultra"] or ""
         pattern = ultra.removeprefix(PATTERN_PREFIX) if ultra.startswith(PATTERN_PREFIX) else ""
         conductor = pattern or out / "selector"
-        if pattern or (out / "selector").is_dir():  # there is none before the search
+        if pattern or (out / "selector").is_dir():  # the search writes it
             console.print(f"try it: batuta ask --pool {pool} --conductor {conductor} QUESTION")
     else:
         console.print(f"use it: batuta serve --pool {out / 'batuta.toml'}")
@@ -95,7 +95,7 @@ def command(options: TuneOptions) -> None:
     best single worker. Every call is reserved before it is made and recorded after it, so a
     restart pays for nothing twice.
 
-    Exit codes: 0 done; 2 wrong use, a budget that is too small, or a worker that answers no more;
+    Exit codes: 0 done; 2 usage error, too small a budget, or a worker that stopped answering;
     130 interrupted, run it again.
     """
     if options.questions.from_sessions is not None:
@@ -111,7 +111,7 @@ def command(options: TuneOptions) -> None:
         )
     except KeyboardInterrupt:
         folder = options.output.out
-        _write_notice(f"what was paid is kept; the same command with --out {folder} resumes")
+        _write_notice(f"finished calls are kept; the same command with --out {folder} resumes")
         raise typer.Exit(EXIT_INTERRUPTED) from None
     if options.output.json:
         print_json(found)
@@ -135,8 +135,8 @@ async def _tune_workflows(options: TuneOptions) -> dict[str, Any]:
         for name, role in ((options.grading.judge, "judge"), (options.search.rewriter, "rewriter")):
             if name is not None and name not in loaded.pool:
                 known = suggest_names(name, (worker.id for worker in loaded.pool))
-                raise ConfigError(f"there is no worker {name!r} to be the {role}; {known}")
-        # Simulated workers know the questions of their world alone, so these are what they get.
+                raise ConfigError(f"there is no worker {name!r} for the {role}; {known}")
+        # Simulated workers can answer only questions of their own world.
         world = (options.pool or "").partition(":")[0] if loaded.simulated else None
         questions = await _open_all_questions(options.questions, world)
         parts = split_questions(questions.tasks, questions.family, options.questions.seed)
@@ -154,9 +154,9 @@ async def _tune_workflows(options: TuneOptions) -> dict[str, Any]:
 
 
 async def _open_all_questions(wanted: TuneQuestionOptions, otherwise: str | None) -> TuneQuestions:
-    """Return the questions that are named, and those of served runs; without names these alone.
+    """Return the named questions and those of served runs; without --tasks, the latter alone.
 
-    `otherwise` names the questions if there are neither names nor runs; None: a general mix.
+    `otherwise` names the questions if there are neither; None means a general mix.
     """
     from batuta.lab.evals.judged_runs import read_judged_runs  # noqa: PLC0415 - loads numpy
     from batuta.lab.tune.opening import add_served_questions, open_questions  # noqa: PLC0415 - same
@@ -173,7 +173,7 @@ async def _open_all_questions(wanted: TuneQuestionOptions, otherwise: str | None
 def _tune_settings(
     options: TuneOptions, loaded: LoadedConfig, questions: TuneQuestions
 ) -> TuneSettings:
-    """Return the settings that the options mean."""
+    """Return the tuning settings for the options."""
     from batuta.lab.tune.context import TuneSettings  # noqa: PLC0415 - same
     from batuta.lab.tune.opening import is_labelled  # noqa: PLC0415 - loads numpy
     from batuta.lab.tune.rewriting import is_rewriting_installed  # noqa: PLC0415 - same
@@ -183,7 +183,7 @@ def _tune_settings(
     limits, goals, search = options.limits, options.goals, options.search
     stages = options.execution.stages
     if limits.budget is None and limits.calls is None and limits.minutes is None:
-        raise ConfigError("say what it may cost: --budget DOLLARS, --calls N or --minutes M")
+        raise ConfigError("set a limit: --budget DOLLARS, --calls N or --minutes M")
     order = list(TuneStage)
     named = order if stages is None else _named_stages(stages, order)
     return TuneSettings(
@@ -214,7 +214,7 @@ def _named_stages(stages: str, order: list[Any]) -> list[Any]:
     names = [name.strip() for name in stages.split(",") if name.strip()]
     if not names or names != [str(stage) for stage in order[: len(names)]]:
         known = ",".join(order)
-        raise ConfigError(f"the stages are {known}: name them from the first to the last wanted")
+        raise ConfigError(f"the stages are {known}: name the first ones, in this order")
     return order[: len(names)]
 
 
@@ -283,9 +283,9 @@ def _write_results(
     fitted: str,
     simulated: bool,
 ) -> None:
-    """Write the folder; only a pool of real workers gets new settings.
+    """Write the results; only a pool of real workers gets new settings.
 
-    `fitted` is the file of how sure answers are, empty if nothing could be fitted.
+    `fitted` is the confidence model's file content, empty if nothing could be fitted.
     """
     from batuta.lab.evals.report_files import write_files  # noqa: PLC0415 - loads numpy
     from batuta.lab.tune.recommend import with_confidence, write_settings  # noqa: PLC0415 - loads numpy
@@ -317,11 +317,11 @@ def _write_notice(sentence: str) -> None:
 
 
 def tune_record(options: TuneOptions) -> dict[str, Any]:
-    """Tune on a record; return the report, or with `--check` how the record is divided.
+    """Tune on a record; return the report, or with `--check` how the record is split.
 
     Raises:
-        ConfigError: an option says nothing of a record.
-        SourceError: there is no such record, it is too small, or it lacks the dollars that count.
+        ConfigError: an option does not apply to a record.
+        SourceError: the record is missing, too small, or lacks the costs that are needed.
     """
     _refuse_with_record(options)
     from batuta.embedded.blas import limit_blas_to_one_thread  # noqa: PLC0415 - loads numpy
@@ -364,13 +364,13 @@ def tune_record(options: TuneOptions) -> dict[str, Any]:
 def _show_division(
     record: RecordedOutcomes, parts: RecordParts, console: Console
 ) -> dict[str, Any]:
-    """Return what would be learned from and judged on."""
+    """Print and return the questions to learn from and to judge on."""
     known, judged = parts.known_families(record), parts.judged_families(record)
-    kept = "of families that are kept back" if parts.has_new_families else "kept back at random"
+    held_out = "of held-out families" if parts.has_new_families else "held out at random"
     console.print(
         f"{record.name}: {len(record.models)} workers, {len(parts.known)} questions of "
-        f"{len(known)} families to learn from, {len(parts.judged)} {kept}; "
-        "nobody is called, nothing is paid"
+        f"{len(known)} families to learn from, {len(parts.judged)} {held_out}; "
+        "no worker is called, nothing is paid"
     )
     return {
         "record": record.name,
@@ -383,7 +383,7 @@ def _show_division(
 
 
 def _refuse_with_record(options: TuneOptions) -> None:
-    """Refuse options that say nothing of a record."""
+    """Raise ConfigError for options that do not apply to a record."""
     given = {
         "--pool": options.pool,
         "--from-runs": options.questions.from_runs,
@@ -398,7 +398,7 @@ def _refuse_with_record(options: TuneOptions) -> None:
     for option, value in given.items():
         if value:
             raise ConfigError(
-                f"{option} does not go with a record: its answers are there already, and nobody is "
+                f"{option} does not apply to a record, whose answers exist already: no worker is "
                 "called"
             )
 

@@ -1,4 +1,4 @@
-"""The options of `batuta tune`, one group for each panel of its help."""
+"""The options of `batuta tune`, grouped by the panels of its help."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ GOALS_PANEL = "What counts as best"
 SEARCH_PANEL = "What is searched"
 
 CALL_WEIGHT = 0.01
-"""Accuracy that one more call must gain where nothing else is said."""
+"""Default accuracy that one more call must gain."""
 QUESTIONS = 3000
-"""Questions that are read at most where nothing else is said."""
+"""Default limit of the questions that are read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneQuestionOptions:
-    """The questions that are asked."""
+    """Options for the questions to ask."""
 
     panel: ClassVar = QUESTIONS_PANEL
 
     tasks: Annotated[
         str | None,
         typer.Option(
-            help="FILE.jsonl of your own, a benchmark (batuta tasks list), rehearsal, or a record "
-            "(recorded:SET/PART, recorded:FILE), which costs nothing; without it a general mix of "
-            "reasoning-gym, and for simulated workers questions of their world."
+            help="Your FILE.jsonl, a benchmark (batuta tasks list), rehearsal, or a record "
+            "(recorded:SET/PART, recorded:FILE), which costs nothing; default: a general mix of "
+            "reasoning-gym, or for simulated workers questions of their world."
         ),
     ] = None
     from_runs: Annotated[
@@ -57,32 +57,36 @@ class TuneQuestionOptions:
         str | None,
         typer.Option(
             "--from-sessions",
-            help="A store of served sessions: nothing is asked; it is said what each pattern "
-            "resolved and cost, and which pattern and margin that speaks for.",
+            help="A store of served sessions: no question is asked; prints what each pattern "
+            "resolved and cost, and which pattern and margin to choose.",
         ),
     ] = None
-    limit: Annotated[int, typer.Option(min=1, help="Questions at most.")] = QUESTIONS
+    limit: Annotated[int, typer.Option(min=1, help="The most questions to ask.")] = QUESTIONS
     simulated_questions: SimulatedQuestions = False
-    seed: Annotated[int, typer.Option(min=0, help="Of the split, the search and the calls.")] = 0
+    seed: Annotated[
+        int, typer.Option(min=0, help="Seed of the split, the search and the calls.")
+    ] = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneLimits:
-    """Options of what the tuning may spend."""
+    """Options for the tuning's budget."""
 
     panel: ClassVar = LIMITS_PANEL
 
     budget: Annotated[
         float | None,
-        typer.Option(min=0, max=MOST_USD, help="Total dollars at most; never exceeded."),
+        typer.Option(min=0, max=MOST_USD, help="The most dollars in total; never exceeded."),
     ] = None
-    calls: Annotated[int | None, typer.Option(min=1, help="Calls of workers at most.")] = None
-    minutes: Annotated[float | None, typer.Option(min=0.01, help="Minutes at most.")] = None
+    calls: Annotated[int | None, typer.Option(min=1, help="The most calls of workers.")] = None
+    minutes: Annotated[float | None, typer.Option(min=0.01, help="The most minutes to take.")] = (
+        None
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneOutput:
-    """The files and texts that come of it."""
+    """Options for the results."""
 
     panel: ClassVar = OUTPUT_PANEL
 
@@ -97,16 +101,16 @@ class TuneOutput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneExecution:
-    """Options of which stages are run, and where."""
+    """Options for which stages are run, and where."""
 
     panel: ClassVar = EXECUTION_PANEL
 
     check: Annotated[
-        bool, typer.Option("--check", help="Say what it would do and cost; call no worker.")
+        bool, typer.Option("--check", help="Print what it would do and cost; call no worker.")
     ] = False
     stages: Annotated[
         str | None,
-        typer.Option(help="calibrate,search,select,rewrite,judge, or only the first of them."),
+        typer.Option(help="calibrate,search,select,rewrite,judge, or the first few of them."),
     ] = None
     concurrency: ConcurrentRuns = 32
     executor: ExecutorName = "local"
@@ -114,48 +118,48 @@ class TuneExecution:
     journal: Annotated[
         str | None,
         typer.Option(
-            help="File or PostgreSQL URL of finished calls, which cost nothing, as `batuta eval` "
-            "keeps them; default a file in --out."
+            help="File or PostgreSQL URL of finished calls, which are not paid again, as for "
+            "`batuta eval`; default: a file in --out."
         ),
     ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneGoals:
-    """Options of what counts as best, and of what is recommended."""
+    """Options for what counts as best, and for what is recommended."""
 
     panel: ClassVar = GOALS_PANEL
 
     worth: Annotated[
         float | None,
-        typer.Option(min=1e-9, help="Dollars that a right answer is worth to you."),
+        typer.Option(min=1e-9, help="Dollars that a correct answer is worth to you."),
     ] = None
     call_weight: Annotated[
         float | None,
         typer.Option(
-            min=0, help="Accuracy that one more call must gain; 0.01, and of a record 0.005."
+            min=0, help="Accuracy that one more call must gain; default 0.01, for a record 0.005."
         ),
     ] = None
     mean_calls: Annotated[
         float | None,
         typer.Option(
             min=1,
-            help="Calls of a question on average at most: a call then counts for as much as that "
-            "takes, not for less than --call-weight if it is given.",
+            help="The most calls per question on average: the weight of a call is raised until "
+            "that holds, from --call-weight if it is given.",
         ),
     ] = None
     only_proven: Annotated[
         bool,
         typer.Option(
             "--only-proven",
-            help="Recommend only what the judgement has proven; by default it is whatever is "
+            help="Recommend only what the judgement has proven; by default, whatever is "
             "expected to be worth most.",
         ),
     ] = False
 
     @property
     def needed_gain(self) -> float:
-        """The accuracy that a call must gain at least; where only a limit is given, none."""
+        """The least accuracy that a call must gain; 0 if only `mean_calls` is given."""
         if self.call_weight is not None:
             return self.call_weight
         return CALL_WEIGHT if self.mean_calls is None else 0.0
@@ -163,7 +167,7 @@ class TuneGoals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneSearch:
-    """Options of what is looked at in the search."""
+    """Options for the search."""
 
     panel: ClassVar = SEARCH_PANEL
 
@@ -171,7 +175,7 @@ class TuneSearch:
         bool | None,
         typer.Option(
             "--labels/--no-labels",
-            help="Group questions by their first tag, or by their words; by default by the tags "
+            help="Group questions by their first tag, or by their words; default: by tags "
             "if there are enough.",
         ),
     ] = None
@@ -179,16 +183,16 @@ class TuneSearch:
         int | None,
         typer.Option(
             min=2,
-            help="Keep at most this many models after the calibration: those whose right "
-            "answers complete one another. Three to five of a larger pool; by default all.",
+            help="Keep at most this many models after the calibration: those whose correct "
+            "answers complement each other. Three to five of a larger pool; default: all.",
         ),
     ] = None
     patterns: Annotated[
         bool,
         typer.Option(
             "--patterns",
-            help="Measure the patterns fusion, critique and gate beside what the search found, "
-            "for up to a fifth of what later stages have.",
+            help="Also measure the patterns fusion, critique and gate, for up to a fifth of the "
+            "budget of later stages.",
         ),
     ] = False
     rewrite: Annotated[
@@ -200,7 +204,7 @@ class TuneSearch:
     ] = True
     rewriter: Annotated[
         str | None,
-        typer.Option(help="The worker that rewrites subtasks; by default the strongest."),
+        typer.Option(help="The worker that rewrites subtasks; default: the strongest."),
     ] = None
 
 

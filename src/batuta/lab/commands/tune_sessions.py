@@ -1,4 +1,4 @@
-"""`batuta tune --from-sessions`: what stored sessions say of patterns and of the margin."""
+"""`batuta tune --from-sessions`: compare patterns, and choose the margin, by stored sessions."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from batuta.rendering.console import open_console
 
 
 def tune_sessions(options: TuneOptions) -> None:
-    """Print what the sessions of the store say.
+    """Print the comparison of patterns and the choices of pattern and margin.
 
     Raises:
-        ConfigError: questions are named too, or there are no sessions.
+        ConfigError: options also name questions, or the store has no sessions.
     """
     questions = options.questions
     if questions.tasks is not None or questions.from_runs is not None:
-        raise ConfigError("--from-sessions asks nothing: leave out --tasks and --from-runs")
+        raise ConfigError("--from-sessions asks no questions: leave out --tasks and --from-runs")
     found = anyio.run(_replay_store, options)
     if options.output.json:
         print_json(found)

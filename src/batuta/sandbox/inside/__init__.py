@@ -1,5 +1,5 @@
-"""The programs that run inside a sandbox, alone, under any Python from 3.11 on.
+"""The code that runs inside a sandbox, without the rest of Batuta, on Python 3.11 or later.
 
-Nothing but the standard library, and little of that: every import is paid at each cold start, so
-even `typing` and `pathlib` are left out. The supervisor itself never runs a line of a program.
+It imports only the standard library, and little of it: every import slows each cold start, so even
+`typing` and `pathlib` are left out. The supervisor itself never runs a line of a program.
 """

@@ -1,4 +1,4 @@
-"""Values of numpy and pandas as data: numbers and names, never an object of Python's own."""
+"""Values of numpy and pandas as plain data: numbers and names, never pickled objects."""
 
 # Values of any type: what is known of them is found out as the program runs.
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false
@@ -18,32 +18,32 @@ if TYPE_CHECKING:
     Refer = Callable[[Any], Any]
 
 PLAIN_DTYPE_KINDS = "biufcmMSU"
-"""Kinds of numpy's types that are bytes and nothing else."""
+"""Kinds of numpy dtypes whose values are plain bytes."""
 
 
 TABLE_KINDS = frozenset({"ps", "pd"})
-"""Kinds of nodes for what a program may change where it is."""
+"""Kinds of nodes for pandas tables, which a program may change in place."""
 
 
 def shared_nan() -> float:
-    """Return the object that libraries share: lists are equal if they hold the very same."""
+    """Return numpy's NaN if loaded: lists with NaN are equal only if they hold the same object."""
     numpy = sys.modules.get("numpy")
     return float("nan") if numpy is None else numpy.nan
 
 
 def base64_text(data: Any) -> str:
-    """Return the bytes as text."""
+    """Return the bytes in Base64."""
     return b2a_base64(data, newline=False).decode()
 
 
 def qualified_class_name(value: Any) -> str:
-    """Return the module and the name of a value's class: `numpy.ndarray`, `pandas.DataFrame`."""
+    """Return the package and name of a value's class: `numpy.ndarray`, `pandas.DataFrame`."""
     kind = type(value)
     return f"{kind.__module__.partition('.')[0]}.{kind.__name__}"
 
 
 def scalar_atom(value: Any) -> Any:
-    """Return a number or a moment; None if it is none."""
+    """Return the atom of a numpy scalar or a pandas time; None for other values."""
     name = qualified_class_name(value)
     if name.startswith("numpy."):
         dtype = getattr(value, "dtype", None)
@@ -58,13 +58,13 @@ def scalar_atom(value: Any) -> Any:
 
 
 def container_node(value: Any, refer: Refer) -> list[Any] | None:
-    """Return an array or a table; None if it is none, or has no plain form."""
+    """Return the node of an array or a table; None for other values, or without a plain form."""
     write = NODES.get(qualified_class_name(value))
     return None if write is None else write(value, refer)
 
 
 def array_node(value: Any, refer: Refer) -> list[Any] | None:
-    """Return an array of numbers as bytes, one of objects as a list of them."""
+    """Return the node of an array: numbers as bytes, objects as references."""
     if type(value).__name__ == "MaskedArray":
         value = None if value.mask.any() else value.data
     if value is None or type(value).__name__ != "ndarray" or value.dtype.names:
@@ -76,7 +76,7 @@ def array_node(value: Any, refer: Refer) -> list[Any] | None:
 
 
 def index_node(value: Any, refer: Refer) -> list[Any] | None:
-    """Return the labels of a table."""
+    """Return the node of a pandas index."""
     kind, name = type(value).__name__, refer(value.name)
     if kind == "RangeIndex":
         return ["pi", kind, name, value.start, value.stop, value.step]
@@ -90,7 +90,7 @@ def index_node(value: Any, refer: Refer) -> list[Any] | None:
 
 
 def column_parts(value: Any, refer: Refer) -> list[Any]:
-    """Return the type of a column and its values."""
+    """Return a column's dtype and a reference to its values."""
     dtype = value.dtype
     if type(dtype).__module__.startswith("numpy") and dtype.kind in PLAIN_DTYPE_KINDS:
         return [str(dtype), refer(value.to_numpy())]
@@ -101,12 +101,12 @@ def column_parts(value: Any, refer: Refer) -> list[Any]:
 
 
 def series_node(value: Any, refer: Refer) -> list[Any] | None:
-    """Return a column with its labels."""
+    """Return the node of a pandas series."""
     return ["ps", refer(value.name), refer(value.index), *column_parts(value, refer)]
 
 
 def frame_node(value: Any, refer: Refer) -> list[Any] | None:
-    """Return a table."""
+    """Return the node of a pandas data frame."""
     parts = [one for n in range(value.shape[1]) for one in column_parts(value.iloc[:, n], refer)]
     return ["pd", refer(value.index), refer(value.columns), *parts]
 
@@ -124,10 +124,10 @@ NODES: dict[str, Callable[[Any, Refer], list[Any] | None]] = {
 
 
 def dtype_of(name: Any) -> Any:
-    """Return a type of numpy's that is bytes and nothing else.
+    """Return a numpy dtype whose values are plain bytes.
 
     Raises:
-        ValueError: it is another.
+        ValueError: the dtype is another.
     """
     found = __import__("numpy").dtype(str(name))
     if found.kind not in PLAIN_DTYPE_KINDS or found.names:
@@ -136,7 +136,7 @@ def dtype_of(name: Any) -> Any:
 
 
 def decode_scalar(_: Any, given: list[Any]) -> Any:
-    """Return a number of numpy's."""
+    """Return a numpy scalar."""
     dtype = dtype_of(given[1])
     data = a2b_base64(given[2])
     if not dtype.itemsize:
@@ -145,7 +145,7 @@ def decode_scalar(_: Any, given: list[Any]) -> Any:
 
 
 def decode_array(given: list[Any], value: Refer) -> Any:
-    """Return an array."""
+    """Return a numpy array; `value` decodes the references of an array of objects."""
     numpy = __import__("numpy")
     shape = tuple(map(int, given[2]))
     if given[1] != "O":
@@ -158,7 +158,7 @@ def decode_array(given: list[Any], value: Refer) -> Any:
 
 
 def decode_timestamp(_: Any, given: list[Any]) -> Any:
-    """Return a moment or a duration of pandas."""
+    """Return a pandas `Timestamp` or `Timedelta`."""
     pandas = __import__("pandas")
     if given[1] == "Timedelta":
         return pandas.Timedelta(str(given[2]))
@@ -167,7 +167,7 @@ def decode_timestamp(_: Any, given: list[Any]) -> Any:
 
 
 def decode_column(decoder: Any, kind: Any, held: Any) -> Any:
-    """Return the values of a column."""
+    """Return the values of a column, with the dtype that `kind` names."""
     pandas = __import__("pandas")
     values = decoder.decode(held)
     if kind == "category":
@@ -178,7 +178,7 @@ def decode_column(decoder: Any, kind: Any, held: Any) -> Any:
 
 
 def decode_index(decoder: Any, given: list[Any]) -> Any:
-    """Return the labels of a table."""
+    """Return a pandas index."""
     pandas = __import__("pandas")
     kind, name = given[1], decoder.decode(given[2])
     if kind == "RangeIndex":
@@ -192,7 +192,7 @@ def decode_index(decoder: Any, given: list[Any]) -> Any:
 
 
 def decode_series(decoder: Any, given: list[Any]) -> Any:
-    """Return a column with its labels."""
+    """Return a pandas series."""
     labels = decoder.decode(given[2])
     values = decode_column(decoder, given[3], given[4])
     dtype = object if given[3] == "object" else None
@@ -202,7 +202,7 @@ def decode_series(decoder: Any, given: list[Any]) -> Any:
 
 
 def decode_frame(decoder: Any, given: list[Any]) -> Any:
-    """Return a table."""
+    """Return a pandas data frame."""
     pandas = __import__("pandas")
     labels, names = decoder.decode(given[1]), decoder.decode(given[2])
     columns = {

@@ -1,10 +1,9 @@
-"""Values as data: what one process may tell another without either running code of the other.
+"""Values as data, which one process sends another without either running the other's code.
 
-A value becomes an atom (itself, where JSON has it; else a list that begins with a tag) or a
-reference `["@", n]` into a table of nodes, so that shared and circular values stay what they are.
-Only exact plain types come out of `Decoder`, whatever was put in: a subclass of `int`, `str` or
-`list` counts as the plain value in it. What has no plain form stays where it is, and the other
-side gets a handle; which handles there are is up to the `Peer`.
+A value becomes an atom (the value itself if JSON has it, else a list that begins with a tag) or a
+reference `["@", n]` into a table of nodes, which preserves shared and circular values. `Decoder`
+returns only exact plain types: a subclass of `int`, `str` or `list` is sent as its plain value. A
+value without a plain form stays in its process, and the other gets a handle from the `Peer`.
 """
 
 # Values of any type: what is known of them is found out as the program runs.
@@ -22,15 +21,15 @@ if TYPE_CHECKING:
     from typing import Any
 
 MAX_PLAIN_INTEGER = 1 << 53
-"""Integers up to here are written as they are; greater ones in base 16, which has no limit."""
+"""Integers below it are JSON numbers; larger ones are written in base 16, of any length."""
 HASHING_KINDS = frozenset("sdDCO")
-"""Kinds that hash what they hold: filled last, when that is whole."""
+"""Kinds of nodes that hash their contents: filled last, when those are complete."""
 FACTORIES = {kind.__name__: kind for kind in (int, float, str, list, dict, set, tuple, bool)}
 BUILTIN_TYPES = FACTORIES | {k.__name__: k for k in (bytes, complex, frozenset, object, bytearray)}
 
 
 class Encoder:
-    """Writes values of one message; `known` are those of the message that it answers."""
+    """Encodes the values of one message; `known` has those of the message that it answers."""
 
     def __init__(self, peer: Any, known: list[Any] | None = None) -> None:
         self.peer = peer
@@ -43,7 +42,7 @@ class Encoder:
         self.pending: list[tuple[int, Any]] = []
 
     def encode(self, value: Any) -> Any:
-        """Return the atom or the reference."""
+        """Return a value's atom or reference, and complete all nodes."""
         found = self.refer(value)
         while self.pending:
             at, waiting = self.pending.pop()
@@ -51,7 +50,7 @@ class Encoder:
         return found
 
     def refer(self, value: Any) -> Any:
-        """Return the same, where nodes may still be missing."""
+        """Return a value's atom or reference; its node may still be pending."""
         kind = type(value)
         if value is None or kind is bool or kind is str or kind is float:
             return value
@@ -73,7 +72,7 @@ class Encoder:
         return ["@", number]
 
     def named(self, value: Any, kind: type) -> Any:
-        """Return the atom of a value that is known by its name; None if it is none such."""
+        """Return the atom of a class, a library's value or a named value; None for others."""
         if isinstance(value, type) and issubclass(value, BaseException):
             return ["E", class_names(value)]
         if isinstance(value, type) and BUILTIN_TYPES.get(value.__name__) is value:
@@ -81,7 +80,7 @@ class Encoder:
         return lazy_atom(value, kind) or array_codec.scalar_atom(value) or self.peer.named(value)
 
     def node(self, value: Any) -> list[Any]:
-        """Return the table's entry for a value, with references to what it holds."""
+        """Return a value's node, with references to its contents."""
         kind = type(value)
         if write := NODES.get(kind.__name__ if kind.__module__ == "collections" else kind):
             return write(self, value)
@@ -93,17 +92,17 @@ class Encoder:
         if (found := array_codec.container_node(value, self.refer)) is not None:
             return found
         for plain, write in SUBCLASSES:
-            # what a library draws may be a tuple as well, but is more than that
+            # some objects of matplotlib are tuples, but have more than their items
             if isinstance(value, plain) and not kind.__module__.startswith("matplotlib"):
                 return write(self, value)
         return self.peer.handle(value)
 
     def items(self, kind: str, values: Any) -> list[Any]:
-        """Return a node of values in a row."""
+        """Return the node of a sequence or set."""
         return [kind, *map(self.refer, values)]
 
     def pairs(self, values: Any) -> list[Any]:
-        """Yield keys and values in turn."""
+        """Return references to keys and values, in alternation."""
         return [self.refer(one) for pair in dict.items(values) for one in pair]
 
 
@@ -113,7 +112,7 @@ def class_names(kind: type) -> list[str]:
 
 
 def tuple_node(encoder: Encoder, value: Any) -> list[Any]:
-    """Return a tuple; with names, if it has them."""
+    """Return the node of a tuple, with field names if it has them."""
     fields = getattr(value, "_fields", None)
     if isinstance(fields, tuple) and len(fields) == tuple.__len__(value):
         return ["u", type(value).__name__, [str(one) for one in fields], *map(encoder.refer, value)]
@@ -121,7 +120,7 @@ def tuple_node(encoder: Encoder, value: Any) -> list[Any]:
 
 
 def utc_offset(value: Any) -> Any:
-    """Return the distance from UTC in seconds, where it is known."""
+    """Return the offset from UTC in seconds; None if it is unknown."""
     offset = value.utcoffset()
     return None if offset is None else offset.total_seconds()
 
@@ -141,11 +140,11 @@ LAZY_ATOMS: dict[str, Callable[[Any], Any]] = {
     "uuid:UUID": lambda v: ["U", v.hex],
     "pathlib:PosixPath": lambda v: ["W", str(v)],
 }
-"""Atoms of types whose modules are not loaded here."""
+"""Encoders by the names of types, so that their modules need not be imported."""
 
 
 def lazy_atom(value: Any, kind: type) -> Any:
-    """Return the atom of a value of one of those types."""
+    """Return the atom of a value of one of these types; None for others."""
     write = LAZY_ATOMS.get(f"{kind.__module__}:{kind.__qualname__}")
     return write and write(value)
 
@@ -184,10 +183,10 @@ SUBCLASSES: tuple[tuple[type, Callable[[Encoder, Any], list[Any]]], ...] = (
 
 
 class Decoder:
-    """Reads the values of one message; `known` are those of the message that it answers.
+    """Decodes the values of one message; `known` has those of the message that it answers.
 
     Raises:
-        ValueError, TypeError, KeyError, IndexError: this is no message.
+        ValueError, TypeError, KeyError, IndexError: the message is invalid.
     """
 
     def __init__(self, peer: Any, nodes: list[Any], known: list[Any] | None = None) -> None:
@@ -199,13 +198,13 @@ class Decoder:
         self.pending: list[tuple[Any, list[Any]]] = []
 
     def decode(self, atom: Any) -> Any:
-        """Return the value."""
+        """Return the value of an atom or reference, complete."""
         found = self.value(atom)
         self.fill_pending()
         return found
 
     def fill_pending(self) -> None:
-        """Fill what was made empty: first what may be hashed, then what hashes it."""
+        """Fill the empty values; those that hash their contents come last."""
         late: list[tuple[Any, list[Any]]] = []
         while self.pending:
             shell, node = self.pending.pop()
@@ -219,22 +218,22 @@ class Decoder:
             self.fill(shell, node)
 
     def value(self, atom: Any) -> Any:
-        """Return the value, which may still have to be filled."""
+        """Return the value of an atom or reference, which may still have to be filled."""
         if not isinstance(atom, list):
-            return atom if atom == atom else array_codec.shared_nan()  # noqa: PLR0124 - not so if it is none
+            return atom if atom == atom else array_codec.shared_nan()  # noqa: PLR0124 - false for NaN
         tag = atom[0]
         if tag != "@":
             return ATOM_DECODERS[tag](self, atom)
         number = atom[1]
         if not isinstance(number, int) or number < 0:
-            raise ValueError("a reference is a number")
+            raise ValueError("a reference must be a non-negative integer")
         if not self.is_made[number]:
             self.is_made[number] = True
             self.values[number] = self.make(self.nodes[number - self.base])
         return self.values[number]
 
     def make(self, node: list[Any]) -> Any:
-        """Return a value that cannot change, or an empty one that is to be filled."""
+        """Return a node's value; a mutable one is empty until `fill_pending`."""
         kind = node[0]
         if kind in EMPTY_CONTAINERS or kind == "o":
             shell = self.peer.instance(node[1]) if kind == "o" else EMPTY_CONTAINERS[kind](node)
@@ -243,7 +242,7 @@ class Decoder:
         return NODE_DECODERS[kind](self, node)
 
     def fill(self, shell: Any, node: list[Any]) -> None:
-        """Put into a value what its node says, and nothing else."""
+        """Replace the contents of a value by those of its node."""
         kind = node[0]
         if kind in {"l", "q", "s", "B"}:
             shell.clear()
@@ -261,7 +260,7 @@ class Decoder:
             pairs = dict(zip(values[::2], values[1::2], strict=True))
             if kind == "o":
                 self.peer.set_fields(shell, pairs)
-            elif kind == "O":  # it keeps its order beside what a dict does
+            elif kind == "O":  # an OrderedDict stores its order apart from the dict
                 shell.clear()
                 shell.update(pairs)
             else:
@@ -270,7 +269,7 @@ class Decoder:
 
 
 def collection_class(name: str) -> Any:
-    """Return a class of `collections`, which is loaded when it is needed."""
+    """Return a class of `collections`, which is imported only when needed."""
     return getattr(__import__("collections"), name)
 
 
@@ -286,10 +285,10 @@ def decode_moment(_: Decoder, atom: list[Any]) -> Any:
 
 
 def decode_exception(decoder: Decoder, node: list[Any]) -> BaseException:
-    """Return an exception of a class that is known here, with its arguments."""
+    """Return an exception with its arguments and fields, of a class that exists here."""
     kind = decoder.peer.exception_class(node[1])
     arguments = decoder.decode(node[2])
-    # No code of a library's: the constructor of the interpreter's own class among the bases.
+    # Runs no code of a library: the constructor is that of the nearest built-in base class.
     native = next(base for base in kind.__mro__ if base.__module__ == "builtins")
     found = native.__new__(kind, *arguments)
     if kind.__module__ == "builtins":
@@ -302,7 +301,7 @@ def decode_exception(decoder: Decoder, node: list[Any]) -> BaseException:
 
 
 def decode_named_tuple(decoder: Decoder, node: list[Any]) -> Any:
-    """Return a tuple with names."""
+    """Return a named tuple."""
     kind = collection_class("namedtuple")(str(node[1]), [str(one) for one in node[2]], rename=True)
     return kind(*map(decoder.value, node[3:]))
 
@@ -351,11 +350,11 @@ NODE_DECODERS: dict[str, Callable[[Decoder, list[Any]], Any]] = {
     **array_codec.NODE_DECODERS,
 }
 MUTABLE_KINDS = frozenset({*EMPTY_CONTAINERS, *array_codec.TABLE_KINDS, "o", "a"})
-"""Kinds of nodes that an answer may change where they came from."""
+"""Kinds of nodes whose values an answer may change at the end that sent them."""
 
 
 def changed_nodes(encoder: Encoder, nodes: list[Any], values: list[Any]) -> dict[str, list[Any]]:
-    """Return the values of a message that have changed since it was read, by their numbers."""
+    """Return the new nodes, by number, of a message's values that changed since it was read."""
     found: dict[str, list[Any]] = {}
     for number, (before, value) in enumerate(zip(nodes, values, strict=True)):
         if before[0] in MUTABLE_KINDS:

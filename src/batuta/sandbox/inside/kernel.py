@@ -1,4 +1,4 @@
-"""Calls of the kernel without a name in the standard library; one that it refuses is an OSError."""
+"""System calls that the standard library does not wrap; a refused call raises OSError."""
 # ruff: noqa: PTH112 - no pathlib here, see the package
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 36, 38
 SECCOMP = {"x86_64": 317, "aarch64": 277}
 NEW_LISTENER = 1 << 3
 RECEIVE_NOTICE, SEND_VERDICT, CONTINUE = 0xC0502100, 0xC0182101, 1
-"""Seccomp: the requests of ioctl on a listener, and the verdict that the call goes on."""
+"""Seccomp: ioctl requests on a listener, and the flag that lets a call continue."""
 PIDFD_GETFD = 438
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
 FILES, ALL_NETWORK, ALL_SCOPES = 0xFFFF, 0b11, 0b11
-"""Landlock: every right on files, to TCP, to abstract sockets and signals of others."""
+"""Landlock: all rights on files and TCP, and on abstract sockets and signals outside."""
 READ_FILE, READ, USE_FILE = 0b101, 0b1101, 0b110
 """Landlock: execute and read; folders as well; read and write."""
 MAKE_DEVICES = 1 << 6 | 1 << 11
@@ -33,7 +33,7 @@ MAKE_DEVICES = 1 << 6 | 1 << 11
 
 
 def prctl(option: int, value: int, pointer: int = 0) -> None:
-    """Set one switch of this process.
+    """Set one attribute of this process.
 
     Raises:
         OSError: the kernel refuses.
@@ -44,7 +44,7 @@ def prctl(option: int, value: int, pointer: int = 0) -> None:
 
 
 def system_call(number: int, *arguments: Any) -> int:
-    """Make a call that the C library has no name for.
+    """Make a system call by its number.
 
     Raises:
         OSError: the kernel refuses.
@@ -56,12 +56,12 @@ def system_call(number: int, *arguments: Any) -> int:
 
 
 def new_ruleset(files: int, network: int, scopes: int) -> int:
-    """Return a Landlock ruleset that denies these rights, but for the rules still to be added."""
+    """Return a Landlock ruleset that denies these rights, except where later rules allow them."""
     return system_call(CREATE_RULESET, struct.pack("=QQQ", files, network, scopes), 24, 0)
 
 
 def allow_path(ruleset: int, descriptor: int, rights: int) -> None:
-    """Let a file, or all below a folder, be used."""
+    """Allow these rights on a file, or on everything below a folder."""
     system_call(ADD_RULE, ruleset, 1, struct.pack("=Qi", rights, descriptor), 0)
 
 
@@ -71,7 +71,7 @@ def new_ruleset_of_paths(readable: list[int], devices: list[int], scratch: list[
     Args:
         readable: descriptors of what may be read and executed.
         devices: descriptors of what may be read and written.
-        scratch: folders in which all may be done but to make devices.
+        scratch: folders in which everything is allowed except creating devices.
     """
     ruleset = new_ruleset(FILES, ALL_NETWORK, ALL_SCOPES)
     for descriptor in readable:
@@ -87,7 +87,7 @@ def new_ruleset_of_paths(readable: list[int], devices: list[int], scratch: list[
 
 
 def restrict_self(ruleset: int) -> None:
-    """Hold this process and its children to a ruleset, for ever."""
+    """Apply a ruleset to this process and its children, permanently."""
     system_call(RESTRICT_SELF, ruleset, 0)
 
 
@@ -97,7 +97,7 @@ def landlock_version() -> int:
 
 
 def install_filter(code: bytes) -> None:
-    """Filter the system calls of this process and its children, for ever."""
+    """Filter the system calls of this process and its children, permanently."""
     instructions = ctypes.create_string_buffer(code, len(code))
     header = struct.pack("HP", len(code) // 8, ctypes.addressof(instructions))
     program = ctypes.create_string_buffer(header, len(header))
@@ -105,7 +105,7 @@ def install_filter(code: bytes) -> None:
 
 
 def install_listener(code: bytes) -> int:
-    """Filter the system calls of this process and its children, for ever; who hears of them.
+    """Filter the system calls of this process and its children; return the listener's descriptor.
 
     Raises:
         OSError: the kernel refuses.
@@ -117,7 +117,7 @@ def install_listener(code: bytes) -> int:
 
 
 def take_descriptor(process: int, descriptor: int) -> int:
-    """Return a copy of what a child has open.
+    """Return a copy of a descriptor that a child has open.
 
     Raises:
         OSError: the kernel refuses.
@@ -130,7 +130,7 @@ def take_descriptor(process: int, descriptor: int) -> int:
 
 
 def decide_call(listener: int, allowed: Callable[[], bool]) -> None:
-    """Let the next call that waits there go on, or fail for want of resources."""
+    """Let the listener's next pending call continue, or fail with EAGAIN."""
     notice = bytearray(80)
     try:
         fcntl.ioctl(listener, RECEIVE_NOTICE, notice)
@@ -138,11 +138,11 @@ def decide_call(listener: int, allowed: Callable[[], bool]) -> None:
         error, flags = (0, CONTINUE) if allowed() else (-errno.EAGAIN, 0)
         fcntl.ioctl(listener, SEND_VERDICT, struct.pack("QqiI", number, 0, error, flags))
     except OSError:
-        pass  # it has just ended, or a signal has taken its call back
+        pass  # the process has just ended, or a signal interrupted its call
 
 
 def lower_limit(kind: int, most: int, *, hard: bool) -> None:
-    """Set a limit of this process, no higher than it may be."""
+    """Set a limit of this process, at most to its hard limit."""
     ceiling = resource.getrlimit(kind)[1]
     most = most if ceiling == resource.RLIM_INFINITY else min(most, ceiling)
     resource.setrlimit(kind, (most, most if hard else ceiling))

@@ -1,4 +1,4 @@
-"""Messages between the supervisor and the outside: JSON behind a length of four bytes."""
+"""Messages between the supervisor and the server: JSON after a length of four bytes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 def receive_order() -> dict[str, Any]:
-    """Return the next order; the supervisor ends when there is none."""
+    """Return the next order; exit the supervisor at the end of standard input."""
     return json.loads(read_exactly(*struct.unpack(">I", read_exactly(4))))
 
 
 def read_exactly(size: int) -> bytearray:
-    """Read that many bytes of standard input."""
+    """Read that many bytes of standard input; exit the process at its end."""
     data = bytearray()
     while len(data) < size:
         chunk = os.read(0, size - len(data))
@@ -42,5 +42,5 @@ def pack_message(message: dict[str, Any]) -> bytes:
 
 
 def close_orders(*_: object) -> None:
-    """Take standard input as ended from now on; this is the handler of a signal."""
+    """Signal handler: make standard input end, and with it the supervisor."""
     os.dup2(os.open("/dev/null", os.O_RDONLY), 0)

@@ -1,7 +1,7 @@
-"""The program around a model's programs: what the sandbox runs, with the standard library alone.
+"""The notebook around a model's programs, which the sandbox runs as a script.
 
-It reads the earlier programs, the new one and files from its input, runs the earlier ones unheard,
-and writes each picture that the new one drew, and each file that it wrote, after a mark.
+It reads the earlier programs, the new one and files from its input, and discards the output of the
+earlier ones. After a mark it prints each picture that the new one drew and each file that it wrote.
 """
 # ruff: noqa: PTH113, PTH114, PTH118, PTH119, PTH123, PTH109 - no pathlib, see the package
 
@@ -17,7 +17,7 @@ import sys
 import traceback
 from typing import Any
 
-_PLOTS = ".".join(("matplotlib", "py" + "plot"))  # not as one word: the sandbox would load it
+_PLOTS = ".".join(("matplotlib", "py" + "plot"))  # split, so that the sandbox does not preload it
 _OURS = {(lambda: None).__code__.co_filename, ast.__file__}
 
 
@@ -34,7 +34,7 @@ def run_code(code: str, name: str, space: dict[str, Any], *, shows: bool) -> Non
 
 
 def write_pictures(mark: str) -> None:
-    """Write what was drawn and close it; without a mark it is closed alone."""
+    """Print the open figures after the mark and close them; without a mark, only close them."""
     plots = sys.modules.get(_PLOTS)
     if plots is None:
         return
@@ -46,19 +46,19 @@ def write_pictures(mark: str) -> None:
 
 
 def put_files(folder: str, given: dict[str, str]) -> None:
-    """Write the files that are given into the folder."""
+    """Write the given files into the folder."""
     for name, content in given.items():
         with open(os.path.join(folder, name), "wb") as file:
             file.write(base64.b64decode(content))
 
 
 def list_files(folder: str) -> dict[str, str]:
-    """Return the files below the folder, and the digests of what is in them."""
+    """Return the paths of the files below the folder, with their SHA-256 digests."""
     found: dict[str, str] = {}
-    for place, inner, names in os.walk(folder):
+    for parent, inner, names in os.walk(folder):
         inner[:] = [one for one in inner if not one.startswith((".", "__"))]
         for name in sorted(names):
-            path = os.path.join(place, name)
+            path = os.path.join(parent, name)
             if name.startswith(".") or os.path.islink(path) or not os.path.isfile(path):
                 continue
             with contextlib.suppress(OSError), open(path, "rb") as file:
@@ -67,7 +67,7 @@ def list_files(folder: str) -> dict[str, str]:
 
 
 def write_files(mark: str, new: list[str], most: int, room: int) -> None:
-    """Write files, and the names alone of those that are too much."""
+    """Print the files after marks; for files beyond the limits, print only the names."""
     for number, path in enumerate(new[: 2 * most]):
         name = base64.b64encode(os.path.basename(path).encode("utf-8", "replace"))
         content = "-"
@@ -80,21 +80,21 @@ def write_files(mark: str, new: list[str], most: int, room: int) -> None:
 
 
 def run_before(codes: list[str], space: dict[str, Any]) -> None:
-    """Run the earlier programs unheard, whatever becomes of them."""
+    """Run the earlier programs, ignoring their output and errors."""
     for number, code in enumerate(codes, 1):
-        unheard = io.StringIO()
-        with contextlib.redirect_stdout(unheard), contextlib.redirect_stderr(unheard):
+        discarded = io.StringIO()
+        with contextlib.redirect_stdout(discarded), contextlib.redirect_stderr(discarded):
             with contextlib.suppress(Exception, SystemExit):
                 run_code(code, f"program {number}", space, shows=False)
             write_pictures("")
 
 
 def run_all() -> None:
-    """Run what the input says."""
+    """Run the programs that standard input contains."""
     given, folder = json.loads(sys.stdin.read()), os.getcwd()
     os.environ.setdefault("MPLBACKEND", "Agg")
     put_files(folder, given["given"])
-    main = sys.modules["__main__"] = type(sys)("__main__")  # what is pickled is looked for there
+    main = sys.modules["__main__"] = type(sys)("__main__")  # pickle looks classes up there
     space, number = main.__dict__, len(given["before"]) + 1
     run_before(given["before"], space)
     status: Any = 0

@@ -1,8 +1,7 @@
 """One end of the pipes between a program and its tests: requests, answers, handles.
 
-Both ends are the same but for what they let the other do, which is for `Program` (in `answering`)
-and `TestsPeer` (in `asking`) to say. The program's end may be in the program's hands, with all
-that it writes; what reaches the tests are plain values and handles, whatever it writes.
+What each end lets the other do is defined by the subclasses, `ProgramPeer` and `TestsPeer`. The
+program may take over its end and write anything; only plain values and handles reach the tests.
 """
 
 # Values of any type: what is known of them is found out as the program runs.
@@ -28,30 +27,30 @@ if TYPE_CHECKING:
 
 
 class PeerDisconnected(BaseException):
-    """The other end says nothing any more, or no sense."""
+    """The other end closed the pipe or sent an invalid message."""
 
 
 class Peer:
-    """One end."""
+    """One end of the pipes."""
 
     def __init__(self, reader: int, writer: int, longest: int) -> None:
         self.reader = reader
         self.writer = writer
         self.max_message = longest
-        """Bytes of a message."""
+        """The most bytes of a received message."""
         self.handles: list[Any] = []
-        """The values that the other end knows only by a number."""
+        """The values of this end for which the other has only a number, their index here."""
 
     remote: type
-    """The class that stands here for a value of the other end."""
+    """The class of proxies for values of the other end."""
 
     # -- messages -----------------------------------------------------------------------------
 
     def request(self, *parts: Any) -> Any:
-        """Return the other end's answer, or raise what it raised.
+        """Return the other end's answer, or raise the exception that it raised.
 
         Raises:
-            PeerDisconnected: it does not answer.
+            PeerDisconnected: the other end does not answer, or not validly.
         """
         encoder = Encoder(self)
         message = {"q": encoder.encode(parts), "n": encoder.nodes, "o": self.captures()}
@@ -61,7 +60,7 @@ class Peer:
         try:
             value = self.read_answer(answer, encoder)
         except Exception as error:  # noqa: BLE001 - the other end may have sent anything
-            raise PeerDisconnected(f"an answer makes no sense: {error!r}"[:400]) from None
+            raise PeerDisconnected(f"an answer is invalid: {error!r}"[:400]) from None
         if answer["o"]:
             sys.stdout.write(str(answer["o"]))
         if answer["e"] is True:
@@ -69,23 +68,23 @@ class Peer:
         return value
 
     def read_answer(self, answer: dict[str, Any], asked: Encoder) -> Any:
-        """Read an answer, with the changes of the values that were sent.
+        """Return the value of an answer, and apply its changes to the values that were sent.
 
         Raises:
-            ValueError, TypeError, KeyError, IndexError, AttributeError: it makes no sense.
+            ValueError, TypeError, KeyError, IndexError, AttributeError: the answer is invalid.
         """
         decoder = Decoder(self, answer["n"], asked.values)
         for number, node in answer["s"].items():
             if node[0] not in MUTABLE_KINDS or asked.nodes[int(number)][0] != node[0]:
-                raise ValueError("this cannot have changed")
+                raise ValueError("this value cannot have changed")
             decoder.pending.append((asked.values[int(number)], node))
         value = decoder.decode(answer["r"])
         if answer["e"] is True and not isinstance(value, BaseException):
-            raise ValueError("what was raised is no exception")
+            raise ValueError("the raised value is no exception")
         return value
 
     def answer(self, message: dict[str, Any]) -> None:
-        """Do what is asked and say what came out."""
+        """Carry out a request, and send its result and the arguments that it changed."""
         output, failed = io.StringIO(), False
         decoder = Decoder(self, message["n"])
         try:
@@ -139,71 +138,68 @@ class Peer:
         return bytes(data)
 
     def captures(self) -> bool:
-        """Return True if the other end's output is to come with its answer."""
+        """Return True if the other end's answer shall include its output."""
         return False
 
     # -- handles ------------------------------------------------------------------------------
 
     def handle(self, value: Any) -> list[Any]:
-        """Return a number for a value that stays here."""
+        """Return the node of a handle for a value that stays here."""
         self.handles.append(value)
         kind = type(value)
         names = [f"{one.__module__}:{one.__qualname__}" for one in kind.__mro__]
         return ["R", len(self.handles) - 1, names]
 
     def own_object(self, number: Any) -> Any:
-        """Return the value that the other end knows by this number."""
+        """Return the value of this end that a handle refers to."""
         if not isinstance(number, int) or not 0 <= number < len(self.handles):
             raise ValueError("there is no such handle")
         return self.handles[number]
 
-    # -- what differs -------------------------------------------------------------------------
+    # -- defined by the subclasses ------------------------------------------------------------
 
     def do(self, operation: str, *parts: Any) -> Any:
-        """Do what the other end asks for."""
+        """Carry out an operation for the other end, if it is allowed."""
         raise NotImplementedError
 
     def remote_object(self, node: list[Any]) -> Any:
-        """Return the object that stands here for a value of the other end."""
+        """Return a proxy for a value of the other end."""
         raise NotImplementedError
 
     def named(self, value: Any) -> Any:
-        """Return the atom of a value that both ends know by its name."""
+        """Return a reference by name to a value that both ends have; None for other values."""
         raise NotImplementedError
 
     def by_name(self, module: str, name: str) -> Any:
-        """Return the value of such an atom."""
+        """Return the value of a reference by name."""
         raise NotImplementedError
 
     def exception_class(self, names: list[str]) -> type[BaseException]:
-        """Return the class of an exception, by the names of it and its bases."""
+        """Return the class of an exception, given the names of the class and its bases."""
         raise NotImplementedError
 
     def fields(self, value: Any) -> dict[str, Any] | None:
-        """Return the fields of an object whose class both ends have from the preamble.
-
-        None for others.
-        """
+        """Return the fields of an object of a preamble class; None for other objects."""
         raise NotImplementedError
 
     def instance(self, name: str) -> Any:
-        """Return an empty object of such a class."""
+        """Return an empty object of a preamble class."""
         raise NotImplementedError
 
     def set_fields(self, value: Any, fields: dict[str, Any]) -> None:
-        """Let it hold that and nothing else."""
+        """Replace all fields of an object."""
         raise NotImplementedError
 
 
 class PreambleClasses:
-    """The classes of a preamble: their objects go from end to end by what they hold."""
+    """The classes of a preamble, which both ends run: their objects are sent as their fields."""
 
     def __init__(self, namespace: dict[str, Any], names: set[str]) -> None:
         self.namespace = namespace
         self.names = names
 
     def fields(self, value: Any) -> dict[str, Any] | None:
-        """Return the fields of an object of such a class; None if its class is another."""
+        """Return the fields, in `__dict__` and slots; None for an object of another class."""
         kind = type(value)
         if kind.__name__ not in self.names or self.namespace.get(kind.__name__) is not kind:
             return None
@@ -216,24 +212,24 @@ class PreambleClasses:
         return held
 
     def instance(self, name: str) -> Any:
-        """Return an empty object of that class."""
+        """Return an object whose constructor was not run."""
         kind = self.namespace[name] if name in self.names else None
         if not isinstance(kind, type):
-            raise ValueError(f"there is no class {name}")  # noqa: TRY004 - the message is wrong
+            raise ValueError(f"there is no class {name}")  # noqa: TRY004 - the message is invalid
         return object.__new__(kind)
 
     def set_fields(self, value: Any, fields: dict[str, Any]) -> None:
-        """Let it hold that and nothing else."""
+        """Replace all fields of an object."""
         if hasattr(value, "__dict__"):
             value.__dict__.clear()
         for name, held in fields.items():
             if not isinstance(name, str) or name.startswith("__"):
-                raise ValueError("a field has a name")
+                raise ValueError("a field name must be a string without a leading `__`")
             object.__setattr__(value, name, held)
 
 
 def defined_classes(namespace: dict[str, Any], module: str) -> set[str]:
-    """Return the classes that a source defined, without exceptions, which are known by name."""
+    """Return the names of a module's classes, but exceptions and subclasses of built-in types."""
     return {
         name
         for name, value in namespace.items()

@@ -15,19 +15,19 @@ CHUNK = 65536
 
 
 def set_oom_score(score: int) -> None:
-    """Be ended early when the machine runs out of memory: the higher, the sooner."""
+    """Set how soon the kernel kills this process when memory runs out: the higher, the sooner."""
     with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
         file.write(str(score))
 
 
 def close_descriptors(*descriptors: int) -> None:
-    """Drop objects that are not needed any more."""
+    """Close each of the descriptors."""
     for descriptor in descriptors:
         os.close(descriptor)
 
 
 class RunningTest:
-    """A child and the pipes from it."""
+    """A test that a child runs: its stdin and the pipes for its output."""
 
     def __init__(self, order: dict[str, Any]) -> None:
         self.order = order
@@ -44,7 +44,7 @@ class RunningTest:
         self.received = {reader: bytearray() for reader in self.readers}
 
     def read_available(self, reader: int) -> bool:
-        """Take what has come; whether more can come."""
+        """Read what is available; return False if nothing was."""
         try:
             data = os.read(reader, CHUNK)
         except BlockingIOError:

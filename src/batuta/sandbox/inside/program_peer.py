@@ -1,4 +1,4 @@
-"""The program's end: answers what the tests ask for. It runs among the program's own code."""
+"""The program's end of the pipes: it serves the tests, in the process of the program itself."""
 
 # Values of any type: what is known of them is found out as the program runs.
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false
@@ -22,7 +22,7 @@ MODULE = "program"
 
 
 class ProgramPeer(Peer):
-    """A program that waits to be called."""
+    """Serves the requests that the tests make of a program."""
 
     def __init__(self, pipes: tuple[int, int, int], order: dict[str, Any], execute: Any) -> None:
         super().__init__(*pipes)
@@ -36,29 +36,29 @@ class ProgramPeer(Peer):
         self.set_fields = self.shared.set_fields
 
     def load(self) -> None:
-        """Run the preamble and the program, once the tests say that they are ready."""
+        """Run the preamble and the program, once the tests report that they are ready."""
         entry = self.receive()["entry"]
         self.execute(self.order["preamble"], "preamble.py", self.namespace)
-        self.namespace.pop(entry, None)  # what the preamble sketches is for the program to write
+        self.namespace.pop(entry, None)  # the preamble only sketches it; the program must define it
         self.shared.names = defined_classes(self.namespace, MODULE)
         self.execute(self.order["source"], "program.py", self.namespace)
         self.send({"end": "ready"})
 
     def serve(self) -> None:
-        """Answer to the end of the tests."""
+        """Answer requests until the tests end."""
         while True:
             self.answer(self.receive())
 
     def do(self, operation: str, *parts: Any) -> Any:
-        """Do what the tests ask for."""
+        """Carry out one of `OPERATIONS`."""
         return OPERATIONS[operation](self, *parts)
 
     def remote_object(self, node: list[Any]) -> Any:
-        """Return a callable that calls back."""
+        """Return a proxy for a value of the tests."""
         return TestsProxy(self, node[1])
 
     def named(self, value: Any) -> Any:
-        """Return None: the tests would not believe a name."""
+        """Return None: the tests accept no reference by name."""
         return None
 
     def by_name(self, module: str, name: str) -> Any:
@@ -69,7 +69,7 @@ class ProgramPeer(Peer):
         return found
 
     def exception_class(self, names: list[str]) -> type[BaseException]:
-        """Return the class of that name."""
+        """Return the first of the classes that is loaded here, else `Exception`."""
         for one in names:
             module, _, name = one.partition(":")
             found = getattr(sys.modules.get(module), name, None)
@@ -85,13 +85,13 @@ class ProgramPeer(Peer):
 
 
 class TestsProxy:
-    """Something of the tests' that can be called, and asked for what it has."""
+    """A proxy for a value of the tests, which can be called and has attributes."""
 
     def __init__(self, peer: ProgramPeer, number: int) -> None:
         self.__dict__["batuta_peer"] = peer, number
 
     def batuta_number(self) -> int:
-        """Return the number by which the tests know it."""
+        """Return the number of the tests' handle."""
         return self.__dict__["batuta_peer"][1]
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
@@ -114,7 +114,7 @@ ProgramPeer.remote = TestsProxy
 
 
 def call_if_loaded(_: ProgramPeer, module: str, name: str, arguments: Any, named: Any) -> None:
-    """Let a module that is loaded begin anew: its random numbers, its figures."""
+    """Call a function that resets a module, if it is loaded: its random numbers, its figures."""
     if module in sys.modules:
         getattr(sys.modules[module], name)(*arguments, **named)
 
@@ -130,7 +130,7 @@ def get_attribute(_: ProgramPeer, value: Any, name: str) -> Any:
 
 
 def set_attribute(_: ProgramPeer, value: Any, name: str, given: Any) -> None:
-    """Change what an object has."""
+    """Set an attribute of an object."""
     setattr(value, name, given)
 
 

@@ -1,7 +1,7 @@
-"""The supervisor: forks a child for each test, watches it, and ends all that is left of it.
+"""The supervisor, in a process inside the sandbox: forks a child per test, watches it, cleans up.
 
-Orders come in on standard input, replies leave on standard output; when the input ends, so does
-the supervisor, and everything it started with it.
+`batuta.sandbox.process` starts it, sends orders to its standard input and reads replies from its
+standard output. When the input ends, the supervisor and its children end.
 """
 # ruff: noqa: PTH102, PTH208 - no pathlib here, see the package
 
@@ -54,19 +54,19 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 WATCH_INTERVAL = 0.02
-"""Seconds between two looks at what a test uses."""
+"""Seconds between two checks of what a test uses."""
 STACK_BYTES = 8 << 20
 OPEN_FILES = 256
 MEMORY_PER_MESSAGE_BYTE = 16
-"""Bytes of memory for each byte of a message: to read one takes many times its length."""
+"""Bytes of memory per byte of a message: parsing it takes many times its length."""
 ADDRESS_SPACE_FACTOR = 4
-"""Bytes that a process may reserve for each byte that the test may use."""
+"""Address space that a process may reserve, as a multiple of the test's memory limit."""
 OTHER_USER_THREADS = 512
-"""Processes and threads that a user who does other things as well may start meanwhile."""
+"""Extra processes and threads allowed where the user also runs other programs."""
 
 
 class Supervisor:
-    """One sandbox, from the inside."""
+    """Runs the tests of one sandbox, from inside it."""
 
     def __init__(self, order: dict[str, Any]) -> None:
         self.backend: str = order["tier"]
@@ -74,15 +74,15 @@ class Supervisor:
         self.scratch: list[str] = order["scratch"]
         self.filter = bytes.fromhex(order["filter"])
         self.count = bytes.fromhex(order["count"])
-        """Lets the supervisor decide about new processes; empty: the kernel does."""
+        """The filter that asks the supervisor about new processes; empty if the kernel decides."""
         self.listeners: list[int] = []
         self.ruleset = -1
-        """Landlock's rules for the children; -1: none."""
+        """The Landlock ruleset for the children; -1 if none."""
         self.test_pid = 0
-        """The present test's process; 0: none."""
+        """The process of the current test; 0 if none."""
         self.program_pid = 0
-        """The process of a program whose tests run in another one; 0: none."""
-        if order["folder"] is not None:  # made here, or a host that is killed leaves it behind
+        """The process of a program whose tests run separately; 0 if none."""
+        if order["folder"] is not None:  # created here: a killed host would leave it behind
             os.mkdir(order["folder"], 0o700)
             if order["uid"] is not None:
                 os.chown(order["folder"], order["uid"], order["uid"])
@@ -93,35 +93,35 @@ class Supervisor:
         os.chdir(self.scratch[0])
         sys.path.extend(order["packages"])
         site.setquit()  # the builtins that -S leaves out: exit, quit
-        for name in order["preload"]:  # once here instead of once a test
-            with suppress(Exception):  # the program will see for itself
+        for name in order["preload"]:  # once here instead of once per test
+            with suppress(Exception):  # the program's own import will raise
                 __import__(name)
         alone = order["uid"] is not None or self.backend == "bubblewrap"
         self.threads = threads_of_user() + (0 if alone else OTHER_USER_THREADS)
-        gc.freeze()  # or the first collection in a child copies every page
+        gc.freeze()  # otherwise the first collection in a child would copy every page
 
     def drop_privileges(self, uid: int | None) -> None:
-        """Set the limits that hold in every tier."""
+        """Change to the user `uid`, if any, and set up what every tier needs."""
         set_oom_score(900)
         if uid is not None:  # limits on processes do not bind root
             os.setgroups([])
             os.setresgid(uid, uid, uid)
             os.setresuid(uid, uid, uid)
         prctl(PR_SET_NO_NEW_PRIVS, 1)
-        prctl(PR_SET_CHILD_SUBREAPER, 1)  # orphans come back here to be ended
+        prctl(PR_SET_CHILD_SUBREAPER, 1)  # orphans become children of this process
         prctl(PR_SET_DUMPABLE, 0)  # closes /proc/<supervisor>/mem to the children
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         if self.backend == "bubblewrap":
-            # The first process of a namespace hears no signal from inside that it does not handle.
+            # The first process of a namespace gets no signal from inside that it does not handle.
             prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         else:
             signal.signal(signal.SIGTERM, close_orders)
             prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
     def apply_landlock(self, readable: list[int], devices: list[int]) -> None:
-        """Keep signals among this process and its children; prepare the children's own rules.
+        """Confine signals to this process and its children; prepare the children's ruleset.
 
-        There is no process namespace here: this is what `kill(-1)` stops at, ours and a test's.
+        Without a process namespace, only this limits `kill(-1)`, the supervisor's and a test's.
         """
         outer = new_ruleset(0, 0, ALL_SCOPES)
         restrict_self(outer)
@@ -129,7 +129,7 @@ class Supervisor:
         self.ruleset = new_ruleset_of_paths(readable, devices, self.scratch)
 
     def check_isolation(self) -> None:
-        """Be sure of the walls: `kill(-1)` and `empty_folder` stop at no missing ones."""
+        """Exit if isolation is missing: `kill(-1)` and `empty_folder` would reach the machine."""
         if self.backend == "bubblewrap" and os.getpid() != 1:
             sys.exit("there is no process namespace")
         if self.backend == "landlock":
@@ -138,16 +138,16 @@ class Supervisor:
                 sys.exit("Landlock does not keep signals inside")
         for folder in self.scratch:
             if os.listdir(folder):
-                sys.exit(f"{folder} is not a fresh one")
+                sys.exit(f"{folder} is not empty")
 
     def serve(self) -> NoReturn:
-        """Run tests until the orders end."""
+        """Run tests until standard input ends."""
         write_all(1, pack_message({"ready": True}))
         while True:
             write_all(1, pack_message(self.run_test(receive_order())))
 
     def run_test(self, order: dict[str, Any]) -> dict[str, Any]:
-        """Run one test, and leave nothing of it."""
+        """Run one test, remove what it left, and return the reply."""
         test = RunningTest(order)
         began = time.monotonic()
         if order["kind"] == "check":
@@ -167,85 +167,86 @@ class Supervisor:
                 pass
         close_descriptors(*test.readers)
         ended = ended or self.exceeded_output(test) or ("files" if self.is_full() else "")
-        # So many files are removed with the sandbox, after the reply.
+        # Too many files to remove now: they go with the sandbox, after the reply.
         spent = ended == "files" or not all(map(empty_folder, self.scratch))
         reply = {"ended": ended, "status": status, "seconds": seconds, "spent": spent}
         return reply | test.texts()
 
     def start_process(self, test: RunningTest, main: Callable[[], int]) -> int:
-        """Start a process that nobody trusts, and return its number."""
-        if self.ruleset >= 0:  # the supervisor must see from the start what it keeps open
+        """Start an untrusted process and return its process id."""
+        if self.ruleset >= 0:  # lets the supervisor see its open files from the start
             prctl(PR_SET_DUMPABLE, 1)
-        counted, tells, waits, taken = (*os.pipe(), *os.pipe())
+        number_reader, number_writer, copied_reader, copied_writer = (*os.pipe(), *os.pipe())
         process = os.fork()
         if not process:
-            close_descriptors(counted, taken)
-            self.run_in_child(test, main, (tells, waits))
-        close_descriptors(tells, waits)
-        if self.count and (number := os.read(counted, 16)):
+            close_descriptors(number_reader, copied_writer)
+            self.run_in_child(test, main, (number_writer, copied_reader))
+        close_descriptors(number_writer, copied_reader)
+        if self.count and (number := os.read(number_reader, 16)):
             self.listeners.append(take_descriptor(process, int(number)))
-        close_descriptors(counted, taken)
+        close_descriptors(number_reader, copied_writer)
         prctl(PR_SET_DUMPABLE, 0)
         return process
 
     def start_separate_tests(self, test: RunningTest) -> None:
         """Start a process for the program, and one for its tests that it cannot look into.
 
-        The text of the tests follows their order. Their own process reads it, and nobody else: a
-        program finds in its memory all that the supervisor had in its own.
+        The text of the tests follows their order, and only the tests' process reads it: the program
+        is a fork of the supervisor and could find the text in a copy of its memory.
         """
         size: int = test.order["size"]
-        asks, calls, answers, says, begun, begins = (*os.pipe(), *os.pipe(), *os.pipe())
+        program_in, tests_out, tests_in, program_out = (*os.pipe(), *os.pipe())
+        ready_reader, ready_writer = os.pipe()
         longest = max(self.limits["output"], self.limits["memory"] // MEMORY_PER_MESSAGE_BYTE)
 
         def program() -> int:
-            close_descriptors(calls, answers, begun, begins, test.writers[2])
-            return serve_program(test.order, (asks, says, longest))
+            close_descriptors(tests_out, tests_in, ready_reader, ready_writer, test.writers[2])
+            return serve_program(test.order, (program_in, program_out, longest))
 
         def tests() -> int:
-            close_descriptors(asks, says)
-            order, pipes = test.order, (answers, calls, longest)
+            close_descriptors(program_in, program_out)
+            order, pipes = test.order, (tests_in, tests_out, longest)
             return run_and_report(lambda: run_separate_tests(order, code, pipes), test.writers[2])
 
         self.program_pid = self.start_process(test, program)
         self.test_pid = os.fork()
         if not self.test_pid:
             code = read_exactly(size).decode("utf-8", "surrogatepass")
-            close_descriptors(begun, begins)
+            close_descriptors(ready_reader, ready_writer)
             self.run_in_child(test, tests)
-        close_descriptors(asks, calls, answers, says, begins)
-        os.read(begun, 1)  # nothing: the end of it, since the tests have been read
-        close_descriptors(begun)
+        close_descriptors(program_in, tests_out, tests_in, program_out, ready_writer)
+        os.read(ready_reader, 1)  # returns at end of file, once the tests have been read
+        close_descriptors(ready_reader)
 
     def watch(self, test: RunningTest, deadline: float) -> str:
-        """Wait for the end of the test's process; the limit that was overstepped, if one.
+        """Wait until the test's process ends; return the limit that it exceeded, empty if none.
 
-        The end of its pipes is not waited for: what it left behind may hold them.
+        Do not wait until its pipes close: processes that it left behind may hold them open.
         """
         process = os.pidfd_open(self.test_pid)
         poll = select.poll()
         for descriptor in (0, process, *test.readers, *self.listeners):
             poll.register(descriptor, select.POLLIN)
-        ended, look = "", time.monotonic() + WATCH_INTERVAL
+        ended, next_check = "", time.monotonic() + WATCH_INTERVAL
         while not ended and (now := time.monotonic()) < deadline:
-            ready = [one for one, _ in poll.poll(max(0, min(look, deadline) - now) * 1000)]
-            if 0 in ready:  # no order comes during a test, so this is the end of them
+            ready = [one for one, _ in poll.poll(max(0, min(next_check, deadline) - now) * 1000)]
+            if 0 in ready:  # no order arrives during a test, so the input has ended
                 sys.exit()
-            for over in filter(lambda one: self.is_over(test, one), ready):
-                poll.unregister(over)
+            for finished in filter(lambda one: self.handle_ready(test, one), ready):
+                poll.unregister(finished)
             ended = self.exceeded_output(test)
             if process in ready:
                 break
-            if time.monotonic() >= look:
+            if time.monotonic() >= next_check:
                 ended = ended or self.exceeded_limit()
-                look = time.monotonic() + WATCH_INTERVAL
+                next_check = time.monotonic() + WATCH_INTERVAL
         else:
             ended = ended or "time"
         os.close(process)
         return ended
 
-    def is_over(self, test: RunningTest, descriptor: int) -> bool:
-        """Return True if nothing more can come from there, once what has come was dealt with."""
+    def handle_ready(self, test: RunningTest, descriptor: int) -> bool:
+        """Handle what a descriptor offers; return True if it is at its end."""
         if descriptor in self.listeners:
             decide_call(descriptor, self.has_room)
         return descriptor in test.received and not test.read_available(descriptor)
@@ -256,31 +257,31 @@ class Supervisor:
         return threads <= self.limits["processes"] + (self.program_pid > 0)
 
     def exceeded_output(self, test: RunningTest) -> str:
-        """Return `output`, if there is too much of it."""
+        """Return `output` if a stream exceeds its limit, else an empty string."""
         most = max(len(data) for data in test.received.values())
         return "output" if most > self.limits["output"] else ""
 
     def exceeded_limit(self) -> str:
-        """Return the limit that the test is beyond at this moment, if one."""
+        """Return the limit that the test exceeds at this moment, or an empty string."""
         processes = descendant_processes(os.getpid())
         threads, memory = threads_and_memory(processes)
         if threads > self.limits["processes"] + (self.program_pid > 0):
             return "processes"
         if memory > self.limits["memory"]:
             return "memory"
-        if self.program_pid:  # what the tests keep open cannot be seen, and is not the program's
+        if self.program_pid:  # the tests' open files cannot be seen, and are not the program's
             processes = [process for process in processes if process != self.test_pid]
         return "files" if self.is_full(processes) else ""
 
     def is_full(self, processes: Iterable[int] = ()) -> bool:
-        """Return True if the scratch is full, with what these processes keep of it."""
+        """Return True if the scratch is full, with deleted files that these processes keep open."""
         total = sum(map(stored_bytes, self.scratch))
-        if self.ruleset >= 0:  # elsewhere, what is removed still counts where the scratch is
+        if self.ruleset >= 0:  # elsewhere deleted open files count in the scratch itself
             total += deleted_open_bytes(processes, self.scratch[0])
         return total >= self.limits["files"]
 
     def end_all(self) -> int | None:
-        """End every process but this one; the exit status of the test's, if there is a test."""
+        """Kill and reap all other processes; return the exit status of the test's, if any."""
         ends: dict[int, int] = {}
         while True:
             self.kill()
@@ -296,13 +297,13 @@ class Supervisor:
         return status
 
     def kill(self) -> None:
-        """Kill all in one call, so that none can fork meanwhile; unisolated, one by one."""
+        """Kill all in one call, so that none can fork meanwhile; without isolation, one by one."""
         for target in descendant_processes(os.getpid()) if self.backend == "none" else [-1]:
             with suppress(ProcessLookupError):
                 os.kill(target, signal.SIGKILL)
 
     def shut_down(self) -> None:
-        """End what runs and remove a scratch that is a folder of the machine."""
+        """End what runs, and replace this process by one that removes a scratch on the machine."""
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         self.end_all()
         if self.backend != "bubblewrap":
@@ -314,26 +315,26 @@ class Supervisor:
     def run_in_child(
         self, test: RunningTest, main: Callable[[], int], watched: tuple[int, int] | None = None
     ) -> NoReturn:
-        """Be a process of the test: shut oneself in, then run `main` to its exit status.
+        """Confine this forked child, run `main` and exit with the status that it returns.
 
-        Without pipes to the one who watches it, it is trusted, and stays closed to those beside it,
-        in `/proc` as well.
+        `watched` has the pipes by which the supervisor counts an untrusted child's processes.
+        Without it, the child is trusted, and other children cannot read its memory in `/proc`.
         """
         status, trusted = 1, watched is None
         try:
             prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
             if not trusted:
-                prctl(PR_SET_DUMPABLE, 1)  # or its own score is closed to it
+                prctl(PR_SET_DUMPABLE, 1)  # otherwise it may not set its own score
                 set_oom_score(1000)
             os.setsid()
             for target, source in enumerate((test.stdin, *test.writers[:2])):
                 os.dup2(source, target)
             close_descriptors(test.stdin, *test.writers[:2], *test.readers)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            # An exception out of nowhere could end a test that waits for one.
+            # A signal must not raise in trusted tests: it could pass for an expected exception.
             signal.signal(signal.SIGINT, signal.SIG_DFL if trusted else signal.default_int_handler)
             self.confine_process(watched)
-            sys.stdin = sys.__stdin__ = open(0, closefd=False)  # noqa: SIM115 - for all its life
+            sys.stdin = sys.__stdin__ = open(0, closefd=False)  # noqa: SIM115 - stays open
             sys.stdout = sys.__stdout__ = open(1, "w", closefd=False)  # noqa: SIM115
             status = main()
         except BaseException as error:  # noqa: BLE001 - it must not become a second supervisor
@@ -341,25 +342,25 @@ class Supervisor:
         finally:
             os._exit(status)
 
-    def install_process_counter(self, tells: int, waits: int) -> None:
-        """Let the supervisor decide about new processes, and keep nothing of the means to do so."""
+    def install_process_counter(self, number_writer: int, copied_reader: int) -> None:
+        """Make the kernel ask the supervisor about new processes; close the listener here."""
         if self.count:
             listener = install_listener(self.count)
-            write_all(tells, str(listener).encode())
-            os.close(tells)
-            os.read(waits, 1)  # nothing: the end of it, once the supervisor has taken its copy
-            close_descriptors(waits, listener)
+            write_all(number_writer, str(listener).encode())
+            os.close(number_writer)
+            os.read(copied_reader, 1)  # returns at end of file, once the supervisor has its copy
+            close_descriptors(copied_reader, listener)
         else:
-            close_descriptors(tells, waits)
+            close_descriptors(number_writer, copied_reader)
 
     def confine_process(self, watched: tuple[int, int] | None) -> None:
-        """Set the limits and the walls; nothing undoes them."""
+        """Apply the limits, the Landlock ruleset and the filters, permanently."""
         for kind, most in (
             (resource.RLIMIT_AS, ADDRESS_SPACE_FACTOR * self.limits["memory"]),
             (resource.RLIMIT_NPROC, self.threads + self.limits["processes"] + 1),
             (resource.RLIMIT_FSIZE, self.limits["files"]),
             (resource.RLIMIT_NOFILE, OPEN_FILES),
-            (resource.RLIMIT_CORE, 1),  # 0 would still start a program that takes in cores
+            (resource.RLIMIT_CORE, 1),  # 0 would still start a handler for core dumps
         ):
             lower_limit(kind, most, hard=True)
         lower_limit(
@@ -367,7 +368,7 @@ class Supervisor:
         )  # scripts raise it for deep recursion
         if self.ruleset >= 0:
             restrict_self(self.ruleset)
-            os.close(self.ruleset)  # with it, a program could widen the walls of the next test
+            os.close(self.ruleset)  # with it, a program could widen the next test's rights
         if watched is not None:
             self.install_process_counter(*watched)
         if self.filter:
@@ -375,7 +376,7 @@ class Supervisor:
 
 
 def serve_orders() -> None:
-    """Serve to the end of the orders; leave nothing."""
+    """Run the supervisor of this process until standard input ends, then clean up."""
     write_all(1, pack_message({"started": True}))
     supervisor = Supervisor(receive_order())
     try:

@@ -1,4 +1,4 @@
-"""The program's own process: run it and the test, and say how that ended."""
+"""Runs in the child process of a test: executes the program or its tests, reports the end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EXITED, RAISED, OUT_OF_MEMORY = (
 
 
 def run_and_report(run: Callable[[], dict[str, Any]], result: int) -> int:
-    """Run the test to its end and say how it ended; the exit status."""
+    """Run the test, report how it ended and return the exit status."""
     process = os.getpid()
     status, report = 1, OUT_OF_MEMORY
     try:
@@ -35,7 +35,7 @@ def run_and_report(run: Callable[[], dict[str, Any]], result: int) -> int:
     except SystemExit as error:
         status, report = exit_status(error.code), EXITED
     except MemoryError:
-        pass  # nothing may be built now
+        pass  # without memory for another report
     except BaseException as error:  # noqa: BLE001 - whatever the program raises
         report = RAISED
         sys.excepthook(type(error), error.with_traceback(program_traceback(error)), None)
@@ -46,20 +46,20 @@ def run_and_report(run: Callable[[], dict[str, Any]], result: int) -> int:
 
 
 def lift_digit_limit() -> None:
-    """Let whole numbers of any length be read and written; the time that a test has is limited."""
+    """Allow integers of any length to be read and written; a test's time is limited anyway."""
     if hasattr(sys, "set_int_max_str_digits"):
         sys.set_int_max_str_digits(0)
 
 
 def plain_value(value: Any) -> Any:
-    """Return a number or an array of numpy as a plain value, for which JSON has a form.
+    """Return a numpy number or array as a plain value that JSON can represent.
 
     Raises:
-        TypeError: it is none of these.
+        TypeError: the value is neither.
     """
     if hasattr(value, "tolist"):
         return value.tolist()
-    raise TypeError(f"a {type(value).__name__} is returned, which is no plain value")
+    raise TypeError(f"a {type(value).__name__} was returned, which JSON cannot represent")
 
 
 def run_program(order: dict[str, Any]) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def run_program(order: dict[str, Any]) -> dict[str, Any]:
 
 
 def serve_program(order: dict[str, Any], pipes: tuple[int, int, int]) -> int:
-    """Be a program that its tests call from another process; the exit status."""
+    """Run the program and serve the calls of its tests in another process; return the status."""
     lift_digit_limit()
     program = ProgramPeer(pipes, order, execute_source)
     status = 1
@@ -106,20 +106,20 @@ def serve_program(order: dict[str, Any], pipes: tuple[int, int, int]) -> int:
 def run_separate_tests(
     order: dict[str, Any], code: str, pipes: tuple[int, int, int]
 ) -> dict[str, Any]:
-    """Be the tests of a program that is in another process."""
+    """Run tests against a program in another process."""
     return run_tests(pipes, order, code, execute_source)
 
 
 def execute_source(source: str, name: str, namespace: dict[str, Any]) -> None:
-    """Run source, without the `__future__` imports of this file."""
+    """Run source, which does not inherit the `__future__` imports of this file."""
     exec(compile(source, name, "exec", dont_inherit=True), namespace)  # noqa: S102 - same
 
 
 def exit_status(code: Any) -> int:
-    """Return the exit status that the interpreter makes of the argument of `sys.exit`."""
+    """Return the exit status for an argument of `sys.exit`, as the interpreter does."""
     if code is None or isinstance(code, int):
         return (code or 0) & 255
-    print(code, file=sys.stderr)  # noqa: T201 - so it does
+    print(code, file=sys.stderr)  # noqa: T201 - as the interpreter
     return 1
 
 

@@ -1,7 +1,7 @@
-"""The tests' end: names of the program stand for what is over there, and no more comes here.
+"""The tests' end of the pipes: names of the program give plain values, or proxies of its objects.
 
-What the tests compare they compare here. A handle never equals a plain value, whatever the program
-says of it, and is neither greater nor less, nor can it be counted with.
+The tests' comparisons run here. A proxy never equals a plain value, whatever the program claims,
+and order comparisons and arithmetic between the two raise.
 """
 
 # Values of any type: what is known of them is found out as the program runs.
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 MODULE = "program"
-"""The name of the tests' own module: that of the program, so that names of classes agree."""
+"""The name of the tests' module, equal to the program's so that names of classes agree."""
 TEST_FRAMEWORKS = frozenset({"unittest", "pytest", "_pytest", "inside", "doctest"})
-"""Modules whose exceptions say how a test ended: not for a program to say."""
+"""Modules whose exceptions decide how a test ended: a program may not raise them here."""
 NO_ANSWER_STATUS = 86
-"""The exit status of tests that a program left without an answer."""
+"""The exit status of the tests if the program does not answer."""
 CALLABLE_TYPES = ("function", "method", "builtin_function_or_method", "partial")
 
 
 class TestsPeer(Peer):
-    """Tests that call a program."""
+    """Sends a program the calls that its tests make."""
 
     def __init__(self, pipes: tuple[int, int, int], namespace: dict[str, Any]) -> None:
         super().__init__(*pipes)
@@ -44,9 +44,9 @@ class TestsPeer(Peer):
         self.known_exceptions: dict[str, type[BaseException]] = {}
 
     def start(self, entry: str) -> str:
-        """Let the program begin, now that nothing which it does can change what is loaded here.
+        """Start the program, once it can no longer change what is imported here.
 
-        How it ended, if it did not come to its end; else nothing.
+        Return how it ended if it did not load; else an empty string.
         """
         try:
             self.send({"entry": entry})
@@ -56,7 +56,7 @@ class TestsPeer(Peer):
         return "" if reason == "ready" else reason if reason in {"raised", "memory"} else "exited"
 
     def request(self, *parts: Any) -> Any:
-        """Return the program's answer, or end: no test may take its silence for an exception."""
+        """Return the program's answer; exit if there is none: a test could expect an exception."""
         try:
             return super().request(*parts)
         except PeerDisconnected as error:
@@ -64,7 +64,7 @@ class TestsPeer(Peer):
             os._exit(NO_ANSWER_STATUS)
 
     def do(self, operation: str, *parts: Any) -> Any:
-        """Do what the program may do with a value it was given: call it, ask for its attributes."""
+        """Carry out what the program may do with a value of the tests: call, read, list it."""
         value = self.handles[int(parts[0])]
         ours = type(value).__module__ in {MODULE, "_io"}
         if operation == "call" and (ours or type(value).__name__ in CALLABLE_TYPES):
@@ -78,15 +78,15 @@ class TestsPeer(Peer):
         raise TypeError("the tests do not allow this")
 
     def captures(self) -> bool:
-        """Return True if the tests look at what is printed."""
+        """Return True if the tests have redirected standard output."""
         return sys.stdout is not sys.__stdout__
 
     def remote_object(self, node: list[Any]) -> Any:
-        """Return a stand-in."""
+        """Return a proxy for an object of the program."""
         return ProgramProxy(self, int(node[1]), [str(name) for name in node[2]])
 
     def named(self, value: Any) -> Any:
-        """Return nothing for functions and classes of libraries: the program takes its own."""
+        """Return a reference by name to a library's function or class; the program uses its own."""
         module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
         if not callable(value) or not isinstance(module, str) or module == MODULE:
             return None
@@ -96,13 +96,13 @@ class TestsPeer(Peer):
         return ["Y", module, name] if found is value else None
 
     def by_name(self, module: str, name: str) -> NoReturn:
-        """Refuse, as the program names nothing here."""
-        raise ValueError(f"{module}.{name} is not for the program to name")
+        """Raise `ValueError`: the program may refer to nothing here by name."""
+        raise ValueError(f"{module}.{name} cannot be named by the program")
 
     def exception_class(self, names: list[str]) -> type[BaseException]:
-        """Return the nearest class that is known here.
+        """Return the nearest class that is loaded here, or a new subclass of it.
 
-        A class of the program's gets one of its own.
+        A class that is not loaded here, such as the program's own, gets a subclass.
         """
         first = str(names[0])
         if first in self.known_exceptions:
@@ -110,7 +110,7 @@ class TestsPeer(Peer):
         known = (known_exception(str(one)) for one in names)
         found = next((one for one in known if one is not None), None)
         if found is None:
-            raise ValueError("this is no exception")
+            raise ValueError("the class is no exception")
         if known_exception(first) is None:
             name = first.rpartition(":")[2].rpartition(".")[2]
             found = self.known_exceptions[first] = type(name, (found,), {"__module__": MODULE})
@@ -118,7 +118,7 @@ class TestsPeer(Peer):
 
 
 def known_exception(name: str) -> type[BaseException] | None:
-    """Return a class of exceptions that is loaded here, but for those that say how a test ended."""
+    """Return an exception class that is loaded here; None for others and for test frameworks."""
     module, _, name = name.partition(":")
     if module.partition(".")[0] in TEST_FRAMEWORKS or module == MODULE:
         return None
@@ -136,11 +136,11 @@ INTERPRETER_TYPES = {
     "builtins:function": "FunctionType",
     "builtins:module": "ModuleType",
 }
-"""Classes of the interpreter's whose objects have no plain form."""
+"""Built-in types whose objects have no plain form, with their names in `types`."""
 
 
 class ProgramProxy:
-    """A value of the program's that has no plain form."""
+    """A proxy for a value of the program that has no plain form."""
 
     __slots__ = ("_batuta",)
     _batuta: tuple[TestsPeer, int, list[str]]
@@ -149,7 +149,7 @@ class ProgramProxy:
         object.__setattr__(self, "_batuta", (peer, number, names))
 
     def batuta_number(self) -> int:
-        """Return the number by which the program knows it."""
+        """Return the number of the program's handle."""
         return self._batuta[1]
 
     def _ask(self, operation: str, *parts: Any) -> Any:
@@ -163,7 +163,7 @@ class ProgramProxy:
 
     @property
     def __class__(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride] - nobody sets it
-        """The class that it says it has, if that is one of a library which is loaded here."""
+        """The class that the program reports, if it belongs to a library loaded here."""
         for name in self._batuta[2]:
             module, _, qualified = name.partition(":")
             found = getattr(sys.modules.get(module), qualified, None)
@@ -237,7 +237,7 @@ TestsPeer.remote = ProgramProxy
 
 
 def _make_comparison(name: str) -> Callable[[Any, Any], Any]:
-    """Make the comparison of two handles; a handle and a plain value are not comparable."""
+    """Return a comparison of two proxies; a proxy and a plain value are not comparable."""
 
     def compare(self: Any, other: Any) -> Any:
         if type(other) is not ProgramProxy:
@@ -263,7 +263,7 @@ for _name in ("add", "sub", "mul", "truediv", "matmul", "and_", "or_"):
 
 
 class TestNamespace(dict):  # pyright: ignore[reportMissingTypeArgument] - no `Any` at run time
-    """The tests' globals: what neither they nor Python define is the program's."""
+    """The tests' globals; a name that neither the tests nor Python define is the program's."""
 
     peer: TestsPeer | None = None
     entry = ""
@@ -275,13 +275,13 @@ class TestNamespace(dict):  # pyright: ignore[reportMissingTypeArgument] - no `A
             return self.look_up(name)
         if hasattr(builtins, name):
             raise KeyError(name)
-        if name in sys.stdlib_module_names:  # a program could give the tests a `math` of its own
+        if name in sys.stdlib_module_names:  # the program could substitute its own `math`
             return __import__(name)
         return self.look_up(name)
 
     def look_up(self, name: str) -> Any:
-        """Return a global of the program's."""
-        assert self.peer is not None  # noqa: S101 - by `__missing__`
+        """Return a global of the program; a proxy is kept for later uses."""
+        assert self.peer is not None  # noqa: S101 - as `__missing__` ensures
         found = self.peer.request("global", name)
         if type(found) is ProgramProxy:
             self[name] = found
@@ -289,7 +289,7 @@ class TestNamespace(dict):  # pyright: ignore[reportMissingTypeArgument] - no `A
 
 
 def preload_imports(code: str) -> None:
-    """Load what the tests import, before the program can leave a file where it is looked for."""
+    """Import the tests' modules before the program can put a file on the import path."""
     if "import" not in code:
         return
     ast = __import__("ast")
@@ -299,7 +299,7 @@ def preload_imports(code: str) -> None:
         for name in names:
             try:
                 __import__(name)
-            except Exception:  # noqa: BLE001, S112 - the tests will see for themselves
+            except Exception:  # noqa: BLE001, S112 - the tests' own import will raise it
                 continue
 
 
@@ -308,11 +308,11 @@ SHARED_RESETS = {
     "numpy.random": ("seed",),
     "matplotlib.pyplot": ("close", "clf", "cla"),
 }
-"""Functions of modules that say how a test begins: in the tests' process they would do nothing."""
+"""Functions that reset a module; they must also run in the program's process."""
 
 
 def share_resets(peer: TestsPeer) -> None:
-    """Let the program's modules begin as the tests' do: the same seeds, no old figures."""
+    """Make resets of the tests' modules reset the program's too: the same seeds, no old figures."""
     for name, functions in SHARED_RESETS.items():
         module = sys.modules.get(name)
         for function in functions if module is not None else ():
@@ -332,7 +332,7 @@ def _share_function(peer: TestsPeer, module: str, name: str, original: Callable[
 def run_tests(
     pipes: tuple[int, int, int], order: dict[str, Any], code: str, execute: Any
 ) -> dict[str, Any]:
-    """Run tests against the program at the other end; they raise if one fails."""
+    """Run tests against the program at the other end; raise if one fails."""
     module = sys.modules[MODULE] = type(sys)(MODULE)
     execute(order["preamble"], "preamble.py", module.__dict__)
     preload_imports(code)

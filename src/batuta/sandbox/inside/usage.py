@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 MIN_ENTRY_BYTES = 16384
-"""Bytes: more than an empty folder takes, since to make and remove it takes time as well."""
+"""Least bytes per entry: more than an empty folder takes, as removing it takes time too."""
 UNBOUNDED = 1 << 62
 
 
@@ -29,10 +29,10 @@ def descendant_processes(parent: int) -> list[int]:
     """Return all descendants of a process."""
     found: list[int] = []
     for task in thread_folders(parent):
-        with suppress(OSError):  # it has just ended
+        with suppress(OSError):  # the process has just ended
             with open(f"{task}/children", encoding="ascii") as children:
-                born = [int(child) for child in children.read().split()]
-            for child in born:
+                pids = [int(child) for child in children.read().split()]
+            for child in pids:
                 found += [child, *descendant_processes(child)]
     return found
 
@@ -43,13 +43,13 @@ def threads_and_memory(processes: list[int]) -> tuple[int, int]:
     for process in processes:
         found = thread_folders(process)
         threads += len(found)
-        # Of each thread, since a first one that has ended shows no memory.
+        # Every thread is read, because a main thread that has ended shows no memory.
         pages += max(map(resident_pages, found), default=0)
     return threads, pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def resident_pages(task: str) -> int:
-    """Return the pages in memory that a task sees; 0 if it has just ended."""
+    """Return the resident pages of a task; 0 if it has just ended."""
     try:
         with open(f"{task}/statm", encoding="ascii") as statm:
             return int(statm.read().split()[1])
@@ -58,9 +58,9 @@ def resident_pages(task: str) -> int:
 
 
 def stored_bytes(folder: str) -> int:
-    """Return the bytes of a folder, `MIN_ENTRY_BYTES` at least an entry; endless if it hides.
+    """Return the bytes in a folder, at least `MIN_ENTRY_BYTES` per entry.
 
-    It hides behind a path too long to be opened, or a folder that may be entered but not read.
+    `UNBOUNDED` if something cannot be measured: a path too long to open, an unreadable folder.
     """
     total = 0
     try:
@@ -76,9 +76,10 @@ def stored_bytes(folder: str) -> int:
 
 
 def deleted_open_bytes(processes: Iterable[int], folder: str) -> int:
-    """Return bytes of removed files that these processes keep open; endless if one hides.
+    """Return the bytes of the folder's deleted files that these processes keep open.
 
-    It hides behind an executable that may not be read, or by mapping a removed file.
+    `UNBOUNDED` if they cannot be measured: a process with an unreadable executable, or one that
+    maps a deleted file.
     """
     sizes: dict[tuple[int, int], int] = {}
     for process in processes:
@@ -89,46 +90,46 @@ def deleted_open_bytes(processes: Iterable[int], folder: str) -> int:
 
 
 def deleted_open_files(task: str, folder: str) -> dict[tuple[int, int], int]:
-    """Return bytes of the files that a task keeps and that are no more in the folder, by inode."""
+    """Return the bytes of the folder's deleted files that a task keeps open, by inode."""
     sizes: dict[tuple[int, int], int] = {}
     try:
         for descriptor in os.listdir(f"{task}/fd"):
             path = f"{task}/fd/{descriptor}"
             with suppress(FileNotFoundError):  # it has just been closed
-                if os.readlink(path).startswith(folder) and not (facts := os.stat(path)).st_nlink:
-                    sizes[facts.st_dev, facts.st_ino] = facts.st_blocks * 512
+                if os.readlink(path).startswith(folder) and not (info := os.stat(path)).st_nlink:
+                    sizes[info.st_dev, info.st_ino] = info.st_blocks * 512
         with open(f"{task}/maps", "rb") as maps:
             inside = folder.encode()
-            hides = any(inside in line and line.endswith(b" (deleted)\n") for line in maps)
+            unmeasurable = any(inside in line and line.endswith(b" (deleted)\n") for line in maps)
     except PermissionError:
-        hides = resident_pages(task) > 0  # without memory, it has ended
-    return {(0, 0): UNBOUNDED} if hides else sizes
+        unmeasurable = resident_pages(task) > 0  # without memory, it has ended
+    return {(0, 0): UNBOUNDED} if unmeasurable else sizes
 
 
 def threads_of_user() -> int:
-    """Return how many threads the kernel counts for this user, as far as they can be seen."""
-    own_object, total = os.getuid(), 0
+    """Return how many threads this user has, as far as /proc shows them."""
+    uid, total = os.getuid(), 0
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
             with open(f"/proc/{name}/status", encoding="utf-8") as file:
                 status = dict(line.split(":", 1) for line in file)
         except OSError:
             continue  # it has just ended
-        total += int(status["Threads"]) if int(status["Uid"].split()[0]) == own_object else 0
+        total += int(status["Threads"]) if int(status["Uid"].split()[0]) == uid else 0
     return total
 
 
 def removal_command(folder: str) -> list[str]:
-    """Return the command that removes a folder which resists `remove_tree`."""
+    """Return a command that removes a folder, whatever the modes of the folders in it."""
     script = 'cd /; rm -rf "$0" 2>/dev/null || { chmod -R u+rwx "$0"; rm -rf "$0"; }'
     return ["/bin/sh", "-c", script, folder]
 
 
 def remove_tree(path: str) -> None:
-    """Remove a file, or a folder with all that is in it.
+    """Remove a file, or a folder with its contents.
 
     Raises:
-        OSError, RecursionError: the program made something that resists.
+        OSError, RecursionError: the program created something that cannot be removed so.
     """
     if os.path.isdir(path) and not os.path.islink(path):
         with os.scandir(path) as entries:
@@ -140,7 +141,7 @@ def remove_tree(path: str) -> None:
 
 
 def empty_folder(folder: str) -> bool:
-    """Remove all that is in a folder; whether that was possible."""
+    """Remove a folder's contents; return False if that failed."""
     try:
         for name in os.listdir(folder):
             remove_tree(os.path.join(folder, name))

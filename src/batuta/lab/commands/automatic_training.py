@@ -1,4 +1,4 @@
-"""`batuta train conductor --minutes`: settings chosen by themselves, one table of what and why."""
+"""`batuta train conductor --minutes`: choose the settings, print them with reasons, and train."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from batuta.lab.train.supervision import AutoReport
 
 CHOOSING_PANEL = "Automatic settings"
-"""Options in place of a file of settings."""
+"""The panel of the options that replace a settings file."""
 
 
-def train_by_itself(
+def train_automatically(
     pool: str | None,
     tasks: str | None,
     minutes: float | None,
@@ -39,10 +39,17 @@ def train_by_itself(
     changes: Sequence[str],
     simulated_questions: bool = False,
 ) -> None:
-    """Choose the settings, say what the training may take, train, say what came of it.
+    """Choose the settings, print the expected cost, train, and print the results.
 
-    All of it may take so many minutes from `began` on, by the monotonic clock; `changes` are
-    settings that are not chosen, `KEY=VALUE`.
+    Args:
+        pool: the pool to conduct.
+        tasks: the questions.
+        minutes: the time for everything, counted from `began`.
+        began: the start by the monotonic clock.
+        out: the folder to write.
+        seed: the seed of all randomness.
+        changes: `KEY=VALUE` settings that override chosen ones.
+        simulated_questions: whether real models may be asked a simulated world's questions.
 
     Raises:
         ConfigError: an option is missing, or the training cannot be carried out.
@@ -61,7 +68,7 @@ def train_by_itself(
     from batuta.lab.train.supervision import StageClock  # noqa: PLC0415 - loads torch
 
     if (out / "tuned").exists() or (out / "metrics.jsonl").exists():
-        raise ConfigError(f"{out} holds a training already: name another folder with --out")
+        raise ConfigError(f"{out} already contains a training: name another folder with --out")
     settings, rows = choose_settings(
         pool=pool,
         source=tasks,
@@ -74,12 +81,12 @@ def train_by_itself(
     settings = _override_chosen(settings, changes)
     console = open_console(stderr=True)
     _print_choice(console, rows, changes)
-    console.print("measuring how long a step takes here")
+    console.print("measuring how long a step takes on this machine")
     held, clock = draw_kept_back(settings), StageClock(minutes, began, monotonic)
     plan = require_time(settings, held, clock)
     console.print(
         f"fitting takes {plan.step_seconds:.2f} s a step here with {plan.network.layers} layers of "
-        f"{plan.network.hidden}; it is measured again when the search has ended",
+        f"{plan.network.hidden}; this is measured again after the search",
         highlight=False,
     )
     _print_spending(console, settings, held)
@@ -94,15 +101,15 @@ def train_by_itself(
 
 
 def _override_chosen(settings: TrainSettings, changes: Sequence[str]) -> TrainSettings:
-    """Return the settings with the changes."""
+    """Return the settings with the changes, some of which need a settings file."""
     changed = override_settings(settings, changes, "--set")
     for name in ("pool.max_usd", "rejection", "curriculum", "evaluation"):
         section, _, key = name.partition(".")
         before, after = getattr(settings, section), getattr(changed, section)
         if (getattr(before, key) != getattr(after, key)) if key else (before != after):
             raise ConfigError(
-                f"{name} needs --config: without it the search, the stages and what is kept back "
-                "have limits of their own"
+                f"{name} needs --config: without it the search, the stages and the held-out "
+                "questions have their own limits"
             )
     return changed
 
@@ -112,12 +119,12 @@ def _print_choice(console: Console, rows: Sequence[Choice], changes: Sequence[st
     for row in rows:
         table.add_row(*row)
     for change in changes:
-        table.add_row("--set", change, "as you say")
+        table.add_row("--set", change, "as given")
     console.print(table)
 
 
 def _print_spending(console: Console, settings: TrainSettings, held: Sequence[Task]) -> None:
-    """Print what it may cost, before anybody is called."""
+    """Print the most that the training may cost, before any worker is called."""
     from batuta.lab.train.bill import estimate_cost  # noqa: PLC0415 - after the check
     from batuta.lab.train.conductor_training import load_pool  # noqa: PLC0415 - loads torch
     from batuta.lab.train.episodes import make_episodes  # noqa: PLC0415 - same
@@ -128,19 +135,19 @@ def _print_spending(console: Console, settings: TrainSettings, held: Sequence[Ta
     cost = estimate_cost(settings, episodes, ())
     times = 1 + Decimal(SEARCH_CALLS) / max(1, cost.calls)
     unpriced = [str(worker.id) for worker in pool if worker.price is None]
-    besides = (
+    omitted = (
         f", without the calls of {', '.join(unpriced)}, whose price is unknown" if unpriced else ""
     )
     console.print(
         f"at most about {round(cost.calls * times):,} calls of workers and "
-        f"${cost.usd * times:,.2f} at list prices{besides}, if the time suffices for all of them; "
-        f"{len(held)} questions are kept back",
+        f"${cost.usd * times:,.2f} at list prices{omitted}, if there is time for all of them; "
+        f"{len(held)} questions are held out",
         highlight=False,
     )
 
 
 def _print_report(console: Console, report: AutoReport, *, held: int) -> None:
-    figures = (f"right of {held} held back", "steps a workflow")
+    figures = (f"accuracy on {held} held-out questions", "steps a workflow")
     table = new_table("policy", *figures, "", right=figures, padding=(0, 1))
     for one in report.judgements:
         kept = "kept" if one is report.best else ""
