@@ -175,7 +175,7 @@ async def test_a_busy_port_and_too_little_memory_are_sentences():
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        with pytest.raises(ConfigError, match=f"port {port} is taken .*--port"):
+        with pytest.raises(ConfigError, match=f"port {port} is used .*--port"):
             async with serve_models({}, port, ServingOptions()):
                 pass
     with pytest.raises(ConfigError, match=r"too little memory for qwen-1\.5b and smol: 2\.9 GB"):

@@ -175,7 +175,7 @@ class CallCache:
     async def claim(self, worker: str, request: Request) -> AsyncGenerator[CallClaim]:
         """Claim the call among the tasks of this process; yield the claim.
 
-        Other processes are not waited for, so both may make the same call.
+        Other processes are not waited for, so two processes may make the same call.
         """
 
         async def keep(reply: Reply) -> Reply:
@@ -206,7 +206,7 @@ class CallCacheClient:
         """The identity of the wrapped client."""
         return client_identity(self._client)
 
-    async def _kept_name(self) -> str:
+    async def _stored_name(self) -> str:
         if self._name is None:
             found = self.identity
             self._name = (
@@ -224,7 +224,7 @@ class CallCacheClient:
         """
         if request.sampling.seed is None:
             return await self._client.complete(request, listener)
-        async with self._journal.claim(await self._kept_name(), request) as claim:
+        async with self._journal.claim(await self._stored_name(), request) as claim:
             known = claim.reply
             if known is None:
                 reply = await self._client.complete(request, listener)

@@ -220,13 +220,13 @@ class SharedJournal:
 
         self._held.add(owner)
         try:
-            yield CallClaim(await self._claimed(key, owner), keep)
+            yield CallClaim(await self._wait_for_claim(key, owner), keep)
         finally:
             if owner in self._held:
                 self._held.discard(owner)
                 await self._release(key, owner)
 
-    async def _claimed(self, key: _Key, owner: UUID) -> Reply | None:
+    async def _wait_for_claim(self, key: _Key, owner: UUID) -> Reply | None:
         """Wait for another process's reply; return None once this owner has the claim."""
         lease, pause = timedelta(seconds=LEASE_S), FIRST_POLL_S
         while True:

@@ -147,7 +147,7 @@ class ProviderClient:
         if sampling is not request.sampling:
             request = replace(request, sampling=sampling)
         adapter, streams = endpoint.adapter, listener.streaming
-        form = await _adapt_aside(adapter, endpoint.learned.current, request, stream=streams)
+        form = await _adapt_off_loop(adapter, endpoint.learned.current, request, stream=streams)
         tried = [form.body]
         while True:
             try:
@@ -164,7 +164,7 @@ class ProviderClient:
             else:
                 if form.adaptations is not endpoint.learned.current:
                     endpoint.learned.keep(form.adaptations)
-                return await _count_aside(endpoint, form.request, provider_reply)
+                return await _count_off_loop(endpoint, form.request, provider_reply)
             form = other
             tried.append(form.body)
 
@@ -173,7 +173,7 @@ class ProviderClient:
 class _Form:
     """A request after its adaptations, as it is sent."""
 
-    asked: Request
+    original: Request
     """The request before its adaptations."""
     adaptations: Adaptations
     request: Request
@@ -182,23 +182,25 @@ class _Form:
 
 
 def _adapt_request(
-    adapter: ProviderAdapter, adaptations: Adaptations, asked: Request, *, stream: bool
+    adapter: ProviderAdapter, adaptations: Adaptations, original: Request, *, stream: bool
 ) -> _Form:
     """Return the request with the known adaptations to the worker's server applied."""
     if adaptations is NO_ADAPTATIONS:
-        request, body = asked, adapter.build_body(asked, stream=stream)
+        request, body = original, adapter.build_body(original, stream=stream)
     else:
-        request = adaptations.adapt_request(asked)
+        request = adaptations.adapt_request(original)
         body = adaptations.adapt_body(adapter.build_body(request, stream=stream))
-    return _Form(asked=asked, adaptations=adaptations, request=request, body=body, stream=stream)
+    return _Form(
+        original=original, adaptations=adaptations, request=request, body=body, stream=stream
+    )
 
 
-async def _adapt_aside(
-    adapter: ProviderAdapter, adaptations: Adaptations, asked: Request, *, stream: bool
+async def _adapt_off_loop(
+    adapter: ProviderAdapter, adaptations: Adaptations, original: Request, *, stream: bool
 ) -> _Form:
     """Do as `_adapt_request`; a request with many parts is serialized in a thread."""
-    adapt = partial(_adapt_request, adapter, adaptations, asked, stream=stream)
-    if sum(len(message.parts) for message in asked.messages) <= _MANY_PARTS:
+    adapt = partial(_adapt_request, adapter, adaptations, original, stream=stream)
+    if sum(len(message.parts) for message in original.messages) <= _MANY_PARTS:
         return adapt()
     return await anyio.to_thread.run_sync(adapt)
 
@@ -217,11 +219,11 @@ def _other_form(
     if error.usage is not None or not error.words or len(tried) > MAX_ADAPTATIONS:
         return None
     in_words: Adaptations | None = None
-    for adaptations in form.adaptations.answers(error, form.asked, form.body):
-        if adaptations.loses_form(form.asked):
+    for adaptations in form.adaptations.answers(error, form.original, form.body):
+        if adaptations.loses_form(form.original):
             in_words = in_words or adaptations
             continue
-        other = _adapt_request(endpoint.adapter, adaptations, form.asked, stream=form.stream)
+        other = _adapt_request(endpoint.adapter, adaptations, form.original, stream=form.stream)
         if other.body not in tried:
             return other
     if in_words is not None:
@@ -342,7 +344,7 @@ def _parse_reply(endpoint: _ProviderEndpoint, target: HttpTarget, data: Any) -> 
     raise _FaultyReplyError(with_host(target, failure), data)
 
 
-async def _count_aside(
+async def _count_off_loop(
     endpoint: _ProviderEndpoint, request: Request, provider_reply: ProviderReply
 ) -> Reply:
     """Return the reply with its usage and cost; much text is counted in a thread."""

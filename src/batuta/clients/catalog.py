@@ -29,7 +29,7 @@ _PROVIDERS = {"gemini": "google", "vertex": "google", "bedrock": "aws"}
 """Our provider names that `genai-prices` spells differently."""
 _LOCAL = {"ollama", "vllm", "sglang", "llamacpp", "lmstudio", "python", "local"}
 """Servers on the user's own machine, to which other providers' prices do not apply."""
-_ABLE: tuple[tuple[str, tuple[str, ...]], ...] = (
+_ABILITIES: tuple[tuple[str, tuple[str, ...]], ...] = (
     (r"o1-mini|o1-preview|deepseek-r1|gemma|phi|smollm", ()),
     (r"o3-mini|gpt-3\.5|gpt-oss|deepseek|codestral|devstral|magistral|ministral", ("tools",)),
     (r"gpt-audio|gpt-4o(?:-mini)?-audio", ("audio", "tools")),
@@ -102,7 +102,7 @@ def find_model_facts(provider: str, model: str, base_url: str = "") -> ModelFact
 def abilities_of(model: str) -> tuple[str, ...]:
     """Return the ability tags of the model's family; empty if the family is unknown."""
     name = plain_name(model)
-    return next((tags for pattern, tags in _ABLE if re.match(pattern, name)), ())
+    return next((tags for pattern, tags in _ABILITIES if re.match(pattern, name)), ())
 
 
 def _description_elsewhere(model: str) -> str:

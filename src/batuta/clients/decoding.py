@@ -357,17 +357,17 @@ def take_foreign(known: dict[str, Any], event: Mapping[str, Any], own: tuple[str
     raise_counts(known, _foreign_counts(event, own))
     choices = map(as_object, as_array(event.get("choices")))
     candidates = map(as_object, as_array(event.get("candidates")))
-    places = [
+    objects = [
         *(event.get(name) for name in ("delta", "message", "content_block", "item", "response")),
         *(choice.get(name) for choice in choices for name in ("delta", "message")),
         *(candidate.get("content") for candidate in candidates),
     ]
-    spoken = any(as_object(place).get(name) for place in places for name in _SPOKEN)
-    if spoken or as_string(event.get("delta")):
+    has_text = any(as_object(each).get(name) for each in objects for name in _TEXT_FIELDS)
+    if has_text or as_string(event.get("delta")):
         raise ValueError("text in an event of another API")
 
 
-_SPOKEN = (
+_TEXT_FIELDS = (
     "arguments", "content", "output", "partial_json", "parts", "reasoning_content", "refusal",
     "text", "thinking", "tool_calls",
 )  # fmt: skip
@@ -375,10 +375,10 @@ _SPOKEN = (
 
 
 def _foreign_counts(event: Mapping[str, Any], own: tuple[str, str]) -> dict[str, int]:
-    places = (event, as_object(event.get("response")), as_object(event.get("message")))
+    objects = (event, as_object(event.get("response")), as_object(event.get("message")))
     counts: dict[str, int] = {}
-    for place in places:
-        for usage in filter(None, (place.get("usage"), place.get("usageMetadata"))):
+    for each in objects:
+        for usage in filter(None, (each.get("usage"), each.get("usageMetadata"))):
             usage = as_object(usage)  # noqa: PLW2901
             plain = max(as_count(usage.get(name)) for name in _INPUTS)
             found = (
@@ -403,9 +403,9 @@ def read_cache_counts(usage: dict[str, Any]) -> tuple[int, int]:
     Servers and gateways use several field names, at the top level or in the token details.
     """
     read = written = 0
-    for place in (usage, usage.get("prompt_tokens_details"), usage.get("input_tokens_details")):
-        if place:
-            counts = as_object(place)
+    for each in (usage, usage.get("prompt_tokens_details"), usage.get("input_tokens_details")):
+        if each:
+            counts = as_object(each)
             for name in _CACHE_READ & counts.keys():
                 read = max(read, as_count(counts[name]))
             for name in _CACHE_WRITTEN & counts.keys():

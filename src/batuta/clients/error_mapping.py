@@ -89,7 +89,7 @@ _STATUS_OF_TYPE: Mapping[str, int] = {
 }
 _CONTEXT_STATUSES = {400, 413, 422, 500}
 """Statuses of a context overflow; llama.cpp sends 500."""
-_OF_A_MINUTE = re.compile(
+_RATE_LIMITED = re.compile(
     r"per (?:minute|second|hour|day)|\btpm\b|rate_limit|rate limit", re.IGNORECASE
 )
 """Matches a rate limit, which Groq also sends with status 413."""
@@ -200,7 +200,7 @@ def _error_class(status: int, codes: str, message: str) -> type[ClientError]:
     by_words = (
         (of_request and _THROTTLED.search(codes), RateLimitError),
         (
-            status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE and _OF_A_MINUTE.search(words),
+            status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE and _RATE_LIMITED.search(words),
             RateLimitError,
         ),
         (status in _CONTEXT_STATUSES and _TOO_LONG.search(words), ContextLengthError),

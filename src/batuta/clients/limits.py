@@ -247,7 +247,7 @@ _RATE_INCREASE = 1.1
 
 @final
 class Throttle:
-    """The pause and the token bucket of one provider's key; no side effects but the clock's."""
+    """The pause and the token bucket of one provider's key; only reads the clock."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -11,7 +11,7 @@ from batuta.clients.decoding import MAX_TOOL_CALLS
 from batuta.core import Citation, Delta, NativeSearch, Request, ServerCall, Tool
 from batuta.core.server_tools import WEB_SEARCH
 
-_TRACKED = ("?utm_source=openai", "&utm_source=openai")
+_TRACKING_PARAMETERS = ("?utm_source=openai", "&utm_source=openai")
 """The query parameter that OpenAI adds to cited URLs."""
 _MOST_SEARCHED = 50_000_000
 """Characters of a reply searched for cited URLs at most."""
@@ -38,7 +38,7 @@ def without_native(request: Request) -> Request:
 
 def page_address(url: str) -> str:
     """Return the URL without OpenAI's tracking parameter."""
-    for mark in _TRACKED:
+    for mark in _TRACKING_PARAMETERS:
         url = url.removesuffix(mark)
     return url
 

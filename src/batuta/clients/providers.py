@@ -39,6 +39,7 @@ MCP = "mcp"
 FILES = "files"
 """The provider whose workers search a configured folder."""
 TOOL_PROVIDERS = frozenset({SEARCH, READER, MCP, FILES})
+"""Providers whose workers are tools instead of models; `config.workers` opens their clients."""
 LOCAL = "local"
 """The provider whose models Batuta downloads and serves itself, on this machine."""
 COMPATIBLE = "compatible"

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-_ODD = re.compile(r"[\x00-\x20\x7f\\]")
+_AMBIGUOUS = re.compile(r"[\x00-\x20\x7f\\]")
 """Characters in a URL that programs interpret differently."""
 _UNICAST = IPv6Network("2000::/3")
 """The public IPv6 addresses; others embed IPv4 addresses or are not routed."""
@@ -81,7 +81,7 @@ def is_public_address(text: str) -> bool:
 
 def _readable_host(url: str) -> str | None:
     """Return the URL's host; None if there is none or programs may interpret it differently."""
-    if _ODD.search(url):
+    if _AMBIGUOUS.search(url):
         return None
     try:
         parts = urlsplit(url)

@@ -251,13 +251,13 @@ class RedisTurns:
             async with self._first:
                 if not await self._take(owner, tokens):
                     return None
-            reply = await self._renewed(owner, call)
+            reply = await self._call_with_renewals(owner, call)
             used = reply.usage.total
             return reply
         finally:
             await self._end(owner, tokens, used)
 
-    async def _renewed(self, owner: str, call: Callable[[], Awaitable[Reply]]) -> Reply:
+    async def _call_with_renewals(self, owner: str, call: Callable[[], Awaitable[Reply]]) -> Reply:
         """Make the call and return its reply, renewing its lease meanwhile."""
         found: Reply | Exception | None = None
         async with anyio.create_task_group() as group:

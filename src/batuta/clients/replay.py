@@ -20,7 +20,7 @@ from batuta.usage import ZERO_COST
 
 _NO_CAP_SUFFIX = b',"max_output":null}'
 _NO_CHOICES = b',"choices":null,"logprobs":null,"dimensions":null}'
-_UNSAID = b',"frequency_penalty":null,"presence_penalty":null,"top_k":null}'
+_DEFAULT_SAMPLING_END = b',"frequency_penalty":null,"presence_penalty":null,"top_k":null}'
 """End of a serialized sampling without the fields that were added after the first version."""
 
 
@@ -69,7 +69,7 @@ class RunReplayClient:
         return reply
 
 
-_LATER = (b',"cache":null', b',"thoughts":[]', b',"tokens":[]', b',"words_suffice":true')
+_ADDED_FIELDS = (b',"cache":null', b',"thoughts":[]', b',"tokens":[]', b',"words_suffice":true')
 """Fields with default values that did not exist when the oldest calls were recorded."""
 
 
@@ -77,8 +77,8 @@ def request_fingerprint(request: Request) -> bytes:
     """Return a hash of everything in `request`; equal requests have equal ones."""
     text = orjson.dumps(request, option=orjson.OPT_SORT_KEYS)
     # Drop fields that were added later, so that older recordings keep their fingerprints.
-    text = text.replace(_NO_CHOICES, b"}").replace(_UNSAID, b"}")
-    for name in _LATER:  # within texts quotes are escaped, so these are fields
+    text = text.replace(_NO_CHOICES, b"}").replace(_DEFAULT_SAMPLING_END, b"}")
+    for name in _ADDED_FIELDS:  # within texts quotes are escaped, so these are fields
         text = text.replace(name, b"")
     if request.max_output is None:
         text = text.removesuffix(_NO_CAP_SUFFIX) + b"}"

@@ -193,7 +193,7 @@ async def read_stream(
         ClientError: the stream contains an error, is malformed, or ends too early.
     """
     turn, sender = _LoopYielder(), FragmentSender(listener)
-    behind: Sequence[SseEvent] = ()
+    trailing: Sequence[SseEvent] = ()
     while not accumulator.is_closed:
         batch = await _next_batch(accumulator, events)
         if batch is None:
@@ -204,7 +204,7 @@ async def read_stream(
                 deltas = _parse_event(target, accumulator, event, data)
             except ClientError:
                 await sender.send_held()
-                await _read_behind(
+                await _read_trailing(
                     target, accumulator, events, batch[position + 1 :], silence=COUNTS_SECONDS
                 )
                 raise
@@ -214,18 +214,18 @@ async def read_stream(
             if not deltas:
                 await turn.count(1)
             if accumulator.is_closed:
-                behind = batch[position + 1 :]
+                trailing = batch[position + 1 :]
                 break
         await sender.send_held()
         await turn.count(_BATCH_EVENTS)  # the chunk may have had only comments
-    return with_joined_halves(await _check_end(target, accumulator, events, behind))
+    return with_joined_halves(await _check_end(target, accumulator, events, trailing))
 
 
 async def _check_end(
     target: HttpTarget,
     accumulator: StreamAccumulator,
     events: EventStream,
-    behind: Sequence[SseEvent],
+    trailing: Sequence[SseEvent],
 ) -> ProviderReply:
     """Return the reply with any usage that follows its end.
 
@@ -233,9 +233,9 @@ async def _check_end(
         InvalidReplyError: text that is not in the reply follows its end.
     """
     result = accumulator.result()
-    if not behind and events.is_over:
+    if not trailing and events.is_over:
         return result
-    deltas = await _read_behind(target, accumulator, events, behind, silence=DRAIN_SECONDS)
+    deltas = await _read_trailing(target, accumulator, events, trailing, silence=DRAIN_SECONDS)
     text = "".join(delta.text + delta.reasoning for delta in deltas).strip()
     known = result.reply.text + result.reply.reasoning
     if text not in known or any(delta.tool_index is not None for delta in deltas):
@@ -244,7 +244,7 @@ async def _check_end(
     return replace(accumulator.result(), reply=result.reply)
 
 
-async def _read_behind(
+async def _read_trailing(
     target: HttpTarget,
     accumulator: StreamAccumulator,
     events: EventStream,
@@ -258,17 +258,17 @@ async def _read_behind(
     if its body was read to the end.
     """
     more: Sequence[SseEvent] | None = batch
-    turn, behind = _LoopYielder(), _TrailingEvents(target, accumulator)
+    turn, trailing = _LoopYielder(), _TrailingEvents(target, accumulator)
     ends = time.monotonic() + USAGE_SECONDS
     while more is not None and time.monotonic() < ends:
         for event in more:
-            if behind.add(event):
+            if trailing.add(event):
                 await turn.count(1)
         await turn.count(_BATCH_EVENTS)
         more = await _batch_within(events, silence)
     for event in events.rest():
-        behind.add(event)
-    return behind.deltas
+        trailing.add(event)
+    return trailing.deltas
 
 
 @final

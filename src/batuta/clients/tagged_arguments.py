@@ -36,7 +36,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "array": (list,),
     "null": (type(None),),
 }
-_OF_PYTHON = {"True": True, "False": False, "None": None}
+_PYTHON_CONSTANTS = {"True": True, "False": False, "None": None}
 _MOST_NESTED = 4
 
 
@@ -87,13 +87,13 @@ def _read_value(begun: re.Match[str], written: str, schema: Mapping[str, Any]) -
         return value
     try:
         plain = value.strip()
-        read = _OF_PYTHON[plain] if plain in _OF_PYTHON else load_json(plain.encode())
+        read = _PYTHON_CONSTANTS[plain] if plain in _PYTHON_CONSTANTS else load_json(plain.encode())
     except ValueError:
         return value
-    return read if not types or any(_is_of(read, one) for one in types) else value
+    return read if not types or any(_has_type(read, one) for one in types) else value
 
 
-def _is_of(value: Any, kind: str) -> bool:
+def _has_type(value: Any, kind: str) -> bool:
     if isinstance(value, bool):
         return kind == "boolean"
     return isinstance(value, _TYPES.get(kind, ()))
@@ -105,7 +105,9 @@ def _types_of(schema: Any, nested: int = _MOST_NESTED) -> set[str]:
     stated = fields.get("type")
     types = {one for one in (stated, *as_array(stated)) if isinstance(one, str)}
     if not types and isinstance(fields.get("enum"), list):
-        types = {name for one in as_array(fields["enum"]) for name in _TYPES if _is_of(one, name)}
+        types = {
+            name for one in as_array(fields["enum"]) for name in _TYPES if _has_type(one, name)
+        }
     for word in ("anyOf", "oneOf") if nested and not types else ():
         for one in as_array(fields.get(word)):
             types |= _types_of(one, nested - 1)

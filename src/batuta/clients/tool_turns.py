@@ -386,13 +386,11 @@ def give_back(encoded: dict[str, Any], message: Message, model: str, field: str)
         }
         if opaque := kept.get("opaque"):
             encoded[_OPAQUE] = opaque
-        for name, beside in _EXTRAS.items():
-            _put_beside_calls(encoded.get("tool_calls", ()), beside, as_object(kept.get(name)))
+        for name, field_name in _EXTRAS.items():
+            _set_call_fields(encoded.get("tool_calls", ()), field_name, as_object(kept.get(name)))
 
 
-def _put_beside_calls(
-    calls: Sequence[dict[str, Any]], name: str, extras: Mapping[str, Any]
-) -> None:
+def _set_call_fields(calls: Sequence[dict[str, Any]], name: str, extras: Mapping[str, Any]) -> None:
     """Set the field `name` of each call to the value stored for the call's index."""
     for key, extra in extras.items():
         number = read_small_number(key)

@@ -231,7 +231,7 @@ class AnthropicAdapter:
             self._set_effort(body, effort, thinks=thinks)
         elif thinks and (budget := THINKING_TOKENS.get(effort or "")):
             body["thinking"] = {"type": "enabled", "budget_tokens": budget}
-            body["max_tokens"] = _with_thought(body["max_tokens"], budget, request)
+            body["max_tokens"] = _add_thinking_budget(body["max_tokens"], budget, request)
         if rules.sampling and "thinking" not in body:
             _set_temperature(body, request)
 
@@ -255,7 +255,7 @@ def _forces_call(request: Request) -> bool:
     return bool(request.tools) and request.tool_choice not in {None, "auto", "none"}
 
 
-def _with_thought(most: int, budget: int, request: Request) -> int:
+def _add_thinking_budget(most: int, budget: int, request: Request) -> int:
     """Return the limit raised by the thinking budget; the model's own limit includes it already."""
     return most if request.sampling.max_tokens is None and most > budget else most + budget
 

@@ -110,7 +110,7 @@ class _ChoiceAccumulator:
             self._matched = _matched_stop_text(choice)
         message = self._fields_of(choice)
         text = _message_text(message)
-        text += self._unsaid_rest(choice, text)
+        text += self._missing_rest(choice, text)
         reasoning = _message_reasoning(message)
         self._has_words = self._has_words or bool(text or reasoning or _tool_calls_of(message))
         logprobs = parse_logprobs(choice)
@@ -175,7 +175,7 @@ class _ChoiceAccumulator:
             return {"content": text}
         return {} if self._has_words else as_object(choice.get("message"))
 
-    def _unsaid_rest(self, choice: dict[str, Any], last: str) -> str:
+    def _missing_rest(self, choice: dict[str, Any], last: str) -> str:
         """Return the end of the whole message in the last chunk that no earlier chunk had.
 
         Raises:
@@ -247,7 +247,7 @@ class OpenAIStreamAccumulator:
     def _add_words(self, chunk: dict[str, Any]) -> Delta | None:
         """Add a chunk with plain text of one choice only, the usual case; None if it has more."""
         choices = as_array(chunk.get("choices"))
-        if len(choices) != 1 or not self._model or any(map(chunk.get, _BESIDE)):
+        if len(choices) != 1 or not self._model or any(map(chunk.get, _OTHER_CHUNK_FIELDS)):
             return None
         choice = as_object(choices[0])
         number = choice.get("index")
@@ -303,7 +303,7 @@ class OpenAIStreamAccumulator:
         return known
 
 
-_BESIDE = ("error", "usage", "x_groq", "citations")
+_OTHER_CHUNK_FIELDS = ("error", "usage", "x_groq", "citations")
 """Fields of a chunk, besides its choices, that must be read."""
 _WORDS = frozenset({"role", "content"})
 
