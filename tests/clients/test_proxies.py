@@ -96,7 +96,7 @@ def test_a_proxy_that_cannot_be_used_is_said_at_the_beginning(proxy):
 
 
 def test_certificates_of_one_s_own(tmp_path):
-    with pytest.raises(ConfigError, match="is no file"):
+    with pytest.raises(ConfigError, match="is not a file"):
         HttpTransport(environ={"SSL_CERT_FILE": str(tmp_path / "nowhere.pem")})
     (tmp_path / "empty.pem").write_text("nothing")
     with pytest.raises(ConfigError, match="holds no certificates"):

@@ -282,7 +282,7 @@ async def test_it_is_left_alone_for_a_while_and_used_again_when_it_is_back(redis
         clock.now += 6
         assert (await rates.take(REQUESTS, name, 2)).cap == 2
         assert not rates.redis.is_down
-        assert "can be used again" in caplog.text
+        assert "is available again" in caplog.text
         await rates.close()
 
 

@@ -195,7 +195,7 @@ async def test_two_pulls_of_one_model_do_not_write_into_one_file(tmp_path):
         async with anyio.create_task_group() as group:
             group.start_soon(try_it)
             group.start_soon(try_it)
-        assert all("being pulled already" in reason for reason in reasons)
+        assert all("already being pulled" in reason for reason in reasons)
         assert (await pull(places, tmp_path)).read_bytes() == CONTENT
 
 

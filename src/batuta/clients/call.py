@@ -81,7 +81,7 @@ class ProviderAdapter(Protocol):
         ...
 
     def new_accumulator(self) -> StreamAccumulator:
-        """Return an empty reply, to be filled by events."""
+        """Return an accumulator for a new reply."""
         ...
 
 

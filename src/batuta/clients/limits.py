@@ -38,7 +38,7 @@ ASSUMED_OUTPUT_TOKENS = 1024
 
 
 class _Grant:
-    """An entry of a window: when it counts and how much."""
+    """An entry of a window: its time and its amount."""
 
     __slots__ = ("amount", "at")
 

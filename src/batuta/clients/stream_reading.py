@@ -192,7 +192,7 @@ async def read_stream(
     Raises:
         ClientError: the stream contains an error, is malformed, or ends too early.
     """
-    turn, sender = _LoopYielder(), FragmentSender(listener)
+    yielder, sender = _LoopYielder(), FragmentSender(listener)
     trailing: Sequence[SseEvent] = ()
     while not accumulator.is_closed:
         batch = await _next_batch(accumulator, events)
@@ -210,14 +210,14 @@ async def read_stream(
                 raise
             for delta in deltas:  # one event may have thousands
                 await sender.add(delta)
-                await turn.count(1)
+                await yielder.count(1)
             if not deltas:
-                await turn.count(1)
+                await yielder.count(1)
             if accumulator.is_closed:
                 trailing = batch[position + 1 :]
                 break
         await sender.send_held()
-        await turn.count(_BATCH_EVENTS)  # the chunk may have had only comments
+        await yielder.count(_BATCH_EVENTS)  # the chunk may have had only comments
     return with_joined_halves(await _check_end(target, accumulator, events, trailing))
 
 
@@ -258,13 +258,13 @@ async def _read_trailing(
     if its body was read to the end.
     """
     more: Sequence[SseEvent] | None = batch
-    turn, trailing = _LoopYielder(), _TrailingEvents(target, accumulator)
+    yielder, trailing = _LoopYielder(), _TrailingEvents(target, accumulator)
     ends = time.monotonic() + USAGE_SECONDS
     while more is not None and time.monotonic() < ends:
         for event in more:
             if trailing.add(event):
-                await turn.count(1)
-        await turn.count(_BATCH_EVENTS)
+                await yielder.count(1)
+        await yielder.count(_BATCH_EVENTS)
         more = await _batch_within(events, silence)
     for event in events.rest():
         trailing.add(event)
