@@ -399,7 +399,7 @@ class Adaptations:
             FormRefusedError: the server cannot enforce the response format, which is required.
         """
         if self.loses_form(request):
-            raise FormRefusedError("the provider cannot hold the model to the form of its answer")
+            raise FormRefusedError("the provider cannot enforce the requested response format")
         effort = request.sampling.effort
         if effort is not None and (effort in self.efforts or "no_effort" in self.kinds):
             other = None if "no_effort" in self.kinds else self.efforts[effort]

@@ -142,7 +142,7 @@ def open_signer(cloud: Cloud, base_url: str) -> RequestSigner:
     except ImportError:
         hint = install_hint(_EXTRAS[cloud])
         raise ConfigError(
-            f"or sign in without one, for which an extra is missing: {hint}"
+            f"or use the cloud's own credentials, which need an extra: {hint}"
         ) from None
 
 

@@ -93,7 +93,7 @@ def _parse_proxy(kind: str, given: str) -> Proxy:
         known, at, proxy = False, URL(), urlsplit("")
     if not known:
         name = f"{kind.upper()}_PROXY"
-        raise ConfigError(f"{name} must be the address of a proxy, with http:// or https://")
+        raise ConfigError(f"{name} must be the URL of a proxy, with http:// or https://")
     if proxy.username is None:
         return Proxy(at)
     login = aiohttp.encode_basic_auth(unquote(proxy.username), unquote(proxy.password or ""))
@@ -109,7 +109,7 @@ def _load_certificates(environ: Mapping[str, str]) -> ssl.SSLContext | None:
     try:
         return _read_certificates(file, folder, Path(file).stat().st_mtime_ns if file else 0)
     except (OSError, ssl.SSLError):
-        raise ConfigError(f"SSL_CERT_FILE names {file}, which holds no certificates") from None
+        raise ConfigError(f"SSL_CERT_FILE names {file}, which contains no certificates") from None
 
 
 @lru_cache(maxsize=4)

@@ -419,7 +419,7 @@ def parse_response(data: Any, model: str) -> ProviderReply:
     if not data.get("error") and not isinstance(data["output"], list):
         raise TypeError("`output` is not a list")
     if data.get("status") in {"queued", "in_progress"} and not data["output"]:
-        raise ValueError("the response has not ended")
+        raise ValueError("the response is not finished")
     fold.end_response(data)
     return fold.result()
 

@@ -191,7 +191,7 @@ class _ChoiceAccumulator:
             return ""
         if whole.startswith(beginning):
             return whole[len(beginning) :]
-        raise ValueError("the message at the end begins with words that no piece had")
+        raise ValueError("the message at the end begins with text that no chunk had")
 
     def flush(self) -> list[Delta]:
         """Return deltas for held tool calls, and links to cited pages that the text lacks."""
@@ -284,7 +284,7 @@ class OpenAIStreamAccumulator:
 
     def _close(self) -> Sequence[Delta]:
         if not self._choices:
-            raise ValueError("what was streamed is not of this dialect")
+            raise ValueError("the stream ended without a choice")
         self.is_closed = True
         return ()
 
@@ -480,7 +480,7 @@ def _message_text(message: dict[str, Any]) -> str:
         return content or _other_text(message)
     parts = [content] if "text" in as_object(content) else as_array(content)
     if not parts and content != []:
-        raise TypeError("the content is neither a text nor parts")
+        raise TypeError("the content is neither a string nor parts")
     return "".join(map(_part_text, parts)) or _other_text(message)
 
 
