@@ -97,7 +97,7 @@ def test_turns_are_merged_and_a_user_speaks_first():
 )
 @pytest.mark.parametrize("build", [messages_body, gemini_body])
 def test_a_picture_that_cannot_be_sent_is_refused(build, url):
-    with pytest.raises(errors.BadRequestError, match="picture"):
+    with pytest.raises(errors.BadRequestError, match="an image must be"):
         build("m", Request(messages=(Message(role=Role.USER, parts=(Image(url=url),)),)))
 
 

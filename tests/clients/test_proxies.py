@@ -96,10 +96,10 @@ def test_a_proxy_that_cannot_be_used_is_said_at_the_beginning(proxy):
 
 
 def test_certificates_of_one_s_own(tmp_path):
-    with pytest.raises(ConfigError, match="is no file"):
+    with pytest.raises(ConfigError, match="is not a file"):
         HttpTransport(environ={"SSL_CERT_FILE": str(tmp_path / "nowhere.pem")})
     (tmp_path / "empty.pem").write_text("nothing")
-    with pytest.raises(ConfigError, match="holds no certificates"):
+    with pytest.raises(ConfigError, match="contains no certificates"):
         HttpTransport(environ={"SSL_CERT_FILE": str(tmp_path / "empty.pem")})
     assert OutwardRoutes({}).certificates is None
     assert OutwardRoutes({"SSL_CERT_DIR": str(tmp_path)}).certificates is not None

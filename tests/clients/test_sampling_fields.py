@@ -58,7 +58,7 @@ async def test_a_field_that_the_provider_does_not_know_is_named_and_nothing_is_s
 ):
     fake = FakeAnthropic if PROVIDERS[provider].api == "anthropic" else FakeOpenAI
     async with fake(check=False) as server:
-        with pytest.raises(BadRequestError, match=f"{model} takes no {name}"):
+        with pytest.raises(BadRequestError, match=f"{model} does not accept {name}"):
             await sent(http, server, provider, sampling, model)
         assert not server.requests
 

@@ -19,7 +19,7 @@ ASK = Request(messages=(user_message("Think about it."),))
 @pytest.mark.parametrize("written", ["", "[resilience]\nstep_timeout_s = 0.1\n"])
 async def test_a_call_is_given_up_after_a_silence(tmp_path, written):
     async with HttpTransport(idle=0.3) as http, thinking() as server:
-        with pytest.raises(ProviderTimeoutError, match=r"silent for 0\.3 seconds"):
+        with pytest.raises(ProviderTimeoutError, match=r"sent nothing for 0\.3 seconds"):
             await ask(server, http, tmp_path, written)
 
 

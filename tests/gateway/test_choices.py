@@ -166,7 +166,7 @@ async def test_a_dialect_that_has_it_not_refuses_by_name(sampling):
                 )
             )
         for client in clients:
-            with pytest.raises(BadRequestError, match=f"takes no {name}"):
+            with pytest.raises(BadRequestError, match=f"does not accept {name}"):
                 await client.complete(ask)
 
 

@@ -231,9 +231,9 @@ def test_google_is_asked_for_its_search_alone_and_without_domains():
     sent = adapter.build_body(asked, stream=False)
     assert sent["tools"] == [{"googleSearch": {}}] and "toolConfig" not in sent
     for tools, why in (
-        ((NATIVE, Tool(name="look")), "beside other tools"),
-        ((replace(NATIVE, native=NativeSearch(max_uses=3, deny=("a.org",))),), "no domains"),
-        ((replace(NATIVE, native=NativeSearch(max_uses=3, allow=("a.org",))),), "no domains"),
+        ((NATIVE, Tool(name="look")), "with other tools"),
+        ((replace(NATIVE, native=NativeSearch(max_uses=3, deny=("a.org",))),), "accept domains"),
+        ((replace(NATIVE, native=NativeSearch(max_uses=3, allow=("a.org",))),), "accept domains"),
     ):
         with pytest.raises(UnsupportedFieldError, match=why):
             adapter.build_body(replace(asked, tools=tools), stream=False)

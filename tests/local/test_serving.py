@@ -131,7 +131,7 @@ async def test_a_program_that_ends_at_once_is_told_with_its_last_words(tmp_path)
 
 async def test_a_program_that_crashes_is_not_blamed_on_the_file(tmp_path):
     (tmp_path / "c.gguf").write_bytes(b"crash")
-    said = r"was ended by SIGILL while it loaded .*c\.gguf \(its last words: loading\)"
+    said = r"was ended by SIGILL while it loaded .*c\.gguf \(its last output: loading\)"
     with pytest.raises(ConfigError, match=said) as error:
         async with serve_models({"c": tmp_path / "c.gguf"}, 0, ServingOptions(program=FAKE)):
             pass
@@ -158,7 +158,7 @@ async def test_a_connection_that_llama_cpp_gave_up_is_made_once_more(tmp_path, c
 
 
 async def test_a_llama_cpp_that_hangs_up_twice_is_told_so(tmp_path, caplog):
-    refused = (502, "the llama.cpp of fake has ended: serve it again")
+    refused = (502, "the llama.cpp of fake has exited: serve it again")
     assert await asks_of_one_that_fails(tmp_path, "hang-up hang-up", caplog) == [
         refused,
         (200, True),
@@ -175,7 +175,7 @@ async def test_a_busy_port_and_too_little_memory_are_sentences():
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        with pytest.raises(ConfigError, match=f"port {port} is taken .*--port"):
+        with pytest.raises(ConfigError, match=f"port {port} is used .*--port"):
             async with serve_models({}, port, ServingOptions()):
                 pass
     with pytest.raises(ConfigError, match=r"too little memory for qwen-1\.5b and smol: 2\.9 GB"):
@@ -204,7 +204,7 @@ async def test_what_is_not_here_is_a_sentence_and_nothing_is_fetched_unasked(bat
     )
     assert "licence Apache-2.0" in said
     code, _, said = await batuta("pool", "list", "--pool", "local:qwen-0.5b", **empty)
-    assert code == 2 and "not here yet: batuta local pull qwen-0.5b" in said
+    assert code == 2 and "not pulled yet: run batuta local pull qwen-0.5b" in said
     code, _, said = await batuta("local", "pull", "qwen-0.6b", **empty)
     assert code == 2 and "did you mean qwen-0.5b?" in said
     code, out, _ = await batuta("local", "list", "--json", **empty)
@@ -212,7 +212,7 @@ async def test_what_is_not_here_is_a_sentence_and_nothing_is_fetched_unasked(bat
     silent = {"HF_ENDPOINT": "http://127.0.0.1:9", "PIP_INDEX_URL": "http://127.0.0.1:9"}
     code, _, said = await batuta("local", "pull", "qwen-0.5b", **empty, **silent)
     assert code == 2 and said.splitlines()[-1] == (
-        "batuta: qwen-0.5b could not be pulled: 127.0.0.1:9 did not send it (no connection)"
+        "batuta: qwen-0.5b could not be pulled: the download from 127.0.0.1:9 failed (no connection)"
     )
 
 

@@ -1,4 +1,4 @@
-"""The only package that opens sockets to models."""
+"""Clients of model providers; the only package that opens connections to models."""
 
 from batuta.clients.anthropic.client import AnthropicClient
 from batuta.clients.cache import CallCache, CallCacheClient

@@ -1,10 +1,10 @@
-"""Adaptations of requests to what a worker's server refuses, learned from its refusals.
+"""Adaptations of requests to what a worker's server refuses, learned from its error responses.
 
-When a refusal names something that can be expressed differently, or left out without changing the
+When an error names something that can be expressed differently, or left out without changing the
 answer, the same request is sent again in that form. The form that worked is remembered for the
-worker until the process ends, so each thing is refused only once; a worker's settings `adapt` and
-`field_names` state it from the start. Fields that a client asked for and would miss (`stop`, `n`,
-`top_k`…) are never left out: they are the business of `unsupported_fields`.
+worker until the process ends, so each feature is refused only once; a worker's settings `adapt` and
+`field_names` set it from the start. Fields that the caller requested and would miss (`stop`, `n`,
+`top_k`…) are never left out: the setting `unsupported_fields` governs them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _CALL_ONE = "Call {} now: an answer without a call is not accepted."
 
 
 def add_to_system(request: Request, text: str) -> Request:
-    """Add a text at the end of the messages of the system that come first."""
+    """Append `text` to the leading system messages."""
     messages = request.messages
     first = _count_first_system_messages(messages)
     if not first:
@@ -54,7 +54,7 @@ def add_to_system(request: Request, text: str) -> Request:
 
 
 def merge_first_system_messages(request: Request) -> Request:
-    """Join the messages of the system that come first into one."""
+    """Join the leading system messages into one."""
     first = _count_first_system_messages(request.messages)
     if first <= 1:
         return request
@@ -63,7 +63,7 @@ def merge_first_system_messages(request: Request) -> Request:
 
 
 def put_system_first(request: Request) -> Request:
-    """Join all messages of the system into one that comes first."""
+    """Join all system messages into one at the beginning."""
     instructions = [message for message in request.messages if message.role in _SYSTEM_ROLES]
     others = tuple(message for message in request.messages if message.role not in _SYSTEM_ROLES)
     if not instructions or (len(instructions) == 1 and request.messages[0] is instructions[0]):
@@ -72,7 +72,7 @@ def put_system_first(request: Request) -> Request:
 
 
 def without_system(request: Request) -> Request:
-    """Move what the system says to the beginning of the user's first message."""
+    """Move the system messages' text to the beginning of the first user message."""
     ordered = put_system_first(request).messages
     if not ordered or ordered[0].role not in _SYSTEM_ROLES:
         return request
@@ -85,14 +85,14 @@ def without_system(request: Request) -> Request:
 
 
 def without_developer(request: Request) -> Request:
-    """Send the developer's messages as the system's."""
+    """Turn developer messages into system messages."""
     return _map_messages(
         request, lambda m: replace(m, role=Role.SYSTEM) if m.role is Role.DEVELOPER else m
     )
 
 
 def alternate_roles(request: Request) -> Request:
-    """Join neighbours of one role, and let a user speak first."""
+    """Join adjacent messages of the same role; begin with a user message."""
     turns: list[Message] = []
     for message in request.messages:
         if turns and turns[-1].role is message.role and message.role is not Role.TOOL:
@@ -106,7 +106,7 @@ def alternate_roles(request: Request) -> Request:
 
 
 def answer_results(request: Request) -> Request:
-    """Put a word of the assistant between results of tools and a user's message."""
+    """Insert a short assistant message between tool results and a user message."""
     turns: list[Message] = []
     for message in request.messages:
         if turns and turns[-1].role is Role.TOOL and message.role is Role.USER:
@@ -116,14 +116,14 @@ def answer_results(request: Request) -> Request:
 
 
 def end_with_user(request: Request) -> Request:
-    """Add a user's word after an assistant's message at the end."""
+    """Append a short user message if the last message is an assistant's."""
     if request.messages[-1].role is not Role.ASSISTANT:
         return request
     return replace(request, messages=(*request.messages, user_message(_CONTINUE)))
 
 
 def ask_for_call(request: Request) -> Request:
-    """Ask in words for a call that must be made."""
+    """Replace a forced tool call by an instruction in the system message."""
     choice = request.tool_choice
     if not request.tools or choice in {None, "auto", "none"}:
         return request
@@ -137,19 +137,19 @@ def without_reasoning(request: Request) -> Request:
 
 
 def without_names(request: Request) -> Request:
-    """Leave out the names of those who speak."""
+    """Leave out the `name` of messages."""
     return _map_messages(request, lambda m: replace(m, name=None))
 
 
 def without_strict(request: Request) -> Request:
-    """Do not say whether arguments and answers are held to their schema."""
+    """Leave out `strict` of tools and of the response format."""
     tools = tuple(replace(tool, strict=None) for tool in request.tools)
     form = request.response_format
     return replace(request, tools=tools, response_format=form and replace(form, strict=None))
 
 
 def without_cache_marks(request: Request) -> Request:
-    """Leave out what is asked of caches of prompts."""
+    """Leave out the prompt-caching settings."""
     bare = _map_messages(
         request, lambda m: replace(m, parts=tuple(replace(part, cache=None) for part in m.parts))
     )
@@ -192,7 +192,7 @@ _BY_SCHEMA = "Answer with JSON that is valid under this JSON schema, and with no
 
 
 def refused_schema(request: Request) -> str | None:
-    """Return the schema that a reply must have, as a text, or None if there is none."""
+    """Return the JSON schema of the response format as text; None if there is none."""
     wanted = request.response_format
     if wanted is None or wanted.kind != "json_schema":
         return None
@@ -200,7 +200,7 @@ def refused_schema(request: Request) -> str | None:
 
 
 def schema_in_words(request: Request) -> Request:
-    """Ask for any JSON object, and put the schema into the system's message."""
+    """Request any JSON object, and put the schema into the system message."""
     schema = refused_schema(request)
     if schema is None:
         return request
@@ -209,7 +209,7 @@ def schema_in_words(request: Request) -> Request:
 
 
 def without_json_mode(request: Request) -> Request:
-    """Ask for the form in words alone."""
+    """Replace the response format by an instruction in the system message."""
     wanted = request.response_format
     if wanted is None:
         return request
@@ -219,7 +219,7 @@ def without_json_mode(request: Request) -> Request:
 
 
 def say_json(request: Request) -> Request:
-    """Say that the answer is JSON, where that is the form and no message says it."""
+    """Add an instruction to answer in JSON, if that is required and no message mentions JSON."""
     if request.response_format is None or any("json" in m.text.lower() for m in request.messages):
         return request
     return add_to_system(request, _JSON)
@@ -243,13 +243,13 @@ Kind = Literal[
     "no_cache_marks",
     "no_names",
 ]
-"""The kinds of adaptation, by their names in the settings."""
+"""The kinds of adaptation; these names are used in the settings."""
 KINDS: tuple[Kind, ...] = get_args(Kind)
 MAX_ADAPTATIONS = 8
-"""The most times that one call is sent again in another form after a refusal."""
+"""Times that one call is sent again in another form, at most."""
 
 _MAX_SCHEMAS = 256
-"""The most schemas remembered for one worker; the oldest is dropped first."""
+"""Schemas remembered for one worker at most; the oldest is dropped first."""
 
 _REFUSAL = re.compile(
     r"unsupported|not (?:currently )?support|n't support|unrecogni[sz]ed|not recogni[sz]ed"
@@ -269,7 +269,7 @@ class _Answer:
     kind: Kind
     words: re.Pattern[str]
     refuses: bool = True
-    """True if the words count only in a text that also matches `_REFUSAL`."""
+    """True if `words` counts only in a message that also matches `_REFUSAL`."""
 
 
 _ANSWERS = (
@@ -332,7 +332,7 @@ _ANSWERS = (
     _Answer("no_cache_marks", re.compile(r"cache_?control|\bcaching|cachepoint")),
     _Answer("no_names", re.compile(r"\bname\b")),
 )
-"""Tried in this order: the more specific words come first."""
+"""Tried in this order, the more specific patterns first."""
 
 _APPLIED: Mapping[Kind, Callable[[Request], Request]] = {
     "no_reasoning": without_reasoning,
@@ -360,7 +360,7 @@ def _find_changes(kinds: frozenset[Kind]) -> tuple[Callable[[Request], Request],
 
 
 _FORM_IN_WORDS: frozenset[Kind] = frozenset({"no_json_schema", "no_json_mode"})
-"""The kinds with which no server holds a model to a form."""
+"""The kinds with which the server no longer enforces the response format."""
 
 _FIELDS: Mapping[str, str] = {
     "max_tokens": "max_completion_tokens",
@@ -375,31 +375,31 @@ _FIELDS: Mapping[str, str] = {
     "store": "",
     "usage": "",
 }
-"""Fields of a body to the other name that a server may know; empty: the field can be left out."""
+"""Fields of the body, and the other name a server may accept; empty: the field can be left out."""
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _EFFORT_WORD = re.compile(r"\b(none|minimal|low|medium|high|xhigh|max)\b")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adaptations:
-    """The differences between the requests to a worker and what its dialect would send."""
+    """The changes made to a worker's requests before they are sent."""
 
     kinds: frozenset[Kind] = frozenset()
     fields: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Fields of the body by the server's name for them; an empty one is not sent."""
+    """Maps fields of the body to the server's names for them; an empty name is not sent."""
     efforts: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Refused efforts to the ones that are sent instead."""
+    """Maps refused reasoning efforts to those sent instead."""
     schemas: tuple[bytes, ...] = ()
-    """Digests of schemas that are described in words, because the server refuses a part of them."""
+    """Digests of schemas put into the system message, because the server rejects part of them."""
 
     def adapt_request(self, request: Request) -> Request:
-        """Return the request in the form that the server takes.
+        """Return the request in the form that the server accepts.
 
         Raises:
-            FormRefusedError: the server holds no model to the request's form.
+            FormRefusedError: the server cannot enforce the response format, which is required.
         """
         if self.loses_form(request):
-            raise FormRefusedError("the provider cannot hold the model to the form of its answer")
+            raise FormRefusedError("the provider cannot enforce the requested response format")
         effort = request.sampling.effort
         if effort is not None and (effort in self.efforts or "no_effort" in self.kinds):
             other = None if "no_effort" in self.kinds else self.efforts[effort]
@@ -411,21 +411,21 @@ class Adaptations:
         return request
 
     def loses_form(self, request: Request) -> bool:
-        """Tell whether a form for which words do not suffice would be told in words."""
+        """Return True if a response format that must be enforced would only be described."""
         wanted = request.response_format
         if wanted is None or wanted.words_suffice:
             return False
         return bool(_FORM_IN_WORDS & self.kinds) or _schema_digest(request) in self.schemas
 
     def adapt_body(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Return the body with the fields and names that the server takes."""
+        """Return the body with the fields and names that the server accepts."""
         if not any(name in body for name in self.fields):
             return body
         named = ((self.fields.get(name, name), value) for name, value in body.items())
         return {name: value for name, value in named if name}
 
     def merged(self, other: Adaptations) -> Adaptations:
-        """Return both together; where they differ, `other` counts."""
+        """Return the union of both; `other` takes precedence."""
         return Adaptations(
             kinds=self.kinds | other.kinds,
             fields={**self.fields, **other.fields},
@@ -436,13 +436,13 @@ class Adaptations:
     def answers(
         self, error: ClientError, request: Request, body: Mapping[str, Any]
     ) -> Iterator[Adaptations]:
-        """Yield these with one more, for each that may answer the refusal; likelier ones first.
+        """Yield these adaptations with one more that may avoid the error, the likeliest first.
 
         Args:
-            error: the refusal; some servers write it with a status of 500. What asks to slow down,
-                or is about the key, is none, whatever its words are.
-            request: as it was asked for, before it was adapted.
-            body: as it was sent.
+            error: the server's error; some servers refuse a request with status 500. Errors of
+                other kinds, such as rate limits or a bad key, yield nothing.
+            request: the request before its adaptation.
+            body: the body that was sent.
         """
         if not isinstance(error, (BadRequestError, ProviderOverloadedError)):
             return
@@ -486,9 +486,9 @@ def _schema_digest(request: Request) -> bytes | None:
 
 
 def _named_fields(words: str, body: Mapping[str, Any]) -> list[str]:
-    """Find the fields that the refusal names and that can be sent otherwise, by place.
+    """Return the fields that the error names and that can be changed, in the order of mention.
 
-    Of two that exclude each other the one that is named last goes: `temperature` before `top_p`.
+    The order is reversed for two fields that exclude each other: the last one is dropped first.
     """
     found = {
         name: re.search(rf"(?<![\w-]){name}(?![\w-])", words) for name in _FIELDS if name in body
@@ -498,12 +498,12 @@ def _named_fields(words: str, body: Mapping[str, Any]) -> list[str]:
 
 
 def _other_effort(words: str, sent: str | None) -> str | None:
-    """Find the nearest of the efforts that the refusal lists; return None if it lists none."""
+    """Return the nearest effort that the error message lists; None if it lists none."""
     if sent not in _EFFORTS:
         return None
     listed = {match[1] for match in _EFFORT_WORD.finditer(words)} - {sent}
     at = _EFFORTS.index(sent)
-    # on a tie the cheaper one is taken; thinking is not turned off if some was asked for
+    # On a tie the cheaper effort is chosen; reasoning is not turned off if some was requested.
     able = [e for e in _EFFORTS if e in listed and (e != "none" or sent == "minimal")]
     return min(able, key=lambda e: (abs(_EFFORTS.index(e) - at), _EFFORTS.index(e)), default=None)
 
@@ -515,5 +515,5 @@ class LearnedAdaptations:
     current: Adaptations = NO_ADAPTATIONS
 
     def keep(self, helped: Adaptations) -> None:
-        """Remember what a call was answered with."""
+        """Merge the adaptations with which a call succeeded."""
         self.current = self.current.merged(helped)

@@ -1,7 +1,7 @@
-"""A client that pays for no finished call twice: every reply is on disk before it is given back.
+"""A journal of finished calls, so that none is paid for twice: replies are stored on disk first.
 
-A training or an evaluation that was killed asks the same questions again when it goes on; what was
-answered then is read from the journal, with the usage and cost of the time it was paid.
+A training or evaluation run that was killed repeats its calls when it is resumed. Calls that were
+already answered are read from the journal, with their original usage and cost.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from batuta.core.conductor import NULL_LISTENER
 from batuta.errors import StoreError
 
 BUSY_SECONDS = 30.0
-"""Seconds to wait for another process that writes."""
+"""Seconds to wait for another process's write lock."""
 _CREATE_REACHED = "CREATE TABLE IF NOT EXISTS reached (worker TEXT PRIMARY KEY, identity TEXT)"
 _CREATE_TABLE = "CREATE TABLE IF NOT EXISTS calls (worker TEXT, request BLOB, reply BLOB, PRIMARY KEY (worker, request)) WITHOUT ROWID"  # noqa: E501
 
@@ -37,13 +37,13 @@ _LOG = logging.getLogger(__name__)
 
 
 def warn_if_emptied(*paths: str | Path) -> None:
-    """Log a sentence for each file of paid calls that is there and holds nothing at all.
+    """Log a warning for each journal file that exists and has zero bytes.
 
-    An empty file is an empty database to SQLite, so what was paid before would be paid again
-    without a word. To be asked once, before any process opens the files: each begins as empty.
+    To SQLite a zero-byte file is an empty database, so its calls would silently be paid for again.
+    Call this once, before any process opens the files, as new files are also empty at first.
 
     Args:
-        paths: of the files; of an address of a database nothing is said.
+        paths: paths of files; database URLs are ignored.
     """
     for path in map(Path, paths):
         if path.is_file() and not path.stat().st_size:
@@ -51,15 +51,15 @@ def warn_if_emptied(*paths: str | Path) -> None:
 
 
 def open_journal_file(path: Path, table: str, name: str) -> sqlite3.Connection:
-    """Return a file of one table whose rows are kept whatever kills this process, one at a time.
+    """Open an SQLite file of one table; every row is committed at once, so a kill loses none.
 
     Args:
-        path: of the file; its folder is made.
-        table: how the table is made.
-        name: what the file is called in an error.
+        path: path of the file; its folder is created.
+        table: the statement that creates the table.
+        name: the name of the file in error messages.
 
     Raises:
-        StoreError: the file cannot be opened or is none of this kind.
+        StoreError: the file cannot be opened or is not an SQLite file.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -71,8 +71,8 @@ def open_journal_file(path: Path, table: str, name: str) -> sqlite3.Connection:
         file.execute(table)
     except (OSError, sqlite3.Error) as error:
         raise StoreError(
-            f"{name} {path} cannot be opened: {error}; what was paid is written there: restore it "
-            "from a backup, or move it away and what it held is paid for again"
+            f"{name} {path} cannot be opened: {error}; it records calls that were paid for: "
+            "restore it from a backup, or move it away to pay for these calls again"
         ) from None
     return file
 
@@ -82,53 +82,54 @@ class CallClaim:
     """The right to make one call, or its reply."""
 
     reply: Reply | None
-    """The earlier reply; None if the holder is to make the call."""
+    """The stored reply; None if the holder must make the call."""
     keep: Callable[[Reply], Awaitable[Reply]]
-    """Writes the reply down; gives back the one that stays, the first."""
+    """Stores the reply; returns the stored one, which is an earlier reply if there is one."""
 
 
 class CallJournal(Protocol):
-    """Finished calls, each paid once.
+    """Finished calls, each paid for once.
 
-    Laws: of several who claim the same call at the same time one makes it and the others wait for
-    its reply; a claim that ends without a reply lets the next one make the call; a reply that was
-    kept is given to everybody after that, whatever dies.
+    Laws:
+    - If several callers claim the same call, one makes it and the others wait for its reply.
+    - If a claim ends without a reply, the next caller makes the call.
+    - A stored reply is returned to all later callers, whichever processes die.
     """
 
     hits: int
     misses: int
 
     async def name_worker(self, worker: str, identity: str) -> str:
-        """Return the name under which that worker's replies are kept, if it is reached so.
+        """Return the name under which the replies of a worker with this identity are stored.
 
-        The plain id for whoever was the first behind it; whoever came after has a name of its own.
+        It is the plain id for the first identity with that id; other identities have another name.
 
         Args:
-            worker: its id.
-            identity: digest of what decides its replies, see `clients.identity`.
+            worker: the worker's id.
+            identity: digest of the worker's `providers.Identity`.
         """
         ...
 
     def claim(self, worker: str, request: Request) -> AbstractAsyncContextManager[CallClaim]:
-        """Return the call of that worker with exactly this request, its seed included."""
+        """Claim the call of that worker with exactly this request, including its seed."""
         ...
 
 
 @final
 class CallCache:
-    """Finished calls on disk; several processes may write to one file."""
+    """Finished calls in an SQLite file; several processes may write to it."""
 
     def __init__(self, path: Path) -> None:
-        """Open the file, or make it.
+        """Open or create the file.
 
         Raises:
-            StoreError: the file cannot be opened or is no journal.
+            StoreError: the file cannot be opened or is not a journal.
         """
         self.path = path
         self.hits = 0
         """Calls that were answered from the file."""
         self.misses = 0
-        """Calls that were made and written down."""
+        """Calls that were made and stored."""
         self._locks: WeakValueDictionary[tuple[str, bytes], anyio.Lock] = WeakValueDictionary()
         self._file = open_journal_file(path, _CREATE_TABLE, "the call journal")
         self._execute(_CREATE_REACHED)
@@ -140,7 +141,7 @@ class CallCache:
         self._file.close()
 
     def read(self, worker: str, request: Request) -> Reply | None:
-        """Return the worker's earlier reply to exactly this request, its seed included."""
+        """Return the stored reply to exactly this request, including its seed; None if none."""
         try:
             row = self._file.execute(
                 "SELECT reply FROM calls WHERE worker = ? AND request = ?",
@@ -151,7 +152,7 @@ class CallCache:
         return None if row is None else read_reply(row[0])
 
     def write(self, worker: str, request: Request, reply: Reply) -> None:
-        """Keep a reply; the first one to a request stays."""
+        """Store a reply; an earlier reply to the same request is not replaced."""
         row = (worker, request_fingerprint(request), write_reply(reply))
         try:
             self._file.execute("INSERT OR IGNORE INTO calls VALUES (?, ?, ?)", row)
@@ -159,7 +160,7 @@ class CallCache:
             raise StoreError(f"the call journal {self.path} cannot be written: {error}") from None
 
     async def name_worker(self, worker: str, identity: str) -> str:
-        """Return the name under which that worker's replies are kept, as `CallJournal` says."""
+        """Return the name under which that worker's replies are stored; see `CallJournal`."""
         self._execute("INSERT OR IGNORE INTO reached VALUES (?, ?)", worker, identity)
         rows = self._execute("SELECT identity FROM reached WHERE worker = ?", worker)
         return name_kept(worker, identity, rows[0][0])
@@ -172,9 +173,9 @@ class CallCache:
 
     @asynccontextmanager
     async def claim(self, worker: str, request: Request) -> AsyncGenerator[CallClaim]:
-        """Yield the call, claimed among the tasks of this process.
+        """Claim the call among the tasks of this process; yield the claim.
 
-        Other processes are not waited for.
+        Other processes are not waited for, so two processes may make the same call.
         """
 
         async def keep(reply: Reply) -> Reply:
@@ -188,24 +189,24 @@ class CallCache:
 
 @final
 class CallCacheClient:
-    """A worker's client whose replies are kept. Requests without a seed are asked anew."""
+    """A worker's client with a journal of its replies; requests without a seed bypass it."""
 
     def __init__(self, client: Client, journal: CallJournal, worker: str) -> None:
         self._client = client
         self._journal = journal
         self._worker = worker
         self._name: str | None = None
-        """The name under which its replies are kept; None: it is not known yet."""
+        """The name under which its replies are stored; None until it is known."""
 
     def __repr__(self) -> str:
         return f"Journaled({self._client!r})"
 
     @property
     def identity(self) -> Identity:
-        """The client's."""
+        """The identity of the wrapped client."""
         return client_identity(self._client)
 
-    async def _kept_name(self) -> str:
+    async def _stored_name(self) -> str:
         if self._name is None:
             found = self.identity
             self._name = (
@@ -219,11 +220,11 @@ class CallCacheClient:
         """Return the reply of the journal, else of the client.
 
         Raises:
-            ClientError: the call gave no usable reply; failures are not kept.
+            ClientError: the call failed; failures are not stored.
         """
         if request.sampling.seed is None:
             return await self._client.complete(request, listener)
-        async with self._journal.claim(await self._kept_name(), request) as claim:
+        async with self._journal.claim(await self._stored_name(), request) as claim:
             known = claim.reply
             if known is None:
                 reply = await self._client.complete(request, listener)
@@ -238,21 +239,21 @@ class CallCacheClient:
 
 
 def name_kept(worker: str, identity: str, first: str) -> str:
-    """Return the worker's id for the first that was behind it, else the id and who it is now."""
+    """Return the worker's id if its identity is the first one with that id, else both."""
     return worker if identity == first else f"{worker} {identity}"
 
 
 def read_reply(text: bytes) -> Reply:
-    """Return the reply in a row of a journal."""
+    """Decode a reply from a journal row."""
     return _reply_adapter().validate_json(text)
 
 
 def write_reply(reply: Reply) -> bytes:
-    """Return a reply as a row of a journal has it."""
+    """Encode a reply for a journal row."""
     return orjson.dumps(reply, default=str)
 
 
 @cache
 def _reply_adapter() -> TypeAdapter[Reply]:
-    """Return the adapter of replies, built on first use: it takes a fortieth of the whole start."""
+    """Return the adapter of replies, built on first use because that takes a while."""
     return TypeAdapter(Reply)

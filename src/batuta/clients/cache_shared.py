@@ -1,8 +1,8 @@
-"""A call journal on PostgreSQL: several machines together pay for no finished call twice.
+"""A call journal on PostgreSQL, so that several machines do not pay for the same call twice.
 
-Whoever is to make a call first writes a claim with a lease, in one statement; the others wait for
-the reply. A lease is renewed while the call lasts. One that runs out, because its process was
-killed, is taken over by whoever waits or asks next.
+Before a call is made, its process writes a claim with a lease, in one statement; other processes
+wait for the reply. A lease is renewed while the call runs. If a lease expires because its process
+was killed, another process takes over the claim.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from batuta.distribution import install_hint
 from batuta.errors import ConfigError, StoreError
 
 LEASE_S = 15.0
-"""Seconds that a claim lasts unless it is renewed: how long a killed process blocks its calls."""
+"""Seconds for which a claim is valid unless renewed: how long a killed process blocks its calls."""
 RENEWAL_S = 3.0
 """Seconds between two renewals."""
 FIRST_POLL_S, LONGEST_POLL_S = 0.05, 1.0
-"""Seconds between two looks at a call that somebody else makes: twice as long each time."""
+"""Shortest and longest seconds between polls for another process's reply; doubled each time."""
 OUTAGE_S = 60.0
-"""Seconds for which PostgreSQL may be away, such as for a restart."""
+"""Seconds for which PostgreSQL may be unavailable, for example during a restart."""
 CONNECTIONS = 4
-"""Most connections of each process."""
+"""Connections per process at most."""
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS batuta_calls (
     scope text, worker text, request bytea,
@@ -99,21 +99,21 @@ class _Key:
 
 
 def is_shared(journal: str) -> bool:
-    """Tell whether several machines can write to that journal."""
+    """Return True if `journal` is a database that several machines can share."""
     return journal.startswith(("postgresql://", "postgres://", "postgresql+asyncpg://"))
 
 
 @asynccontextmanager
 async def open_call_journal(journal: str, scope: str) -> AsyncGenerator[CallJournal]:
-    """Yield the journal of finished calls in that file or database.
+    """Open the journal of finished calls in a file or database.
 
     Args:
         journal: a path, or postgresql://user@host/database.
-        scope: calls in a database are shared within one scope; those in a file by all who name it.
+        scope: calls in a database are shared within one scope; calls in a file by all its users.
 
     Raises:
-        ConfigError: the extra for a database is missing.
-        StoreError: it cannot be opened.
+        ConfigError: the extra for PostgreSQL is not installed.
+        StoreError: the journal cannot be opened.
     """
     if is_shared(journal):
         async with open_shared_journal(journal, scope) as shared:
@@ -125,14 +125,15 @@ async def open_call_journal(journal: str, scope: str) -> AsyncGenerator[CallJour
 
 @asynccontextmanager
 async def open_shared_journal(url: str, scope: str) -> AsyncGenerator[SharedJournal]:
-    """Yield the journal in that database; its connections and renewals end with the block.
+    """Open the journal in a database; its connections and lease renewals end with the block.
 
     Args:
         url: postgresql://user@host/database.
-        scope: calls are shared within one scope: one evaluation, one training.
+        scope: calls are shared within one scope, such as one evaluation or one training run.
 
     Raises:
-        ConfigError: the extra is missing.
+        ConfigError: the extra is not installed.
+        StoreError: the database cannot be used.
     """
     try:
         import asyncpg  # noqa: PLC0415 - an extra  # pyright: ignore[reportMissingTypeStubs]
@@ -150,7 +151,9 @@ async def open_shared_journal(url: str, scope: str) -> AsyncGenerator[SharedJour
     except (OSError, ValueError, driver.PostgresError, driver.InterfaceError) as error:
         raise StoreError(f"the call journal's database cannot be used: {error}") from None
     journal = SharedJournal(pool, driver, scope)
-    group = anyio.create_task_group()  # entered by hand: an error of the block stays what it is
+    group = (
+        anyio.create_task_group()
+    )  # entered manually, so that an error of the block is not wrapped
     await group.__aenter__()
     group.start_soon(journal.renew_leases)
     try:
@@ -165,15 +168,15 @@ async def open_shared_journal(url: str, scope: str) -> AsyncGenerator[SharedJour
 
 @final
 class SharedJournal:
-    """Finished calls in PostgreSQL, and who makes the others; made by `open_shared_journal`."""
+    """Finished and claimed calls in PostgreSQL; created by `open_shared_journal`."""
 
     def __init__(self, pool: Any, driver: Any, scope: str) -> None:
-        """Take what the statements need.
+        """Create the journal over an open pool.
 
         Args:
-            pool: asyncpg's.
-            driver: asyncpg.
-            scope: calls are shared within it.
+            pool: the asyncpg pool.
+            driver: the module asyncpg.
+            scope: the scope within which calls are shared.
         """
         self.hits = 0
         self.misses = 0
@@ -192,20 +195,20 @@ class SharedJournal:
         self._errors = driver.PostgresError
 
     async def name_worker(self, worker: str, identity: str) -> str:
-        """Return the name under which that worker's replies are kept, as `CallJournal` says.
+        """Return the name under which that worker's replies are stored; see `CallJournal`.
 
         Raises:
-            StoreError: the database is away for longer than a minute, or refuses.
+            StoreError: the database is unavailable for longer than a minute, or reports an error.
         """
         first = await self._ask(lambda pool: pool.fetchval(_NAME, self._scope, worker, identity))
         return name_kept(worker, identity, first)
 
     @asynccontextmanager
     async def claim(self, worker: str, request: Request) -> AsyncGenerator[CallClaim]:
-        """Yield the call, claimed among all processes of the scope.
+        """Claim the call among all processes of the scope; yield the claim.
 
         Raises:
-            StoreError: the database is away for longer than a minute, or refuses.
+            StoreError: the database is unavailable for longer than a minute, or reports an error.
         """
         key, owner = _Key(self._scope, worker, request_fingerprint(request)), uuid4()
 
@@ -217,14 +220,14 @@ class SharedJournal:
 
         self._held.add(owner)
         try:
-            yield CallClaim(await self._claimed(key, owner), keep)
+            yield CallClaim(await self._wait_for_claim(key, owner), keep)
         finally:
             if owner in self._held:
                 self._held.discard(owner)
                 await self._release(key, owner)
 
-    async def _claimed(self, key: _Key, owner: UUID) -> Reply | None:
-        """Return the reply, as soon as somebody has it; None: this owner makes the call."""
+    async def _wait_for_claim(self, key: _Key, owner: UUID) -> Reply | None:
+        """Wait for another process's reply; return None once this owner has the claim."""
         lease, pause = timedelta(seconds=LEASE_S), FIRST_POLL_S
         while True:
             if await self._ask(lambda pool: pool.fetchval(_CLAIM, *key, owner, lease)):
@@ -237,7 +240,7 @@ class SharedJournal:
             pause = min(LONGEST_POLL_S, 2 * pause)
 
     async def _release(self, key: _Key, owner: UUID) -> None:
-        """Let somebody else make the call; where that fails its lease runs out."""
+        """Release the claim, so that another process can make the call; on failure it expires."""
         with anyio.move_on_after(RENEWAL_S, shield=True):
             try:
                 await self._pool.execute(_RELEASE, *key, owner)
@@ -245,7 +248,7 @@ class SharedJournal:
                 _LOG.warning("a claimed call could not be released: %s", type(error).__name__)
 
     async def renew_leases(self) -> None:
-        """Renew this process's claims, again and again."""
+        """Renew this process's claims periodically, until cancelled."""
         lease = timedelta(seconds=LEASE_S)
         while True:
             await anyio.sleep(RENEWAL_S)
@@ -256,7 +259,7 @@ class SharedJournal:
                     _LOG.warning("claimed calls could not be renewed: %s", type(error).__name__)
 
     async def _ask(self, ask: Callable[[Any], Awaitable[_T]]) -> _T:
-        """Query the database, and query it again while it restarts."""
+        """Query the database, with retries while it is unavailable."""
         until = time.monotonic() + OUTAGE_S
         while True:
             try:
@@ -268,4 +271,6 @@ class SharedJournal:
                     ) from None
                 await anyio.sleep(LONGEST_POLL_S)
             except self._errors as error:
-                raise StoreError(f"the call journal's database refused: {error}") from None
+                raise StoreError(
+                    f"the call journal's database reported an error: {error}"
+                ) from None

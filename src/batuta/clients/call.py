@@ -1,9 +1,10 @@
-"""One call of one model over HTTP: what all dialects share.
+"""One call of one model over HTTP: what all providers' APIs share.
 
-A dialect is a `ProviderAdapter`: pure functions between our types and its JSON. `ProviderClient`
-does the rest: sends, listens, counts, prices, and turns whatever goes wrong into one ClientError.
+A `ProviderAdapter` implements one API: pure functions between our types and its JSON.
+`ProviderClient` does the rest: it sends requests, reads replies and streams, counts and prices
+tokens, and turns every failure into a ClientError.
 
-Every dialect's numbers pass `count_reply` before they become tokens or money.
+All usage that providers state is checked by `count_reply` before it becomes tokens or cost.
 """
 
 from __future__ import annotations
@@ -52,43 +53,43 @@ from batuta.errors import (
 from batuta.offload.threads import read_off_loop
 
 _MANY_PARTS = 1000
-"""A request of at most so many parts is written on the event loop, for some 10 ms."""
+"""A request with more message parts is serialized in a thread; this many take some 10 ms."""
 
 
 class ProviderAdapter(Protocol):
-    """A dialect: our types to its JSON and back."""
+    """One provider API: converts our types to its JSON and back."""
 
     @property
     def supports_prefill(self) -> bool:
-        """Return True if `Request.prefill` is honoured."""
+        """Whether `Request.prefill` is honoured."""
         ...
 
     def build_body(self, request: Request, *, stream: bool) -> dict[str, Any]:
         """Return the JSON to send.
 
         Raises:
-            ClientError: the dialect cannot say it.
+            ClientError: the API cannot express the request.
         """
         ...
 
     def parse_reply(self, data: Any) -> ProviderReply:
-        """Return a whole reply read.
+        """Parse a complete reply.
 
         Raises:
-            ClientError: it is an error object.
+            ErrorReply: `data` is an error object.
         """
         ...
 
     def new_accumulator(self) -> StreamAccumulator:
-        """Return an empty reply, to be filled by events."""
+        """Return an accumulator for a new reply."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ProviderEndpoint:
-    """A worker, its dialect and the addresses at which it is called.
+    """A worker, its adapter and its addresses.
 
-    `learned` are adaptations of its requests that were learned from its server's refusals.
+    `learned` holds the adaptations learned from the server's refusals.
     """
 
     worker: Worker
@@ -100,7 +101,7 @@ class _ProviderEndpoint:
 
 
 class ProviderClient:
-    """A worker behind a provider's API; each dialect's client says where that is."""
+    """A worker behind a provider's API; each API has a subclass that sets adapter and address."""
 
     def __init__(
         self,
@@ -112,7 +113,7 @@ class ProviderClient:
         target: HttpTarget,
         stream_target: HttpTarget | None = None,
     ) -> None:
-        """Take the dialect; `name` is for people, and None streams from where replies come from."""
+        """Create the client; `name` is for `repr`, `stream_target` defaults to `target`."""
         self.worker = worker
         self._name = name
         self._endpoint = _ProviderEndpoint(
@@ -124,7 +125,7 @@ class ProviderClient:
         )
 
     def adapt(self, adaptations: Adaptations) -> Self:
-        """Send this client's requests in that form from the beginning; return the client."""
+        """Apply these adaptations from the first request on; return this client."""
         if adaptations != NO_ADAPTATIONS:
             self._endpoint.learned.keep(adaptations)
         return self
@@ -133,20 +134,20 @@ class ProviderClient:
         return f"{self._name}({self.worker.id!r} at {self._endpoint.reply_target.host})"
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """Return the model's reply, counted and priced; streamed if the listener wants fragments.
+        """Return the model's reply with usage and cost; stream it if the listener wants deltas.
 
-        If the dialect honours `request.prefill`, the reply's text starts with it.
+        If the API honours `request.prefill`, the reply's text starts with it.
 
         Raises:
-            ClientError: no usable reply; with the usage and cost that are known or estimated if
-                the provider had already begun to answer.
+            ClientError: there is no usable reply; the error has the known or estimated usage and
+                cost if the provider had already begun to answer.
         """
         endpoint = self._endpoint
         sampling = request.sampling.with_defaults(endpoint.worker.sampling)
         if sampling is not request.sampling:
             request = replace(request, sampling=sampling)
         adapter, streams = endpoint.adapter, listener.streaming
-        form = await _adapt_aside(adapter, endpoint.learned.current, request, stream=streams)
+        form = await _adapt_off_loop(adapter, endpoint.learned.current, request, stream=streams)
         tried = [form.body]
         while True:
             try:
@@ -163,16 +164,16 @@ class ProviderClient:
             else:
                 if form.adaptations is not endpoint.learned.current:
                     endpoint.learned.keep(form.adaptations)
-                return await _count_aside(endpoint, form.request, provider_reply)
+                return await _count_off_loop(endpoint, form.request, provider_reply)
             form = other
             tried.append(form.body)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Form:
-    """A request in the form in which it is sent."""
+    """A request after its adaptations, as it is sent."""
 
-    asked: Request
+    original: Request
     """The request before its adaptations."""
     adaptations: Adaptations
     request: Request
@@ -181,23 +182,25 @@ class _Form:
 
 
 def _adapt_request(
-    adapter: ProviderAdapter, adaptations: Adaptations, asked: Request, *, stream: bool
+    adapter: ProviderAdapter, adaptations: Adaptations, original: Request, *, stream: bool
 ) -> _Form:
-    """Write the request in the form that the worker's server is known to take."""
+    """Return the request with the known adaptations to the worker's server applied."""
     if adaptations is NO_ADAPTATIONS:
-        request, body = asked, adapter.build_body(asked, stream=stream)
+        request, body = original, adapter.build_body(original, stream=stream)
     else:
-        request = adaptations.adapt_request(asked)
+        request = adaptations.adapt_request(original)
         body = adaptations.adapt_body(adapter.build_body(request, stream=stream))
-    return _Form(asked=asked, adaptations=adaptations, request=request, body=body, stream=stream)
+    return _Form(
+        original=original, adaptations=adaptations, request=request, body=body, stream=stream
+    )
 
 
-async def _adapt_aside(
-    adapter: ProviderAdapter, adaptations: Adaptations, asked: Request, *, stream: bool
+async def _adapt_off_loop(
+    adapter: ProviderAdapter, adaptations: Adaptations, original: Request, *, stream: bool
 ) -> _Form:
-    """Write the request as `_adapt_request` does; many parts do not hold the event loop."""
-    adapt = partial(_adapt_request, adapter, adaptations, asked, stream=stream)
-    if sum(len(message.parts) for message in asked.messages) <= _MANY_PARTS:
+    """Do as `_adapt_request`; a request with many parts is serialized in a thread."""
+    adapt = partial(_adapt_request, adapter, adaptations, original, stream=stream)
+    if sum(len(message.parts) for message in original.messages) <= _MANY_PARTS:
         return adapt()
     return await anyio.to_thread.run_sync(adapt)
 
@@ -205,22 +208,22 @@ async def _adapt_aside(
 def _other_form(
     endpoint: _ProviderEndpoint, form: _Form, error: ClientError, tried: Sequence[dict[str, Any]]
 ) -> _Form | None:
-    """Find another form of the request that may answer its refusal; None if there is none.
+    """Return another form of the request that may avoid the error; None if there is none.
 
-    A call that cost something is over: its caller counts it, and says whether there is another.
+    A call with known usage is not repeated here, so that its cost is counted first.
 
     Raises:
-        FormRefusedError: only words could say the form that was asked for, and they do not suffice.
-            That is kept for the worker.
+        FormRefusedError: the server cannot enforce the response format, and describing it in the
+            prompt does not suffice. This is remembered for the worker.
     """
     if error.usage is not None or not error.words or len(tried) > MAX_ADAPTATIONS:
         return None
     in_words: Adaptations | None = None
-    for adaptations in form.adaptations.answers(error, form.asked, form.body):
-        if adaptations.loses_form(form.asked):
+    for adaptations in form.adaptations.answers(error, form.original, form.body):
+        if adaptations.loses_form(form.original):
             in_words = in_words or adaptations
             continue
-        other = _adapt_request(endpoint.adapter, adaptations, form.asked, stream=form.stream)
+        other = _adapt_request(endpoint.adapter, adaptations, form.original, stream=form.stream)
         if other.body not in tried:
             return other
     if in_words is not None:
@@ -240,7 +243,7 @@ async def _fetch_reply(
         with opened:
             return await read_stream(endpoint.stream_target, accumulator, opened, NULL_LISTENER)
     except (ProviderTimeoutError, StreamInterruptedError, InvalidReplyError) as error:
-        # The provider had taken the prompt and may charge for it.
+        # The provider had accepted the prompt and may charge for it.
         _attach_cost(error, endpoint, request, accumulator.result())
         raise
     except ClientError as error:
@@ -259,7 +262,7 @@ async def _stream_reply(
             provider_reply = await _parse_whole(
                 endpoint, endpoint.stream_target, opened, accumulator
             )
-            await _tell_whole(endpoint, provider_reply.reply, request, listener)
+            await _send_whole(endpoint, provider_reply.reply, request, listener)
             return provider_reply
         with opened as events:
             if endpoint.adapter.supports_prefill and request.prefill:
@@ -276,22 +279,22 @@ async def _stream_reply(
         if has_begun or result.usage:
             _attach_cost(error, endpoint, request, result)
         if sent:
-            error.words = ""  # deltas that were passed on cannot be sent again in another form
+            error.words = ""  # prevents a retry in another form: deltas were already passed on
         raise
 
 
-async def _tell_whole(
+async def _send_whole(
     endpoint: _ProviderEndpoint, reply: Reply, request: Request, listener: CallListener
 ) -> None:
-    """Tell at once a reply that came whole where a stream was asked for."""
+    """Pass a whole reply to the listener although a stream was requested."""
     prefill = request.prefill if endpoint.adapter.supports_prefill else ""
-    place = 0
+    sent = 0
     for call in reply.server_calls:
-        if before := reply.text[place : call.at]:
+        if before := reply.text[sent : call.at]:
             await listener.on_delta(Delta(text=before))
-        place = max(place, call.at)
+        sent = max(sent, call.at)
         await listener.on_delta(Delta(server_call=call))
-    rest = prefill + reply.text[place:]
+    rest = prefill + reply.text[sent:]
     if rest or reply.reasoning:
         await listener.on_delta(Delta(text=rest, reasoning=reply.reasoning))
     for image in reply.images:
@@ -301,7 +304,7 @@ async def _tell_whole(
 async def _parse_whole(
     endpoint: _ProviderEndpoint, target: HttpTarget, body: WholeBody, accumulator: StreamAccumulator
 ) -> ProviderReply:
-    """Read a whole reply; of one that is an error of any form, the accumulator has the usage."""
+    """Parse a whole reply; if it is an error, the usage that it states goes to the accumulator."""
     try:
         return await body.read(target, lambda data: _parse_reply(endpoint, target, data))
     except _FaultyReplyError as caught:
@@ -313,7 +316,7 @@ async def _parse_whole(
 
 
 class _FaultyReplyError(Exception):
-    """A whole reply that is no answer."""
+    """A whole reply that is an error or malformed, with its data."""
 
     def __init__(self, error: ClientError, data: Any) -> None:
         super().__init__(str(error))
@@ -322,10 +325,10 @@ class _FaultyReplyError(Exception):
 
 
 def _parse_reply(endpoint: _ProviderEndpoint, target: HttpTarget, data: Any) -> ProviderReply:
-    """Read a whole reply.
+    """Parse a whole reply.
 
     Raises:
-        _FaultyReplyError: it is an error, or not in the provider's dialect.
+        _FaultyReplyError: the reply is an error, or not in the API's format.
     """
     try:
         return with_joined_halves(endpoint.adapter.parse_reply(data))
@@ -341,16 +344,16 @@ def _parse_reply(endpoint: _ProviderEndpoint, target: HttpTarget, data: Any) -> 
     raise _FaultyReplyError(with_host(target, failure), data)
 
 
-async def _count_aside(
+async def _count_off_loop(
     endpoint: _ProviderEndpoint, request: Request, provider_reply: ProviderReply
 ) -> Reply:
-    """Return the reply with its usage and cost; counting much text does not hold the event loop."""
+    """Return the reply with its usage and cost; much text is counted in a thread."""
     reply = provider_reply.reply
     complete = partial(_complete_reply, endpoint, request, provider_reply)
     if len(reply.text) + len(reply.reasoning) > LARGE_BODY:
         return await anyio.to_thread.run_sync(complete)
     if counts_by_itself(provider_reply):
-        return complete()  # what was asked is not read
+        return complete()  # the request need not be read
     return await read_off_loop(request.messages, complete)
 
 
@@ -374,5 +377,5 @@ def _attach_cost(
 
 
 def min_cap(*caps: int | None) -> int | None:
-    """Return the lowest of the caps that there are; None: there is none."""
+    """Return the lowest cap that is not None; None if there is none."""
     return min((cap for cap in caps if cap is not None), default=None)

@@ -1,13 +1,12 @@
 """Facts about well-known models: price, context window, abilities, published results.
 
 Prices, windows and descriptions are read from the package `genai-prices`, which is loaded when a
-model is looked up for the first time (0.3 s of CPU) and never reaches for the network. A pool
-file's own `price` goes before them, and a model that is not known has no price rather than a
-price of 0.
+model is first looked up (0.3 s of CPU) and makes no network requests. A `price` in a pool file
+takes precedence, and an unknown model has no price rather than a price of 0.
 
-What public boards say are priors, not measurements of ours. Every row was read from the source that
-its board names. What is measured here, or set in a pool file, goes before it; a model that is not
-in the table has no prior.
+Results on public leaderboards are priors, not our own measurements; each board names the source of
+its rows. Skills measured here or set in a pool file take precedence; a model that is not in the
+table has no prior.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ if TYPE_CHECKING:
     from genai_prices.types import ModelInfo
 
 _PROVIDERS = {"gemini": "google", "vertex": "google", "bedrock": "aws"}
-"""Names of ours that `genai-prices` spells in another way."""
+"""Our provider names that `genai-prices` spells differently."""
 _LOCAL = {"ollama", "vllm", "sglang", "llamacpp", "lmstudio", "python", "local"}
-"""Servers on one's own machine: what their models cost elsewhere says nothing of them."""
-_ABLE: tuple[tuple[str, tuple[str, ...]], ...] = (
+"""Servers on the user's own machine, to which other providers' prices do not apply."""
+_ABILITIES: tuple[tuple[str, tuple[str, ...]], ...] = (
     (r"o1-mini|o1-preview|deepseek-r1|gemma|phi|smollm", ()),
     (r"o3-mini|gpt-3\.5|gpt-oss|deepseek|codestral|devstral|magistral|ministral", ("tools",)),
     (r"gpt-audio|gpt-4o(?:-mini)?-audio", ("audio", "tools")),
@@ -39,10 +38,9 @@ _ABLE: tuple[tuple[str, tuple[str, ...]], ...] = (
     (r"pixtral|llama4|qwen[\d-]*vl|mistral-(?:small|medium|large)-?[34]", ("vision", "tools")),
     (r"gpt-4|qwen|llama3|mistral|mixtral|grok|glm|kimi|command|minimax", ("tools",)),
 )
-"""Families of models whose abilities are known, by the beginning of their plain names; the first
-that fits counts."""
-_SAID = 160
-"""Characters of what a maker says of a model."""
+"""Abilities of model families: patterns of how plain names begin; the first match counts."""
+_ABOUT_CHARACTERS = 160
+"""Characters of a maker's description at most."""
 _BILLIONS = re.compile(r"(?<![a-z\d.])(\d+(?:\.\d+)?)\s*(b|m)(?![a-z\d])", re.IGNORECASE)
 _FREE_PRICE = Price(input=Decimal(0), output=Decimal(0))
 _SENTENCE = re.compile(r"(?<=[.!?])\s")
@@ -53,7 +51,7 @@ class ModelFacts:
     """Facts about a model."""
 
     price: Price | None = None
-    """Price of a prompt of ordinary length; some providers ask more for very long ones."""
+    """Price for prompts of ordinary length; some providers charge more for very long ones."""
     context_window: int | None = None
     """Tokens."""
     tags: tuple[str, ...] = ()
@@ -63,7 +61,7 @@ class ModelFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedModel:
-    """A model that a server has."""
+    """A model in a server's list."""
 
     name: str
     context_window: int | None = None
@@ -71,18 +69,18 @@ class ListedModel:
     parameters: float | None = None
     """Billions."""
     tags: tuple[str, ...] | None = None
-    """The model's abilities; None if the server does not tell."""
+    """The model's abilities; None if the server does not state them."""
     thinks: bool | None = None
-    """True if it takes a reasoning effort; None: the server does not tell."""
+    """True if it accepts a reasoning effort; None if the server does not state it."""
 
 
 def find_model_facts(provider: str, model: str, base_url: str = "") -> ModelFacts | None:
-    """Return the facts about a model; None if there are none.
+    """Return the facts about a model; None if none are known.
 
     Args:
         provider: a name in `PROVIDERS`.
         model: the model's name as that provider spells it.
-        base_url: where it is reached; tells what `compatible` means.
+        base_url: the server's URL; identifies the provider behind `compatible`.
     """
     tags = abilities_of(model)
     known_as = _PROVIDERS.get(provider, provider)
@@ -92,19 +90,19 @@ def find_model_facts(provider: str, model: str, base_url: str = "") -> ModelFact
     about = info.description or _description_elsewhere(model)
     sentence = _SENTENCE.split(" ".join(about.split()))[0]
     return ModelFacts(
-        price=_dearest_price(info, datetime.now(UTC)),
+        price=_highest_price(info, datetime.now(UTC)),
         context_window=info.context_window,
         tags=tags,
-        description=f"Its maker says: {shorten(sentence, _SAID, placeholder=' …')}"
+        description=f"Its maker says: {shorten(sentence, _ABOUT_CHARACTERS, placeholder=' …')}"
         if sentence
         else "",
     )
 
 
 def abilities_of(model: str) -> tuple[str, ...]:
-    """Return tags that the model's family is known to deserve; empty: it is not known to us."""
+    """Return the ability tags of the model's family; empty if the family is unknown."""
     name = plain_name(model)
-    return next((tags for pattern, tags in _ABLE if re.match(pattern, name)), ())
+    return next((tags for pattern, tags in _ABILITIES if re.match(pattern, name)), ())
 
 
 def _description_elsewhere(model: str) -> str:
@@ -116,8 +114,8 @@ def _description_elsewhere(model: str) -> str:
 
 @cache
 def _model_info(provider: str, model: str, base_url: str) -> ModelInfo | None:
-    """Return the model as `genai-prices` has it."""
-    from genai_prices.data_snapshot import get_snapshot  # noqa: PLC0415 - 0.3 s, not for all
+    """Return the model's entry in `genai-prices`; None if there is none."""
+    from genai_prices.data_snapshot import get_snapshot  # noqa: PLC0415 - 0.3 s, not always needed
 
     prices = get_snapshot()
     named = {"provider_id": provider, "provider_api_url": None}
@@ -131,15 +129,15 @@ def _model_info(provider: str, model: str, base_url: str) -> ModelInfo | None:
         return None
 
 
-def _dearest_price(info: ModelInfo, now: datetime) -> Price | None:
-    """Return today's price in the dearest hour, so that a budget holds all day."""
+def _highest_price(info: ModelInfo, now: datetime) -> Price | None:
+    """Return today's price in the most expensive hour, so that a budget holds all day."""
     hours = (now.replace(hour=0, minute=45) + timedelta(hours=hour) for hour in range(24))
     embeds = "embed" in info.id  # such a model has no output
     prices = [price for hour in hours if (price := _price_of(info.get_prices(hour), embeds))]
     return max(prices, key=lambda price: price.output) if prices else None
 
 
-def _price_of(prices: Any, embeds: bool) -> Price | None:  # noqa: FBT001 - what kind it is
+def _price_of(prices: Any, embeds: bool) -> Price | None:  # noqa: FBT001 - private
     paid, output = _base_price(prices.input_mtok), _base_price(prices.output_mtok)
     output = Decimal(0) if embeds and output is None else output
     if paid is None or output is None:
@@ -154,7 +152,7 @@ def _price_of(prices: Any, embeds: bool) -> Price | None:  # noqa: FBT001 - what
 
 
 def _base_price(amount: Any) -> Decimal | None:
-    """Return the dollars per million tokens, of a prompt of ordinary length."""
+    """Return the dollars per million tokens, for prompts of ordinary length."""
     amount = getattr(amount, "base", amount)
     return amount if isinstance(amount, Decimal) else None
 
@@ -168,10 +166,10 @@ _MAKER = re.compile(r"^(?:anthropic|amazon|meta|mistral|cohere|deepseek|openai|q
 
 
 def plain_name(model: str) -> str:
-    """Return the name without its maker, date and packaging.
+    """Return the model name without maker, date and packaging.
 
-    `anthropic/claude-sonnet-4.5:beta` is `claude-sonnet-4-5`, and Ollama's `qwen3:32b-q4_K_M` is
-    `qwen3-32b`. A short date as in `deepseek-r1-0528` stays: providers name other models so.
+    `anthropic/claude-sonnet-4.5:beta` becomes `claude-sonnet-4-5`, and Ollama's `qwen3:32b-q4_K_M`
+    becomes `qwen3-32b`. A short date as in `deepseek-r1-0528` stays, as it names another model.
     """
     name = _BEDROCK.sub("", model.lower().rpartition("/")[2].removesuffix(".gguf"))
     name = _MAKER.sub("", _REGION.sub("", name))
@@ -181,14 +179,14 @@ def plain_name(model: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Board:
-    """A public board, or the published answers behind one."""
+    """A public leaderboard, or the published answers behind one."""
 
     title: str
-    """The title that the conductor sees, with the year of the results."""
+    """The title shown to the conductor, with the year of the results."""
     family: str
     """The subject of its questions."""
     source: str
-    """Source of the figures, and the day on which they were read."""
+    """The source of the figures, and the day on which they were read."""
 
 
 MATHARENA = Board(
@@ -296,7 +294,7 @@ _ROWS: dict[Board, dict[str, float]] = {
         "mistral-7b-v0-2": 28.8,
     },
 }
-"""Plain names (see `plain_name`) and per cent right.
+"""Plain names (see `plain_name`) and per cent correct.
 
 MathArena: high effort for GPT-5, o3 and gpt-oss, medium for o1, o3-mini and o4-mini, with thinking
 for Claude from 3.7 on and Gemini 2.5. Aider: high effort for o1, o3 and o4-mini, medium for
@@ -316,11 +314,11 @@ _ALIASES = {
     "deepseek-chat-v3": "deepseek-v3",
     "deepseek-chat-v3-0324": "deepseek-v3-0324",
 }
-"""Other plain names of the same weights, as Ollama and OpenRouter give them."""
+"""Other plain names of the same weights, used by Ollama and OpenRouter."""
 
 
 def priors_of(model: str) -> tuple[Skill, ...]:
-    """Return the model's skills on public boards, by whatever name a provider calls it."""
+    """Return the model's skills on public leaderboards; any provider's name for it is accepted."""
     name = plain_name(model)
     return _by_name().get(_ALIASES.get(name, name), ())
 
@@ -338,7 +336,7 @@ def _by_name() -> dict[str, tuple[Skill, ...]]:
 
 
 def parameters_in(text: str) -> float | None:
-    """Return billions of parameters as a name or a size tells them: `qwen3:8b`, `135M`."""
+    """Return the billions of parameters in a name or size such as `qwen3:8b` or `135M`."""
     found = _BILLIONS.findall(text.replace("_", "-"))
     if not found:
         return None
@@ -351,12 +349,12 @@ def _in_billions(number: str, unit: str) -> float:
 
 
 def known_worker(provider: str, model: ListedModel, base_url: str = "") -> Worker:
-    """Return a worker named `provider/model`, with what its server tells and what is known.
+    """Return a worker named `provider/model`, from its server's listing and the known facts.
 
     Args:
         provider: a name in `PROVIDERS`.
-        model: as its server lists it.
-        base_url: where it is reached.
+        model: the model as its server lists it.
+        base_url: the server's URL.
     """
     facts = find_model_facts(provider, model.name, base_url) or ModelFacts()
     local = provider in PROVIDERS and PROVIDERS[provider].local

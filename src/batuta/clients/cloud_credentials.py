@@ -1,7 +1,7 @@
-"""Clouds that take no key: AWS wants each request signed, Azure and Google want a token.
+"""Cloud credentials instead of an API key: AWS request signatures, Azure and Google tokens.
 
-Their own libraries do it, which are extras: `bedrock` (botocore), `azure` (azure-identity) and
-`vertex` (google-auth). They find the credentials where those clouds' tools keep them.
+The clouds' own libraries provide them, and find the credentials where the clouds' tools store them.
+They are extras: `bedrock` (botocore), `azure` (azure-identity) and `vertex` (google-auth).
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ AZURE_SCOPE = "https://cognitiveservices.azure.com/.default"
 GOOGLE_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 AWS_SERVICE = "bedrock"
 RENEWAL_SECONDS = 120.0
-"""Before a token's end a new one is asked for."""
+"""Seconds before a token expires at which it is renewed."""
 _EXTRAS: Mapping[Cloud, str] = {"aws": "bedrock", "azure": "azure", "google": "vertex"}
 FetchToken = Callable[[], tuple[str, float]]
-"""A token, and the second since the epoch at which it ends. May block."""
+"""Returns a token and its expiry in seconds since the epoch; may block."""
 
 
 def _load_module(name: str) -> Any:
-    """Return a module of an extra, whose types are not known where it is not installed.
+    """Import a module of an extra; typed as Any, as it may not be installed for type checking.
 
     Raises:
-        ImportError: it is not installed.
+        ImportError: the extra is not installed.
     """
     return import_module(name)
 
 
 class RequestSigner(Protocol):
-    """Says who asks, in the headers of a request."""
+    """Authenticates requests through their headers."""
 
     async def sign(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes
@@ -48,21 +48,21 @@ class RequestSigner(Protocol):
         """Return the headers with which the request is sent.
 
         Raises:
-            ProviderAuthError: there are no credentials, or they are refused.
+            ProviderAuthError: there are no valid credentials.
         """
         ...
 
 
 @final
 class AwsSigner:
-    """AWS's signature, version 4, by botocore."""
+    """Signs requests with AWS signature version 4, through botocore."""
 
     def __init__(self, session: Any, region: str) -> None:
-        """Sign for that region; credentials are looked for when the first request is made.
+        """Create a signer for one region; credentials are looked up at the first request.
 
         Args:
-            session: botocore's; its credentials renew themselves.
-            region: such as `eu-west-1`.
+            session: a botocore session; it renews its credentials itself.
+            region: the region, such as `eu-west-1`.
         """
         self._session = session
         self._region = region
@@ -102,7 +102,7 @@ class AwsSigner:
 
 @final
 class TokenSigner:
-    """A bearer's token that is renewed before it ends."""
+    """Adds a bearer token that is renewed before it expires."""
 
     def __init__(self, fetch: FetchToken) -> None:
         self._fetch = fetch
@@ -113,12 +113,10 @@ class TokenSigner:
     async def sign(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes
     ) -> dict[str, str]:
-        """Return the headers with the token.
-
-        Of many that need a new one only the first asks for it.
+        """Return the headers with the token; concurrent calls fetch a new token only once.
 
         Raises:
-            ProviderAuthError: no token is given.
+            ProviderAuthError: no token could be fetched.
         """
         async with self._turn:
             if self._token is None or time.time() > self._ends - RENEWAL_SECONDS:
@@ -128,10 +126,10 @@ class TokenSigner:
 
 
 def open_signer(cloud: Cloud, base_url: str) -> RequestSigner:
-    """Open the signer of that cloud, with the credentials that are found here.
+    """Return the signer for a cloud, with the credentials found on this machine.
 
     Raises:
-        ConfigError: the cloud's library is not installed, or there are no credentials.
+        ConfigError: the cloud's library is not installed, or no credentials were found.
     """
     try:
         match cloud:
@@ -144,7 +142,7 @@ def open_signer(cloud: Cloud, base_url: str) -> RequestSigner:
     except ImportError:
         hint = install_hint(_EXTRAS[cloud])
         raise ConfigError(
-            f"or sign in without one, for which an extra is missing: {hint}"
+            f"or use the cloud's own credentials, which need an extra: {hint}"
         ) from None
 
 
@@ -154,7 +152,7 @@ def _open_aws(base_url: str) -> AwsSigner:
 
 
 def _region_of(base_url: str) -> str:
-    """Return the region that the address names; nothing if it is another one's address."""
+    """Return the region in a Bedrock URL; "" for another URL."""
     host = base_url.partition("://")[2].partition("/")[0]
     parts = host.split(".")
     return parts[1] if parts[0].startswith("bedrock") and len(parts) > 2 else ""  # noqa: PLR2004
@@ -189,7 +187,7 @@ def _google_tokens() -> FetchToken:
             credentials.refresh(requests.Request())
         except errors.GoogleAuthError as error:
             raise ProviderAuthError(f"Google gave no token: {type(error).__name__}") from None
-        ends = credentials.expiry.replace(tzinfo=UTC)  # it is UTC, and does not say so
+        ends = credentials.expiry.replace(tzinfo=UTC)  # a naive datetime in UTC
         return credentials.token, ends.timestamp()
 
     return fetch

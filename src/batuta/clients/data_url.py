@@ -1,4 +1,4 @@
-"""Pictures given as `data:` URLs, in the spellings that clients and providers use."""
+"""Images given as `data:` URLs, in the variants that clients and providers use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from batuta.errors import BadRequestError
 _HEAD = re.compile(r"data:([\w.+-]+/[\w.+*-]+)?((?:;[\w.+-]+(?:=[\w.+\"-]*)?)*),", re.IGNORECASE)
 _PLAIN = re.compile(r"data:(image/[\w.+-]+);base64,")
 _HEAD_CHARACTERS = 256
-"""The most characters that the head of a URL may have."""
+"""Characters of a `data:` URL before its data, at most."""
 _SPELLINGS = {
     "image/jpg": "image/jpeg",
     "image/pjpeg": "image/jpeg",
@@ -27,18 +27,18 @@ _MARKS = (
     (b"GIF87a", "image/gif"),
     (b"GIF89a", "image/gif"),
 )
-"""First bytes of a file, and the type that they show."""
-_OF_NO_TYPE = {"", "application/octet-stream", "binary/octet-stream", "image/*"}
+"""First bytes of files, and the media type that they indicate."""
+_GENERIC_TYPES = {"", "application/octet-stream", "binary/octet-stream", "image/*"}
 _SPACES = re.compile(r"\s+")
 _URL_SAFE = str.maketrans("-_", "+/")
-_WRONG = "a picture must be an https: URL or a base64 data: URL of an image type"
+_INVALID_IMAGE = "an image must be an http(s) URL or a base64 data: URL of an image type"
 
 
 def split_data_url(url: str) -> tuple[str, str] | None:
-    """Return media type and base64 text of a `data:` URL; None for any other URL.
+    """Return media type and base64 text of a `data:` URL; None for an http(s) URL.
 
     Raises:
-        BadRequestError: a `data:` URL that is no base64 image, or a URL that is not `https:`.
+        BadRequestError: `url` is neither an http(s) URL nor a base64 image.
     """
     plain = plain_picture_url(url)
     head = _PLAIN.match(plain)
@@ -46,13 +46,13 @@ def split_data_url(url: str) -> tuple[str, str] | None:
 
 
 def plain_picture_url(url: str) -> str:
-    """Write the URL as every provider reads it.
+    """Return the URL in a form that every provider accepts.
 
-    Of a `data:` URL the media type is that of the bytes where they tell one, the base64 is of the
-    usual alphabet, padded and without spaces. Base64 alone is taken for a picture too.
+    For `data:` URLs the media type is sniffed from the bytes if possible, and the base64 text uses
+    the standard alphabet with padding and without white space. Base64 without `data:` is accepted.
 
     Raises:
-        BadRequestError: it is neither an http(s) URL nor a base64 picture.
+        BadRequestError: `url` is neither an http(s) URL nor a base64 image.
     """
     stripped = url.strip()
     start = stripped[:8].lower()
@@ -63,28 +63,28 @@ def plain_picture_url(url: str) -> str:
         return picture_data_url("", stripped)
     head = _HEAD.match(stripped, 0, _HEAD_CHARACTERS)
     if head is None or ";base64" not in head[2].lower():
-        raise BadRequestError(_WRONG)
+        raise BadRequestError(_INVALID_IMAGE)
     return picture_data_url(head[1] or "", stripped[head.end() :])
 
 
 def picture_data_url(media_type: str, data: str) -> str:
-    """Write the `data:` URL of a picture given as base64, perhaps as such a URL itself.
+    """Return the `data:` URL of an image, which is given as base64 or already as a `data:` URL.
 
     Raises:
-        BadRequestError: it is no base64, or no picture.
+        BadRequestError: `data` is not base64, or not an image.
     """
     if data[:5].lower() == "data:":
         return plain_picture_url(data)
     text = _plain_base64(data)
     named = media_type.lower().partition(";")[0].strip()
     kind = _type_of_bytes(text) or _SPELLINGS.get(named, named)
-    if kind in _OF_NO_TYPE or not kind.startswith("image/"):
-        raise BadRequestError(_WRONG)
+    if kind in _GENERIC_TYPES or not kind.startswith("image/"):
+        raise BadRequestError(_INVALID_IMAGE)
     return f"data:{kind};base64,{text}"
 
 
 def shown_picture_url(url: str) -> str:
-    """Write the URL as `plain_picture_url` does; empty if it is no `https:` URL and no picture."""
+    """Return `plain_picture_url`; "" unless it is an `https:` URL or a `data:` URL of an image."""
     try:
         plain = plain_picture_url(url)
     except BadRequestError:
@@ -93,26 +93,26 @@ def shown_picture_url(url: str) -> str:
 
 
 def read_picture(data: str, media_type: str = "") -> Image:
-    """Return a picture that a provider tells as base64.
+    """Return an image that a provider sent as base64.
 
     Raises:
-        ValueError: it is none.
+        ValueError: `data` is not a base64 image.
     """
     try:
         return Image(url=picture_data_url(media_type, data))
     except BadRequestError:
-        raise ValueError("a picture of the reply is no base64 of a picture") from None
+        raise ValueError("the reply contains an image that is not valid base64") from None
 
 
 def read_picture_address(url: str) -> Image:
-    """Return a picture that a provider tells as a `data:` or `https:` address.
+    """Return an image that a provider sent as a `data:` or `https:` URL.
 
     Raises:
-        ValueError: it is neither.
+        ValueError: `url` is neither.
     """
     plain = shown_picture_url(url)
     if not plain:
-        raise ValueError("a picture of the reply has no address that can be shown")
+        raise ValueError("the reply contains an image without a valid https: or data: URL")
     return Image(url=plain)
 
 
@@ -124,16 +124,16 @@ def _plain_base64(data: str) -> str:
         text = text.translate(_URL_SAFE)
     text = text.rstrip("=")
     if not text or len(text) % 4 == 1:
-        raise BadRequestError(_WRONG)
+        raise BadRequestError(_INVALID_IMAGE)
     return text + "=" * (-len(text) % 4)
 
 
 def _type_of_bytes(text: str) -> str | None:
-    """Return the media type that the first bytes tell, or None if they tell none."""
+    """Return the media type that the first bytes indicate; None if they indicate none."""
     try:
         first = base64.b64decode(text[:64], validate=True)
     except (binascii.Error, ValueError):
-        raise BadRequestError(_WRONG) from None
+        raise BadRequestError(_INVALID_IMAGE) from None
     for mark, kind in _MARKS:
         if first.startswith(mark):
             return kind

@@ -1,6 +1,6 @@
-"""Decodes what providers send: server-sent events, and JSON whose values may be of any type.
+"""Decodes providers' replies: server-sent events, and JSON whose values may have any type.
 
-Events are parsed incrementally: bytes in, events out (WHATWG HTML, section 9.2.6).
+Events are parsed incrementally, from bytes to events (WHATWG HTML, section 9.2.6).
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ SseEvent = tuple[str, bytes]
 
 @final
 class SseParser:
-    """Parses one stream; chunks may be cut anywhere, lines may end in LF, CR LF or CR.
+    """Parses one stream; chunks may end anywhere, lines may end in LF, CR LF or CR.
 
-    Comments, `id` and `retry` are dropped. Where no blank line ends an event, a whole object does
-    that another one follows: both as one would be nothing.
+    Comments, `id` and `retry` are dropped. Some servers put no blank line between events: then a
+    line with a complete JSON object is an event as soon as another one follows.
     """
 
     __slots__ = ("_cr", "_data", "_first", "_has_bare_lines", "_is_dense", "_name", "_rest")
@@ -47,7 +47,7 @@ class SseParser:
         """Begin a stream.
 
         Args:
-            has_bare_lines: each line is the data of an event, with nothing before them.
+            has_bare_lines: each line is the data of one event, without the prefix `data:`.
         """
         self._has_bare_lines = has_bare_lines
         self._rest: list[bytes] = []
@@ -56,7 +56,7 @@ class SseParser:
         self._cr = False
         self._first = True
         self._is_dense = False
-        """True once an event came behind another without a blank line."""
+        """True once two events were not separated by a blank line."""
 
     def feed(self, chunk: bytes) -> list[SseEvent]:
         """Return the events that `chunk` completes."""
@@ -75,11 +75,11 @@ class SseParser:
         return self._read(lines)
 
     def close(self) -> list[SseEvent]:
-        """Return the event that the stream's end leaves without a blank line, perhaps cut off."""
+        """Return the last event if no blank line ended it; it may be truncated."""
         return self.feed(b"\n\n")
 
     def _unify(self, chunk: bytes) -> bytes:
-        """Return `chunk` with every line end as one LF."""
+        """Return `chunk` with all line ends as LF."""
         if self._cr and chunk:
             self._cr = False
             chunk = chunk.removeprefix(b"\n")
@@ -119,7 +119,7 @@ class SseParser:
         return ended
 
     def _add_line(self, data: bytes) -> Sequence[SseEvent]:
-        """Take in a line of data; return the events that it ends, or is."""
+        """Add a line of data; return the events that are complete now."""
         ended: Sequence[SseEvent] = ()
         if data.startswith(b"{") or is_end_mark(data):
             ended = self._end_whole()
@@ -128,7 +128,7 @@ class SseParser:
         return (*ended, *self._end_whole()) if self._is_dense else ended
 
     def _end_whole(self) -> Sequence[SseEvent]:
-        """Return the event whose data are an object in one line, or the mark of an end."""
+        """Return the pending event if its data is one line with an object or the end mark."""
         if len(self._data) != 1 or not _is_whole(self._data[0]):
             return ()
         event = (self._name, self._data[0])
@@ -137,7 +137,7 @@ class SseParser:
 
 
 def _is_whole(data: bytes) -> bool:
-    """Tell whether the data of an event are an object, or the mark of an end."""
+    """Return True if the data of an event is a complete object or the end mark."""
     if not (data.startswith(b"{") and data.endswith(b"}")):
         return is_end_mark(data)
     try:
@@ -149,14 +149,14 @@ def _is_whole(data: bytes) -> bool:
 
 _HALF = re.compile("[\ud800-\udfff]")
 _MOST_LENIENT_BYTES = 1 << 20
-"""The largest text that is read though it is not strict JSON."""
+"""Largest text in bytes that is parsed although it is not strict JSON."""
 
 
 def load_json(text: bytes) -> Any:
-    """Read a JSON text; what servers write beside JSON is taken: NaN, half characters, a BOM.
+    """Parse JSON; common deviations are accepted: NaN, lone surrogates, a byte order mark.
 
     Raises:
-        ValueError: it is none.
+        ValueError: `text` is not JSON.
     """
     try:
         return orjson.loads(text)
@@ -173,23 +173,23 @@ _END_MARK_BYTES = 12
 
 
 def is_end_mark(data: bytes) -> bool:
-    """Tell whether the data of an event are `[DONE]`, which some servers quote or write small."""
+    """Return True if the data of an event is `[DONE]`, also quoted or in lower case."""
     return len(data) <= _END_MARK_BYTES and data.strip(b' \t"').upper() == b"[DONE]"
 
 
 LARGE_BODY = 200_000
-"""Bytes of a reply that is read in another thread, once its values are counted."""
+"""Replies with more bytes are parsed in another thread, after their values are counted."""
 _MAX_VALUES = 1_000_000
-"""Most values of a whole reply: 8,000 tokens, each with twenty likely ones, have as many."""
+"""JSON values of one reply at most; 8,000 tokens with 20 `top_logprobs` each have as many."""
 
 
 async def read_pieces(pieces: Sequence[bytes], read: Callable[[Any], T]) -> T:
-    """Return what `read` makes of the JSON text in pieces.
+    """Join and parse JSON text; return `read` of its value.
 
-    A large one does not hold the event loop.
+    Large text is parsed in another thread, so that the event loop is not blocked.
 
     Raises:
-        MalformedTextError: it is none, or has too many values.
+        MalformedTextError: the text is not JSON, or has too many values.
     """
     if sum(map(len, pieces)) <= LARGE_BODY:
         return _read_text(b"".join(pieces), read)
@@ -212,15 +212,15 @@ def _read_text(text: bytes, read: Callable[[Any], T]) -> T:
 
 
 class MalformedTextError(Exception):
-    """A reply that should be JSON is none, or has more values than anybody needs."""
+    """A reply that should be JSON is not, or has too many values."""
 
 
 def join_halves(text: str, *, alone: str = "replace") -> str:
-    """Join the halves of surrogate pairs in a text.
+    """Join surrogate pairs whose halves are separate characters of `text`.
 
     Args:
-        text: what may have been put together from pieces.
-        alone: what becomes of a half that is alone, in the words of `bytes.decode`.
+        text: text that may have been joined from pieces.
+        alone: the treatment of lone surrogates: an error handler of `bytes.decode`.
     """
     if text.isascii() or not _HALF.search(text):
         return text
@@ -228,10 +228,10 @@ def join_halves(text: str, *, alone: str = "replace") -> str:
 
 
 def dump_json(value: Any) -> str:
-    """Write a value that a provider sent as JSON; halves of surrogate pairs in it are joined.
+    """Return a provider's value as JSON text, with the halves of surrogate pairs joined.
 
     Raises:
-        TypeError: it is nested too deep, or a number is too large.
+        TypeError: the value is nested too deep, or a number is too large.
     """
     try:
         return orjson.dumps(value).decode()
@@ -240,7 +240,7 @@ def dump_json(value: Any) -> str:
 
 
 _MAX_DEPTH = 254
-"""The deepest nesting that orjson writes."""
+"""Deepest nesting that orjson serializes."""
 
 
 def _join_all_halves(value: Any, depth: int = 0) -> Any:
@@ -256,7 +256,7 @@ def _join_all_halves(value: Any, depth: int = 0) -> Any:
 
 
 MOST_TOKENS = 100_000_000
-"""Tokens of one call at most: ten times the largest window that there is. More is not believed."""
+"""Tokens of one call at most, ten times the largest context window; larger counts are ignored."""
 
 
 def as_object(value: Any) -> dict[str, Any]:
@@ -275,7 +275,7 @@ def as_string(value: Any) -> str:
 
 
 def as_count(value: Any) -> int:
-    """Return `value` if it is a number of at least 0 that tokens could have, else 0."""
+    """Return `value` if it is a plausible number of tokens, else 0."""
     if type(value) is int:
         return value if 0 <= value <= MOST_TOKENS else 0
     value = as_number(value)
@@ -288,7 +288,7 @@ _NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,18})?(e-[0-9]{1,2})?", re.IGNORECASE
 
 
 def as_number(value: Any) -> Any:
-    """Return the number that a text says: some servers tell their counts and dollars so."""
+    """Return the number in a string, as some servers send counts and prices; else `value`."""
     if not isinstance(value, str) or not (found := _NUMBER.fullmatch(value)):
         return value
     return float(value) if found[1] or found[2] else int(value)
@@ -298,7 +298,7 @@ def need_string(value: Any) -> str:
     """Return `value`, which must be a string.
 
     Raises:
-        TypeError: it is none.
+        TypeError: `value` is not a string.
     """
     if not isinstance(value, str):
         raise TypeError(f"a string was expected, not {type(value).__name__}")
@@ -306,7 +306,7 @@ def need_string(value: Any) -> str:
 
 
 def is_wrong_count(value: Any) -> bool:
-    """Return True if a number of tokens was told that cannot be one."""
+    """Return True if `value` is given but is not a plausible number of tokens."""
     if value is None:
         return False
     value = as_number(value)
@@ -314,15 +314,15 @@ def is_wrong_count(value: Any) -> bool:
 
 
 def raise_counts(known: dict[str, Any], stated: Any) -> None:
-    """Take what a reply tells of its usage into what it told before; no number is lowered.
+    """Merge the usage of an event into that of earlier events; no number is lowered.
 
-    Servers tell a usage several times, and some end with zeros or nulls. A value that can be no
-    count stays only where there is no better one.
+    Servers send the usage several times, and some end with zeros or nulls. A value that is not a
+    number is kept only if there is no number.
     """
     for name, value in as_object(stated).items():
         old, value = known.get(name), as_number(value)  # noqa: PLW2901
         if isinstance(value, dict) and isinstance(old, dict):
-            # One level of nesting is enough: no provider's usage has more.
+            # One level is enough: no provider nests its usage deeper.
             old.update((n, _higher_count(old.get(n), v)) for n, v in value.items())  # pyright: ignore[reportUnknownVariableType,reportUnknownMemberType,reportUnknownArgumentType] - of JSON
         else:
             known[name] = _higher_count(old, value)
@@ -337,48 +337,48 @@ _CACHE_INPUTS = ("cache_read_input_tokens", "cache_creation_input_tokens")
 
 
 def with_own_names(usage: dict[str, Any], own: tuple[str, str]) -> dict[str, Any]:
-    """Return a usage; one that is told in another dialect's names alone has its counts by `own`."""
+    """Return `usage`; if it only has the field names of another API, its counts under `own`."""
     if not usage or any(name in usage for name in own):
         return usage
     return usage | _foreign_counts({"usage": usage}, own)
 
 
 def take_foreign(known: dict[str, Any], event: Mapping[str, Any], own: tuple[str, str]) -> None:
-    """Take in the tokens that an event of another dialect states, so that they are paid for.
+    """Add the token counts of an event in another API's format, so that they are billed.
 
     Args:
-        known: what the reply told of its usage before.
+        known: the usage of earlier events; changed.
         event: the event.
-        own: the names that the counts of input and output have in the dialect that was expected.
+        own: the fields of input and output tokens in the expected API.
 
     Raises:
-        ValueError: it has words, which would be lost.
+        ValueError: the event has generated text, which would be lost.
     """
     raise_counts(known, _foreign_counts(event, own))
     choices = map(as_object, as_array(event.get("choices")))
     candidates = map(as_object, as_array(event.get("candidates")))
-    places = [
+    objects = [
         *(event.get(name) for name in ("delta", "message", "content_block", "item", "response")),
         *(choice.get(name) for choice in choices for name in ("delta", "message")),
         *(candidate.get("content") for candidate in candidates),
     ]
-    spoken = any(as_object(place).get(name) for place in places for name in _SPOKEN)
-    if spoken or as_string(event.get("delta")):
-        raise ValueError("words in an event of another dialect")
+    has_text = any(as_object(each).get(name) for each in objects for name in _TEXT_FIELDS)
+    if has_text or as_string(event.get("delta")):
+        raise ValueError("text in an event of another API")
 
 
-_SPOKEN = (
+_TEXT_FIELDS = (
     "arguments", "content", "output", "partial_json", "parts", "reasoning_content", "refusal",
     "text", "thinking", "tool_calls",
 )  # fmt: skip
-"""Fields of the dialects that have words of a model."""
+"""Fields that hold generated text, in any of the APIs."""
 
 
 def _foreign_counts(event: Mapping[str, Any], own: tuple[str, str]) -> dict[str, int]:
-    places = (event, as_object(event.get("response")), as_object(event.get("message")))
+    objects = (event, as_object(event.get("response")), as_object(event.get("message")))
     counts: dict[str, int] = {}
-    for place in places:
-        for usage in filter(None, (place.get("usage"), place.get("usageMetadata"))):
+    for each in objects:
+        for usage in filter(None, (each.get("usage"), each.get("usageMetadata"))):
             usage = as_object(usage)  # noqa: PLW2901
             plain = max(as_count(usage.get(name)) for name in _INPUTS)
             found = (
@@ -398,14 +398,14 @@ _CACHE_WRITTEN = frozenset(
 
 
 def read_cache_counts(usage: dict[str, Any]) -> tuple[int, int]:
-    """Return the tokens of a prompt that a cache gave, and those that it was given.
+    """Return the prompt tokens read from a cache and those written to it.
 
-    Servers and gateways tell them under several names, beside the counts or in their details.
+    Servers and gateways use several field names, at the top level or in the token details.
     """
     read = written = 0
-    for place in (usage, usage.get("prompt_tokens_details"), usage.get("input_tokens_details")):
-        if place:
-            counts = as_object(place)
+    for each in (usage, usage.get("prompt_tokens_details"), usage.get("input_tokens_details")):
+        if each:
+            counts = as_object(each)
             for name in _CACHE_READ & counts.keys():
                 read = max(read, as_count(counts[name]))
             for name in _CACHE_WRITTEN & counts.keys():
@@ -414,20 +414,20 @@ def read_cache_counts(usage: dict[str, Any]) -> tuple[int, int]:
 
 
 def _higher_count(old: Any, new: Any) -> Any:
-    """Return the larger number; what is no number stays only where there is none."""
+    """Return the larger number; anything else is returned only if neither is a number."""
     if _is_number(new):
         return max(old, new) if _is_number(old) else new
     return new if new and not _is_number(old) else old
 
 
 def _is_number(value: Any) -> bool:
-    """Tell whether a usage could have that number."""
+    """Return True if `value` is a plausible number of tokens."""
     plain = isinstance(value, (int, float)) and not isinstance(value, bool)
     return plain and 0 <= value <= MOST_TOKENS
 
 
 def with_joined_halves(provider_reply: ProviderReply) -> ProviderReply:
-    """Return the reply with the halves in its texts joined."""
+    """Return the reply with the halves of surrogate pairs joined in all its strings."""
     reply = _join_reply(provider_reply.reply)
     return provider_reply if reply is provider_reply.reply else replace(provider_reply, reply=reply)
 
@@ -466,7 +466,7 @@ def join_thought(thought: Thought) -> Thought:
 
 
 class ErrorReply(Exception):
-    """An error object in a reply of status 200: adapters raise it, `ProviderClient` catches it."""
+    """An error object in a reply with status 200; adapters raise it, `ProviderClient` maps it."""
 
     def __init__(self, payload: Any) -> None:
         super().__init__("an error object in a reply")
@@ -475,32 +475,32 @@ class ErrorReply(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderReply:
-    """A provider's reply, before it is counted and priced."""
+    """A provider's parsed reply, before its usage is checked and priced."""
 
     reply: Reply
     usage: Usage | None = None
-    """None: the provider sent none."""
+    """None: the provider stated none."""
     usage_is_partial: bool = False
-    """True if the usage came before the reply had ended."""
+    """True if the usage was stated before the reply ended."""
     usd: Decimal | None = None
     """The cost in dollars, if the provider states it."""
     hour_cache_write: int = 0
-    """Tokens written to a cache that keeps them for an hour, a part of those written to a cache."""
+    """Tokens written to a cache with a lifetime of an hour; included in `usage.cache_write`."""
     audio_input: int = 0
-    """Tokens of recordings in the prompt that did not come from a cache."""
+    """Audio tokens of the prompt that were not read from a cache."""
 
 
 MAX_TOOL_CALLS = 1024
-"""Tool calls of one reply."""
+"""Tool calls of one reply at most."""
 MAX_CHOICES = 128
-"""The most replies to one request: OpenAI's own limit."""
+"""Choices (`n`) of one request at most: OpenAI's limit."""
 
 
 def check_choices(count: int) -> None:
-    """Refuse a number of replies that nobody asks for.
+    """Check the number of choices in a reply.
 
     Raises:
-        ValueError: they are too many.
+        ValueError: `count` is more than `MAX_CHOICES`.
     """
     if count > MAX_CHOICES:
         raise ValueError(f"more than {MAX_CHOICES} replies to one request")
@@ -524,7 +524,7 @@ _BOTCHED = re.compile(r"malformed|too_many_tool|unexpected_tool|missing_thought"
 _FINISH_WORDS = (
     (re.compile(r"filter|safety|sensitive|block|refus|guardrail|recitation|prohibit|spii|language"
                 r"|moderat|risk|policy|armor|unsafe|censor|harm"), Finish.CONTENT_FILTER),
-    # pause_turn: Anthropic's API stops its own searching there, and wants to be asked on.
+    # pause_turn: Anthropic's API paused its server tools; the client must continue the turn.
     (re.compile(r"length|max|limit|trunc|window|incomplete|exceed|pause"), Finish.LENGTH),
     (re.compile(r"tool|function|call"), Finish.TOOL_CALLS),
 )  # fmt: skip
@@ -532,36 +532,36 @@ _MOST_REASON_CHARACTERS = 100
 
 
 def read_finish(reason: Any) -> Finish:
-    """Return why a reply ended; a reason that nothing is known of is a plain end.
+    """Return the finish reason; an unknown reason counts as STOP.
 
-    The reasons are told apart by their words, as each of dozens of servers has its own:
-    `length`, `MAX_TOKENS`, `max_output_reached`, `model_length`…
+    Reasons are recognized by words in them, as dozens of servers have their own: `length`,
+    `MAX_TOKENS`, `max_output_reached`, `model_length`…
 
     Raises:
-        ErrorReply: the provider broke the reply off, so what came of it is no answer.
-        ValueError: the model wrote what is no answer, such as a call that cannot be read.
+        ErrorReply: the provider interrupted the reply, so it is not a complete answer.
+        ValueError: the model's output is invalid, such as a malformed tool call.
     """
     name = as_string(reason)[:_MOST_REASON_CHARACTERS]
     if (plain := _FINISHES.get(name)) is not None:
         return plain
     words = re.sub(r"[^a-z]+", "_", name.lower())
     if _BOTCHED.search(words):
-        raise ValueError(f"the model's reply is no answer: {name}")
+        raise ValueError(f"the model's output is not a valid answer: {name}")
     if _BROKEN.search(words):
-        message = f"the provider broke its reply off: {name}"
+        message = f"the provider interrupted its reply: {name}"
         raise ErrorReply({"error": {"message": message, "code": 502}})
     return next((finish for pattern, finish in _FINISH_WORDS if pattern.search(words)), Finish.STOP)
 
 
 def resolve_finish(finish: Finish, calls: Sequence[ToolCall]) -> Finish:
-    """Return `finish`; STOP and TOOL_CALLS are told apart by whether there are calls."""
+    """Return `finish`, but choose between STOP and TOOL_CALLS by whether there are calls."""
     if finish not in {Finish.STOP, Finish.TOOL_CALLS}:
         return finish
     return Finish.TOOL_CALLS if calls else Finish.STOP
 
 
 def bound_usage(prompt: int, output: int, *, cached: int, written: int, reasoning: int) -> Usage:
-    """Return the usage of one call, no part of it larger than the whole."""
+    """Return the usage of one call, with every part bounded by its total."""
     cached = min(cached, prompt)
     return Usage(
         calls=1,
@@ -578,7 +578,7 @@ _LEAST_LOGPROB = -9999.0
 
 
 def parse_logprobs(choice: dict[str, Any]) -> tuple[TokenLogprob, ...]:
-    """Read the log probabilities of a choice's tokens; those that cannot be read are left out."""
+    """Read the log probabilities of a choice's tokens; malformed entries are left out."""
     rows = as_array(as_object(choice.get("logprobs")).get("content"))
     return tuple(token for row in rows if (token := _parse_token(as_object(row))) is not None)
 

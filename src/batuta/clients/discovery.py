@@ -1,6 +1,6 @@
-"""Finds models that can be called from here: by keys in the environment, on local servers.
+"""Finds callable models: of providers whose keys are in the environment, and on local servers.
 
-A server is asked which models it has and what they can do by one function a kind of server.
+For each kind of server one function lists its models and another fetches their details.
 """
 
 from __future__ import annotations
@@ -28,36 +28,36 @@ from batuta.clients.transport import HttpTransport
 from batuta.errors import ClientError, ConfigError
 
 PROBE_SECONDS = 0.3
-"""How long a server on a common port may take to list its models: every start waits for it."""
+"""Time limit for a server on a common port to list its models; every start waits for it."""
 NAMED_PROBE_SECONDS = 5.0
-"""The same of an address that somebody named, which may be far away."""
+"""The same for a configured address, which may be far away."""
 DETAIL_SECONDS = 1.0
-"""How long it may then take to tell more of them; without that they are listed all the same."""
+"""Time limit for a server to return details of its models; without them they are still listed."""
 MODELS_AT_MOST = 16
-"""Most models of one server."""
+"""Models used of one server at most."""
 _NO_CHAT = ("embed", "rerank", "whisper", "tts", "bge-")
 _BILLION = 1e9
 _GATEWAYS = {"batuta"}
-"""Programs that listen on common ports and are no servers of models."""
+"""Values of `owned_by` of gateways, which listen on the same ports but are not model servers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelServer:
-    """The address of a server of models."""
+    """A model server's address and key."""
 
     kind: str
     """A name in `PROVIDERS`."""
     base_url: str
     key: Secret = NO_KEY
     named: bool = False
-    """Whether somebody named this address; on a common port anything may listen."""
+    """Whether the address is configured; on a merely common port any program may listen."""
 
     def api(self, path: str) -> HttpTarget:
-        """Return an address under the base URL."""
+        """Return the target for a path under the base URL."""
         return self._target(self.base_url + path)
 
     def root(self, path: str) -> HttpTarget:
-        """Return an address of the server itself, beside its `/v1`."""
+        """Return the target for a path at the server's root, without `/v1`."""
         return self._target(self.base_url.removesuffix("/v1") + path)
 
     def _target(self, url: str) -> HttpTarget:
@@ -66,10 +66,7 @@ class ModelServer:
 
 
 async def list_models(http: HttpTransport, server: ModelServer) -> tuple[ListedModel, ...] | None:
-    """Return the models that can chat, at most `MODELS_AT_MOST`.
-
-    None means that the server does not answer.
-    """
+    """Return the server's chat models, at most `MODELS_AT_MOST`; None if it does not answer."""
     found: tuple[ListedModel, ...] | None = None
     with anyio.move_on_after(NAMED_PROBE_SECONDS if server.named else PROBE_SECONDS):
         try:
@@ -130,19 +127,19 @@ def _served_model(row: Mapping[str, Any]) -> ListedModel:
         name=name,
         context_window=window or as_count(meta.get("n_ctx")) or None,
         parameters=size or parameters_in(name),
-        tags=_told_abilities(row),
+        tags=_listed_abilities(row),
     )
 
 
 def _count_billions(count: object) -> float | None:
-    """Return a number of parameters in billions; None: it is none."""
+    """Return a number of parameters in billions; None if `count` is not a positive integer."""
     if isinstance(count, bool) or not isinstance(count, int) or count <= 0:
         return None
     return count / _BILLION
 
 
-def _told_abilities(row: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """Return the abilities that OpenRouter and its like tell; None if this server tells none."""
+def _listed_abilities(row: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """Return the abilities in OpenRouter's fields; None if this server does not send them."""
     reads, takes = (
         as_object(row.get("architecture")).get("input_modalities"),
         row.get("supported_parameters"),
@@ -190,7 +187,7 @@ async def _llamacpp_details(http: HttpTransport, server: ModelServer, found: Fou
 async def _llamacpp_model(
     http: HttpTransport, server: ModelServer, model: ListedModel
 ) -> ListedModel:
-    """Ask about one model: a server of several tells of the one that the query names."""
+    """Add the properties of one model; a server with several models needs its name."""
     query = urlencode({"model": model.name})
     try:
         props = as_object(await http.get(server.root(f"/props?{query}")))
@@ -217,7 +214,7 @@ _DETAILS: dict[str, Callable[[HttpTransport, ModelServer, Found], Awaitable[Foun
 
 
 LIST_SECONDS = 2.5
-"""How long a provider may take to list its models; then the names we know are taken."""
+"""Time limit for a provider to list its models; after it our own list of names is used."""
 _DATE = re.compile(r"-(?:\d{4}-\d{2}-\d{2}|20\d{6})$")
 _NUMBER = re.compile(r"v?\d{1,3}")
 
@@ -228,10 +225,7 @@ _Version = tuple[int, ...]
 async def list_hosted_models(
     http: HttpTransport, provider: Provider, base_url: str, key: Secret
 ) -> tuple[ListedModel, ...]:
-    """Return the models that the provider lists for the key.
-
-    Empty means that it does not tell, or not in time.
-    """
+    """Return the models that the provider lists for the key; empty if it does not in time."""
     target = _list_target(provider, base_url.rstrip("/"), key)
     with anyio.move_on_after(LIST_SECONDS):
         try:
@@ -266,15 +260,15 @@ def _listed_model(row: dict[str, Any]) -> ListedModel:
 def choose_models(
     provider: str, names: Sequence[str], listed: Iterable[ListedModel]
 ) -> tuple[ListedModel, ...]:
-    """Return the newest listed model of each name's family, one of known price before others.
+    """Return the newest listed model of each name's family, preferring models of known price.
 
     Args:
         provider: a name in `PROVIDERS`.
-        names: a model of each family that is wanted; without a version it stands for itself.
-        listed: what the key can call; a family that is not among it is left out.
+        names: one model of each wanted family; a name without a version means that very model.
+        listed: the models that the key can call; families that are not listed are left out.
 
     Returns:
-        The models in the order of `names`; `names` themselves where none of them is listed.
+        The models in the order of `names`; `names` themselves if none of them is listed.
     """
     models = {model.name: model for model in listed}
     chosen = dict[str, ListedModel]()
@@ -290,14 +284,14 @@ def choose_models(
 
 
 def _family_of(model: str) -> tuple[_Family, _Version]:
-    """Return the words of a name, and its version."""
+    """Return the words of a model name, and its version."""
     parts = [part for part in re.split(r"[-.:]", _DATE.sub("", model.lower())) if part]
     words = tuple(part for part in parts if not _NUMBER.fullmatch(part))
     return words, tuple(int(part.lstrip("v")) for part in parts if _NUMBER.fullmatch(part))
 
 
 def _newness_in(provider: str) -> Callable[[ListedModel], tuple[bool, _Version, int]]:
-    """Return the key to sort by: is the price known, the version, names without a date last."""
+    """Return a sort key: price known, then version, then shorter names (without a date)."""
 
     def key(model: ListedModel) -> tuple[bool, _Version, int]:
         facts = find_model_facts(provider, model.name)
@@ -309,25 +303,25 @@ def _newness_in(provider: str) -> Callable[[ListedModel], tuple[bool, _Version, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Discovery:
-    """The models that can be called from here."""
+    """The callable models that were found."""
 
     specs: tuple[WorkerSpec, ...]
     """Hosted providers first, each provider's models in its own order."""
     silent: tuple[str, ...] = ()
-    """Environment variables whose server does not answer."""
+    """Environment variables that name a server which does not answer."""
     unasked: tuple[WorkerSpec, ...] = ()
-    """The workers of `specs` on local servers which nobody named."""
+    """The workers of `specs` on local servers that are not configured but were found."""
 
 
 async def discover_pool(environ: Mapping[str, str], http: HttpTransport) -> Discovery:
-    """Return the models that the environment's keys and this machine's servers give.
+    """Return the models available through keys in the environment and on local servers.
 
     Args:
         environ: usually `os.environ`.
-        http: the session with which servers are asked which models they have.
+        http: the transport with which servers' models are listed.
 
     Raises:
-        ConfigError: a variable holds a key or a URL that cannot be used.
+        ConfigError: a variable contains an invalid key or URL.
     """
     found: dict[str, tuple[WorkerSpec, ...]] = {}
     silent: list[str] = []
@@ -345,7 +339,7 @@ async def discover_pool(environ: Mapping[str, str], http: HttpTransport) -> Disc
         listed = await list_hosted_models(http, server.provider, server.base_url, server.key)
         found[server.provider.name] = _hosted_workers(server, listed)
 
-    # Nothing that may raise runs in the group: it would wrap the error in an ExceptionGroup.
+    # These tasks do not raise: the group would wrap the error in an ExceptionGroup.
     async with anyio.create_task_group() as group:
         for server in to_probe:
             group.start_soon(ask_server, server)
@@ -366,7 +360,7 @@ async def discover_pool(environ: Mapping[str, str], http: HttpTransport) -> Disc
 def _list_providers(
     environ: Mapping[str, str],
 ) -> tuple[list[_ProviderAccess], list[_ProviderAccess]]:
-    """Return the hosted providers that have a key, and the servers that may be somewhere."""
+    """Return the hosted providers that have a key, and the servers to probe."""
     hosted: list[_ProviderAccess] = []
     servers: list[_ProviderAccess] = []
     for provider in filter(_is_findable, PROVIDERS.values()):
@@ -379,13 +373,13 @@ def _list_providers(
 
 
 def _is_findable(provider: Provider) -> bool:
-    """Return True if keys and addresses alone tell the provider's models."""
+    """Return True if the provider's models can be found from its key or address alone."""
     return bool(provider.base_url)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ProviderAccess:
-    """A provider as this environment has it."""
+    """A provider with its URL and key in this environment."""
 
     provider: Provider
     base_url: str
@@ -412,7 +406,7 @@ def _provider_access(provider: Provider, environ: Mapping[str, str]) -> _Provide
 def _hosted_workers(
     server: _ProviderAccess, listed: tuple[ListedModel, ...]
 ) -> tuple[WorkerSpec, ...]:
-    """Return the server's workers; `listed` holds the models that the key can call, if known."""
+    """Return a hosted provider's workers; `listed` holds the models of the key, if known."""
     name, base_url = server.provider.name, server.base_url if server.has_own_url else ""
     models = choose_models(name, server.provider.models, listed)
     workers = (known_worker(name, model) for model in models)
@@ -425,7 +419,7 @@ def _hosted_workers(
 async def _probe_server(
     server: _ProviderAccess, http: HttpTransport
 ) -> tuple[WorkerSpec, ...] | None:
-    """Return the server's workers; None: it does not answer."""
+    """Return the server's workers; None if it does not answer."""
     provider = server.provider
     address = ModelServer(
         kind=provider.name, base_url=server.base_url, key=server.key, named=server.has_own_url
@@ -433,7 +427,7 @@ async def _probe_server(
     models = await list_models(http, address)
     if models is None:
         return None
-    # A server behind OPENAI_BASE_URL is most often not OpenAI: plain chat suits it best.
+    # A server at OPENAI_BASE_URL is usually not OpenAI's, so plain chat completions are used.
     name = provider.name if provider.local else "compatible"
     return tuple(
         WorkerSpec(

@@ -1,4 +1,4 @@
-"""Turns a provider's refusal (HTTP status, headers and body) into a ClientError."""
+"""Turns a provider's error response (HTTP status, headers and body) into a ClientError."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from batuta.errors import (
 )
 
 MESSAGE_CHARACTERS = 300
-"""A provider's message is cut to this length."""
+"""A provider's message is truncated to this length."""
 _READ_CHARACTERS = 4 * MESSAGE_CHARACTERS
-"""Characters of a message that are read; anything beyond them is not reported."""
+"""Characters of a message that are read before secrets are removed and it is truncated."""
 WORDS_CHARACTERS = 4_000
-"""Characters of an error body that are searched for what is meant and what is refused."""
+"""Characters of an error body in which the patterns below are searched."""
 MAX_STATUS = 599
 
 _NO_CREDIT = re.compile(
@@ -65,7 +65,7 @@ _BAD_KEY = re.compile(
 )
 _NO_MODEL = re.compile(r"model_not_(?:found|available|exist)|deploymentnotfound", re.IGNORECASE)
 _THROTTLED = re.compile(r"throttl|rate_?limit", re.IGNORECASE)
-"""Matches the codes of a rate limit; Bedrock answers them with the status 400."""
+"""Matches the codes of a rate limit, which Bedrock sends with status 400."""
 _TOO_OFTEN = re.compile(r"rate[ _-]?limit|too many requests|requests per minute", re.IGNORECASE)
 _STATUS_OF_TYPE: Mapping[str, int] = {
     "authentication_error": 401,
@@ -88,11 +88,11 @@ _STATUS_OF_TYPE: Mapping[str, int] = {
     "overloaded_error": 529,
 }
 _CONTEXT_STATUSES = {400, 413, 422, 500}
-"""Statuses of a context overflow; llama.cpp answers 500."""
-_OF_A_MINUTE = re.compile(
+"""Statuses of a context overflow; llama.cpp sends 500."""
+_RATE_LIMITED = re.compile(
     r"per (?:minute|second|hour|day)|\btpm\b|rate_limit|rate limit", re.IGNORECASE
 )
-"""Matches a rate limit, which Groq also answers with the status 413."""
+"""Matches a rate limit, which Groq also sends with status 413."""
 _ERROR_BY_STATUS: Mapping[int, type[ClientError]] = {
     401: ProviderAuthError,
     402: InsufficientCreditError,
@@ -105,15 +105,15 @@ _ERROR_BY_STATUS: Mapping[int, type[ClientError]] = {
     429: RateLimitError,
     498: ProviderOverloadedError,
 }
-"""409 is a lock or a model that loads, 424 a failure behind the server, 498 a lack of capacity."""
+"""409: a lock, or a model that is loading; 424: an upstream failure; 498: no capacity."""
 _ERROR_SENTENCES: Mapping[type[ClientError], str] = {
     ProviderAuthError: "refused the key",
     ModelNotFoundError: "does not have this model",
-    ContextLengthError: "says that the prompt does not fit",
+    ContextLengthError: "says that the prompt exceeds the context window",
     InsufficientCreditError: "says that the account is out of credit",
-    RateLimitError: "asks to slow down",
+    RateLimitError: "says that the rate limit is reached",
     ProviderOverloadedError: "failed",
-    ProviderTimeoutError: "gave up waiting",
+    ProviderTimeoutError: "timed out",
     BadRequestError: "refused the request",
 }
 
@@ -126,14 +126,14 @@ def error_from_response(
     *,
     address: Sequence[str] = (),
 ) -> ClientError:
-    """Return the error for an answer that is no success.
+    """Return the error for a response whose status is not a success.
 
     Args:
         status: the HTTP status.
         payload: the decoded body, or its text.
-        headers: the answer's headers, read without regard to case by their mapping.
+        headers: the response headers; the mapping must ignore case.
         key: removed from the message.
-        address: parts of the address that was called, removed as well.
+        address: parts of the called URL, also removed from the message.
     """
     codes, message = _error_codes_and_message(payload)
     kind = _error_class(status, " ".join(codes), message)
@@ -143,9 +143,9 @@ def error_from_response(
         short = short[: MESSAGE_CHARACTERS - 1].rstrip() + "…"
     fallback = _ERROR_SENTENCES[kind]
     if status < HTTPStatus.BAD_REQUEST:
-        fallback = "sent us elsewhere, which is not followed: its base_url must be the final one"
+        fallback = "sent a redirect, which is not followed: set base_url to the final URL"
     elif kind is ModelNotFoundError and isinstance(payload, str):
-        fallback = "has no such API at this address, so its base_url may be wrong"
+        fallback = "has no such API at this URL, so its base_url may be wrong"
     sentence = f"the provider {fallback} ({status})" + (f": {short}" if short else "")
     wait = None
     if kind in {RateLimitError, ProviderOverloadedError}:
@@ -159,7 +159,7 @@ def error_from_response(
 def error_from_reply(
     payload: Any, key: Secret = NO_KEY, address: Sequence[str] = ()
 ) -> ClientError:
-    """Return the error for an error object inside a reply of status 200."""
+    """Return the error for an error object in a reply with status 200."""
     error = as_object(as_object(payload).get("error"))
     codes, message = _error_codes_and_message(payload)
     status = _status_of_words(" ".join((*codes, message)))
@@ -175,7 +175,7 @@ def error_from_reply(
 
 
 def _status_of_words(words: str) -> int | None:
-    """Return the status of an error that says so much, or None if its words do not."""
+    """Return the HTTP status that an error's text implies; None if it implies none."""
     if _NO_CREDIT.search(words):
         return HTTPStatus.PAYMENT_REQUIRED
     if _BAD_KEY.search(words):
@@ -200,7 +200,7 @@ def _error_class(status: int, codes: str, message: str) -> type[ClientError]:
     by_words = (
         (of_request and _THROTTLED.search(codes), RateLimitError),
         (
-            status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE and _OF_A_MINUTE.search(words),
+            status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE and _RATE_LIMITED.search(words),
             RateLimitError,
         ),
         (status in _CONTEXT_STATUSES and _TOO_LONG.search(words), ContextLengthError),
@@ -211,15 +211,15 @@ def _error_class(status: int, codes: str, message: str) -> type[ClientError]:
         return found
     if HTTPStatus.BAD_REQUEST <= status < HTTPStatus.INTERNAL_SERVER_ERROR:
         return _ERROR_BY_STATUS.get(status, BadRequestError)
-    # What redirects today does so at the next try as well.
+    # A redirect is not worth a retry: the next attempt would be redirected, too.
     return ModelNotFoundError if status < HTTPStatus.BAD_REQUEST else ProviderOverloadedError
 
 
 def _error_codes_and_message(payload: Any) -> tuple[tuple[str, ...], str]:
-    """Return the codes and the message of an error body, in any of the providers' forms.
+    """Return the codes and the message of an error body, in any provider's form.
 
-    A long message loses its middle: a provider may repeat a whole request in it, and a dozen
-    patterns look for what is meant.
+    The middle of a long message is dropped: a provider may repeat a whole request in it, and many
+    patterns are searched in it.
     """
     codes, message = _stated_codes_and_message(payload)
     if len(message) > WORDS_CHARACTERS:
@@ -230,7 +230,7 @@ def _error_codes_and_message(payload: Any) -> tuple[tuple[str, ...], str]:
 
 def _stated_codes_and_message(payload: Any) -> tuple[tuple[str, ...], str]:
     if isinstance(payload, str):
-        # A proxy's HTML page tells nobody anything.
+        # A proxy's HTML page is no useful message.
         return (), "" if _PAGE.match(payload) else payload
     top = as_object(as_array(payload)[0] if as_array(payload) else payload)
     body = as_object(top.get("error")) or top
@@ -246,7 +246,7 @@ _MOST_NESTED = 4
 
 
 def _find_words(value: Any, nested: int = _MOST_NESTED) -> str:
-    """Return the first words in an error body, wherever it has them."""
+    """Return the first message in an error body, at any nesting level."""
     if isinstance(value, str) or not nested:
         return as_string(value)
     fields = as_object(value)
@@ -255,7 +255,7 @@ def _find_words(value: Any, nested: int = _MOST_NESTED) -> str:
 
 
 def _whole_words(payload: Any) -> str:
-    """Return all that an error body says, as a text; one that is nested too deep says nothing."""
+    """Return the error body as text, truncated; empty if it is nested too deep."""
     try:
         words = payload if isinstance(payload, str) else json.dumps(payload, ensure_ascii=False)
     except RecursionError:
@@ -265,14 +265,14 @@ def _whole_words(payload: Any) -> str:
 
 _WORDS = ("message", "msg", "error_msg", "errorMessage", "detail", "status_msg", "error_message")
 _ALL_WORDS = (*_WORDS, "Message", "error_description", "error", "errors", "title")
-"""Fields in which an error says for people what is wrong, the most telling first."""
+"""Fields with an error's human-readable message, the most informative first."""
 _CODES = ("code", "error_code", "errorCode", "status_code", "type", "status")
 _ANSWERS = ("choices", "candidates", "output", "content", "promptFeedback", "data")
-"""Every answer that is not an error has one of these fields."""
+"""A reply that is not an error has one of these fields."""
 
 
 def find_stated_error(payload: Any) -> dict[str, Any] | None:
-    """Find the error that an answer states, in OpenAI's form; return None if it states none."""
+    """Return the error in a reply, in OpenAI's form; None if the reply has none."""
     top = as_object(as_array(payload)[0] if as_array(payload) else payload)
     if top.get("error"):
         return {"error": top["error"]}
@@ -296,27 +296,28 @@ def _error_of_fields(fields: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 PENALTIES = ("frequency_penalty", "presence_penalty", "top_k")
-"""Fields of `Sampling` that some providers do not know."""
+"""Penalty fields of `Sampling` that some providers do not support."""
 CHOICES = ("choices", "logprobs")
-"""The same, of what is told of the reply."""
+"""Fields of `Sampling` about the reply that some providers do not support."""
 _CLIENT_NAMES = {"choices": "n"}
-"""Fields that clients call by another name."""
+"""Fields of `Sampling` whose API name differs."""
 
 
 def name_dialect_mistake(payload: Any) -> str:
-    """Say what was sent that is not in the dialect, and what to change where it shows that."""
+    """Return a description of a payload in another API's format, with a fix if one is known."""
     fields = as_object(payload)
     if isinstance(fields.get("done"), bool) and ("message" in fields or "response" in fields):
-        return "in the dialect of Ollama's own API (/api): let `base_url` end with /v1"
-    return "that is not in its dialect"
+        return "in the format of Ollama's native API (/api): let `base_url` end with /v1"
+    return "that is not in the expected format"
 
 
 def refuse_fields(model: str, sampling: Sampling, names: Iterable[str]) -> None:
-    """Refuse these fields: one that is asked for is named rather than left out.
+    """Refuse unsupported sampling fields instead of silently dropping them.
 
     Raises:
-        UnsupportedFieldError: one is asked for.
+        UnsupportedFieldError: one of these fields is set.
     """
     for name in names:
         if getattr(sampling, name) is not None:
-            raise UnsupportedFieldError(f"{model} takes no {_CLIENT_NAMES.get(name, name)}")
+            field = _CLIENT_NAMES.get(name, name)
+            raise UnsupportedFieldError(f"{model} does not accept {field}")

@@ -1,4 +1,4 @@
-"""Makes a client from a worker's spec, also from several deployments of one model."""
+"""Creates a worker's client from its spec, also over several deployments of one model."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ from batuta.errors import (
 )
 from batuta.usage import ZERO_USAGE, Usage
 
-_OF_THE_REQUEST = (BadRequestError, ContextLengthError, NotRecordedError)
-"""Errors that every deployment would repeat."""
-_CLIPPED = 2_000
-"""Characters of a message by which a conversation is known."""
+_REQUEST_ERRORS = (BadRequestError, ContextLengthError, NotRecordedError)
+"""Errors that would be the same at every deployment."""
+_KEY_CHARACTERS = 2_000
+"""Characters of each message that identify a conversation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Deployment:
 
     client: Client
     weight: float = 1.0
-    """Share of the calls beside the others'; with 0 it is called only when the others fail."""
+    """Share of the calls relative to the other weights; with 0 only used when the others fail."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.weight < math.inf:
@@ -85,10 +85,10 @@ class Deployment:
 
 @final
 class Deployments:
-    """Calls one of the deployments, and another one if it fails.
+    """Calls one of the deployments, and another if that fails.
 
-    A conversation stays at its deployment, where its prompt is cached. Who has failed is left
-    alone by the breaker around its client.
+    A conversation stays at its deployment, where its prompt is cached. A circuit breaker around
+    each client skips a deployment that has failed.
     """
 
     def __init__(self, members: Sequence[Deployment]) -> None:
@@ -103,14 +103,14 @@ class Deployments:
         """Return the reply of the first deployment that gives one.
 
         Raises:
-            ClientError: the request is at fault, or the last deployment failed too.
-            LimitReachedError: another attempt may not be paid for.
+            ClientError: the request is invalid, or the last deployment failed too.
+            LimitReachedError: the run's limits allow no further attempt.
         """
         *others, last = self._in_order(request)
         for member in others:
             try:
                 return await member.client.complete(request, listener)
-            except _OF_THE_REQUEST:
+            except _REQUEST_ERRORS:
                 raise
             except CircuitOpenError:
                 continue  # nothing was sent
@@ -120,10 +120,7 @@ class Deployments:
         return await last.client.complete(request, listener)
 
     def _in_order(self, request: Request) -> list[Deployment]:
-        """Return every deployment.
-
-        Who comes first is drawn by weight, the same for a conversation.
-        """
+        """Return all deployments in a weighted random order, the same for one conversation."""
         rng = Random(_conversation_beginning(request))
         drawn = [
             (rng.expovariate(member.weight) if member.weight else math.inf, number)
@@ -133,21 +130,21 @@ class Deployments:
 
 
 def _conversation_beginning(request: Request) -> str:
-    """Return the part of a request that stays the same while a conversation goes on."""
+    """Return the part of a request that stays the same while a conversation grows."""
     if request.cache is not None and request.cache.key is not None:
         return request.cache.key
     texts: list[str] = []
     for message in request.messages:
-        texts.append(message.text[:_CLIPPED])
+        texts.append(message.text[:_KEY_CHARACTERS])
         if message.role is Role.USER:
             break
     return "\0".join(texts)
 
 
 COOLDOWN = BreakerPolicy(failures=1, pause=15.0)
-"""One failure of a deployment is enough to use the others, where there are others."""
+"""After one failure a deployment is skipped while the others are used."""
 CHECK_MAX_TOKENS = 64
-"""Room for a model that thinks a little before it says "ok"."""
+"""Output tokens of a check, with room for a little reasoning before "ok"."""
 
 
 def open_client(
@@ -159,21 +156,21 @@ def open_client(
     health: WorkerHealth | None = None,
     shared: RedisConnections | None = None,
 ) -> Client:
-    """Return the client of a worker: its dialect, within limits, tried again.
+    """Return a worker's client with its limits, circuit breaker and retries.
 
-    A call that waits to be tried again holds no place in the limiter.
+    A call that waits for its retry holds no slot of the limiter.
 
     Args:
         spec: the worker and how it is reached.
-        http: the shared session.
-        policy: how failed calls are tried again.
-        limiter: shared with other clients, such as those of the same key; None: one of its own
-            with the spec's limits.
-        shared: where the limits of all processes are counted; None: they are this process's own.
-        health: told how the worker does, and asked whether it may be called; None: nobody is.
+        http: the shared transport.
+        policy: the retries.
+        limiter: a limiter shared with other clients, such as those of the same key; None: a
+            separate one with the spec's limits.
+        shared: Redis, where limits are counted over all processes; None: they hold per process.
+        health: records the worker's failures and opens its circuit breaker; None: no breaker.
 
     Raises:
-        ConfigError: the provider is not known, needs a base URL, or needs a key.
+        ConfigError: the provider is unknown, or its base URL or key is missing.
     """
     client = _create_limited_client(spec, http, limiter, shared)
     if spec.deployments:
@@ -189,7 +186,7 @@ def _create_limited_client(
     limiter: CallLimiter | None = None,
     shared: RedisConnections | None = None,
 ) -> Client:
-    """Return the client of one address, within its limits."""
+    """Return the client of one address, with its limits."""
     if limiter is None:
         turns = None if shared is None else _shared_turns(spec, shared)
         limiter = CallLimiter(spec.concurrency, spec.rpm, spec.tpm, shared=turns)
@@ -199,22 +196,22 @@ def _create_limited_client(
 def _create_deployments_client(
     spec: WorkerSpec, first: Client, http: HttpTransport, shared: RedisConnections | None
 ) -> Client:
-    """Return the clients of every address as one; who fails is skipped for a while at once."""
-    places = [(first, spec.weight)]
-    places += [
+    """Return one client over all addresses; one that fails is skipped for a while."""
+    members = [(first, spec.weight)]
+    members += [
         (_create_limited_client(each.spec, http, shared=shared), each.weight)
         for each in spec.deployments
     ]
     return Deployments(
         [
             Deployment(CircuitBreakerClient(client, WorkerHealth(COOLDOWN), spec.worker.id), weight)
-            for client, weight in places
+            for client, weight in members
         ]
     )
 
 
 def _shared_turns(spec: WorkerSpec, shared: RedisConnections) -> RedisTurns:
-    """Return the turns of all processes that call the same model under the same worker's name."""
+    """Return the limits shared by all processes that call the same model as the same worker."""
     host = url_host(spec.base_url or find_provider(spec.provider).base_url)
     account = f"{spec.worker.id}/{spec.worker.model}@{host}"
     return RedisTurns(shared, account, ProviderCaps(spec.concurrency, spec.rpm, spec.tpm))
@@ -226,7 +223,7 @@ def open_clients(
     health: Mapping[WorkerId, WorkerHealth] | None = None,
     shared: RedisConnections | None = None,
 ) -> dict[WorkerId, Client]:
-    """Return the clients of many workers, by worker; `health` is kept for those that it names.
+    """Return clients by worker id; workers that `health` names have a circuit breaker.
 
     With `shared` their limits hold over all processes.
     """
@@ -238,10 +235,10 @@ def open_clients(
 
 
 def open_provider_client(spec: WorkerSpec, http: HttpTransport) -> Client:
-    """Return the client of the spec's dialect alone, without limits and retries.
+    """Return the spec's client without limits and retries.
 
     Raises:
-        ConfigError: the provider is not known, needs a base URL, or needs a key.
+        ConfigError: the provider is unknown, or its base URL or key is missing.
     """
     provider = find_provider(spec.provider)
     base_url = spec.base_url or provider.base_url
@@ -269,7 +266,7 @@ def open_provider_client(spec: WorkerSpec, http: HttpTransport) -> Client:
 def _open_openai_client(
     spec: WorkerSpec, provider: Provider, base_url: str, http: HttpTransport
 ) -> Client:
-    """Open the client of a worker that speaks one of OpenAI's APIs."""
+    """Return the client of a worker behind one of OpenAI's APIs."""
     images = spec.openai_api == "images"
     extra: dict[str, Any] = {} if images else {**provider.dialect.extra}
     if IMAGE in spec.worker.tags and not images:
@@ -299,7 +296,7 @@ def _open_openai_client(
 def _signed_transport(
     spec: WorkerSpec, provider: Provider, base_url: str, http: HttpTransport
 ) -> HttpTransport:
-    """Return the transport of a worker without a key, whose cloud knows another way."""
+    """Return a transport that signs requests with the cloud's credentials instead of a key."""
     lacks = f"worker {spec.worker.id} needs a key: set {' or '.join(provider.key_vars)}"
     if provider.cloud is None:
         raise ConfigError(lacks)
@@ -312,7 +309,7 @@ def _signed_transport(
 def _open_embedding_client(
     spec: WorkerSpec, provider: Provider, base_url: str, http: HttpTransport
 ) -> Client:
-    """Return the client of a worker that embeds."""
+    """Return the client of an embedding model."""
     if provider.api != "chat":
         message = f"embeddings of the provider {provider.name} are not supported"
         raise ConfigError(f"worker {spec.worker.id} has the tag '{EMBEDDINGS}': {message}")
@@ -330,17 +327,17 @@ class WorkerCheck:
     """The result of asking a worker whether it answers."""
 
     seconds: float
-    """How long the answer, or the error, took."""
+    """Time until the answer or the error."""
     error: ClientError | None = None
-    """None: it answered."""
+    """None: the worker answered."""
     usage: Usage = ZERO_USAGE
-    """The tokens of the answer, or of the error, as far as they are known."""
+    """The tokens of the call, if known."""
 
 
 async def check_worker(client: Client, worker: Worker) -> WorkerCheck:
-    """Ask the worker for one word; it costs a few tokens, or a call of a tool.
+    """Ask the worker for one word; this costs a few tokens, or one tool call.
 
-    A worker that reads pages is given no address, so that none is fetched: it only says so.
+    A worker that reads web pages is given no URL; it only replies that there is none.
     """
     words = _CHECK_PROGRAM if PROGRAM in worker.tags else _CHECK_WORDS
     request = Request(
@@ -353,7 +350,7 @@ async def check_worker(client: Client, worker: Worker) -> WorkerCheck:
     except ClientError as error:
         return WorkerCheck(time.perf_counter() - began, error, error.usage or ZERO_USAGE)
     seconds = time.perf_counter() - began
-    if reply.finish is Finish.NO_OUTPUT and READER not in worker.tags:  # of a tool, as a text
+    if reply.finish is Finish.NO_OUTPUT and READER not in worker.tags:  # a tool's error
         sentence = reply.text.removeprefix(f"{words}: ")
         failure = ProviderOverloadedError(sentence.partition("\n")[0])
         return WorkerCheck(seconds, failure, reply.usage)
@@ -362,20 +359,20 @@ async def check_worker(client: Client, worker: Worker) -> WorkerCheck:
 
 @final
 class StreamedClient:
-    """A client whose replies are streamed, also where the whole is wanted.
+    """Streams all replies, even if the caller wants no deltas.
 
-    A slow machine may need minutes for a whole reply; a stream of llama.cpp shows by comments that
-    it goes on, so the call is not given up for silence.
+    A slow machine may need minutes for a whole reply. In a stream llama.cpp sends comments to keep
+    the connection alive, so the call does not time out.
     """
 
     def __init__(self, client: Client) -> None:
         self._client = client
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """Return the reply; who wants no fragments is told of none.
+        """Return the reply; a listener that does not stream receives no deltas.
 
         Raises:
-            ClientError: there is none.
+            ClientError: the call failed.
         """
         return await self._client.complete(request, _StreamedListener(listener))
 

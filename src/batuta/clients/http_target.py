@@ -1,4 +1,4 @@
-"""Where requests to a provider go: its address, headers and key, and the proxy on the way there."""
+"""Where requests to a provider go: URL, headers and key, and the proxy in between."""
 
 from __future__ import annotations
 
@@ -25,39 +25,38 @@ from batuta.errors import ClientError, ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Proxy:
-    """The proxy through which a URL is reached."""
+    """The proxy for a URL."""
 
     url: URL | None = None
     """None: a direct connection."""
     headers: Mapping[str, str] | None = field(default=None, repr=False)
-    """Headers with the login, if there is one."""
+    """Headers with the proxy's credentials, if any."""
 
 
 NO_PROXY = Proxy()
 
 
 class OutwardRoutes:
-    """The proxies of URLs, and the certificates that are trusted."""
+    """The proxies and trusted certificates that the environment configures."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        """Read the variables; the lower case of a name counts before the upper one.
+        """Read the variables; lower-case names take precedence over upper-case ones.
 
         Raises:
-            ConfigError: a proxy is of a kind that cannot be used, or there are no certificates
-                where the variables say.
+            ConfigError: a proxy has an unsupported scheme, or the certificates cannot be loaded.
         """
         named = {kind: _read_either(environ, f"{kind}_proxy") for kind in ("http", "https", "all")}
         if "REQUEST_METHOD" in environ and "http_proxy" not in environ:
-            named["http"] = ""  # a CGI program's HTTP_PROXY is a caller's header
+            named["http"] = ""  # in CGI programs HTTP_PROXY may come from a request header
         self._proxies = {kind: _parse_proxy(kind, url) for kind, url in named.items() if url}
         self.are_direct = not self._proxies
         """Whether no proxy is named at all."""
         self._without = _read_either(environ, "no_proxy")
         self.certificates = _load_certificates(environ)
-        """None: the default ones."""
+        """None: the default certificates."""
 
     def find_proxy(self, url: str) -> Proxy:
-        """Find the proxy of a request for that URL."""
+        """Return the proxy for `url`; `NO_PROXY` for a direct connection."""
         parts = urlsplit(url)
         found = self._proxies.get(parts.scheme) or self._proxies.get("all")
         if found is None or self._is_direct(parts.hostname or "", parts.port):
@@ -65,7 +64,7 @@ class OutwardRoutes:
         return found
 
     def _is_direct(self, host: str, port: int | None) -> bool:
-        """Tell whether `NO_PROXY` names the host; this machine's own servers need no proxy."""
+        """Return True if the `NO_PROXY` variable matches the host, or it is this machine."""
         try:
             address = ip_address(host)
         except ValueError:
@@ -74,8 +73,8 @@ class OutwardRoutes:
             return True
         if not self._without:
             return False
-        place = f"{host}:{port}" if port else host
-        if proxy_bypass_environment(place, {"no": self._without}):
+        authority = f"{host}:{port}" if port else host
+        if proxy_bypass_environment(authority, {"no": self._without}):
             return True
         named = (each.strip() for each in self._without.split(","))
         return address is not None and any(_holds_address(each, str(address)) for each in named)
@@ -94,7 +93,7 @@ def _parse_proxy(kind: str, given: str) -> Proxy:
         known, at, proxy = False, URL(), urlsplit("")
     if not known:
         name = f"{kind.upper()}_PROXY"
-        raise ConfigError(f"{name} must be the address of a proxy, with http:// or https://")
+        raise ConfigError(f"{name} must be the URL of a proxy, with http:// or https://")
     if proxy.username is None:
         return Proxy(at)
     login = aiohttp.encode_basic_auth(unquote(proxy.username), unquote(proxy.password or ""))
@@ -106,21 +105,21 @@ def _load_certificates(environ: Mapping[str, str]) -> ssl.SSLContext | None:
     if not file and not folder:
         return None
     if file and not Path(file).is_file():
-        raise ConfigError(f"SSL_CERT_FILE names {file}, which is no file")
+        raise ConfigError(f"SSL_CERT_FILE names {file}, which is not a file")
     try:
         return _read_certificates(file, folder, Path(file).stat().st_mtime_ns if file else 0)
     except (OSError, ssl.SSLError):
-        raise ConfigError(f"SSL_CERT_FILE names {file}, which holds no certificates") from None
+        raise ConfigError(f"SSL_CERT_FILE names {file}, which contains no certificates") from None
 
 
 @lru_cache(maxsize=4)
 def _read_certificates(file: str, folder: str, _changed: int) -> ssl.SSLContext:
-    """Read once what each pool of connections needs: a system's bundle takes 30 ms."""
+    """Load the certificates, cached for all connection pools: a system bundle takes 30 ms."""
     return ssl.create_default_context(cafile=file or None, capath=folder or None)
 
 
 def _holds_address(network: str, address: str) -> bool:
-    """Tell whether an entry of `NO_PROXY` is a network with the address in it."""
+    """Return True if an entry of `NO_PROXY` is a network that contains the address."""
     try:
         return ip_address(address) in ip_network(network, strict=False)
     except ValueError:
@@ -132,22 +131,22 @@ _SENDABLE = re.compile(r"[!-~]*")
 
 @final
 class Secret:
-    """A provider's key: `str`, `repr` and `format` give `***`; only `reveal` gives the key."""
+    """An API key; `str`, `repr` and `format` show `***`, only `reveal` returns the key."""
 
     __slots__ = ("_value",)
 
     def __init__(self, value: str) -> None:
-        """Keep `value` without the white space around it.
+        """Store `value` without surrounding white space.
 
         Raises:
-            ConfigError: the key could not be sent in a header.
+            ConfigError: the key cannot be sent in a header.
         """
         self._value = value.strip()
         if not _SENDABLE.fullmatch(self._value):
-            raise ConfigError("a provider's key holds a space, a line end or a non-ASCII character")
+            raise ConfigError("an API key contains a space, a line break or a non-ASCII character")
 
     def reveal(self) -> str:
-        """Return the key itself; for the header of a request and nothing else."""
+        """Return the key; only for request headers."""
         return self._value
 
     def __repr__(self) -> str:
@@ -167,7 +166,7 @@ NO_KEY = Secret("")
 
 
 def redact_secrets(text: str, key: Secret = NO_KEY) -> str:
-    """Return `text` without `key`, anything that looks like a key, and URL paths."""
+    """Return `text` with `key`, anything that looks like a key, and URL paths removed."""
     if key:
         text = text.replace(key.reveal(), HIDDEN_KEY)
     return hide_keys(text)
@@ -175,14 +174,14 @@ def redact_secrets(text: str, key: Secret = NO_KEY) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpTarget:
-    """The address of a request, and what it carries besides its body."""
+    """The URL and headers of a request."""
 
     url: str = field(repr=False)
     headers: Mapping[str, str] = field(repr=False, default_factory=dict[str, str])
     key: Secret = NO_KEY
-    """Removed from every error."""
+    """Removed from every error message."""
     host: str = ""
-    """Host and port: in an error's `host`, never in its sentence. Taken from `url` if empty."""
+    """Host and port for an error's `host`, never shown in its message; default: those of `url`."""
 
     def __post_init__(self) -> None:
         if not self.host:
@@ -193,7 +192,7 @@ def url_host(url: str) -> str:
     """Return host and port of an `http(s)` URL, without user, path and query.
 
     Raises:
-        ConfigError: not such a URL.
+        ConfigError: `url` is not an http(s) URL.
     """
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
@@ -201,21 +200,21 @@ def url_host(url: str) -> str:
     return parts.netloc.rpartition("@")[2]
 
 
-_MOST_OF_ADDRESS = 200
+_MAX_URL_CHARACTERS = 200
 
 
 def with_host(target: HttpTarget, error: ClientError, *, location: str = "") -> ClientError:
-    """Return the error, knowing where it happened.
+    """Set the error's `host` and return the error.
 
     Args:
-        target: what was called.
-        error: what came of it.
-        location: where a redirect points; told without users and queries, which may have keys.
+        target: the called target.
+        error: the error of the call.
+        location: target of a redirect; reported without user and query, which may contain keys.
     """
     error.host = target.host
     if location:
         with suppress(ValueError):
-            place = urlsplit(urljoin(target.url, location))
-            where = f"{place.scheme}://{place.netloc.rpartition('@')[2]}{place.path}"
-            error.host += f", which points to {where[:_MOST_OF_ADDRESS]}"
+            parts = urlsplit(urljoin(target.url, location))
+            where = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+            error.host += f", which points to {where[:_MAX_URL_CHARACTERS]}"
     return error

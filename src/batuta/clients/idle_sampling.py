@@ -1,4 +1,4 @@
-"""Choices of sampling that would not reach a model: found by writing its request without them."""
+"""Finds sampling settings that have no effect on a model, by comparing its requests."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from batuta.errors import UnsupportedFieldError
 
 
 def idle_sampling(spec: WorkerSpec, wanted: Sampling) -> tuple[str, ...]:
-    """Return the names of the choices that the model is not sent, or that it refuses.
+    """Return the names of settings that are not sent to the model, or that its API refuses.
 
     Args:
-        spec: the model, and how it is reached.
-        wanted: the choices, which are looked at together: some hold only without another.
+        spec: the worker.
+        wanted: the sampling settings; some have an effect only without another one.
     """
     nothing = Sampling()
     chosen = [f.name for f in fields(wanted) if getattr(wanted, f.name) != getattr(nothing, f.name)]
@@ -43,7 +43,7 @@ def _is_idle(adapter: ProviderAdapter, wanted: Sampling, name: str) -> bool:
             _request_of(replace(wanted, **{name: nothing})), stream=False
         )
     except UnsupportedFieldError:
-        return False  # another choice is refused, and named
+        return False  # another setting is refused, and is reported instead
 
 
 def _request_of(sampling: Sampling) -> Request:
@@ -51,7 +51,7 @@ def _request_of(sampling: Sampling) -> Request:
 
 
 def _provider_adapter(spec: WorkerSpec) -> ProviderAdapter:
-    """Return the adapter that writes requests to that provider's models."""
+    """Return the adapter that builds requests for the worker."""
     provider, model = find_provider(spec.provider), spec.worker.model
     if provider.api == "anthropic":
         return AnthropicAdapter(model)

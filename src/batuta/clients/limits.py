@@ -1,10 +1,10 @@
-"""A client that waits its turn: within limits, and as fast as its provider wants to be called.
+"""Rate and concurrency limits of a worker, and slowing down after 429 responses.
 
-A provider that asks to slow down (429) works: it only says that this key sends too much. So calls
-pause for a moment, and then pass through a token bucket of one token, filled at half the rate at
-which it was called before. Every answer fills it a little faster, until it no longer delays any
-call. The refusal may concern that one request only, and the provider may name a time of days: so
-the pause of all other calls is short at first, doubles with each refusal in a row, and is bounded.
+A provider that answers 429 works: it only says that this key sends too much. So calls pause for a
+moment, and then pass through a token bucket of one token, filled at half the previous rate of
+calls. Every answer raises the rate a little, until it no longer delays any call. A 429 may concern
+one request only, and its `Retry-After` may be days. So the pause for all other calls is short at
+first, doubles with each consecutive 429, and is bounded.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from batuta.errors import (
 
 WINDOW_SECONDS = 60.0
 SHORT_WAIT_SECONDS, MAX_WAIT_SECONDS = 2.0, 30.0
-"""Seconds until the turn of a call whose provider asked to slow down: a farther one than the first
-is told to the listener, who may go elsewhere instead; one farther than the second is refused."""
+"""A call that must wait longer than the first after a 429 is reported to the listener, who may use
+another worker instead; a call that must wait longer than the second is refused."""
 ASSUMED_OUTPUT_TOKENS = 1024
-"""Tokens that a reply is taken to have until it is there, where the request sets no limit."""
+"""Output tokens assumed while a call runs, if the request sets no limit."""
 
 
 class _Grant:
-    """A place in a window: when it counts and how much."""
+    """An entry of a window: its time and its amount."""
 
     __slots__ = ("amount", "at")
 
@@ -48,16 +48,16 @@ class _Grant:
 
 
 class _Window:
-    """A window that grants at most `limit` in any minute, in the order asked for."""
+    """A sliding window that grants at most `limit` in any minute, in the order of requests."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._grants: deque[_Grant] = deque()
 
     def ask(self, now: float, amount: int) -> _Grant:
-        """Return a grant at the first moment that keeps the limit, now or later.
+        """Return a grant at the earliest moment that respects the limit, now or later.
 
-        More than the whole limit is granted alone, in an empty window.
+        An amount above the whole limit is granted alone, in an empty window.
         """
         grants = self._grants
         while grants and grants[0].at <= now - WINDOW_SECONDS:
@@ -74,19 +74,18 @@ class _Window:
         return granted
 
     def give_back(self, grant: _Grant) -> None:
-        """Note that the call was never made."""
+        """Remove a grant whose call was never made."""
         if grant in self._grants:
             self._grants.remove(grant)
 
 
 @final
 class CallLimiter:
-    """Calls at the same time, calls a minute, tokens a minute; shared between clients.
+    """Limits on concurrent calls, calls per minute and tokens per minute; shared by clients.
 
-    Waiting calls are served in the order in which they came; a cancelled one gives its place
-    back. Token counts are estimated when a call begins and corrected when it ends. With `shared`
-    the limits hold over all processes; while those cannot be asked this one takes its part of
-    them.
+    Waiting calls are served in the order of arrival; a cancelled call frees its slot. Token counts
+    are estimated when a call begins and corrected when it ends. With `shared` the limits hold over
+    all processes; while Redis is unavailable, this process uses its share of them.
     """
 
     def __init__(
@@ -112,11 +111,11 @@ class CallLimiter:
         self.throttle = Throttle(clock=clock)
 
     async def run(self, inner: Client, request: Request, listener: CallListener) -> Reply:
-        """Return `inner`'s reply, begun when the limits allow it.
+        """Return `inner`'s reply, called as soon as the limits allow it.
 
         Raises:
-            RateLimitError: the provider asked to be skipped for longer than a call waits here,
-                or it does so now.
+            RateLimitError: the provider answered 429, or the pause after an earlier 429 is longer
+                than a call may wait.
         """
         reported = await self._report_pause(listener)
         if self._shared is None:
@@ -133,7 +132,7 @@ class CallLimiter:
     async def _call_within_windows(
         self, inner: Client, request: Request, listener: CallListener, *, reported: bool
     ) -> Reply:
-        """Return `inner`'s reply, begun when this process's own limits a minute allow it."""
+        """Return `inner`'s reply, called as soon as this process's per-minute limits allow it."""
         if self._calls is None and self._tokens is None:
             return await self._call(inner, request, listener, reported=reported)
         grants = await self._wait_for_grants(request)
@@ -145,7 +144,7 @@ class CallLimiter:
     async def _call(
         self, inner: Client, request: Request, listener: CallListener, *, reported: bool
     ) -> Reply:
-        """Return `inner`'s reply, as soon as the provider is not to be skipped any more."""
+        """Return `inner`'s reply, called after any pause that the provider's 429s require."""
         if not reported:
             await self._report_pause(listener)
         await self._sleep_until_turn()
@@ -159,11 +158,11 @@ class CallLimiter:
         return reply
 
     async def _report_pause(self, listener: CallListener) -> bool:
-        """Tell the listener, as a failed attempt, if the provider's pause is long.
+        """Report a long pause to the listener as a failed attempt; return True if it was reported.
 
         Raises:
-            RateLimitError: it is too long.
-            ClientError: the listener asks somebody else instead.
+            RateLimitError: the pause is longer than a call may wait.
+            ClientError: the listener chose another worker instead.
         """
         if not self.throttle.is_slowed:
             return False
@@ -183,11 +182,11 @@ class CallLimiter:
             refusals, wait = throttle.refusals, throttle.next_turn()
             if wait > 0:
                 await self._sleep(wait)
-            if refusals == throttle.refusals:  # else a call ahead was refused meanwhile
+            if refusals == throttle.refusals:  # otherwise an earlier call was refused meanwhile
                 return
 
     def _rate_limit_error(self, wait: float) -> RateLimitError:
-        message = "the provider has asked to slow down; nothing was sent"
+        message = "the provider is rate-limiting this key (429); nothing was sent"
         return RateLimitError(message, retry_after=wait)
 
     async def _wait_for_grants(self, request: Request) -> list[_Grant]:
@@ -209,7 +208,7 @@ class CallLimiter:
 
 
 def _token_estimate(request: Request) -> int:
-    """Return the tokens that the call is taken to need until they are known."""
+    """Return the estimated input and output tokens of a call."""
     return estimate_request_tokens(request) + (request.sampling.max_tokens or ASSUMED_OUTPUT_TOKENS)
 
 
@@ -225,59 +224,60 @@ class RateLimitedClient:
         return f"Limit({self.inner!r})"
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """Return `inner`'s reply; the wait for a turn comes first."""
+        """Return `inner`'s reply after waiting for the limits."""
         return await self.limiter.run(self.inner, request, listener)
 
     def with_files(self, files: NamedFiles) -> RateLimitedClient:
-        """Return it with those files, where its programs can read some; else as it is."""
+        """Return a client whose programs can read `files`; this client if `inner` takes none."""
         if not isinstance(self.inner, TakesFiles):
             return self
         return RateLimitedClient(self.inner.with_files(files), self.limiter)
 
 
 _RATE_WINDOW_SECONDS = 10.0
-"""Seconds over which the rate of calls is seen."""
+"""Seconds over which the rate of calls is measured."""
 _MIN_RATE = 2.0
-"""Calls a second that are let through after any pause: what is slower still, its pauses tell."""
+"""Calls per second that are always let through after a pause; slower limits show as new 429s."""
 _UNNAMED_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 1.0, 2.0, 30.0
-"""Seconds of the first pause if the provider names none, the most for the first one if it does, and
-the most for any: each refusal in a row doubles the pause. Then one call tries for an answer."""
+"""Seconds: the first pause if the provider names none, the longest first pause if it names one, and
+the longest pause of all. Each consecutive 429 doubles the pause."""
 _RATE_INCREASE = 1.1
-"""Factor of the rate for each answer."""
+"""Factor by which each answer raises the rate."""
 
 
 @final
 class Throttle:
-    """The pause and the bucket of one provider's key. Pure but for the clock."""
+    """The pause and the token bucket of one provider's key; only reads the clock."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._sent: deque[float] = deque()
         self._rate = inf
         self._usual = inf
-        """The rate at which it was told to slow down."""
+        """The rate of calls before the first 429."""
         self._next = 0.0
         self._slowed = -inf
         self._row = 0
+        """Consecutive 429 responses."""
         self.refusals = 0
         """The number of times that the pause was extended."""
 
     @property
     def rate(self) -> float:
-        """Calls a second that are let through; infinite if nobody is held back."""
+        """Calls per second that are let through; infinite if calls are not slowed."""
         return self._rate
 
     @property
     def is_slowed(self) -> bool:
-        """Return True if the provider has ever asked to slow down: else no call waits."""
+        """Whether the provider has ever answered 429; if not, no call waits."""
         return self._next > 0.0
 
     def wait(self) -> float:
-        """Return the seconds until the next call's turn."""
+        """Return the seconds until the next call may begin."""
         return max(0.0, self._next - self._clock())
 
     def next_turn(self) -> float:
-        """Return the next turn, taken: seconds until it."""
+        """Reserve the next slot; return the seconds until it."""
         now = self._clock()
         at = max(now, self._next)
         if self._rate < inf:
@@ -288,11 +288,11 @@ class Throttle:
         return at - now
 
     def record_rate_limit(self, began: float, retry_after: float | None) -> None:
-        """Note that the provider refused a call for its rate.
+        """Record a 429 response.
 
         Args:
-            began: when the call began; those that were on their way together are slowed by once.
-            retry_after: seconds that it asked to wait, if it did.
+            began: when the call began; 429s of concurrent calls lower the rate only once.
+            retry_after: seconds that the provider asked to wait, if it did.
         """
         now = self._clock()
         if began >= self._slowed:
@@ -309,12 +309,12 @@ class Throttle:
             self.refusals += 1
 
     def _recent_rate(self, now: float) -> float:
-        """Return the calls a second of late."""
+        """Return the recent calls per second."""
         elapsed = now - self._sent[0] if self._sent else 0.0
         return len(self._sent) / min(max(elapsed, 1.0), _RATE_WINDOW_SECONDS)
 
     def record_success(self) -> None:
-        """Note that the provider answered a call."""
+        """Record that the provider answered a call."""
         self._row = 0
         if self._rate < inf:
             self._rate *= _RATE_INCREASE

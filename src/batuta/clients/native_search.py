@@ -1,4 +1,4 @@
-"""Searches that a provider runs for its own model, read into the calls that Batuta's tools have."""
+"""Web searches that a provider runs itself, converted to Batuta's own server calls."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from batuta.clients.decoding import MAX_TOOL_CALLS
 from batuta.core import Citation, Delta, NativeSearch, Request, ServerCall, Tool
 from batuta.core.server_tools import WEB_SEARCH
 
-_TRACKED = ("?utm_source=openai", "&utm_source=openai")
-"""The parameter that OpenAI adds to the addresses that its models cite."""
+_TRACKING_PARAMETERS = ("?utm_source=openai", "&utm_source=openai")
+"""The query parameter that OpenAI adds to cited URLs."""
 _MOST_SEARCHED = 50_000_000
-"""Characters of a reply, at most, that are searched for the addresses that it cites."""
+"""Characters of a reply searched for cited URLs at most."""
 MAX_QUOTED = 2_000
-"""Characters that are kept of what an answer quotes from one page."""
+"""Characters of the quotes from one page that are stored at most."""
 USED_UP = "max_uses_exceeded"
 UNAVAILABLE = "unavailable"
 
 
 def find_native(tools: Iterable[Tool]) -> NativeSearch | None:
-    """Return how the provider is to search, if it is to."""
+    """Return the settings of the provider's own search; None if it is not requested."""
     return next((tool.native for tool in tools if tool.native is not None), None)
 
 
 def without_native(request: Request) -> Request:
-    """Return the request for an API that has no search of its own."""
+    """Return the request without the provider's own search, for an API that has none."""
     if find_native(request.tools) is None:
         return request
     own = tuple(tool for tool in request.tools if tool.native is None)
@@ -37,28 +37,29 @@ def without_native(request: Request) -> Request:
 
 
 def page_address(url: str) -> str:
-    """Return the address without what OpenAI adds to it."""
-    for mark in _TRACKED:
+    """Return the URL without OpenAI's tracking parameter."""
+    for mark in _TRACKING_PARAMETERS:
         url = url.removesuffix(mark)
     return url
 
 
 def call_error(code: str) -> str:
-    """Return an error of a provider's search in Batuta's words."""
+    """Return Batuta's error code for a provider's search error."""
     return USED_UP if code == USED_UP else UNAVAILABLE
 
 
 @final
 @dataclass(slots=True, kw_only=True)
 class SearchReader:
-    """The searches of one reply as they are told, and the pages that its text cites."""
+    """Collects the searches of one reply, and the pages that its text cites."""
 
     _calls: dict[str, ServerCall] = field(default_factory=dict[str, ServerCall])
     _titles: dict[str, str] = field(default_factory=dict[str, str])
     _quotes: dict[str, str] = field(default_factory=dict[str, str])
     _cited: list[str] = field(default_factory=list[str])
-    """Addresses that the text cites since its last end."""
+    """URLs cited since the last `end_text`."""
     _left: int = _MOST_SEARCHED
+    """Characters that may still be searched."""
 
     def __len__(self) -> int:
         return len(self._calls)
@@ -76,10 +77,10 @@ class SearchReader:
         pages: Sequence[Citation] = (),
         error: str = "",
     ) -> Sequence[Delta]:
-        """Take in a call that has ended; one that was told before is not told again.
+        """Add a finished call; return its delta, or nothing if the call is already known.
 
         Raises:
-            ValueError: there are more than a reply may have.
+            ValueError: the reply has too many searches.
         """
         if call_id in self._calls:
             return ()
@@ -98,7 +99,7 @@ class SearchReader:
         return (Delta(server_call=call),)
 
     def cite(self, url: str, title: str = "", quote: str = "") -> None:
-        """Take in that the text which comes, or has come, cites a page."""
+        """Add a citation of the current text."""
         url = page_address(url)
         if not url.startswith(("http://", "https://")):
             return
@@ -109,27 +110,27 @@ class SearchReader:
         self._cited.append(url)
 
     def end_text(self, pieces: Sequence[str]) -> str:
-        """Return what is to follow a text, so that it names each page that it cites.
+        """End a text; return links to append for pages that it cites but does not link.
 
-        A page is named again where looking for it would take long. Behind a JSON object nothing
-        may stand.
+        To bound the time, very long text is not searched, so a link may be repeated. A JSON object
+        gets no links, as text after it would be invalid.
         """
         cited, self._cited = dict.fromkeys(self._cited), []
         text = "".join(pieces) if cited and self._left > 0 else ""
         self._left -= len(text) + len(pieces) if cited else 0
         if text.lstrip().startswith("{"):
             return ""
-        named = [f"[{_host_of(url)}]({url})" for url in cited if not self._is_in(text, url)]
-        return f" ({', '.join(named)})" if named else ""
+        links = [f"[{_host_of(url)}]({url})" for url in cited if not self._is_in(text, url)]
+        return f" ({', '.join(links)})" if links else ""
 
     def _is_in(self, text: str, url: str) -> bool:
         self._left -= len(text)
         return self._left > 0 and url in text
 
     def calls(self) -> tuple[ServerCall, ...]:
-        """Return the calls, each page with what was quoted from it.
+        """Return the calls, with titles and quotes of their pages.
 
-        A page that is cited and that no call has told belongs to the last search.
+        A cited page that is in no call's results is added to the last search.
         """
         known = {page.url for call in self._calls.values() for page in call.citations}
         more = [Citation(url=url) for url in {**self._titles, **self._quotes} if url not in known]
@@ -159,6 +160,6 @@ def _host_of(url: str) -> str:
 
 
 def domain_lists(native: NativeSearch) -> Mapping[str, Any]:
-    """Return the domains as Anthropic and OpenAI name them."""
+    """Return the domain filters in the fields that Anthropic and OpenAI use."""
     lists = {"allowed_domains": list(native.allow), "blocked_domains": list(native.deny)}
     return {name: domains for name, domains in lists.items() if domains}

@@ -1,4 +1,4 @@
-"""The providers we know, as data."""
+"""The known providers, as data, and the specs of workers that use them."""
 
 from __future__ import annotations
 
@@ -31,45 +31,46 @@ from batuta.errors import ConfigError
 PYTHON = "python"
 """The provider whose workers run code in this machine's sandbox."""
 SEARCH = "search"
-"""The provider whose workers search the web by the engine of the settings."""
+"""The provider whose workers search the web with the configured search engine."""
 READER = "reader"
 """The provider whose workers read web pages."""
 MCP = "mcp"
-"""The provider whose workers call a tool of an MCP server of the settings, named by `model`."""
+"""The provider whose workers call a tool, named by `model`, of a configured MCP server."""
 FILES = "files"
-"""The provider whose workers search a folder of the settings."""
+"""The provider whose workers search a configured folder."""
 TOOL_PROVIDERS = frozenset({SEARCH, READER, MCP, FILES})
+"""Providers whose workers are tools instead of models; `config.workers` opens their clients."""
 LOCAL = "local"
-"""The provider whose models Batuta fetches and serves by itself, on this machine."""
+"""The provider whose models Batuta downloads and serves itself, on this machine."""
 COMPATIBLE = "compatible"
-"""The provider of anybody's server that speaks OpenAI's API."""
+"""The provider for any other server with an OpenAI-compatible API."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provider:
-    """A provider: where its models are and which API they speak."""
+    """A provider: its address, its API and its environment variables."""
 
     name: str
     base_url: str
-    """Empty: none is known, a worker must name it."""
+    """Empty if there is no default; then a worker must set it."""
     api: Literal["chat", "anthropic", "gemini"] = "chat"
     dialect: ChatDialect = COMPATIBLE_DIALECT
-    """The dialect of the api `chat`."""
+    """The details of the API `chat`."""
     key_vars: tuple[str, ...] = ()
-    """Environment variables that may hold the key; the first that is set counts."""
+    """Environment variables for the key; the first one that is set counts."""
     url_vars: tuple[str, ...] = ()
     """Environment variables that override `base_url`."""
     models: tuple[str, ...] = ()
-    """The pool that a key alone gives: of each of these families the newest that the provider lists
-    (`hosted_models`), or these themselves. As of 2026-11-24."""
+    """The default pool if only a key is set: the newest listed model of each of these families
+    (`discovery.choose_models`), or these models themselves. As of 2026-11-24."""
     cloud: Cloud | None = None
-    """The cloud whose credentials serve where there is no key; None if there must be one."""
+    """The cloud whose credentials can replace the key; None if a key is required."""
     schema_bounds: tuple[str, ...] = ("minItems", "maxItems", "maxLength")
-    """Keywords that bound lengths, of those that its structured outputs take."""
+    """JSON Schema length keywords that its structured outputs support."""
     local: bool = False
-    """Runs on one's own machine: no key is needed and tokens cost nothing."""
+    """Runs on the user's own machine: needs no key, and tokens cost nothing."""
     always_streams: bool = False
-    """Whether replies are streamed also where the whole is wanted; see `StreamedClient`."""
+    """Whether all replies are streamed, even if no deltas are wanted; see `StreamedClient`."""
 
 
 _KNOWN_PROVIDERS = (
@@ -186,7 +187,7 @@ _KNOWN_PROVIDERS = (
 )
 
 PROVIDERS: Mapping[str, Provider] = {provider.name: provider for provider in _KNOWN_PROVIDERS}
-"""Providers by name; `compatible` is any other server that speaks chat completions."""
+"""Providers by name; `compatible` is any other server with chat completions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,33 +198,33 @@ class WorkerSpec:
     provider: str = COMPATIBLE
     """A name in PROVIDERS."""
     base_url: str = ""
-    """Empty: the provider's own."""
+    """Empty: the provider's default."""
     key: Secret = NO_KEY
     concurrency: int = 32
-    """Calls at the same time."""
+    """Concurrent calls."""
     rpm: int | None = None
-    """Calls a minute; None: no limit."""
+    """Calls per minute; None: no limit."""
     tpm: int | None = None
-    """Tokens a minute; None: no limit."""
+    """Tokens per minute; None: no limit."""
     deployments: tuple[DeploymentSpec, ...] = ()
-    """Further places at which the model is reached; empty if there is only the one above."""
+    """Further deployments of the model, besides the address above."""
     weight: float = 1.0
-    """Share of the one above, where there are others."""
+    """Share of the calls for the address above, relative to the weights of `deployments`."""
     extra_body: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Further fields of every request, of the api `chat`."""
+    """Additional fields of every request; for the API `chat` only."""
     adapt: tuple[Kind, ...] = ()
-    """Adaptations to what its server is known to refuse, applied from the first request on."""
+    """Adaptations applied from the first request on, without waiting for a refusal."""
     field_names: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Fields of a request's body by the server's name for them; an empty one is not sent."""
+    """Maps fields of the body to the server's names for them; an empty name is not sent."""
     think_tags: ThinkTags = "off"
-    """The way in which reasoning is marked in the text of its answers; for the API `chat` only."""
+    """How reasoning is marked in the text of its answers; for the API `chat` only."""
     openai_api: Literal["chat", "responses", "images"] | None = None
-    """The one of OpenAI's APIs that is called; None: the one that the model needs."""
+    """Which of OpenAI's APIs is called; None: the one that the model needs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeploymentSpec:
-    """Another place at which a worker's model is reached."""
+    """Another deployment of a worker's model, with its share of the calls."""
 
     spec: WorkerSpec
     weight: float = 1.0
@@ -233,7 +234,7 @@ def find_provider(name: str) -> Provider:
     """Return the provider of that name.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: the name is unknown.
     """
     if name not in PROVIDERS:
         known = suggest_names(name, sorted(PROVIDERS))
@@ -242,19 +243,17 @@ def find_provider(name: str) -> Provider:
 
 
 def asks_by_responses(spec: WorkerSpec) -> bool:
-    """Tell whether the worker is asked by OpenAI's Responses API."""
+    """Return True if the worker is called through OpenAI's Responses API."""
     if spec.openai_api is not None:
         return spec.openai_api == "responses"
     return find_provider(spec.provider).dialect.responses and needs_responses(spec.worker.model)
 
 
 def provider_key(provider: Provider, environ: Mapping[str, str]) -> Secret:
-    """Return the provider's key from the environment, or from a file it names.
-
-    It is empty if there is none.
+    """Return the provider's key from the environment, or from a file named there; else `NO_KEY`.
 
     Raises:
-        ConfigError: the variable holds what cannot be a key, or its file cannot be read.
+        ConfigError: the variable's value is not a valid key, or its file cannot be read.
     """
     for name in provider.key_vars:
         if value := read_variable(environ, name):
@@ -266,7 +265,7 @@ def provider_key(provider: Provider, environ: Mapping[str, str]) -> Secret:
 
 
 def provider_url(provider: Provider, environ: Mapping[str, str]) -> str:
-    """Return the provider's base URL, as the environment overrides it."""
+    """Return the provider's base URL, from the environment if it is set there."""
     for name in provider.url_vars:
         value = environ.get(name, "").strip().rstrip("/")
         if value:
@@ -275,20 +274,20 @@ def provider_url(provider: Provider, environ: Mapping[str, str]) -> str:
 
 
 def has_url_override(provider: Provider, environ: Mapping[str, str]) -> bool:
-    """Return True if the environment names a base URL of its own."""
+    """Return True if the environment overrides the provider's base URL."""
     return any(environ.get(name, "").strip() for name in provider.url_vars)
 
 
 def _ollama_url(host: str) -> str:
-    """Return the URL that OLLAMA_HOST means: a host, a port, both, or a URL to listen on."""
+    """Return the base URL for a value of OLLAMA_HOST: a host, a port, both, or a URL."""
     scheme, _, rest = host.strip("\"' ").rpartition("://")
-    place, slash, path = rest.partition("/")
-    user, at, place = place.rpartition("@")
-    if place.count(":") > 1 and not place.startswith("["):
-        place = f"[{place}]"  # a bare IPv6 address
-    name, port = place, ""
-    if ":" in place.rpartition("]")[2]:
-        name, _, port = place.rpartition(":")
+    address, slash, path = rest.partition("/")
+    user, at, address = address.rpartition("@")
+    if address.count(":") > 1 and not address.startswith("["):
+        address = f"[{address}]"  # a bare IPv6 address
+    name, port = address, ""
+    if ":" in address.rpartition("]")[2]:
+        name, _, port = address.rpartition(":")
     name = _LISTENING.get(name, name)
     port = port or _USUAL_PORTS.get(scheme.lower(), "11434")
     path = (slash + path).rstrip("/").removesuffix("/v1")
@@ -301,12 +300,12 @@ _USUAL_PORTS = {"https": "443"}
 
 
 def _azure_url(endpoint: str) -> str:
-    """Return the v1 API of a resource, whose endpoint the portal shows without a path."""
+    """Return the URL of a resource's v1 API; Azure's portal shows the endpoint without a path."""
     return endpoint if endpoint.endswith("/v1") else f"{endpoint}/openai/v1"
 
 
 def _bedrock_url(region: str) -> str:
-    """Return Bedrock's address of chat completions in that region."""
+    """Return the base URL of Bedrock's chat completions in that region."""
     return f"https://bedrock-runtime.{region}.amazonaws.com/openai/v1"
 
 
@@ -316,45 +315,45 @@ _URL_FORMS: Mapping[str, Callable[[str], str]] = {
     "AWS_REGION": _bedrock_url,
     "AWS_DEFAULT_REGION": _bedrock_url,
 }
-"""Variables that hold something else than a base URL."""
+"""Converts the values of variables that are not base URLs."""
 
 
 Identity = Mapping[str, str]
-"""Facts by their names in the settings; one that may hold a secret is given as a digest."""
+"""The settings that decide a worker's replies, by name; secret values are replaced by digests."""
 
 
 @runtime_checkable
 class IdentifiedClient(Protocol):
-    """A client that knows the identity of its worker."""
+    """A client that can return the identity of its worker."""
 
     @property
     def identity(self) -> Identity:
-        """The facts; equal ones mean that equal requests may be answered from one journal."""
+        """The worker's identity; workers with equal identities can share a call journal."""
         ...
 
 
 def client_identity(client: Client) -> Identity:
-    """Return the facts of a client, or none if it does not know them."""
+    """Return the identity of a client's worker; empty if the client has none."""
     return client.identity if isinstance(client, IdentifiedClient) else {}
 
 
 def spec_identity(spec: WorkerSpec) -> Identity:
-    """Return the facts of a worker, without those that say nothing."""
+    """Return the identity of a worker, without settings that have their defaults."""
     url = spec.base_url or find_provider(spec.provider).base_url
     chosen = {name: value for name, value in asdict(spec.worker.sampling).items() if value}
-    places = [dict(spec_identity(place.spec)) for place in spec.deployments]
+    deployments = [dict(spec_identity(each.spec)) for each in spec.deployments]
     return {
         "model": spec.worker.model,
         "provider": spec.provider,
         "base_url": _digest_value(url),
         **({"sampling": _digest_value(chosen)} if chosen else {}),
         **({"extra_body": _digest_value(spec.extra_body)} if spec.extra_body else {}),
-        **({"deployments": _digest_value(places)} if places else {}),
+        **({"deployments": _digest_value(deployments)} if deployments else {}),
     }
 
 
 def identity_digest(identity: Identity) -> str:
-    """Return a short name of all facts."""
+    """Return a short digest of an identity."""
     return _digest_value(dict(identity))
 
 

@@ -1,6 +1,7 @@
-"""Addresses of the public internet, told apart from those of this machine and of private networks.
+"""Distinguishes public internet addresses from this machine's and private networks' addresses.
 
-What strangers name may be fetched only there: a page, and a picture that a provider fetches for us.
+URLs from untrusted sources may be fetched only from public addresses: web pages, and images that a
+provider fetches for us.
 """
 
 from __future__ import annotations
@@ -15,31 +16,31 @@ from urllib.parse import urlsplit
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-_ODD = re.compile(r"[\x00-\x20\x7f\\]")
-"""Signs that programs read differently in an address."""
+_AMBIGUOUS = re.compile(r"[\x00-\x20\x7f\\]")
+"""Characters in a URL that programs interpret differently."""
 _UNICAST = IPv6Network("2000::/3")
-"""The public addresses of version 6; others hold ones of version 4 or lead nowhere."""
+"""The public IPv6 addresses; others embed IPv4 addresses or are not routed."""
 _HOST_NETWORKS = tuple(
     IPv4Network(one) for one in ("192.0.0.0/24", "168.63.129.16/32", "192.88.99.0/24")
 )
-"""Networks of clouds' hosts and of relays: they look public, and answer within a network only."""
+"""Networks of cloud hosts and relays that look public but are reachable only locally."""
 _LOCAL = (
     *(".local", ".localhost", ".localdomain", ".internal", ".intranet", ".private", ".lan"),
     *(".home", ".corp", ".mail", ".home.arpa", ".svc", ".cluster", ".consul", ".docker"),
     *(".test", ".example", ".invalid", ".onion", ".alt"),
 )
-"""Ends of names that no public tree has."""
+"""Suffixes of names that are not in the public DNS."""
 
 
 def is_public_url(url: str, private_hosts: Collection[str] = ()) -> bool:
     """Return True if the URL's host is a public address, or a name that may have one.
 
-    Names are not looked up: who answers for a name may change from one moment to the next. Whoever
-    connects asks `PublicResolver` for the address.
+    Names are not resolved here, because the result could change before the connection is made. The
+    connection must use `PublicResolver`.
 
     Args:
-        url: of any scheme.
-        private_hosts: hosts, or `host:port`, that are allowed wherever they are.
+        url: a URL of any scheme.
+        private_hosts: hosts, or `host:port`, that are always allowed.
     """
     host = _readable_host(url)
     if host is None:
@@ -55,7 +56,7 @@ def is_public_url(url: str, private_hosts: Collection[str] = ()) -> bool:
 
 
 def private_hosts_of(url: str) -> frozenset[str]:
-    """Return the forms in which a setting can name the URL's host: alone, and with its port."""
+    """Return the URL's host alone and as `host:port`, the two forms that settings may use."""
     parts = urlsplit(url)
     host = (parts.hostname or "").lower()
     port = parts.port or (443 if parts.scheme == "https" else 80)
@@ -63,7 +64,7 @@ def private_hosts_of(url: str) -> frozenset[str]:
 
 
 def is_public_address(text: str) -> bool:
-    """Return True if the text is an IP address that is reached by the public internet."""
+    """Return True if the text is a public IP address."""
     try:
         address = ip_address(text)
     except ValueError:
@@ -79,22 +80,22 @@ def is_public_address(text: str) -> bool:
 
 
 def _readable_host(url: str) -> str | None:
-    """Return the host as every program reads it; None if programs may differ, or there is none."""
-    if _ODD.search(url):
+    """Return the URL's host; None if there is none or programs may interpret it differently."""
+    if _AMBIGUOUS.search(url):
         return None
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
     except ValueError:
         return None
-    # Readers of letters beyond ASCII differ: to some of them a name of such is an address.
+    # Programs normalize non-ASCII characters differently; some then read the name as an address.
     if not host or not host.isascii() or parts.username is not None or "%" in host:
         return None
     return host
 
 
 def _is_public_name(host: str) -> bool:
-    """Return True for a name of the public tree; 0x7f.1 and 2130706433 are addresses."""
+    """Return True for a name in the public DNS, but not for addresses as 0x7f.1 or 2130706433."""
     try:
         socket.inet_aton(host)
     except OSError:
@@ -103,24 +104,24 @@ def _is_public_name(host: str) -> bool:
 
 
 class PrivateAddressError(OSError):
-    """A name has an address of this machine or of a private network; nothing was sent there."""
+    """A name resolves to this machine or a private network; nothing was sent there."""
 
 
 @final
 class PublicResolver(AbstractResolver):
-    """Looks names up for aiohttp, which connects to the very addresses that were checked here.
+    """Resolves names for aiohttp, which then connects to exactly the addresses checked here.
 
-    A name that answers with one private address among public ones is refused altogether.
+    A name with a private address among its public ones is refused.
     """
 
     def __init__(
         self, private_hosts: Collection[str] = (), resolver: AbstractResolver | None = None
     ) -> None:
-        """Look nothing up yet.
+        """Create the resolver; nothing is resolved yet.
 
         Args:
             private_hosts: hosts, or `host:port`, that may have private addresses.
-            resolver: who is asked; None: the system.
+            resolver: the underlying resolver; None: the system's.
         """
         self._private_hosts = frozenset(private_hosts)
         self._resolver = resolver
@@ -140,10 +141,10 @@ class PublicResolver(AbstractResolver):
         if named.isdisjoint(self._private_hosts) and not all(
             is_public_address(each["host"]) for each in found
         ):
-            raise PrivateAddressError(f"{host} has an address of a private network")
+            raise PrivateAddressError(f"{host} resolves to an address in a private network")
         return found
 
     async def close(self) -> None:
-        """Let go of what looks names up."""
+        """Close the underlying resolver."""
         if self._resolver is not None:
             await self._resolver.close()

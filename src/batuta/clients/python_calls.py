@@ -1,7 +1,7 @@
-"""Calls of tools that a model writes as Python: `[weather(city="Rome", days=3)]`.
+"""Parses tool calls that a model writes as Python: `[weather(city="Rome", days=3)]`.
 
-Llama 3.2 and 4 do so, and Gemma in a code block. Nothing is executed: names are looked up among the
-tools that were offered, and of what stands between the brackets only literals are read.
+Llama 3.2 and 4 do so, and Gemma in a code block. Nothing is executed: a name must be that of an
+offered tool, and arguments must be literals.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ _SPELLED = {"true": "True", "false": "False", "null": "None"}
 _PUNCTUATION = re.compile(r"[\[\](){},:]")
 _PAIRS = {"[": "]", "(": ")", "{": "}"}
 _CALL_TOKENS = 16
-"""A call takes about as long as so many tokens."""
+"""The time to read a call, in tokens, about."""
 _BLANKS = re.compile(r"\s*+")
 _ESCAPE = re.compile(r"\\(.)|\n|\r|\0", re.DOTALL)
 _RAW = {"\n": r"\n", "\r": r"\r", "\0": r"\0", "\\\n": ""}
 _ESCAPED = frozenset("\\'\"abfnrtvxuUN01234567")
 _MOST_NESTED = 32
 _MOST_TOKENS = 4096
-"""Calls are read as far as they have so many names, numbers, texts and signs."""
+"""Tokens (names, numbers, strings and punctuation) read of an answer's calls at most."""
 _ESCAPES_PER_TOKEN = 5
-"""So many escapes in a text take about as long as one more token."""
+"""Escape sequences in a string that take about as long as one token."""
 
 
 def begins_python_call(text: str, at: int, names: Collection[str], *, in_list: bool) -> bool:
-    """Return whether such calls may begin at `at`, as far as the text has come.
+    """Return True if Python calls may begin at `at`, judged by the text so far.
 
     Args:
         text: the answer.
-        at: where they would begin.
-        names: the tools that were offered.
-        in_list: whether they must stand in a list.
+        at: the position to check.
+        names: the names of the offered tools.
+        in_list: whether the calls must be in a list.
     """
     begun = _BEGUN.match(text, at)
     if begun is None or (in_list and not begun[1]):
@@ -64,10 +64,10 @@ def begins_python_call(text: str, at: int, names: Collection[str], *, in_list: b
 def read_python_calls(
     text: str, at: int, names: Collection[str]
 ) -> tuple[list[dict[str, Any]], int]:
-    """Return the calls that stand there, by name and arguments, and where they end.
+    """Return the calls at `at` as names and arguments, and the position after them.
 
     Raises:
-        ValueError: there are none.
+        ValueError: there are no valid calls.
     """
     calls: list[dict[str, Any]] = []
     budget = _MOST_TOKENS
@@ -87,7 +87,7 @@ def read_python_calls(
 
 
 def _read_arguments(text: str, at: int, budget: int) -> tuple[dict[str, Any], int, int]:
-    """Return the arguments of a call, where its bracket closes, and the tokens that are left."""
+    """Return a call's arguments, the position after its bracket, and the remaining token budget."""
     arguments: dict[str, Any] = {}
     while not text.startswith(")", at):
         key = _KEY.match(text, at)
@@ -103,7 +103,7 @@ def _read_arguments(text: str, at: int, budget: int) -> tuple[dict[str, Any], in
 
 
 def _read_value(text: str, at: int, budget: int) -> tuple[Any, int, int]:
-    """Return one literal, where it ends, and the tokens that are left."""
+    """Return a literal's value, the position after it, and the remaining token budget."""
     pieces: list[str] = []
     closing: list[str] = []
     while closing or text[at : at + 1] not in {",", ")"}:
@@ -124,7 +124,7 @@ def _read_value(text: str, at: int, budget: int) -> tuple[Any, int, int]:
 
 
 def _next_token(text: str, at: int) -> tuple[str, int]:
-    """Return a piece of a literal as Python reads it without a warning, and where it ends."""
+    """Return a token of a literal, in a form that Python accepts, and the position after it."""
     if (found := _PUNCTUATION.match(text, at)) is not None:
         return found[0], found.end()
     if (found := _ATOM.match(text, at)) is not None:
@@ -138,16 +138,16 @@ def _next_token(text: str, at: int) -> tuple[str, int]:
 
 
 def _keep_escape(found: re.Match[str]) -> str:
-    """Return an escape or a control character as Python takes it in a text."""
+    """Return an escape sequence or a control character in a form that Python accepts."""
     known = found[0] in _RAW or found[1] in _ESCAPED
     return _RAW.get(found[0], found[0]) if known else f"\\{found[0]}"
 
 
 def _to_json_value(value: Any) -> Any:
-    """Return a value of JSON.
+    """Return a Python literal as a JSON value.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the literal has no JSON equivalent.
     """
     if isinstance(value, list | tuple):
         return [_to_json_value(one) for one in cast("Sequence[Any]", value)]
@@ -157,7 +157,7 @@ def _to_json_value(value: Any) -> Any:
             return {name: _to_json_value(one) for name, one in fields.items()}
     elif value is None or isinstance(value, str | int) or isfinite(value):
         return value
-    raise ValueError("it is no value of JSON")
+    raise ValueError("not a JSON value")
 
 
 def _skip_blanks(text: str, at: int) -> int:

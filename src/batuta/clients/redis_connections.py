@@ -1,13 +1,13 @@
-"""Redis as the processes of one deployment share it: what is counted there holds over all of them.
+"""Redis connections, and rate limits of providers counted in Redis over all processes.
 
-While Redis does not answer, whoever asks is told so at once and counts for itself: each process
-then lets its part of every limit through.
+While Redis does not answer, calls to it return at once, and each process enforces its share of
+every limit by itself.
 
-A provider's turn is taken by one script, or it says how long to wait: the three limits of an
-account are looked at together, by Redis's own clock, so that they hold exactly however many
-processes ask. A call that lasts renews its lease; the place of a process that was killed is free
-again after it. The windows of the library `limits` are not used here: they would store an entry for
-each token, and have no places for calls at the same time.
+One script takes a slot of an account or returns how long to wait. It checks all three limits
+together by Redis's own clock, so that they hold exactly for any number of processes. A running call
+renews its lease; the slot of a killed process becomes free when its lease expires. The windows of
+the library `limits` are not used here: they would store an entry for each token, and do not limit
+concurrent calls.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from batuta.errors import ConfigError
 REST_S = 5.0
 """Seconds for which Redis is skipped after it failed."""
 TIMEOUT_S = 2.0
-"""Seconds that Redis may take; less, and a busy moment of this process looks like an outage."""
+"""Time limit of Redis; with a shorter one a busy moment of this process looks like an outage."""
 CONNECTIONS = 8
-"""Connections of each event loop: an answer takes Redis a tenth of a millisecond, and whoever finds
-none free waits for one."""
+"""Connections per event loop. Redis answers in a tenth of a millisecond, so waiting for a free one
+is short."""
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 
 @final
 class RedisConnections:
-    """A pool of connections for each event loop, and whether Redis answers."""
+    """A connection pool per event loop, with the state of Redis: available or not."""
 
     def __init__(
         self,
@@ -55,12 +55,12 @@ class RedisConnections:
 
         Args:
             url: redis://host:6379.
-            processes: how many share it.
+            processes: the number of processes that share the limits.
             patience: seconds that connecting, or an answer, may take.
-            clock: tells when to try again.
+            clock: returns the current time, for the pause after a failure.
 
         Raises:
-            ConfigError: the extra is missing, or the URL is none of Redis.
+            ConfigError: the extra is not installed, or `url` is not a Redis URL.
         """
         try:
             from redis import asyncio as redis  # noqa: PLC0415 - an extra
@@ -70,7 +70,7 @@ class RedisConnections:
             raise ConfigError(f"limits in Redis need an extra: {install_hint('redis')}") from None
         try:
             parse_url(url if url.startswith(("redis://", "rediss://")) else "")
-        except ValueError:  # not shown: a port that is no number may be half a password
+        except ValueError:  # not shown, as a malformed port may be part of a password
             raise ConfigError(
                 "BATUTA_REDIS or the setting server.redis must be a URL like redis://host:6379"
             ) from None
@@ -85,10 +85,10 @@ class RedisConnections:
         )
         self._down_until = float("-inf")
         self.is_down = False
-        """Whether each process counts for itself at the moment."""
+        """Whether Redis is unavailable, so that each process enforces its share of the limits."""
 
     async def ask(self, ask: Callable[[Any], Awaitable[_T]]) -> _T | None:
-        """Return Redis's answer; None while it is away."""
+        """Return the result of `ask`, called with a Redis client; None while Redis is down."""
         if self.clock() < self._down_until:
             return None
         try:
@@ -98,7 +98,7 @@ class RedisConnections:
             self._note_failure(error)
             return None
         if self.is_down:
-            _LOG.warning("Redis can be used again")
+            _LOG.warning("Redis is available again")
         self.is_down = False
         return answer
 
@@ -109,7 +109,7 @@ class RedisConnections:
             await client.aclose(close_connection_pool=True)
 
     def share_of(self, limit: int) -> int:
-        """Return the part of a limit that this process lets through while it counts for itself."""
+        """Return this process's share of a limit while Redis is unavailable."""
         return max(1, limit // self.processes)
 
     def _client(self) -> Any:
@@ -127,22 +127,22 @@ class RedisConnections:
         return found
 
     def _note_failure(self, error: Exception) -> None:
-        """Skip Redis for a while; that is said once until it answers again."""
+        """Skip Redis for a while; log the first failure of an outage."""
         self._down_until = self.clock() + REST_S
         if not self.is_down:
             share = f"1/{self.processes}" if self.processes > 1 else "the whole"
             kind = type(error).__name__
             _LOG.warning(
-                "Redis cannot be used (%s): this process lets %s of each limit through", kind, share
+                "Redis is unavailable (%s): this process enforces %s of each limit", kind, share
             )
         self.is_down = True
 
 
 LEASE_S = 30.0
-"""Seconds that a place lasts unless it is renewed."""
+"""Seconds for which a slot is held unless it is renewed."""
 RENEWAL_S = 10.0
 POLL_S = 0.05
-"""Seconds to wait for a place, about: nobody tells when one gets free."""
+"""Seconds between attempts to get a slot, about: Redis does not notify when one becomes free."""
 _TAKE = """
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -212,25 +212,25 @@ return redis.call('ZADD', KEYS[1], 'XX', now + ARGV[2], ARGV[1])
 
 @dataclass(frozen=True, slots=True)
 class ProviderCaps:
-    """The limits that a provider sets to one account."""
+    """A provider's limits for one account."""
 
     concurrency: int
     rpm: int | None = None
-    """Calls a minute."""
+    """Calls per minute."""
     tpm: int | None = None
-    """Tokens a minute."""
+    """Tokens per minute."""
 
 
 @final
 class RedisTurns:
-    """Turns of one account in Redis; in this process in the order asked for."""
+    """Slots of one account, counted in Redis; this process's calls wait in order of arrival."""
 
     def __init__(self, connections: RedisConnections, account: str, caps: ProviderCaps) -> None:
-        """Take what the scripts need.
+        """Prepare the keys of the account.
 
         Args:
-            connections: where the counts are.
-            account: whose limits these are; all that give the same name share them.
+            connections: the connections to Redis.
+            account: the account's name; all processes that use the same name share its limits.
             caps: the limits.
         """
         self._connections = connections
@@ -245,20 +245,20 @@ class RedisTurns:
         return self._connections.processes
 
     async def run(self, tokens: int, call: Callable[[], Awaitable[Reply]]) -> Reply | None:
-        """Return the call's reply, made in its turn; None: Redis cannot be asked now."""
+        """Wait for a slot, make the call and return its reply; None if Redis is unavailable."""
         owner, used = uuid4().hex, -1
         try:
             async with self._first:
                 if not await self._take(owner, tokens):
                     return None
-            reply = await self._renewed(owner, call)
+            reply = await self._call_with_renewals(owner, call)
             used = reply.usage.total
             return reply
         finally:
             await self._end(owner, tokens, used)
 
-    async def _renewed(self, owner: str, call: Callable[[], Awaitable[Reply]]) -> Reply:
-        """Return the call's reply; its place is renewed meanwhile."""
+    async def _call_with_renewals(self, owner: str, call: Callable[[], Awaitable[Reply]]) -> Reply:
+        """Make the call and return its reply, renewing its lease meanwhile."""
         found: Reply | Exception | None = None
         async with anyio.create_task_group() as group:
             group.start_soon(self._renew, owner)
@@ -273,7 +273,7 @@ class RedisTurns:
         return found
 
     async def _take(self, owner: str, tokens: int) -> bool:
-        """Wait for a turn; False: Redis cannot be asked."""
+        """Wait for a slot; return False if Redis is unavailable."""
         caps = self._caps
         arguments = (caps.concurrency, caps.rpm or 0, caps.tpm or 0, tokens, int(1000 * LEASE_S))
         while True:
@@ -286,7 +286,7 @@ class RedisTurns:
             await anyio.sleep(longest)
 
     async def _renew(self, owner: str) -> None:
-        """Keep the place, again and again; what fails is tried again next time."""
+        """Renew the lease periodically; a failed renewal is repeated the next time."""
         lease = int(1000 * LEASE_S)
         while True:
             await anyio.sleep(RENEWAL_S)
@@ -295,7 +295,7 @@ class RedisTurns:
             )
 
     async def _end(self, owner: str, tokens: int, used: int) -> None:
-        """Free the place and write what was really used."""
+        """Free the slot and correct the estimate to the tokens used."""
         with anyio.CancelScope(shield=True):
             await self._connections.ask(
                 lambda redis: redis.eval(_END, 4, *self._keys, owner, tokens, used)

@@ -1,4 +1,4 @@
-"""A client that gives back what was recorded, at no cost."""
+"""A client that replays recorded replies at no cost."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from batuta.usage import ZERO_COST
 
 _NO_CAP_SUFFIX = b',"max_output":null}'
 _NO_CHOICES = b',"choices":null,"logprobs":null,"dimensions":null}'
-_UNSAID = b',"frequency_penalty":null,"presence_penalty":null,"top_k":null}'
-"""How a sampling ends that says nothing of what could not be said at first."""
+_DEFAULT_SAMPLING_END = b',"frequency_penalty":null,"presence_penalty":null,"top_k":null}'
+"""End of a serialized sampling without the fields that were added after the first version."""
 
 
 @final
 class RunReplayClient:
     """Answers a request with the reply recorded for exactly this request.
 
-    Equal requests get their replies in the order of the recording, each once. A request does not
-    say which model it is for, so each worker has its own Replay.
+    Equal requests receive their replies in recorded order, each once. A request does not name its
+    model, so each worker needs its own replay client.
     """
 
     def __init__(self, recorded: Iterable[tuple[Request, Reply | Failure]]) -> None:
@@ -39,7 +39,7 @@ class RunReplayClient:
 
     @classmethod
     def of(cls, runs: Iterable[Run], worker_id: str) -> Self:
-        """Return a client that repeats the replies of the worker with that id in `runs`."""
+        """Return a client that replays the replies of worker `worker_id` in `runs`."""
         steps = (step for run in runs for step in run.steps if step.worker == worker_id)
         return cls((step.request, step.result) for step in steps if step.request is not None)
 
@@ -50,7 +50,7 @@ class RunReplayClient:
         """Return the recorded reply, with its usage and no cost.
 
         Raises:
-            ClientError: what was recorded is a failure, or nothing (more) was recorded.
+            ClientError: the recorded result is a failure, or no (further) reply was recorded.
         """
         await anyio.lowlevel.checkpoint()
         left = self._recorded.get(request_fingerprint(request))
@@ -69,16 +69,16 @@ class RunReplayClient:
         return reply
 
 
-_LATER = (b',"cache":null', b',"thoughts":[]', b',"tokens":[]', b',"words_suffice":true')
-"""Fields that say nothing, and were not there when the oldest calls were recorded."""
+_ADDED_FIELDS = (b',"cache":null', b',"thoughts":[]', b',"tokens":[]', b',"words_suffice":true')
+"""Fields with default values that did not exist when the oldest calls were recorded."""
 
 
 def request_fingerprint(request: Request) -> bytes:
     """Return a hash of everything in `request`; equal requests have equal ones."""
     text = orjson.dumps(request, option=orjson.OPT_SORT_KEYS)
-    # What was recorded before there were caps, penalties, choices and caches is found again.
-    text = text.replace(_NO_CHOICES, b"}").replace(_UNSAID, b"}")
-    for name in _LATER:  # within texts quotes are escaped, so these are fields
+    # Drop fields that were added later, so that older recordings keep their fingerprints.
+    text = text.replace(_NO_CHOICES, b"}").replace(_DEFAULT_SAMPLING_END, b"}")
+    for name in _ADDED_FIELDS:  # within texts quotes are escaped, so these are fields
         text = text.replace(name, b"")
     if request.max_output is None:
         text = text.removesuffix(_NO_CAP_SUFFIX) + b"}"

@@ -1,8 +1,8 @@
-"""The tokens and dollars of a call: what its provider states, as far as it can be believed.
+"""The usage and cost of a call: the provider's numbers, as far as they are plausible.
 
-A provider is believed up to `MARGIN` times what the call can use by what was sent
-(`core.cost_bound`). A larger number is lowered to that, the call counts as estimated, and the log
-says so.
+A provider's numbers are accepted up to `MARGIN` times what the call can use, by our own bound from
+the request (`core.cost_bound`). A larger number is lowered to that limit, the call is marked as
+estimated, and a warning is logged.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from batuta.usage import ASSUMED_PRICE, audio_surcharge, hour_cache_surcharge, u
 logger = logging.getLogger(__name__)
 
 MARGIN = 2
-"""Times the most that a call can use by our count up to which a provider is believed."""
+"""Factor on our bound of a call's usage up to which the provider's numbers are accepted."""
 SERVER_TOKENS = 4096
-"""Tokens of input besides, for what a server puts before the prompt unseen."""
+"""Additional input tokens accepted, for a system prompt that the server adds."""
 SERVER_USD = Decimal("0.02")
-"""Dollars besides, for what a server bills that is no token: a search, a fee."""
+"""Additional dollars accepted, for what is not billed by tokens, such as a search or a fee."""
 UNCAPPED_OUTPUT_TOKENS = 262_144
-"""Tokens that a reply without a cap can have: twice what the longest models write."""
+"""Output tokens accepted without a cap: twice the longest output of any model."""
 
 
 def count_reply(
     worker: Worker, request: Request, provider_reply: ProviderReply, *, partial: bool
 ) -> tuple[Usage, Cost]:
-    """Return the tokens and the dollars of a call.
+    """Return the usage and the cost of a call.
 
     Args:
-        worker: who was asked.
-        request: what was sent.
-        provider_reply: what came back.
-        partial: the provider has told, at most, a part of the usage.
+        worker: the called worker.
+        request: the request that was sent.
+        provider_reply: the parsed reply.
+        partial: the provider has stated at most a part of the usage.
     """
     stated = _complete_usage(request, provider_reply, partial=partial)
     if provider_reply.usd is None and _is_believable(worker, request, provider_reply, stated):
@@ -58,7 +58,7 @@ def count_reply(
     usage = _bound_usage(stated, prompt, output)
     if usage is not stated:
         logger.warning(
-            "worker %s: its provider states %s tokens of input and %s of output, more than the "
+            "worker %s: its provider states %s input tokens and %s output tokens, more than the "
             "call can have used; %s and %s are counted",
             worker.id,
             f"{stated.input:,}",
@@ -72,8 +72,8 @@ def count_reply(
     if provider_reply.usd <= most:
         return usage, Cost(provider_reply.usd)
     logger.warning(
-        "worker %s: its provider states a cost of %s, more than the call can have had; %s is "
-        "counted. If it is right, the worker's `price` is too low",
+        "worker %s: its provider states a cost of %s, more than the call can have cost; %s is "
+        "counted. If the stated cost is correct, the worker's `price` is too low",
         worker.id,
         format_usd(provider_reply.usd),
         format_usd(most),
@@ -84,7 +84,7 @@ def count_reply(
 def _is_believable(
     worker: Worker, request: Request, provider_reply: ProviderReply, stated: Usage
 ) -> bool:
-    """Tell whether the call can have used so much."""
+    """Return True if the stated usage is plausible for the call."""
     if _is_small(stated):
         return True
     prompt = -(-(stated.input - SERVER_TOKENS) // MARGIN)
@@ -94,20 +94,20 @@ def _is_believable(
 
 
 def counts_by_itself(provider_reply: ProviderReply) -> bool:
-    """Return True if `count_reply` need not read what was asked: it was told, and is small."""
+    """Return True if `count_reply` need not read the request: the stated usage is small."""
     usage = _whole_usage(provider_reply, partial=provider_reply.usage_is_partial)
     return usage is not None and provider_reply.usd is None and _is_small(usage)
 
 
 def _is_small(usage: Usage) -> bool:
-    """Tell whether any call can have used so much, whatever was sent and with whatever cap."""
+    """Return True if the usage is plausible for any request with any cap."""
     return usage.input <= SERVER_TOKENS and usage.output <= MARGIN * MIN_OUTPUT_TOKENS
 
 
 def price_searches(worker: Worker, request: Request, reply: Reply) -> tuple[ServerCall, ...]:
-    """Return the calls that the provider ran, with what each search cost.
+    """Return the server-side calls, with the cost of each search.
 
-    Searches beyond `MARGIN` times those that were allowed are not believed, and cost nothing.
+    Searches beyond `MARGIN` times the allowed number are not charged, as they are not plausible.
     """
     if not reply.server_calls:
         return ()
@@ -123,9 +123,9 @@ def price_searches(worker: Worker, request: Request, reply: Reply) -> tuple[Serv
 
 
 def _whole_usage(provider_reply: ProviderReply, *, partial: bool) -> Usage | None:
-    """Return the usage that was told; None if not all of it was.
+    """Return the stated usage; None if it is incomplete.
 
-    A prompt of no tokens, and nothing for what was said, are numbers that were not told.
+    Zero prompt tokens, or zero output tokens for a non-empty reply, count as not stated.
     """
     stated, reply = provider_reply.usage, provider_reply.reply
     says = reply.text or reply.reasoning or reply.tool_calls or reply.images
@@ -134,7 +134,7 @@ def _whole_usage(provider_reply: ProviderReply, *, partial: bool) -> Usage | Non
 
 
 def _complete_usage(request: Request, provider_reply: ProviderReply, *, partial: bool) -> Usage:
-    """Return the usage that was told, with our estimate of what was not."""
+    """Return the stated usage, completed by our estimate where it is missing."""
     if (whole := _whole_usage(provider_reply, partial=partial)) is not None:
         return whole
     stated, guessed = provider_reply.usage, estimate_usage(request, provider_reply.reply)
@@ -146,7 +146,7 @@ def _complete_usage(request: Request, provider_reply: ProviderReply, *, partial:
 
 
 def _bound_usage(stated: Usage, most_input: int, most_output: int) -> Usage:
-    """Return the usage itself if it keeps to both, else a lower one that counts as estimated."""
+    """Return the usage lowered to both limits and marked as estimated; unchanged if within them."""
     if stated.input <= most_input and stated.output <= most_output:
         return stated
     into, out = min(stated.input, most_input), min(stated.output, most_output)
@@ -165,9 +165,9 @@ def _bound_usage(stated: Usage, most_input: int, most_output: int) -> Usage:
 def _max_output_tokens(
     worker: Worker, request: Request, provider_reply: ProviderReply, stated: int
 ) -> int:
-    """Return the tokens that may be believed of the output: the cap's, or what was received.
+    """Return the plausible number of output tokens, from the cap or from the received reply.
 
-    What was received is counted only where so many are `stated`, or dollars are.
+    The reply is measured only if more than the cap is `stated`, or a cost is.
     """
     capped = request.max_output is not None or (
         request.sampling.with_defaults(worker.sampling).max_tokens is not None
@@ -188,7 +188,7 @@ def _max_output_tokens(
 
 
 def _max_usd(worker: Worker, request: Request, prompts: Decimal, output: int) -> Decimal:
-    """Return the dollars of so many prompts, so many tokens of output, and fees."""
+    """Return the plausible cost: `prompts` times the prompt, `output` tokens, and fees."""
     bound = bound_call_cost(request, worker, ASSUMED_PRICE)
     each = bound.token_usd / (request.sampling.choices or 1)
     return prompts * bound.input_usd + output * each + SERVER_USD
@@ -197,14 +197,14 @@ def _max_usd(worker: Worker, request: Request, prompts: Decimal, output: int) ->
 def _own_cost(
     worker: Worker, request: Request, usage: Usage, provider_reply: ProviderReply
 ) -> Cost:
-    """Return what the call costs by the worker's price, with its searches."""
+    """Return the cost of the call by the worker's price, including its searches."""
     cost = _priced_cost(worker, usage, provider_reply)
     calls = price_searches(worker, request, provider_reply.reply)
     return sum((call.cost for call in calls), cost) if calls else cost
 
 
 def _priced_cost(worker: Worker, usage: Usage, provider_reply: ProviderReply) -> Cost:
-    """Return what the worker's price makes of the usage."""
+    """Return the cost of the usage by the worker's price, with cache and audio surcharges."""
     price = worker.price
     cost = usage_cost(usage, price)
     kept = min(provider_reply.hour_cache_write, usage.cache_write)

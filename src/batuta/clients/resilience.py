@@ -1,8 +1,8 @@
-"""Clients around a provider's: they leave it alone for a while, and try again.
+"""Circuit breaker and retries around a provider's client.
 
-The circuit breaker. Closed: calls pass. After `failures` in a row it opens: calls fail at once, so
-that another worker takes over without a wait. After a pause one call is let through; if it is
-answered the breaker closes, else it opens again for twice as long.
+A closed breaker lets calls pass. After `failures` in a row it opens: calls fail at once, so that
+another worker takes over without a wait. After a pause one call is let through. If that call is
+answered, the breaker closes; else it opens again for twice as long.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ from batuta.errors import (
 )
 
 _REQUEST_ERRORS = (BadRequestError, ContextLengthError, NotRecordedError, RateLimitError)
-"""Errors that say nothing about whether the provider works: it slows, and `RateLimitedClient` sees
-to that."""
+"""Errors that do not mean that the provider is down; `RateLimitedClient` handles rate limits."""
 _PROXY_TIMEOUTS = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.GATEWAY_TIMEOUT, 524)
-"""Statuses of a proxy whose model did not answer in time; the last one is Cloudflare's."""
+"""Statuses of a proxy whose upstream did not answer in time; 524 is Cloudflare's."""
 _LATENCY_WEIGHT = 0.2
-"""Weight of the latest call in the mean of seconds."""
+"""Weight of the latest call in the moving average of the latency."""
 
 
 @dataclass(frozen=True, slots=True)
 class BreakerPolicy:
-    """The conditions under which a breaker opens, and for how long."""
+    """When a breaker opens, and for how long."""
 
     failures: int = 5
-    """Number of failures in a row."""
+    """Consecutive failures after which it opens."""
     pause: float = 15.0
-    """Seconds; the first one, each next is twice as long."""
+    """Seconds of the first pause; each following one is twice as long."""
     longest: float = 300.0
+    """Seconds of a pause at most."""
 
     def __post_init__(self) -> None:
         if self.failures < 1 or self.pause <= 0 or self.longest < self.pause:
@@ -56,17 +56,17 @@ class BreakerPolicy:
 
 
 class BreakerState(StrEnum):
-    """The states of a breaker, which says whether calls pass."""
+    """The states of a circuit breaker."""
 
     CLOSED = "closed"
     OPEN = "open"
     HALF_OPEN = "half_open"
-    """One call is on its way to see whether the provider answers again."""
+    """One call is in flight to probe whether the provider answers again."""
 
 
 @final
 class WorkerHealth:
-    """How a worker has been doing, for all who call it; reading it costs nothing."""
+    """A worker's recent calls and its breaker state, shared by all its callers."""
 
     def __init__(
         self,
@@ -80,15 +80,15 @@ class WorkerHealth:
         self._pause = policy.pause
         self._probing = False
         self.calls = 0
-        """Calls that ended, answered or not."""
+        """Calls that were answered or failed."""
         self.failures = 0
-        """Number of those calls that the provider failed."""
+        """Calls that the provider failed."""
         self.row = 0
         """Failures since the last answer."""
         self.opened = 0
-        """Times that the breaker opened."""
+        """Number of times that the breaker opened."""
         self.seconds: float | None = None
-        """Seconds of an answered call, the latest weighing most; None if none was answered yet."""
+        """Moving average of the seconds of answered calls; None before the first answer."""
         self.error: str | None = None
         """The code of the last failure."""
         self.reason = ""
@@ -97,20 +97,20 @@ class WorkerHealth:
 
     @property
     def state(self) -> BreakerState:
-        """Tell whether calls pass."""
+        """The state of the breaker."""
         if self._until is None:
             return BreakerState.CLOSED
         return BreakerState.HALF_OPEN if self._probing else BreakerState.OPEN
 
     @property
     def wait(self) -> float:
-        """Seconds until a call is let through; 0 if one would be now."""
+        """Seconds until a call is let through; 0 if it would be now."""
         if self._until is None:
             return 0.0
         return max(0.0, self._until - self._clock())
 
     def allow_call(self) -> bool:
-        """Return True if a call may be made; a probe must end in one of the three methods below."""
+        """Return True if a call may be made; it must end in one of the three methods below."""
         if self._until is None:
             return True
         if self._probing or self.wait > 0:
@@ -119,7 +119,7 @@ class WorkerHealth:
         return True
 
     def record_success(self, seconds: float) -> None:
-        """Note that the call was answered."""
+        """Record that the call was answered."""
         self.calls += 1
         self.row = 0
         self._until, self._pause, self._probing = None, self.policy.pause, False
@@ -127,7 +127,7 @@ class WorkerHealth:
         self.seconds = old + _LATENCY_WEIGHT * (seconds - old)
 
     def record_failure(self, code: str, reason: str = "") -> None:
-        """Note that the provider failed the call."""
+        """Record that the provider failed the call."""
         self.calls += 1
         self.failures += 1
         self.row += 1
@@ -140,13 +140,13 @@ class WorkerHealth:
         self._probing = False
 
     def record_abandoned(self) -> None:
-        """Note that the call ended without telling anything about the provider."""
+        """Record that the call ended without a sign of the provider's health."""
         self._probing = False
 
 
 @final
 class CircuitBreakerClient:
-    """Calls `inner` unless its provider is skipped."""
+    """Calls `inner` unless the worker's circuit breaker is open."""
 
     def __init__(self, inner: Client, health: WorkerHealth, worker: str) -> None:
         self.inner = inner
@@ -179,7 +179,7 @@ class CircuitBreakerClient:
         except ClientError as error:
             health.record_failure(error.code, clean_message(str(error)))
             raise
-        except BaseException:  # cancelled, or a limit of the run: not the provider's doing
+        except BaseException:  # cancelled, or a limit of the run: not the provider's fault
             health.record_abandoned()
             raise
         health.record_success(time.perf_counter() - began)
@@ -191,28 +191,28 @@ SleepFunction = Callable[[float], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """How often and how patiently a call is tried again."""
+    """How often a call is retried, and after which waits."""
 
     attempts: int = 3
-    """Calls at most, the first included."""
+    """Attempts at most, including the first."""
     base: float = 0.5
-    """Seconds: the first wait is drawn from [0, base], each next from twice as much."""
+    """Seconds: the first wait is drawn from [0, base], each following one from twice as much."""
     cap: float = 8.0
-    """Seconds: a drawn wait is at most this."""
+    """Seconds of a drawn wait at most."""
     max_wait: float = 30.0
-    """Seconds: a provider that asks for more is given up at once."""
+    """Seconds: if the provider asks to wait longer, the call is not retried."""
     max_silence: float = 60.0
-    """Seconds: a call that was silent for longer is not made again. Whoever asked has waited
-    enough, and what a silent model thought is billed each time."""
+    """Seconds: a call that timed out after more is not retried. The caller has waited long enough,
+    and the reasoning of a silent model is billed for every attempt."""
 
     def __post_init__(self) -> None:
         if self.attempts < 1 or min(self.base, self.cap, self.max_wait, self.max_silence) < 0:
             raise ValueError("a retry policy needs at least 1 attempt and no negative wait")
 
     def wait(self, attempt: int, error: ClientError, rng: random.Random) -> float | None:
-        """Return the seconds to wait after the failed call number `attempt` (from 1).
+        """Return the seconds to wait after failed attempt number `attempt` (from 1).
 
-        None means to give up.
+        None means that the call is not retried.
         """
         if attempt >= self.attempts or not error.retryable:
             return None
@@ -220,18 +220,18 @@ class RetryPolicy:
         asked = error.retry_after
         if asked is None:
             return drawn
-        # All who were told the same moment must not come back at the same moment.
+        # Jitter, so that calls with the same `Retry-After` are not repeated at the same moment.
         return None if asked > self.max_wait else asked + min(drawn, 0.1 * asked)
 
 
 def _is_silence(error: ClientError) -> bool:
-    """Return True if nothing came from the model in time, to us or to a proxy before it."""
+    """Return True if the model did not answer in time, to us or to a proxy."""
     return isinstance(error, ProviderTimeoutError) or error.status in _PROXY_TIMEOUTS
 
 
 @final
 class RetryClient:
-    """Tries `inner` again after errors that may pass, with exponential backoff and full jitter."""
+    """Retries `inner` after transient errors, with exponential backoff and full jitter."""
 
     def __init__(
         self,
@@ -244,7 +244,7 @@ class RetryClient:
     ) -> None:
         self.inner = inner
         self.identity: Mapping[str, str] = identity or {}
-        """See `clients.identity`."""
+        """See `providers.Identity`."""
         self.policy = policy
         self._rng = rng or random.Random()
         self._sleep = sleep
@@ -253,14 +253,14 @@ class RetryClient:
         return f"Retry({self.inner!r})"
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """Return the reply of the first call that gives one.
+        """Return the reply of the first successful attempt.
 
-        Before each further call the listener is told of the failure, which carries the tokens
-        and dollars that the broken call cost.
+        Before each further attempt the listener receives the failure, with the usage and cost of
+        the failed attempt.
 
         Raises:
-            ClientError: the last call's error, or one that will not pass.
-            LimitReachedError: the listener allows no further call.
+            ClientError: the last attempt's error, or one that is not retried.
+            LimitReachedError: the listener allows no further attempt.
         """
         attempt = 1
         while True:

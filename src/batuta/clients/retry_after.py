@@ -1,4 +1,4 @@
-"""How long a provider that asks to slow down wants us to wait, in any of the forms that say it."""
+"""Reads how long a provider asks to wait, from the headers or body of an error response."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import Any
 from batuta.clients.decoding import as_array, as_object, as_string
 
 MAX_RETRY_SECONDS = 86_400.0
-"""The longest wait; longer ones are shortened to it."""
+"""The longest wait returned; longer ones are reduced to it."""
 _MILLISECONDS = ("retry-after-ms", "x-ms-retry-after-ms")
 _RESETS = re.compile(r"(?:(?:x|anthropic)-)?ratelimit-(?:(\w+)-)?(?:reset|remaining)(?:-(\w+))?")
-"""Matches the headers of what is left of a limit, and of when it is whole again."""
+"""Matches headers with a limit's remaining amount, or the time of its reset."""
 _UNITS = {"d": 86_400.0, "h": 3_600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) ?(ms|[dhms])[a-z]{0,6}")
 _IN_WORDS = re.compile(
@@ -25,15 +25,15 @@ _IN_WORDS = re.compile(
 )
 _DURATION_CHARACTERS = 40
 _MILLISECONDS_SINCE = 100_000_000_000
-"""A larger number is a moment in milliseconds."""
+"""A larger number is a Unix time in milliseconds."""
 _SECONDS_SINCE = 1_000_000_000
-"""A larger number is a moment in seconds."""
+"""A larger number is a Unix time in seconds."""
 
 
 def parse_retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds to wait by `retry-after-ms` or `retry-after` (seconds, text or a date).
+    """Return the seconds to wait from `retry-after-ms` or `retry-after`; None if neither is set.
 
-    None means that neither says it.
+    The value may be a number, a duration such as `1m30s`, or a date.
     """
     for name in _MILLISECONDS:
         milliseconds = _parse_number(headers.get(name))
@@ -46,13 +46,15 @@ def parse_retry_after(headers: Mapping[str, str]) -> float | None:
 def find_wait(
     headers: Mapping[str, str], payload: Any, words: str, *, resets: bool
 ) -> float | None:
-    """Return the seconds to wait: as headers say them, else the body, its words or the resets.
+    """Return the seconds to wait; None if the response does not state them.
+
+    The sources in order: `retry-after` headers, fields of the body, its message, limit resets.
 
     Args:
-        headers: the answer's, read without regard to case by their mapping.
-        payload: its decoded body.
-        words: what the body says, for people.
-        resets: whether a limit was reached, so that it counts when it is whole again.
+        headers: the response headers; the mapping must ignore case.
+        payload: the decoded body.
+        words: the body's human-readable message.
+        resets: whether a rate limit was reached, so that the time of its reset counts.
     """
     waits = [parse_retry_after(headers), _stated_wait(payload), _wait_in_words(words)]
     if resets:
@@ -61,7 +63,7 @@ def find_wait(
 
 
 def _parse_wait(text: str) -> float | None:
-    """Read a wait: seconds, `1m30s`, a moment since 1970, or a date."""
+    """Parse a wait: seconds, a duration such as `1m30s`, a Unix time, or a date."""
     number = _parse_number(text)
     if number is not None:
         if number > _SECONDS_SINCE:
@@ -92,7 +94,7 @@ def _bound_wait(seconds: float) -> float:
 
 
 def _seconds_until(date: str) -> float | None:
-    """Return the seconds until a date as HTTP or RFC 3339 write it."""
+    """Return the seconds until a date in HTTP or RFC 3339 format."""
     try:
         moment = datetime.fromisoformat(date) if date[:4].isdigit() else parsedate_to_datetime(date)
     except (OverflowError, ValueError):
@@ -108,9 +110,9 @@ def _wait_in_words(words: str) -> float | None:
 
 
 def _wait_for_reset(headers: Mapping[str, str]) -> float | None:
-    """Return when the limits of which nothing is left are whole again, if headers tell it.
+    """Return the seconds until all exhausted limits are reset; None if no header states it.
 
-    Where no limit says what is left of it, the one that is whole again last counts.
+    If no limit is stated to be exhausted, those without a remaining amount are used.
     """
     left: dict[str, float | None] = {}
     resets: dict[str, float] = {}
@@ -124,8 +126,8 @@ def _wait_for_reset(headers: Mapping[str, str]) -> float | None:
         elif (wait := _parse_wait(value)) is not None:
             resets[limit] = wait
     used_up = [wait for limit, wait in resets.items() if left.get(limit) == 0]
-    untold = [wait for limit, wait in resets.items() if left.get(limit) is None]
-    return max(used_up or untold, default=None)
+    unknown = [wait for limit, wait in resets.items() if left.get(limit) is None]
+    return max(used_up or unknown, default=None)
 
 
 def _bodies_of(payload: Any) -> Iterator[dict[str, Any]]:
@@ -135,7 +137,7 @@ def _bodies_of(payload: Any) -> Iterator[dict[str, Any]]:
 
 
 def _headers_in(payload: Any) -> dict[str, str]:
-    """Return the headers that OpenRouter puts into the body of an error."""
+    """Return the headers that OpenRouter puts into an error's body."""
     for body in _bodies_of(payload):
         if limits := as_object(as_object(body.get("metadata")).get("headers")):
             return {name: str(value) for name, value in limits.items()}
@@ -143,7 +145,7 @@ def _headers_in(payload: Any) -> dict[str, str]:
 
 
 def _stated_wait(payload: Any) -> float | None:
-    """Return Gemini's `retryDelay: "34s"` in the details of its error, or a field `retry_after`."""
+    """Return the wait in Gemini's error details (`retryDelay: "34s"`) or a field `retry_after`."""
     for body in _bodies_of(payload):
         for detail in as_array(body.get("details")):
             delay = as_string(as_object(detail).get("retryDelay"))

@@ -1,4 +1,4 @@
-"""A client that says what it is told to; the double of a model in tests and examples."""
+"""A client with scripted replies; replaces a model in tests and examples."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Script = Sequence[ScriptLine] | Mapping[str, ScriptLine] | Callable[[Request], S
 
 @final
 class ScriptedClient:
-    """Replies from a script; an error in the script is raised."""
+    """Replies from a script; errors in the script are raised."""
 
     def __init__(
         self,
@@ -30,14 +30,14 @@ class ScriptedClient:
         chunk: int = 8,
         price: Price | None = None,
     ) -> None:
-        """Take the script.
+        """Create the client.
 
         Args:
-            replies: a sequence, used up in order; a mapping, whose first key that occurs in the
-                request's text gives the reply; or a function of the request.
-            latency: seconds before the first fragment.
-            chunk: characters of a streamed fragment; 0: all at once.
-            price: of the tokens; None: a reply that states no cost counts as unpriced.
+            replies: a sequence, used in order; a mapping, whose first key that occurs in the
+                request's text selects the reply; or a function of the request.
+            latency: seconds before the first delta.
+            chunk: characters of a streamed delta; 0: the whole text.
+            price: price of the tokens; None: replies without a stated cost are unpriced.
         """
         self._say = _script_function(replies)
         self._latency = latency
@@ -50,10 +50,10 @@ class ScriptedClient:
         return f"Scripted({len(self.requests)} requests so far)"
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """Return the script's reply; usage is counted from the texts unless the script states it.
+        """Return the script's reply; usage is estimated from the texts unless the script states it.
 
         Raises:
-            ClientError: the script says so, or has no reply left.
+            ClientError: the scripted reply is an error, or no reply is left.
         """
         self.requests.append(request)
         line = self._say(request)
@@ -105,11 +105,11 @@ def _replies_in_order(replies: Sequence[ScriptLine]) -> Callable[[Request], Scri
 
 
 def split_reply(reply: Reply, chunk: int) -> list[Delta]:
-    """Yield `reply` as a stream would bring it: reasoning, text, then each tool call.
+    """Return `reply` as deltas, like a stream: reasoning, text, then each tool call.
 
     Args:
-        reply: the whole.
-        chunk: characters of a fragment; 0: all at once.
+        reply: the complete reply.
+        chunk: characters of a text delta; 0: the whole text.
     """
     return [d for at, choice in enumerate(reply.choices) for d in _split_one(choice, chunk, at)]
 
@@ -117,7 +117,7 @@ def split_reply(reply: Reply, chunk: int) -> list[Delta]:
 def _split_one(reply: Reply, chunk: int, number: int) -> list[Delta]:
     deltas = [Delta(reasoning=reply.reasoning, choice=number)] if reply.reasoning else []
     deltas += [Delta(thought=thought, choice=number) for thought in reply.thoughts]
-    if reply.logprobs:  # its probabilities belong to the whole
+    if reply.logprobs:  # they belong to the whole text
         deltas.append(Delta(text=reply.text, logprobs=reply.logprobs, choice=number))
     else:
         size = chunk if chunk > 0 else max(len(reply.text), 1)

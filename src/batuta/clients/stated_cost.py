@@ -1,4 +1,4 @@
-"""The dollars of a call as its provider states them, which beat any price table."""
+"""The cost of a call as its provider states it, which takes precedence over price tables."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 from batuta.clients.decoding import as_number, as_object
 
 _MOST_USD = 10_000
-"""Dollars of one call at most; more is not believed."""
+"""Dollars of one call at most; a larger stated cost is ignored."""
 _USD_PLACES = 15
 _TICKS = 10_000_000_000
-"""xAI's parts of a dollar."""
+"""xAI's cost ticks per dollar."""
 
 
 def stated_usd(usage: Any) -> Decimal | None:
-    """Return the dollars that a usage states; None if it states none."""
+    """Return the cost in dollars that a usage object states; None if it states none."""
     stated = as_object(usage)
     cost = stated.get("cost")
-    if isinstance(cost, dict):  # Perplexity: the tokens, and a fee for the request
+    if isinstance(cost, dict):  # Perplexity: tokens plus a fee per request
         return _read_usd(as_object(cost).get("total_cost"))
     if cost is None:
         return _read_usd(stated.get("cost_in_usd_ticks"), _TICKS)
@@ -27,12 +27,12 @@ def stated_usd(usage: Any) -> Decimal | None:
     upstream = _read_usd(details.get("upstream_inference_cost"))
     if usd is None or upstream is None:
         return usd
-    # With a key of one's own the cost is OpenRouter's fee alone; else it has all that is stated.
+    # With the user's own provider key `cost` is OpenRouter's fee alone; else it is the total.
     return usd + upstream if stated.get("is_byok") else max(usd, upstream)
 
 
 def _read_usd(value: Any, parts: int = 1) -> Decimal | None:
-    """Return the dollars of a number of parts; None for what no call could cost."""
+    """Return `value / parts` dollars; None if that is not a plausible cost of a call."""
     value = as_number(value)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None

@@ -1,6 +1,6 @@
-"""Reads a streamed reply: takes in its events, and tells a listener its fragments on the way.
+"""Reads a streamed reply: accumulates its events, and passes their deltas to a listener.
 
-Fragments that came at once are told as one; half of a surrogate pair waits for its other half.
+Deltas received together are merged into one; half of a surrogate pair waits for the other half.
 """
 
 from __future__ import annotations
@@ -40,84 +40,85 @@ from batuta.errors import (
 )
 
 _TURN_EVENTS = 64
-"""Events of a stream after which others have their turn: a few milliseconds' work."""
+"""Events after which the loop yields to other tasks: a few milliseconds of work."""
 USAGE_SECONDS = 10.0
 """Seconds to wait for the usage after a reply has given its finish reason."""
 COUNTS_SECONDS = 0.5
-"""Seconds of silence that end the search for the usage behind an event that cannot be read."""
+"""Seconds of silence that end the search for the usage after a malformed event."""
 _BATCH_EVENTS = 8
-"""Events for which the reading of what came at once counts."""
+"""The work of reading one chunk, in events."""
 _KNOWN_EVENTS = 1024
-"""Different events behind the end of a reply that are known when they come again."""
+"""Different events after the end of a reply that are remembered, to skip their repetitions."""
 DECODING_ERRORS = (AttributeError, IndexError, KeyError, TypeError, ValueError)
-"""Errors that decoding raises when JSON has not the dialect's shape."""
+"""Errors raised when JSON does not have the shape of the API's format."""
 _FIRST_HALVES = ("\ud800", "\udbff")
+"""The first and the last high surrogate."""
 
 
 class StreamAccumulator(Protocol):
-    """Takes a stream's events one by one; pure but for its own state."""
+    """Builds a reply from a stream's events; no side effects beyond its own state."""
 
     @property
     def is_finished(self) -> bool:
-        """The end of the reply was announced."""
+        """Whether the stream has announced the end of the reply."""
         ...
 
     @property
     def is_closed(self) -> bool:
-        """True if nothing that matters can follow; reading may stop."""
+        """True if nothing relevant can follow; reading may stop."""
         ...
 
     def add_event(self, event: str, data: bytes) -> Sequence[Delta]:
-        """Return the fragments of one event.
+        """Add an event; return its deltas.
 
         Raises:
-            ClientError: the event is an error object.
+            ErrorReply: the event is an error object.
         """
         ...
 
     def result(self) -> ProviderReply:
-        """Return the reply as far as it has come."""
+        """Return what has been received of the reply so far."""
         ...
 
 
 @final
 class HalfJoiner:
-    """Joins halves in the fragments of one stream; holds a first half until the second comes."""
+    """Joins surrogate pairs split between deltas; holds the first half until the second arrives."""
 
     def __init__(self) -> None:
         self._waiting: dict[tuple[str, int, int | None], str] = {}
 
     def join(self, delta: Delta) -> Delta:
-        """Return the fragment with the half that waited for it, without one that must wait."""
+        """Return the delta with any held half prepended; hold a first half at its end."""
         if not self._waiting and _is_ascii(delta):
             return delta
-        place = (delta.choice, delta.tool_index)
+        key = (delta.choice, delta.tool_index)
         return replace(
             delta,
-            text=self._joined(delta.text, ("text", *place)),
-            reasoning=self._joined(delta.reasoning, ("reasoning", *place)),
-            tool_arguments=self._joined(delta.tool_arguments, ("arguments", *place)),
+            text=self._joined(delta.text, ("text", *key)),
+            reasoning=self._joined(delta.reasoning, ("reasoning", *key)),
+            tool_arguments=self._joined(delta.tool_arguments, ("arguments", *key)),
             tool_id=join_halves(delta.tool_id),
             tool_name=join_halves(delta.tool_name),
             thought=delta.thought and join_thought(delta.thought),
         )
 
-    def _joined(self, text: str, place: tuple[str, int, int | None]) -> str:
+    def _joined(self, text: str, key: tuple[str, int, int | None]) -> str:
         if not text:
             return text
-        text = self._waiting.pop(place, "") + text
+        text = self._waiting.pop(key, "") + text
         if _FIRST_HALVES[0] <= text[-1] <= _FIRST_HALVES[1]:
-            self._waiting[place] = text[-1]
+            self._waiting[key] = text[-1]
             text = text[:-1]
         return join_halves(text)
 
 
 @final
 class FragmentSender:
-    """Tells a listener the fragments of a stream.
+    """Passes the deltas of a stream to a listener.
 
-    Words that came from the upstream at once are told as one fragment: each costs the same to pass
-    on, however short it is, and nobody could have read one before the next.
+    Text deltas received in one chunk are merged into one, because passing on a delta costs the same
+    however short it is.
     """
 
     __slots__ = ("_halves", "_held", "_listener", "_pieces")
@@ -126,25 +127,25 @@ class FragmentSender:
         self._listener = listener
         self._halves = HalfJoiner()
         self._held: Delta | None = None
-        """The first of the fragments that are not told yet."""
+        """The first of the deltas that were not sent yet."""
         self._pieces: list[str] = []
-        """The words of those after it."""
+        """The text of the held deltas after it."""
 
     async def add(self, delta: Delta) -> None:
-        """Tell the fragment, or keep it until `send_held` if it is nothing but words."""
-        held, is_words = self._held, _is_words(delta)
+        """Send the delta, or hold it until `send_held` if it is plain text."""
+        held, is_plain = self._held, _is_plain_text(delta)
         if held is not None:
-            if is_words and _is_same_kind(held, delta):
+            if is_plain and _is_same_kind(held, delta):
                 self._pieces.append(delta.text or delta.reasoning)
                 return
             await self.send_held()
-        if is_words:
+        if is_plain:
             self._held = delta
         else:
             await self._listener.on_delta(self._halves.join(delta))
 
     async def send_held(self) -> None:
-        """Tell what was kept."""
+        """Send the held deltas as one."""
         held, pieces = self._held, self._pieces
         if held is None:
             return
@@ -159,15 +160,15 @@ class FragmentSender:
         await self._listener.on_delta(self._halves.join(held))
 
 
-def _is_words(delta: Delta) -> bool:
-    """Tell whether the fragment is a piece of the text, or one of the reasoning, and no more."""
+def _is_plain_text(delta: Delta) -> bool:
+    """Return True if the delta is a piece of text, or of reasoning, and nothing else."""
     if bool(delta.text) is bool(delta.reasoning) or delta.tool_index is not None or delta.logprobs:
         return False
     return delta.thought is None and delta.server_call is None
 
 
 def _is_same_kind(one: Delta, other: Delta) -> bool:
-    """Tell whether both are pieces of the same text."""
+    """Return True if both deltas are pieces of the same text."""
     return (
         bool(one.text) is bool(other.text)
         and one.choice == other.choice
@@ -186,60 +187,64 @@ async def read_stream(
     events: EventStream,
     listener: CallListener,
 ) -> ProviderReply:
-    """Feed `accumulator` until its reply is closed, or the connection ends as announced."""
-    turn, sender = _Turn(), FragmentSender(listener)
-    behind: Sequence[SseEvent] = ()
+    """Read the stream to its end; return the accumulated reply.
+
+    Raises:
+        ClientError: the stream contains an error, is malformed, or ends too early.
+    """
+    yielder, sender = _LoopYielder(), FragmentSender(listener)
+    trailing: Sequence[SseEvent] = ()
     while not accumulator.is_closed:
         batch = await _next_batch(accumulator, events)
         if batch is None:
             await _read_rest(target, accumulator, events, sender)
             break
-        for place, (event, data) in enumerate(batch):
+        for position, (event, data) in enumerate(batch):
             try:
                 deltas = _parse_event(target, accumulator, event, data)
             except ClientError:
                 await sender.send_held()
-                await _read_behind(
-                    target, accumulator, events, batch[place + 1 :], silence=COUNTS_SECONDS
+                await _read_trailing(
+                    target, accumulator, events, batch[position + 1 :], silence=COUNTS_SECONDS
                 )
                 raise
             for delta in deltas:  # one event may have thousands
                 await sender.add(delta)
-                await turn.count(1)
+                await yielder.count(1)
             if not deltas:
-                await turn.count(1)
+                await yielder.count(1)
             if accumulator.is_closed:
-                behind = batch[place + 1 :]
+                trailing = batch[position + 1 :]
                 break
         await sender.send_held()
-        await turn.count(_BATCH_EVENTS)  # it may have been comments alone
-    return with_joined_halves(await _check_end(target, accumulator, events, behind))
+        await yielder.count(_BATCH_EVENTS)  # the chunk may have had only comments
+    return with_joined_halves(await _check_end(target, accumulator, events, trailing))
 
 
 async def _check_end(
     target: HttpTarget,
     accumulator: StreamAccumulator,
     events: EventStream,
-    behind: Sequence[SseEvent],
+    trailing: Sequence[SseEvent],
 ) -> ProviderReply:
-    """Return the reply with the counts that came behind its end.
+    """Return the reply with any usage that follows its end.
 
     Raises:
-        InvalidReplyError: words came there that are not in the reply.
+        InvalidReplyError: text that is not in the reply follows its end.
     """
     result = accumulator.result()
-    if not behind and events.is_over:
+    if not trailing and events.is_over:
         return result
-    deltas = await _read_behind(target, accumulator, events, behind, silence=DRAIN_SECONDS)
+    deltas = await _read_trailing(target, accumulator, events, trailing, silence=DRAIN_SECONDS)
     text = "".join(delta.text + delta.reasoning for delta in deltas).strip()
     known = result.reply.text + result.reply.reasoning
     if text not in known or any(delta.tool_index is not None for delta in deltas):
-        broken = InvalidReplyError("the provider went on after the end of its reply")
+        broken = InvalidReplyError("the provider sent more text after the end of its reply")
         raise with_host(events.target, broken)
     return replace(accumulator.result(), reply=result.reply)
 
 
-async def _read_behind(
+async def _read_trailing(
     target: HttpTarget,
     accumulator: StreamAccumulator,
     events: EventStream,
@@ -247,30 +252,31 @@ async def _read_behind(
     *,
     silence: float,
 ) -> list[Delta]:
-    """Take in what comes behind the end, or behind an event that cannot be read, until a silence.
+    """Read events after the end of the reply, or after a malformed event, until a silence.
 
-    A stream states its tokens at its end: what was already sent of it is counted. Where it has
-    ended as it should, its connection can be used again.
+    A stream states its usage at its end, which must be counted. And a connection can be reused only
+    if its body was read to the end.
     """
     more: Sequence[SseEvent] | None = batch
-    turn, behind, ends = _Turn(), _Behind(target, accumulator), time.monotonic() + USAGE_SECONDS
+    yielder, trailing = _LoopYielder(), _TrailingEvents(target, accumulator)
+    ends = time.monotonic() + USAGE_SECONDS
     while more is not None and time.monotonic() < ends:
         for event in more:
-            if behind.take_in(event):
-                await turn.count(1)
-        await turn.count(_BATCH_EVENTS)
+            if trailing.add(event):
+                await yielder.count(1)
+        await yielder.count(_BATCH_EVENTS)
         more = await _batch_within(events, silence)
     for event in events.rest():
-        behind.take_in(event)
-    return behind.deltas
+        trailing.add(event)
+    return trailing.deltas
 
 
 @final
-class _Behind:
-    """Takes in what comes behind the end of a reply.
+class _TrailingEvents:
+    """Reads events after the end of a reply.
 
-    Some servers repeat their whole reply there again and again. The same event again tells the same
-    fragments and no higher counts, so it is not read again.
+    Some servers repeat their whole reply there many times. A repeated event adds no new deltas and
+    no higher counts, so it is not parsed again.
     """
 
     def __init__(self, target: HttpTarget, accumulator: StreamAccumulator) -> None:
@@ -279,8 +285,8 @@ class _Behind:
         self._known: dict[SseEvent, Sequence[Delta]] = {}
         self.deltas: list[Delta] = []
 
-    def take_in(self, event: SseEvent) -> bool:
-        """Take in an event; return False if it is known already."""
+    def add(self, event: SseEvent) -> bool:
+        """Add an event; return False if it is a repetition."""
         deltas = self._known.get(event)
         is_new = deltas is None
         if deltas is None:
@@ -294,7 +300,7 @@ class _Behind:
 
 
 async def _batch_within(events: EventStream, seconds: float) -> list[SseEvent] | None:
-    """Return the next events if they come in time; None: none does, or none will."""
+    """Return the next events; None if none arrives in time, or the stream has ended."""
     if events.is_over:
         return None
     with anyio.move_on_after(seconds), suppress(ClientError):
@@ -303,14 +309,14 @@ async def _batch_within(events: EventStream, seconds: float) -> list[SseEvent] |
 
 
 async def _next_batch(accumulator: StreamAccumulator, events: EventStream) -> list[SseEvent] | None:
-    """Return the next events, or None if a reply is at its end and need not wait for more."""
+    """Return the next events; None at the end of the stream, or if a finished reply has no more."""
     if not accumulator.is_finished:
         return await events.batch()
     with anyio.move_on_after(USAGE_SECONDS):
         try:
             return await events.batch()
         except (ProviderTimeoutError, StreamInterruptedError):
-            pass  # the finish reason has come, so the reply is whole
+            pass  # the finish reason was received, so the reply is complete
     return None
 
 
@@ -320,31 +326,31 @@ async def _read_rest(
     events: EventStream,
     sender: FragmentSender,
 ) -> None:
-    """Take in the event that the end of the connection left.
+    """Read the last event, which the end of the connection may have truncated.
 
     Raises:
         StreamInterruptedError: the reply has not ended.
-        ClientError: the event is an error object, or is whole and contradicts those before it.
+        ClientError: the event is an error object, or is complete but invalid.
     """
     for event, data in events.rest():
         try:
             deltas = _parse_event(target, accumulator, event, data)
         except InvalidReplyError:
             if isinstance(decode_body(data), dict):
-                raise  # it is whole, and cannot be what it says
-            continue  # cut off
+                raise  # complete, but invalid
+            continue  # truncated
         for delta in deltas:
             await sender.add(delta)
     await sender.send_held()
     if not (accumulator.is_finished or accumulator.is_closed):
-        broken = StreamInterruptedError("the provider ended its reply in the middle")
+        broken = StreamInterruptedError("the provider ended the stream in the middle of its reply")
         raise with_host(events.target, broken)
 
 
-class _Turn:
-    """Lets others have the loop where a stream comes faster than it is passed on.
+class _LoopYielder:
+    """Yields the event loop to other tasks while a stream arrives faster than it is passed on.
 
-    What is there already is read without waiting, so such a stream would keep the loop to itself.
+    Buffered data is read without waiting, so such a stream would otherwise block the loop.
     """
 
     __slots__ = ("_done",)
@@ -353,7 +359,7 @@ class _Turn:
         self._done = 0
 
     async def count(self, work: int) -> None:
-        """Note work that was done, in events, and give up the loop for a moment after some."""
+        """Add `work`, in events; yield the loop once there was enough."""
         self._done += work
         if self._done >= _TURN_EVENTS:
             self._done = 0
@@ -361,13 +367,15 @@ class _Turn:
 
 
 _EMPTY = {b"", b"null", b"[]"}
-"""Data of events that say nothing."""
+"""Data of events without content."""
 
 
 def _parse_event(
     target: HttpTarget, accumulator: StreamAccumulator, event: str, data: bytes
 ) -> Sequence[Delta]:
-    if data in _EMPTY or data.startswith(b":"):  # some put their signs of life into the data
+    if data in _EMPTY or data.startswith(
+        b":"
+    ):  # some servers put keep-alive comments into the data
         return ()
     try:
         return accumulator.add_event(event, data)
@@ -385,5 +393,5 @@ def _parse_event(
 
 
 def map_error_reply(target: HttpTarget, error: ErrorReply) -> ClientError:
-    """Return the error that the provider told."""
+    """Return the ClientError for a provider's error object."""
     return error_from_reply(error.payload, target.key, address_parts(target.url))

@@ -1,6 +1,7 @@
-"""Arguments of a call that a model writes between tags, one by one and not as JSON.
+"""Parses arguments of a tool call that a model writes between tags instead of as JSON.
 
-Qwen3-Coder, GLM, MiniMax and DeepSeek do. A value between tags has no type: its tool's schema does.
+Qwen3-Coder, GLM, MiniMax and DeepSeek do so. A value between tags has no type; the tool's schema
+determines it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 from batuta.clients.decoding import as_array, as_object, load_json
 
 DSML = "\uff5cDSML\uff5c"
-"""DeepSeek writes it before the names of its tags."""
+"""DeepSeek's prefix of tag names."""
 _PARAMETER = re.compile(
     rf'\s*+(?:<(?:{DSML})?parameter(?:=|\s+name=)"?([^<>"\n]{{1,128}}+)"?'
     r'(?:\s+string="(true|false)")?>'
@@ -23,7 +24,7 @@ _END_OF_VALUE = re.compile(
     rf"</(?:{DSML})?parameter>(?=\s*+<(?:{DSML})?parameter[= ]|{_END_OF_CALL})"
     rf"|</arg_value>(?=\s*+<arg_key>|{_END_OF_CALL})"
 )
-"""Matches a tag that stands in a value as well only if the value could end there."""
+"""Matches an end tag only where the value can end, as a value may contain the same tag."""
 _END = re.compile(_END_OF_CALL)
 _MOST_ARGUMENTS = 256
 _TYPES: Mapping[str, tuple[type, ...]] = {
@@ -35,31 +36,31 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "array": (list,),
     "null": (type(None),),
 }
-_OF_PYTHON = {"True": True, "False": False, "None": None}
+_PYTHON_CONSTANTS = {"True": True, "False": False, "None": None}
 _MOST_NESTED = 4
 
 
 class NoCallError(ValueError):
-    """Arguments whose call has no end, or that are none.
+    """The text is not a complete tool call.
 
-    No call begins before `at`, so that a text is not searched for one again and again.
+    No call begins before the position `at`, so the text up to there is not searched again.
     """
 
     def __init__(self, at: int) -> None:
-        super().__init__("these are no arguments of a call")
+        super().__init__("not the arguments of a tool call")
         self.at = at
 
 
 def read_arguments(text: str, at: int, schema: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
-    """Return the arguments that stand from `at` on, and where their call ends.
+    """Return the arguments from `at` on, and the position after their call.
 
     Args:
         text: the answer.
-        at: where the name of the tool ends.
+        at: the position after the tool's name.
         schema: JSON schema of the tool's arguments.
 
     Raises:
-        NoCallError: they have no end.
+        NoCallError: the arguments are incomplete.
     """
     arguments: dict[str, Any] = {}
     while len(arguments) < _MOST_ARGUMENTS and (begun := _PARAMETER.match(text, at)):
@@ -76,9 +77,9 @@ def read_arguments(text: str, at: int, schema: Mapping[str, Any]) -> tuple[dict[
 
 
 def _read_value(begun: re.Match[str], written: str, schema: Mapping[str, Any]) -> Any:
-    """Return a value in the type that its tag or the schema says; a text, if neither says one."""
+    """Return a value with the type in its tag or the schema; without a type, parsed if possible."""
     value = written
-    if begun[1] and begun[2] is None:  # on lines of its own
+    if begun[1] and begun[2] is None:  # the value is on separate lines
         value = value.removeprefix("\n").removesuffix("\n")
     name = (begun[1] or begun[3]).strip()
     types = _types_of(as_object(schema.get("properties")).get(name))
@@ -86,25 +87,27 @@ def _read_value(begun: re.Match[str], written: str, schema: Mapping[str, Any]) -
         return value
     try:
         plain = value.strip()
-        read = _OF_PYTHON[plain] if plain in _OF_PYTHON else load_json(plain.encode())
+        read = _PYTHON_CONSTANTS[plain] if plain in _PYTHON_CONSTANTS else load_json(plain.encode())
     except ValueError:
         return value
-    return read if not types or any(_is_of(read, one) for one in types) else value
+    return read if not types or any(_has_type(read, one) for one in types) else value
 
 
-def _is_of(value: Any, kind: str) -> bool:
+def _has_type(value: Any, kind: str) -> bool:
     if isinstance(value, bool):
         return kind == "boolean"
     return isinstance(value, _TYPES.get(kind, ()))
 
 
 def _types_of(schema: Any, nested: int = _MOST_NESTED) -> set[str]:
-    """Return the types that a schema allows at its top; none: any."""
+    """Return the types that a schema allows at its top level; empty if it allows any."""
     fields = as_object(schema)
     stated = fields.get("type")
     types = {one for one in (stated, *as_array(stated)) if isinstance(one, str)}
     if not types and isinstance(fields.get("enum"), list):
-        types = {name for one in as_array(fields["enum"]) for name in _TYPES if _is_of(one, name)}
+        types = {
+            name for one in as_array(fields["enum"]) for name in _TYPES if _has_type(one, name)
+        }
     for word in ("anyOf", "oneOf") if nested and not types else ():
         for one in as_array(fields.get(word)):
             types |= _types_of(one, nested - 1)

@@ -1,11 +1,11 @@
-"""Calls of tools that a model writes into its answer, where its server does not read them.
+"""Parses tool calls in the text of an answer, for servers that do not parse them.
 
-Servers of open models leave a call in the text when the model does not write it in the form that
-their parser knows: Qwen2.5-Coder puts it into a code block or writes bare JSON on llama.cpp, Ollama
-and vLLM. What counts as a call is narrow, as an answer may hold JSON: an object that names a tool
-that was offered and has its arguments, a mark of a model's own form with such a name and
-arguments behind it, or such a name called in a list of Python; and behind that nothing but further
-calls.
+Servers of open models leave a call in the text if it is not in the form that their parser expects:
+on llama.cpp, Ollama and vLLM, Qwen2.5-Coder puts it into a code block or writes bare JSON. As an
+answer may contain JSON, only these forms count as calls, and only at the end of the answer:
+- a JSON object with the name of an offered tool and its arguments,
+- a model family's own marker, followed by such a name and arguments,
+- a Python list of calls of offered tools.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SIGNS = (
     *("[TOOL_CALLS]", "<|python_tag|>", "<|python_start|>", "<|tool_call|>"),
     *("<|tool_call_start|>", "functools"),
 )
-"""Models of Mistral's, Llama's, Granite's, LFM's and Phi's families write these before a call."""
+"""Markers before a call, of Mistral's, Llama's, Granite's, LFM's and Phi's models."""
 _SEP = "<\uff5ctool\u2581sep\uff5c>"
 _NAMING = (
     *("[TOOL_CALLS]", "<function=", "<|tool_calls_section_begin|>", "<|tool_call_begin|>"),
@@ -37,10 +37,10 @@ _NAMING = (
     *(f"<{DSML}function_calls>", f'<{DSML}invoke name="'),
     *("<\uff5ctool\u2581calls\u2581begin\uff5c>", "<\uff5ctool\u2581call\u2581begin\uff5c>"),
 )
-"""Behind these the tool is named before its arguments: by models of Mistral's, Llama's, Kimi's,
-Qwen's, GLM's, MiniMax's, Seed's, DeepSeek's and Olmo's families, and by gpt-oss."""
+"""Markers followed by the tool's name and then its arguments, of Mistral's, Llama's, Kimi's,
+Qwen's, GLM's, MiniMax's, Seed's, DeepSeek's and Olmo's models, and of gpt-oss."""
 _KINDS = ("functions.", f"function{_SEP}")
-"""Kimi and DeepSeek write these before the name."""
+"""Prefixes of the name, of Kimi and DeepSeek."""
 _LANGUAGES = ("json", "tool_call", "tool_code")
 _OPENING = re.compile(
     rf"```(?:{'|'.join(_LANGUAGES)})?[ \t]*\n?|<(?:{'|'.join(_TAGS)})>"
@@ -63,7 +63,7 @@ _NAMED = re.compile(
     + r"|\s*+(?:<\|constrain\|>\s*+json\s*+)?+<\|message\|>)?+"
     + r"\s*+(?:```(?:json)?\s*+(?=\{))?+"
 )
-"""Matches what comes before the arguments, where the name does."""
+"""Matches a marker and a name before the arguments."""
 _KEYS = frozenset({"name", "arguments", "parameters", "type", "id", "function"})
 _BEGINNINGS = tuple(f'{bracket}{{"{key}":' for key in sorted(_KEYS) for bracket in ("", "["))
 _LONGEST_BEGINNING = 200
@@ -71,28 +71,28 @@ _LONGEST_MARK = max(map(len, _MARKS))
 _BLANKS = re.compile(r"\s*")
 _NAME = re.compile(r'\[?\{"name":"([^"]*)"')
 _MARK = re.compile("|".join(map(re.escape, _MARKS)))
-_MOST_PLACES = 256
-"""Calls are looked for at so many places of an answer, so that none takes long to read."""
+_MAX_POSITIONS = 256
+"""Positions of an answer where calls are searched, at most; bounds the time."""
 _MOST_CALLS = 128
-"""One answer may have so many calls."""
-_DECODER = json.JSONDecoder(strict=False)  # models write line ends into strings
+"""Calls of one answer at most."""
+_DECODER = json.JSONDecoder(strict=False)  # models write line breaks into strings
 
 
 Schemas = Mapping[str, Mapping[str, Any]]
-"""The tools that were offered: by their names, the schemas of their arguments."""
+"""The JSON schemas of the offered tools' arguments, by the tools' names."""
 
 
 def find_calls(text: str, tools: Schemas) -> tuple[str, tuple[ToolCall, ...]]:
-    """Return what an answer says before its calls, and the calls with which it ends.
+    """Return the text of an answer before its calls, and the calls at its end.
 
     Args:
         text: the answer.
-        tools: those that were offered.
+        tools: the offered tools.
     """
     end = 0
-    for at in islice(_find_places(text), _MOST_PLACES):
+    for at in islice(_candidate_positions(text), _MAX_POSITIONS):
         if at < end or not _may_be_calls(text, at, tools):
-            continue  # what began within calls that were read would end where they do
+            continue  # within calls that were already read and did not reach the end
         calls, end = _read_calls(text, at, tools)
         if calls and end >= len(text):
             return text[:at], calls
@@ -100,7 +100,7 @@ def find_calls(text: str, tools: Schemas) -> tuple[str, tuple[ToolCall, ...]]:
 
 
 def _may_be_calls(text: str, at: int, names: Collection[str]) -> bool:
-    """Return whether calls may begin at `at`, as far as the text has come."""
+    """Return True if calls may begin at `at`, judged by the text so far."""
     if any(mark.startswith(text[at : at + _LONGEST_MARK]) for mark in _BEGUN_MARKS):
         return True
     naming = _NAMED_SO_FAR.match(text, at)
@@ -120,7 +120,7 @@ def _may_be_calls(text: str, at: int, names: Collection[str]) -> bool:
 
 
 def _may_name(naming: re.Match[str], names: Collection[str]) -> bool:
-    """Return whether a tool is named behind a mark, as far as the text has come."""
+    """Return True if a marker may be followed by a tool's name, judged by the text so far."""
     name, rest = naming[1], naming.string[naming.end() : naming.end() + _LONGEST_MARK]
     if rest:
         if any(kind.startswith(name + rest) for kind in _KINDS):
@@ -130,21 +130,21 @@ def _may_name(naming: re.Match[str], names: Collection[str]) -> bool:
 
 
 def _is_decided(text: str, at: int) -> bool:
-    """Tell whether no more text changes that calls may begin at `at`."""
+    """Return True if further text cannot change whether calls may begin at `at`."""
     opening = _OPENING.match(text, at)
     is_long = len(text) >= (opening.end() if opening else at) + _LONGEST_BEGINNING
     return is_long or _NAME.match(_read_beginning(text, at)) is not None
 
 
 def _read_beginning(text: str, at: int) -> str:
-    """Return the first letters of the JSON that begins there or behind a mark, without blanks."""
+    """Return the beginning of the JSON at `at`, or after a marker there, without white space."""
     opening = _OPENING.match(text, at)
     at = opening.end() if opening else at
     return "".join(text[at : at + _LONGEST_BEGINNING].split())
 
 
 def _read_calls(text: str, at: int, tools: Schemas) -> tuple[tuple[ToolCall, ...], int]:
-    """Return the calls that stand from `at` on, and where something else begins, or the end."""
+    """Return the calls from `at` on, and the position after them."""
     calls: list[ToolCall] = []
     while at < len(text) and len(calls) < _MOST_CALLS:
         try:
@@ -163,10 +163,10 @@ def _read_calls(text: str, at: int, tools: Schemas) -> tuple[tuple[ToolCall, ...
 
 
 def _read_next(text: str, at: int, tools: Schemas) -> tuple[Any, int]:
-    """Return what stands there as the value that a call is, and where it ends.
+    """Return the call at `at` as a JSON value, and the position after it.
 
     Raises:
-        ValueError: it is no call.
+        ValueError: there is no call.
     """
     named = _NAMED.match(text, at)
     if named is None:
@@ -195,7 +195,7 @@ def _read_call(value: object, names: Collection[str]) -> ToolCall | None:
         return None
     entry = cast("dict[str, Any]", value)
     inner = entry.get("function")
-    if isinstance(inner, dict):  # as OpenAI's own replies have it
+    if isinstance(inner, dict):  # the form of OpenAI's replies
         entry = cast("dict[str, Any]", inner)
     name, arguments = entry.get("name"), entry.get("arguments", entry.get("parameters"))
     if not _KEYS.issuperset(entry) or not isinstance(name, str) or name not in names:
@@ -212,7 +212,7 @@ def _read_call(value: object, names: Collection[str]) -> ToolCall | None:
 
 
 async def complete_with_calls(inner: Client, request: Request, listener: CallListener) -> Reply:
-    """Return `inner`'s reply with the calls of its text as calls."""
+    """Return `inner`'s reply with the calls in its text moved to `tool_calls`."""
     holding = _HoldingListener(listener, {tool.name: tool.parameters for tool in request.tools})
     reply = await inner.complete(request, holding)
     choices = [await holding.settle(number, one) for number, one in enumerate(reply.choices)]
@@ -221,28 +221,28 @@ async def complete_with_calls(inner: Client, request: Request, listener: CallLis
 
 @dataclass(slots=True, kw_only=True)
 class _HeldText:
-    """It holds the text of one choice that is not passed on yet, as it may be a call."""
+    """The text of one choice that is held because it may be a call."""
 
     pieces: list[str] = field(default_factory=list[str])
     is_decided: bool = False
-    """True once it has named a tool, or what is held is so long that more of it changes nothing.
+    """True once the held text names a tool or is too long to be anything else.
 
-    Then all that follows is held.
+    Then all further text is held.
     """
     is_begun: bool = False
     """True once some text of the choice has been passed on."""
     tried: int = 0
-    """No call has begun at so many places."""
+    """Positions checked so far at which no call begins."""
 
     def take(self, names: Collection[str]) -> str:
-        """Return what cannot belong to a call, and hold the rest."""
+        """Return the text that cannot belong to a call, and hold the rest."""
         held = "".join(self.pieces)
         at = len(held)
-        for place in _find_places(held, is_begun=self.is_begun):
-            if self.tried >= _MOST_PLACES:
+        for position in _candidate_positions(held, is_begun=self.is_begun):
+            if self.tried >= _MAX_POSITIONS:
                 break
-            if _may_be_calls(held, place, names):
-                at = place
+            if _may_be_calls(held, position, names):
+                at = position
                 break
             self.tried += 1
         self.pieces = [held[at:]] if at < len(held) else []
@@ -253,7 +253,7 @@ class _HeldText:
 
 @final
 class _HoldingListener:
-    """Passes the fragments of an answer on to a listener, but for text that may be a call."""
+    """Passes the deltas of an answer to a listener, except for text that may be a call."""
 
     def __init__(self, listener: CallListener, tools: Schemas) -> None:
         self._listener = listener
@@ -262,16 +262,16 @@ class _HoldingListener:
         self.streaming = listener.streaming
 
     async def before_call(self, request: Request, worker: Worker) -> Request:
-        """Ask the listener."""
+        """Delegate to the listener."""
         return await self._listener.before_call(request, worker)
 
     async def on_failure(self, failure: Failure) -> None:
-        """Forget what was held of the attempt, and tell the listener that it failed."""
+        """Discard the held text of the attempt, and pass the failure to the listener."""
         self._choices.clear()
         await self._listener.on_failure(failure)
 
     async def on_delta(self, delta: Delta) -> None:
-        """Pass on what cannot belong to a call."""
+        """Pass on text that cannot belong to a call."""
         if not delta.text or delta.is_refusal:
             await self._listener.on_delta(delta)
             return
@@ -283,14 +283,14 @@ class _HoldingListener:
             await self._listener.on_delta(replace(delta, text=passed))
 
     async def settle(self, number: int, reply: Reply) -> Reply:
-        """Return a choice with its calls, and pass on what is still held of it."""
+        """Return a choice with its calls parsed; pass on its held text and the calls."""
         held = "".join(self._choices.pop(number, _HeldText()).pieces)
         text, calls = find_calls(reply.text, self._tools)
         if reply.tool_calls or reply.is_refusal or not calls:
             await self._pass_text(number, held)
             return reply
-        behind = len(reply.text) - len(text)  # letters of the calls
-        await self._pass_text(number, held[:-behind])
+        length = len(reply.text) - len(text)  # characters of the calls
+        await self._pass_text(number, held[:-length])
         for index, call in enumerate(calls):
             delta = Delta(tool_index=index, tool_id=call.id, tool_name=call.name, choice=number)
             await self._listener.on_delta(replace(delta, tool_arguments=call.arguments))
@@ -302,10 +302,11 @@ class _HoldingListener:
             await self._listener.on_delta(Delta(text=text, choice=choice))
 
 
-def _find_places(held: str, *, is_begun: bool = False) -> Iterator[int]:
-    """Yield where calls may begin in an answer or what is held of it.
+def _candidate_positions(held: str, *, is_begun: bool = False) -> Iterator[int]:
+    """Yield the positions in an answer, or its held part, where calls may begin.
 
-    A bare one begins at the very beginning alone; a mark may be cut at the end.
+    A call without a marker can only begin at the very beginning; a marker at the end may still be
+    incomplete.
     """
     if not is_begun:
         blank = len(held) - len(held.lstrip())

@@ -1,7 +1,7 @@
-"""Separation of reasoning that a model writes into its answer between `<think>` and `</think>`.
+"""Separates reasoning that a model writes into its answer between `<think>` and `</think>`.
 
-Servers without a reasoning parser pass it on as text. A worker's setting turns this on; it is off
-by default, as an answer may be about these tags.
+Servers without a reasoning parser return such reasoning as text. A worker's setting turns this on;
+it is off by default, as an answer may be about these tags.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from batuta.core.conductor import NULL_LISTENER
 from batuta.core.run import Failure
 
 ThinkTags = Literal["off", "tagged", "open"]
-"""`tagged`: an answer may begin with `<think>`; `open`: it begins inside the tag, which the model's
-template has written."""
+"""`tagged`: an answer may begin with `<think>`; `open`: it begins inside the tag, because the chat
+template ends with `<think>`."""
 _OPEN, _CLOSE = "<think>", "</think>"
 
 
@@ -29,10 +29,10 @@ class ThinkTagSplitter:
         )
         self._held = ""
         self._blanks: list[str] = []
-        """Blank pieces at the answer's beginning, which decide nothing."""
+        """Blank pieces at the answer's beginning, held until more text is received."""
 
     def feed(self, text: str) -> tuple[str, str]:
-        """Return what is now known to be reasoning, and what to be the answer."""
+        """Add text; return the new reasoning and the new answer text that are certain."""
         if self._waits_in_blanks(text):
             self._blanks.append(text)
             return "", ""
@@ -46,7 +46,7 @@ class ThinkTagSplitter:
         return thought, self._take_answer()
 
     def flush(self) -> tuple[str, str]:
-        """Return what was held back, when nothing more comes."""
+        """Return the held reasoning and answer text; call it after the last piece."""
         self._take_blanks()
         held, self._held = self._held, ""
         if self._state == "thinking":
@@ -74,7 +74,7 @@ class ThinkTagSplitter:
         if closed:
             self._state, self._held = "answer_start", rest
             return thought
-        # the held text may end with the beginning of the tag
+        # The held text may end with the beginning of the tag.
         kept = next(n for n in range(len(_CLOSE) - 1, -1, -1) if self._held.endswith(_CLOSE[:n]))
         at = len(self._held) - kept
         thought, self._held = self._held[:at], self._held[at:]
@@ -90,7 +90,7 @@ class ThinkTagSplitter:
 
 
 def split_reply(reply: Reply, tags: ThinkTags) -> Reply:
-    """Tell apart the reasoning in the reply's text, and in that of its alternatives."""
+    """Separate reasoning from text in a reply and its alternatives."""
     splitter = ThinkTagSplitter(tags)
     (thought, text), (thought_end, text_end) = splitter.feed(reply.text), splitter.flush()
     others = tuple(split_reply(other, tags) for other in reply.alternatives)
@@ -104,7 +104,7 @@ def split_reply(reply: Reply, tags: ThinkTags) -> Reply:
 
 @final
 class ThinkTagClient:
-    """Calls `inner`, whose answers have reasoning in their text."""
+    """Calls `inner` and separates the reasoning in its answers from their text."""
 
     def __init__(self, inner: Client, worker: Worker, tags: ThinkTags) -> None:
         self.inner = inner
@@ -115,16 +115,16 @@ class ThinkTagClient:
         return repr(self.inner)
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """Return `inner`'s reply, parted."""
-        parted = _PartedListener(listener, self._tags)
-        reply = await self.inner.complete(request, parted)
-        await parted.flush()
+        """Return `inner`'s reply, with reasoning separated from text."""
+        splitting = _SplittingListener(listener, self._tags)
+        reply = await self.inner.complete(request, splitting)
+        await splitting.flush()
         return split_reply(reply, self._tags)
 
 
 @final
-class _PartedListener:
-    """Passes the fragments of an answer on to a listener, with reasoning and text separated."""
+class _SplittingListener:
+    """Passes the deltas of an answer to a listener, with reasoning and text separated."""
 
     def __init__(self, listener: CallListener, tags: ThinkTags) -> None:
         self._listener = listener
@@ -133,28 +133,28 @@ class _PartedListener:
         self.streaming = listener.streaming
 
     async def before_call(self, request: Request, worker: Worker) -> Request:
-        """Ask the listener."""
+        """Delegate to the listener."""
         return await self._listener.before_call(request, worker)
 
     async def on_failure(self, failure: Failure) -> None:
-        """Forget what was held of the attempt, and tell the listener that it failed."""
+        """Discard the held text of the attempt, and pass the failure to the listener."""
         self._splitters.clear()
         await self._listener.on_failure(failure)
 
     async def on_delta(self, delta: Delta) -> None:
-        """Pass on what is known of it."""
+        """Pass on the reasoning and text that are certain."""
         if not delta.text or delta.is_refusal:
             await self._listener.on_delta(delta)
             return
         splitter = self._splitters.setdefault(delta.choice, ThinkTagSplitter(self._tags))
-        await self._tell(delta, *splitter.feed(delta.text))
+        await self._send(delta, *splitter.feed(delta.text))
 
     async def flush(self) -> None:
-        """Pass on what was held back: nothing more comes."""
+        """Pass on the held text after the last delta."""
         for choice, splitter in self._splitters.items():
-            await self._tell(Delta(choice=choice), *splitter.flush())
+            await self._send(Delta(choice=choice), *splitter.flush())
 
-    async def _tell(self, delta: Delta, thought: str, text: str) -> None:
+    async def _send(self, delta: Delta, thought: str, text: str) -> None:
         if thought:
             await self._listener.on_delta(Delta(reasoning=thought, choice=delta.choice))
         if text or delta.reasoning:

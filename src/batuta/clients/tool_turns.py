@@ -1,13 +1,13 @@
-"""Calls of tools as a reply tells them, and as a conversation takes them to one provider.
+"""Tool calls: collected from replies, and fitted to one provider when a conversation is sent.
 
-A conversation may come from another worker, with ids that this provider refuses or that repeat; and
-clients give results in any order, while some models tell them apart by their order alone.
+A conversation may contain another worker's call ids, which this provider refuses or which repeat.
+Clients send tool results in any order, while some models match them to calls by order alone.
 
-Some servers want fields of an assistant's turn back unchanged: OpenRouter's `reasoning_details`,
-LiteLLM's `thinking_blocks` and Copilot's `reasoning_opaque`, which may be encrypted or signed, and
-the signature that Gemini puts beside each call, which Google's OpenAI-compatible endpoint has in
-`extra_content` and LiteLLM in `provider_specific_fields`. `GivenBack` keeps them together as one
-opaque thought of the model that is asked.
+Some servers require fields of an assistant's turn to be sent back unchanged: OpenRouter's
+`reasoning_details`, LiteLLM's `thinking_blocks` and Copilot's `reasoning_opaque`, which may be
+encrypted or signed, and Gemini's signature of each call, in `extra_content` of Google's
+OpenAI-compatible endpoint or `provider_specific_fields` of LiteLLM. `GivenBack` stores them as one
+opaque thought of the called model.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ _FENCED = re.compile(r"```(?:json)?\s*(\{.*\})\s*```", re.DOTALL)
 
 
 def arguments_text(given: str) -> str:
-    """Return the arguments of a call, taken out of a JSON text or a code block around them.
+    """Return a call's arguments as a JSON object, unwrapped from a JSON string or a code block.
 
-    Blanks and `null` are no arguments.
+    White space and `null` mean no arguments.
     """
     text = given.strip()
     if text in {"", "null"}:
@@ -60,7 +60,7 @@ def arguments_text(given: str) -> str:
 
 @final
 class ToolCallAccumulator:
-    """The tool calls of a reply as their fragments come."""
+    """Accumulates the tool calls of a reply from their fragments."""
 
     __slots__ = ("_arguments", "_ids", "_names")
 
@@ -73,11 +73,11 @@ class ToolCallAccumulator:
         return len(self._ids)
 
     def start_call(self, call_id: str, name: str, arguments: str = "") -> Delta:
-        """Begin a call; one without an id, or with that of another, is given one.
+        """Begin a call; a missing or repeated id is replaced by a new one.
 
         Raises:
-            TypeError: what a provider sent in place of a string is none.
-            ValueError: they are too many.
+            TypeError: the id, name or arguments are not a string.
+            ValueError: the reply has too many calls.
         """
         for value in (call_id, name, arguments):
             need_string(value)
@@ -95,17 +95,17 @@ class ToolCallAccumulator:
         )
 
     def add_arguments(self, index: int, arguments: str) -> Delta:
-        """Add more of a call's arguments.
+        """Append to a call's arguments.
 
         Raises:
-            TypeError: what a provider sent in place of a string is none.
+            TypeError: `arguments` is not a string.
         """
         need_string(arguments)
         self._arguments[index].append(arguments)
         return Delta(tool_index=index, tool_arguments=arguments)
 
     def tool_calls(self) -> tuple[ToolCall, ...]:
-        """Return the calls so far; one without arguments has an empty object."""
+        """Return the calls so far; missing arguments become `{}`."""
         rows = zip(self._ids, self._names, self._arguments, strict=True)
         return tuple(
             ToolCall(id=i, name=name, arguments="".join(parts) or "{}") for i, name, parts in rows
@@ -114,17 +114,17 @@ class ToolCallAccumulator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallIdRule:
-    """The ids of calls that a provider takes."""
+    """The tool call ids that a provider accepts."""
 
     pattern: re.Pattern[str]
     """The pattern that a whole id must match."""
     prefix: str = "call_"
     """The prefix of an id that replaces a refused one."""
     digits: int = 24
-    """Letters and digits after the prefix."""
+    """Number of letters and digits after the prefix."""
 
     def make_id(self, given: str, number: int) -> str:
-        """Make the same id for the same call each time, so that providers' caches hold."""
+        """Return a new id, the same for the same arguments, so that prompt caches stay valid."""
         left = int.from_bytes(hashlib.sha256(f"{number} {given}".encode()).digest(), "big")
         made = ""
         for _ in range(self.digits):
@@ -135,11 +135,11 @@ class CallIdRule:
 
 ANY_ID = CallIdRule(pattern=re.compile(r".+", re.DOTALL))
 OPENAI_IDS = CallIdRule(pattern=re.compile(r".{1,40}", re.DOTALL))
-"""Ids of OpenAI's chat completions; its Responses API takes longer ones, too."""
+"""Ids of OpenAI's chat completions; its Responses API also accepts longer ones."""
 CLAUDE_IDS = CallIdRule(pattern=re.compile(r"[a-zA-Z0-9_-]{1,64}"))
 """Ids of Anthropic and Bedrock."""
 MISTRAL_IDS = CallIdRule(pattern=re.compile(r"[a-zA-Z0-9]{9}"), prefix="", digits=9)
-"""Ids of Mistral and of servers with its tokenizer."""
+"""Ids of Mistral, and of servers that use its tokenizer."""
 _BY_MODEL = (
     (re.compile(r"claude", re.IGNORECASE), CLAUDE_IDS),
     (re.compile(r"(?:mi[snx]|code|dev|magi|pix|vox)\w*tral\b", re.IGNORECASE), MISTRAL_IDS),
@@ -147,14 +147,14 @@ _BY_MODEL = (
 
 
 def rule_of_model(model: str, otherwise: CallIdRule) -> CallIdRule:
-    """Find the rule of a model's family by its name, whichever server it is at."""
+    """Return the rule of the model's family, recognized by its name; else `otherwise`."""
     return next((rule for named, rule in _BY_MODEL if named.search(model)), otherwise)
 
 
 def fit_tool_turns(messages: Sequence[Message], rule: CallIdRule) -> tuple[Message, ...]:
-    """Give the calls ids that are taken and differ, and put results in their calls' order.
+    """Give the calls unique, accepted ids, and put results in the order of their calls.
 
-    Calls of one turn may have come with one id, too.
+    Even calls of one turn may have the same id.
     """
     if _are_fitting(messages, rule):
         return tuple(messages)
@@ -169,7 +169,7 @@ def fit_tool_turns(messages: Sequence[Message], rule: CallIdRule) -> tuple[Messa
             renamed = _rename_results(message, names)
             results += [replace(renamed, parts=(part,)) for part in renamed.parts]
             continue
-        fitted += sorted(results, key=lambda one: _place_of(one, order))
+        fitted += sorted(results, key=lambda one: _call_position(one, order))
         results = []
         if calls := _calls_of(message):
             made = [_fit_id(call.id, rule, used, tried) for call in calls]
@@ -179,13 +179,13 @@ def fit_tool_turns(messages: Sequence[Message], rule: CallIdRule) -> tuple[Messa
             order = {name: number for number, name in enumerate(made)}
             message = _rename_calls(message, made)  # noqa: PLW2901
         fitted.append(_rename_results(message, names))
-    return (*fitted, *sorted(results, key=lambda one: _place_of(one, order)))
+    return (*fitted, *sorted(results, key=lambda one: _call_position(one, order)))
 
 
 def _are_fitting(messages: Sequence[Message], rule: CallIdRule) -> bool:
-    """Return True if every id is taken and new, and results follow their calls in order.
+    """Return True if every id is accepted and unique, and results follow their calls in order.
 
-    So it is in most conversations, and a long one is sent again with each of its actions.
+    This is the usual case, checked first because a long conversation is sent with every step.
     """
     used: set[str] = set()
     waiting: deque[str] = deque()
@@ -207,7 +207,7 @@ def _are_fitting(messages: Sequence[Message], rule: CallIdRule) -> bool:
 
 
 def _is_next_result(message: Message, waiting: deque[str]) -> bool:
-    """Return True if the message is one result of a call that waits; earlier calls wait no more."""
+    """Return True if the message is one result of a waiting call; drop the calls up to it."""
     if len(message.parts) != 1 or not isinstance(message.parts[0], ToolResult):
         return False
     answered = message.parts[0].call_id
@@ -222,13 +222,13 @@ def _calls_of(message: Message) -> list[ToolCall]:
 
 
 def _fit_id(given: str, rule: CallIdRule, used: set[str], tried: dict[str, int]) -> str:
-    """Return the id if it is taken and new, else another.
+    """Return the id if it is accepted and unused, else a new one.
 
     Args:
-        given: the id that the call came with.
-        rule: which ids are taken.
-        used: those of the calls before.
-        tried: how many were made of each; thousands of calls may have the same.
+        given: the call's original id.
+        rule: the ids that the provider accepts.
+        used: ids of earlier calls; the result is added.
+        tried: ids made so far for each original id, as thousands of calls may have the same.
     """
     fitting, number = given, tried.get(given, 0)
     while fitting in used or not rule.pattern.fullmatch(fitting):
@@ -240,7 +240,7 @@ def _fit_id(given: str, rule: CallIdRule, used: set[str], tried: dict[str, int])
 
 
 def _rename_calls(message: Message, names: Sequence[str]) -> Message:
-    """Give the calls these ids, one after the other."""
+    """Replace the calls' ids by `names`, in order."""
     left = iter(names)
     parts = tuple(
         replace(part, id=next(left)) if isinstance(part, ToolCall) else part
@@ -250,9 +250,10 @@ def _rename_calls(message: Message, names: Sequence[str]) -> Message:
 
 
 def _rename_results(message: Message, names: dict[str, deque[str]]) -> Message:
-    """Give the results the ids that their calls have now.
+    """Replace the results' call ids by the new ids of their calls.
 
-    Of calls with one id each has one result, in the calls' order; what comes after is the last's.
+    If several calls had the same id, their results are assigned in the calls' order, and further
+    results to the last of them.
     """
     parts: list[Part] = []
     for part in message.parts:
@@ -263,81 +264,79 @@ def _rename_results(message: Message, names: dict[str, deque[str]]) -> Message:
     return message if tuple(parts) == message.parts else replace(message, parts=tuple(parts))
 
 
-def _place_of(message: Message, order: dict[str, int]) -> int:
-    """Return where among its turn's calls the result's call is; strange ones are last."""
+def _call_position(message: Message, order: dict[str, int]) -> int:
+    """Return the position of the result's call in its turn; results of unknown calls are last."""
     results = (part for part in message.parts if isinstance(part, ToolResult))
     return min((order.get(part.call_id, len(order)) for part in results), default=len(order))
 
 
 _PREFIX = "chat."
 _TEXT_FIELDS = ("text", "summary", "data", "signature", "thinking")
-"""Fields of a detail that come in pieces."""
+"""Fields of a detail that are streamed in pieces."""
 _LISTS = {"details": "reasoning_details", "blocks": "thinking_blocks"}
-"""The lists of a turn that go back, by the name under which they are kept.
-
-They are OpenRouter's and LiteLLM's."""
+"""Lists of a turn to send back, by the key under which they are stored: OpenRouter's, LiteLLM's."""
 _OPAQUE = "reasoning_opaque"
-"""The text of a turn that goes back: GitHub's Copilot."""
+"""The string of a turn to send back: GitHub Copilot's."""
 GIVEN_BACK = (*_LISTS.values(), _OPAQUE)
-"""The fields of a message, or of a fragment of one, that go back with the turn."""
+"""The fields of a message, or of a fragment of one, to send back with the turn."""
 _EXTRAS = {"extras": "extra_content", "fields": "provider_specific_fields"}
-"""These fields of a call go back with it, by the name under which they are kept; the first is
-Google's, the second LiteLLM's."""
+"""Fields of a call to send back with it, by the key under which they are stored: Google's,
+LiteLLM's."""
 
 
 def has_extra(call: dict[str, Any]) -> bool:
-    """Tell whether something stands beside a call that goes back with it."""
+    """Return True if a call has fields that must be sent back with it."""
     return any(call.get(name) for name in _EXTRAS.values())
 
 
-_Place = tuple[str, int, str]
-"""The list of a row, its number there, and its type."""
+_RowKey = tuple[str, int, str]
+"""The list of a row, its index in the list, and its type."""
 
 
 @final
 class GivenBack:
-    """Collects the fields of one reply that go back, as its fragments come."""
+    """Collects, from a reply's fragments, the fields to send back with the turn."""
 
     def __init__(self) -> None:
-        self._rows: dict[_Place, dict[str, Any]] = {}
-        self._pieces: dict[_Place, dict[str, list[str]]] = {}
-        """The pieces of these fields, by the row's place."""
+        self._rows: dict[_RowKey, dict[str, Any]] = {}
+        self._pieces: dict[_RowKey, dict[str, list[str]]] = {}
+        """The pieces of each row's text fields."""
         self._ended = 0
         """The number of `thinking_blocks` that have ended."""
         self._opaque: list[str] = []
         self._extras: dict[str, dict[str, Any]] = {}
 
     def add_fields(self, message: dict[str, Any]) -> None:
-        """Take in what a message, or a fragment of one, has that goes back with the turn."""
+        """Add the fields of a message, or of a fragment of one, to send back with the turn."""
         for detail in map(as_object, as_array(message.get(_LISTS["details"]))):
-            place = detail.get("index")
-            if not isinstance(place, int):
-                place = len(self._rows)
-            self._add_row(("details", place, str(detail.get("type"))), detail)
+            index = detail.get("index")
+            if not isinstance(index, int):
+                index = len(self._rows)
+            self._add_row(("details", index, str(detail.get("type"))), detail)
         for block in map(as_object, as_array(message.get(_LISTS["blocks"]))):
             self._add_row(("blocks", self._ended, str(block.get("type"))), block)
             self._ended += bool(block.get("signature") or block.get("data"))
         if isinstance(opaque := message.get(_OPAQUE), str):
             self._opaque.append(opaque)
 
-    def _add_row(self, key: _Place, row: dict[str, Any]) -> None:
-        """Take in a row of a list, or a piece of one: those of one place are one."""
+    def _add_row(self, key: _RowKey, row: dict[str, Any]) -> None:
+        """Add a row of a list, or a piece of one; rows with the same key are merged."""
         known = self._rows.setdefault(key, {})
         for name, value in row.items():
             if name in _TEXT_FIELDS and isinstance(value, str):
                 self._pieces.setdefault(key, {}).setdefault(name, []).append(value)
-                known.setdefault(name)  # the fields stay in their order
+                known.setdefault(name)  # keeps the order of the fields
             elif value is not None or name not in known:
                 known[name] = value
 
     def add_extra(self, call: dict[str, Any], number: int) -> None:
-        """Take in what stands beside a call, by the call's number."""
+        """Add the extra fields of the call with that index."""
         for kept, name in _EXTRAS.items():
             if extra := call.get(name):
                 self._extras.setdefault(kept, {})[str(number)] = extra
 
     def thought(self, model: str) -> Thought | None:
-        """Return all of it as a thought of that model, or None if nothing came that can go back."""
+        """Return the collected fields as a thought of that model; None if there are none."""
         kept: dict[str, Any] = {}
         for key, row in self._rows.items():
             texts = self._pieces.get(key, {}).items()
@@ -358,7 +357,7 @@ class GivenBack:
 def thoughts_to_give_back(
     message: dict[str, Any], calls: Sequence[dict[str, Any]], model: str
 ) -> tuple[Thought, ...]:
-    """Return what goes back of a whole reply: its fields, and what stands beside its calls."""
+    """Return the fields of a whole message and its calls to send back, as at most one thought."""
     given_back = GivenBack()
     given_back.add_fields(message)
     for number, call in enumerate(calls):
@@ -368,13 +367,13 @@ def thoughts_to_give_back(
 
 
 def give_back(encoded: dict[str, Any], message: Message, model: str, field: str) -> None:
-    """Put the reasoning of an assistant's turn into its JSON, as its server wants it.
+    """Put the reasoning of an assistant's turn into its JSON.
 
     Args:
         encoded: the turn's JSON; changed.
         message: the turn.
-        model: the model that is asked: it gets its own thoughts alone.
-        field: the field of plain reasoning; empty: it is not given back.
+        model: the called model; it receives only its own thoughts.
+        field: the field for plain-text reasoning; empty: it is not sent back.
     """
     own = [thought for thought in message.thoughts if thought.model == model]
     reasoning = message.reasoning or "".join(thought.text for thought in own)
@@ -387,14 +386,12 @@ def give_back(encoded: dict[str, Any], message: Message, model: str, field: str)
         }
         if opaque := kept.get("opaque"):
             encoded[_OPAQUE] = opaque
-        for name, beside in _EXTRAS.items():
-            _put_beside_calls(encoded.get("tool_calls", ()), beside, as_object(kept.get(name)))
+        for name, field_name in _EXTRAS.items():
+            _set_call_fields(encoded.get("tool_calls", ()), field_name, as_object(kept.get(name)))
 
 
-def _put_beside_calls(
-    calls: Sequence[dict[str, Any]], name: str, extras: Mapping[str, Any]
-) -> None:
-    """Put under that name beside each call what is kept for its number."""
+def _set_call_fields(calls: Sequence[dict[str, Any]], name: str, extras: Mapping[str, Any]) -> None:
+    """Set the field `name` of each call to the value stored for the call's index."""
     for key, extra in extras.items():
         number = read_small_number(key)
         if number is not None and number < len(calls):
@@ -402,7 +399,7 @@ def _put_beside_calls(
 
 
 def kept_signatures(message: Message, model: str) -> dict[int, str]:
-    """Find the signatures that Gemini put beside the calls of a turn, by the call's number."""
+    """Return Gemini's signatures of a turn's calls, by the call's index."""
     found: dict[int, str] = {}
     for thought in message.thoughts:
         kept = (
@@ -417,7 +414,7 @@ def kept_signatures(message: Message, model: str) -> dict[int, str]:
 
 
 def _read_kept(redacted: str) -> dict[str, Any]:
-    """Read what was kept; another dialect's thought, or one bent by a client, holds nothing."""
+    """Decode the stored fields; empty for another API's thought, or one that a client damaged."""
     if not redacted.startswith(_PREFIX):
         return {}
     try:

@@ -1,4 +1,4 @@
-"""The pooled HTTP session under every client, by way of a proxy where the environment names one."""
+"""The pooled HTTP session of all clients; it uses the proxy that the environment names, if any."""
 
 from __future__ import annotations
 
@@ -34,27 +34,27 @@ from batuta.errors import (
 )
 
 MAX_INTERIM_RESPONSES = 16
-"""`100 Continue` and its like before one response. Providers send none or one; early hints may come
-several times."""
+"""Informational (1xx) responses accepted before one final response. Providers send none or one;
+103 Early Hints may be repeated."""
 
 
 class TooManyInterimResponsesError(aiohttp.ClientConnectionError):
-    """The provider announces a response and never sends it."""
+    """The provider sends informational (1xx) responses but no final one."""
 
 
 class BoundedResponse(aiohttp.ClientResponse):
-    """A response whose head and body come to an end, if need be by an error.
+    """A response whose headers and body always end, with an error if necessary.
 
-    aiohttp skips interim responses without an end: a provider that sends nothing else would keep
-    the event loop busy, and every other request waiting, until the run's deadline. And the reader
-    of a body whose chunks are no HTTP waits for ever, its time-outs taken away (aiohttp 3.14).
+    Works around two faults of aiohttp 3.14. It skips any number of informational responses, so a
+    provider that sends nothing else would keep the event loop busy until the run's deadline. And
+    after malformed chunked encoding the reader of the body waits forever, without a timeout.
     """
 
     async def start(self, connection: Any) -> aiohttp.ClientResponse:
-        """Read the head of the response.
+        """Read the status line and headers.
 
         Raises:
-            TooManyInterimResponsesError: what came before it has no end.
+            TooManyInterimResponsesError: too many informational responses preceded them.
         """
         protocol = connection.protocol
         read, left = protocol.read, MAX_INTERIM_RESPONSES + 1
@@ -66,8 +66,8 @@ class BoundedResponse(aiohttp.ClientResponse):
                 raise TooManyInterimResponsesError("the provider sent interim responses only")
             return await read()
 
-        # aiohttp has no setting for it. The heads of all responses come through this one method,
-        # and nothing else reads by it, so it is replaced while this response's head is awaited.
+        # aiohttp has no setting for this limit. Only response headers are read through
+        # `protocol.read`, so it is replaced while the headers of this response are awaited.
         protocol.read = read_bounded
         broken: list[BaseException] = []
 
@@ -75,31 +75,31 @@ class BoundedResponse(aiohttp.ClientResponse):
             ResponseHandler.set_exception(protocol, error, *cause)
             if isinstance(error, HttpProcessingError):
                 broken.append(error)
-                self._tell_reader(error)
+                self._fail_body(error)
 
-        # It tells only whoever waits for the next head, and forgets the body; the connection is
-        # closed then. For its next response this is done anew.
+        # The original passes the error only to the reader of the next headers, not to the reader
+        # of the body. The connection is closed afterwards; every response replaces this again.
         protocol.set_exception = set_exception
         try:
             started = await super().start(connection)
         finally:
             del protocol.read
-        for error in broken:  # it came when the head was read and not yet taken
-            self._tell_reader(error)
+        for error in broken:  # raised after the headers were parsed, before `content` was set
+            self._fail_body(error)
         return started
 
-    def _tell_reader(self, error: BaseException) -> None:
-        """Tell the reader of the body, if there is one, that what comes is no HTTP."""
-        body = cast("aiohttp.StreamReader | None", self.content)  # None before the head
+    def _fail_body(self, error: BaseException) -> None:
+        """Fail the reader of the body, if there is one: the data is not valid HTTP."""
+        body = cast("aiohttp.StreamReader | None", self.content)  # None before the headers
         if body is not None and not body.is_eof() and body.exception() is None:
-            failure = aiohttp.ClientPayloadError("the body is no HTTP")
+            failure = aiohttp.ClientPayloadError("the body is not valid HTTP")
             body.set_exception(failure, error)
-            # A reader that the end of a chunk has just woken waits again without a look at it.
+            # A reader that was just woken by the end of a chunk waits again without checking it.
             asyncio.get_running_loop().call_soon(body.set_exception, failure, error)
 
 
 def connection_error(target: HttpTarget, error: Exception, idle: float) -> ClientError:
-    """Return the error for a request that got no answer at all."""
+    """Return the error for a request that received no response."""
     if isinstance(error, aiohttp.ClientProxyConnectionError):
         failure = ProviderUnreachableError("no connection to the proxy could be made")
     elif isinstance(error, aiohttp.ClientHttpProxyError):
@@ -113,7 +113,7 @@ def connection_error(target: HttpTarget, error: Exception, idle: float) -> Clien
 def _classify_connection_error(error: Exception, idle: float) -> ClientError:
     if isinstance(error, aiohttp.SocketTimeoutError):
         return ProviderTimeoutError(
-            f"the provider took the request and was silent for {idle:g} seconds"
+            f"the provider accepted the request but sent nothing for {idle:g} seconds"
         )
     if isinstance(error, aiohttp.ConnectionTimeoutError):
         return ProviderUnreachableError("no connection to the provider could be made in time")
@@ -122,27 +122,27 @@ def _classify_connection_error(error: Exception, idle: float) -> ClientError:
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return ProviderUnreachableError("the provider's certificate is not valid")
     if isinstance(error, TooManyInterimResponsesError):
-        return InvalidReplyError("the provider announced a response again and again and sent none")
+        return InvalidReplyError("the provider sent only informational (1xx) responses")
     if isinstance(error, aiohttp.ClientResponseError):
-        return InvalidReplyError("the provider does not answer in HTTP")
+        return InvalidReplyError("the provider's response is not valid HTTP")
     if isinstance(error, TimeoutError):
-        return ProviderTimeoutError("the provider was silent for too long")
+        return ProviderTimeoutError("the provider sent nothing for too long")
     return ProviderUnreachableError("no connection to the provider could be made")
 
 
 def interrupted_body_error(target: HttpTarget, error: Exception) -> ClientError:
-    """Return the error for a body that did not come to its end."""
+    """Return the error for a body that was not received completely."""
     if isinstance(error, TimeoutError):
         return with_host(
-            target, ProviderTimeoutError("the provider fell silent in the middle of its reply")
+            target, ProviderTimeoutError("the provider stopped sending in the middle of its reply")
         )
     return with_host(
-        target, StreamInterruptedError("the provider broke off in the middle of its reply")
+        target, StreamInterruptedError("the connection broke in the middle of the provider's reply")
     )
 
 
 def wrong_type_error(target: HttpTarget, found: str, wanted: str) -> ClientError:
-    """Return the error for a reply of another content type."""
+    """Return the error for a reply with an unexpected content type."""
     found = hide_addresses(found, address_parts(target.url))[:60]
     return with_host(
         target, InvalidReplyError(f"the provider answered with {found} instead of {wanted}")
@@ -150,32 +150,32 @@ def wrong_type_error(target: HttpTarget, found: str, wanted: str) -> ClientError
 
 
 def too_large_error(target: HttpTarget, limit: int) -> ClientError:
-    """Return the error for a reply that is not read to its end."""
+    """Return the error for a reply larger than `limit` bytes."""
     message = f"the provider answered with more than the allowed {limit} bytes"
     return with_host(target, InvalidReplyError(message))
 
 
 MEBIBYTE = 1 << 20
 MAX_ERROR_BYTES = 1 << 16
-"""Most bytes that are read of an error's body."""
+"""Bytes read of an error response's body at most."""
 _LINES = re.compile(r"ndjson|jsonl|json-?lines|stream\+json")
-"""Matches the content types of a stream whose lines are JSON, without the frame of events."""
+"""Matches content types of streams that are JSON lines instead of server-sent events."""
 _SPACE = b"\xef\xbb\xbf \t\r\n"
 _FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
-"""Prefixes of an event's lines."""
+"""Beginnings of the lines of a server-sent event."""
 MAX_HEADER_BYTES = 1 << 16
-"""The largest header of an answer: some providers send more than aiohttp's usual 8 KiB."""
+"""Largest response header; some providers send more than aiohttp's default of 8 KiB."""
 DRAIN_SECONDS = 0.05
-"""How long more is awaited behind the end of a reply: the end of its body, as a rule."""
+"""How long to wait for more data after the end of a reply; usually only the end of the body."""
 
 _CONNECTION_ERRORS = (aiohttp.ClientError, OSError, TimeoutError)
 
 
 class Closable(Protocol):
-    """Holds connections."""
+    """An object with connections to close."""
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close all connections."""
         ...
 
 
@@ -185,9 +185,9 @@ T = TypeVar("T")
 
 @final
 class HttpTransport:
-    """One connection pool for each event loop, shared by all clients.
+    """One connection pool per event loop, shared by all clients.
 
-    Redirects are not followed and cookies are not kept, so that a key reaches one host only.
+    Redirects are not followed and cookies are not kept, so that a key is sent to one host only.
     """
 
     def __init__(
@@ -200,18 +200,19 @@ class HttpTransport:
         environ: Mapping[str, str] | None = None,
         resolver: AbstractResolver | None = None,
     ) -> None:
-        """Open nothing yet.
+        """Create the transport; connections are opened on first use.
 
         Args:
             connect: seconds to wait for a connection.
-            idle: seconds of silence after which a call is given up; there is no total limit.
-                A model that reasons is silent while it does, and its thoughts are billed.
+            idle: seconds without data after which a call times out; there is no total limit.
+                It is long because a reasoning model sends nothing while it reasons, and its
+                reasoning is billed.
             max_request_bytes: a larger body is refused before it is sent.
             max_reply_bytes: a larger reply is refused while it is read.
-            environ: where `HTTPS_PROXY`, `NO_PROXY`, `SSL_CERT_FILE` and their like are read; None:
-                this process's own.
-            resolver: looks names up; then no proxy is used, which would look them up again. None:
-                the system.
+            environ: the environment with `HTTPS_PROXY`, `NO_PROXY`, `SSL_CERT_FILE` etc.; None:
+                that of this process.
+            resolver: resolves host names; with one no proxy is used, since a proxy would resolve
+                the names again. None: the system's resolver.
         """
         self.connect = connect
         self.idle = idle
@@ -232,7 +233,7 @@ class HttpTransport:
         await self.close()
 
     def allow_silence(self, seconds: float) -> None:
-        """From the next call on, give up none for a silence that is shorter than this."""
+        """Raise the idle timeout to at least `seconds`, from the next call on."""
         self.idle = max(self.idle, seconds)
 
     async def close(self) -> None:
@@ -244,22 +245,22 @@ class HttpTransport:
             await session.close()
 
     def signed_by(self, signer: RequestSigner) -> Self:
-        """Return the same connections, for requests that somebody signs."""
+        """Return a transport over the same connections whose requests `signer` signs."""
         signed = copy(self)
-        signed._signer = signer  # noqa: SLF001 - its own
+        signed._signer = signer  # noqa: SLF001 - a copy of this object
         return signed
 
     def companion(self, name: str, make: Callable[[], ClosableT]) -> ClosableT:
-        """Return the object made under that name, once; it is closed when this session is."""
+        """Return the object of that name, made on first use; it is closed with this transport."""
         if name not in self._companions:
             self._companions[name] = make()
         return cast("ClosableT", self._companions[name])
 
     async def post(self, target: HttpTarget, body: Mapping[str, Any]) -> Any:
-        """Return the decoded JSON that the provider answers to `body`.
+        """Send `body` as JSON; return the decoded JSON reply.
 
         Raises:
-            ClientError: of the kind that names what went wrong.
+            ClientError: the request failed; the subclass says why.
         """
         response = await self._send(target, body, "application/json")
         try:
@@ -268,18 +269,18 @@ class HttpTransport:
             _release_connection(response)
 
     async def send(self, target: HttpTarget, body: Mapping[str, Any]) -> None:
-        """Send JSON to somebody whose answer says only whether it was taken.
+        """Send `body` as JSON and ignore the body of the response.
 
         Raises:
-            ClientError: it was not.
+            ClientError: the request failed; the subclass says why.
         """
         _release_connection(await self._send(target, body, "*/*"))
 
     async def post_form(self, target: HttpTarget, fields: Mapping[str, str]) -> Any:
-        """Return the decoded JSON that is answered to a form, as token endpoints take it.
+        """Send a form, as token endpoints require it; return the decoded JSON reply.
 
         Raises:
-            ClientError: of the kind that names what went wrong.
+            ClientError: the request failed; the subclass says why.
         """
         payload, kind = urlencode(fields).encode(), "application/x-www-form-urlencoded"
         response = await self._request("POST", target, payload, "application/json", kind=kind)
@@ -291,13 +292,13 @@ class HttpTransport:
     async def open_reply(
         self, target: HttpTarget, body: Mapping[str, Any], *, streamed: bool
     ) -> WholeBody | EventStream:
-        """Send `body`, and open the answer: a value or events, whichever it is.
+        """Send `body`; return the reply as one JSON body or as a stream of events.
 
-        What it is says its beginning, for servers name it wrongly. Events are to be closed, as
-        `with` does.
+        The first bytes decide which it is, because some servers send a wrong content type. An
+        `EventStream` must be closed: use it in a `with` block.
 
         Raises:
-            ClientError: of the kind that names what went wrong.
+            ClientError: the request failed; the subclass says why.
         """
         wanted = "text/event-stream" if streamed else "application/json"
         response = await self._send(target, body, wanted)
@@ -319,10 +320,10 @@ class HttpTransport:
                 _release_connection(response)
 
     async def get(self, target: HttpTarget) -> Any:
-        """Return the decoded JSON at `target`; used to ask a server which models it has.
+        """Return the decoded JSON at `target`; used to list a server's models.
 
         Raises:
-            ClientError: of the kind that names what went wrong.
+            ClientError: the request failed; the subclass says why.
         """
         response = await self._request("GET", target, None, "application/json")
         try:
@@ -331,12 +332,12 @@ class HttpTransport:
             _release_connection(response)
 
     async def fetch(self, target: HttpTarget, accept: str, max_bytes: int) -> FetchedBody:
-        """Return the body at `target` as it came, whatever its status.
+        """Return the raw body at `target`, whatever its status.
 
-        A redirect is returned as one and not followed.
+        A redirect is returned, not followed.
 
         Raises:
-            ClientError: of the kind that names what went wrong; the body may be too large.
+            ClientError: the request failed or the body is too large; the subclass says which.
         """
         response = await self._request("GET", target, None, accept, any_status=True)
         try:
@@ -429,7 +430,7 @@ class HttpTransport:
             if any_status or response.status < HTTPStatus.MULTIPLE_CHOICES:
                 return response
             failure = await _status_error(target, response)
-        # Raised out here so that aiohttp's error, which holds our headers, is not its context.
+        # Raised outside `except`: aiohttp's error contains our headers and must not be chained.
         raise failure
 
     async def _json(self, target: HttpTarget, response: aiohttp.ClientResponse) -> Any:
@@ -440,7 +441,7 @@ class HttpTransport:
         return await body.read(target, lambda value: value)
 
     async def _first_bytes(self, target: HttpTarget, response: aiohttp.ClientResponse) -> bytes:
-        """Read the body's beginning, up to something that is no space; it is empty at its end."""
+        """Read the body until a chunk has something but white space; b"" if the body is empty."""
         begun = b""
         try:
             while not begun.strip(_SPACE) and len(begun) <= MAX_HEADER_BYTES:
@@ -457,7 +458,7 @@ class HttpTransport:
     async def _read_whole(
         self, target: HttpTarget, response: aiohttp.ClientResponse, begun: bytes
     ) -> Sequence[bytes]:
-        """Return the body in pieces."""
+        """Return the body in pieces, beginning with `begun`."""
         try:
             pieces, is_too_large = await _read_body(response, self._max_reply, begun)
         except _CONNECTION_ERRORS as error:
@@ -471,28 +472,28 @@ class HttpTransport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchedBody:
-    """An answer of any kind, as it came."""
+    """A response of any status and content type, undecoded."""
 
     status: int
     location: str
-    """The address that a redirect names, as it is written there."""
+    """The `Location` header of a redirect, unchanged."""
     content_type: str
-    """In small letters and without parameters; empty: none was said."""
+    """In lower case and without parameters; empty if the response names none."""
     charset: str
     body: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class WholeBody:
-    """An answer that came as one value, in pieces."""
+    """A reply that is one JSON value, in the pieces in which it was received."""
 
     pieces: Sequence[bytes]
 
     async def read(self, target: HttpTarget, read: Callable[[Any], T]) -> T:
-        """Return what `read` makes of the value, perhaps in another thread.
+        """Decode the JSON and return `read` of it; a large body is read in another thread.
 
         Raises:
-            InvalidReplyError: it is no JSON.
+            InvalidReplyError: the body is not JSON.
         """
         try:
             return await read_pieces(self.pieces, read)
@@ -531,12 +532,12 @@ class EventStream:
         _release_connection(self._response)
 
     async def batch(self) -> list[SseEvent] | None:
-        """Return the events that came next, perhaps none; None at the end of the connection.
+        """Return the events completed by the next chunk, maybe none; None at the end of the body.
 
         Raises:
-            ProviderTimeoutError: nothing came for too long.
+            ProviderTimeoutError: no data was received for too long.
             StreamInterruptedError: the connection broke.
-            InvalidReplyError: the stream is larger than is allowed.
+            InvalidReplyError: the stream is larger than allowed.
         """
         failure = self._broken
         try:
@@ -556,19 +557,19 @@ class EventStream:
         return self._parser.feed(chunk)
 
     def rest(self) -> list[SseEvent]:
-        """Return the event that had not ended when the connection did; it may be cut off."""
+        """Return the last event if it was not terminated; it may be truncated."""
         return self._parser.close()
 
     @property
     def is_over(self) -> bool:
-        """Whether the body has ended: only then can the connection be used again."""
+        """Whether the body has ended: only then can the connection be reused."""
         return self._response.content.at_eof()
 
 
 def _take_unread(content: aiohttp.StreamReader) -> bytes:
-    """Return what had come of a body before its connection broke.
+    """Return the data of a body that was received before its connection broke.
 
-    aiohttp keeps it from its readers from then on, though a provider said it.
+    aiohttp does not return it to readers after the error, although the provider sent it.
     """
     pieces = content._buffer  # noqa: SLF001 - there is no other way  # pyright: ignore[reportPrivateUsage]
     unread = b"".join(pieces)
@@ -577,18 +578,18 @@ def _take_unread(content: aiohttp.StreamReader) -> bytes:
 
 
 def _begins_value(begun: bytes) -> bool:
-    """Tell whether a body that begins so is JSON: no event does."""
+    """Return True if a body with this beginning is JSON; no server-sent event begins like it."""
     return begun.strip(_SPACE)[:1] in {b"{", b"["}
 
 
 def _begins_event(begun: bytes) -> bool:
-    """Tell whether a body that begins so is of events."""
+    """Return True if a body with this beginning may be server-sent events."""
     text = begun.strip(_SPACE)
     return any(text.startswith(name) or name.startswith(text) for name in _FIELDS) and bool(text)
 
 
 def _release_connection(response: aiohttp.ClientResponse) -> None:
-    """Give a read connection back to the pool and close one that is still speaking."""
+    """Return the connection to the pool if the body was read to its end, else close it."""
     if response.content.at_eof():
         response.release()
     else:
@@ -598,15 +599,16 @@ def _release_connection(response: aiohttp.ClientResponse) -> None:
 async def _read_body(
     response: aiohttp.ClientResponse, limit: int, begun: bytes = b""
 ) -> tuple[list[bytes], bool]:
-    """Read the body; reading stops once it is larger than the limit.
+    """Read the body; stop once it is larger than the limit.
 
     Args:
-        response: whose body it is.
-        limit: bytes that it may have.
-        begun: what was read of it before.
+        response: the response to read.
+        limit: bytes that the body may have.
+        begun: the part of the body that was read before.
 
     Returns:
-        The body in pieces, since to join what is too large would hold the loop; whether it is.
+        The body in pieces, since joining a large body would block the event loop; and whether it
+        exceeds the limit.
     """
     pieces, size = [begun], len(begun)
     while size <= limit and (piece := await response.content.readany()):

@@ -1,6 +1,6 @@
-"""Signed messages to a program of the operator's, and the signed answers that it sends back.
+"""Signed webhook messages to the operator's program, and checks of its signed answers.
 
-Headers and signature are those of https://www.standardwebhooks.com, for which there are libraries.
+Headers and signatures follow https://www.standardwebhooks.com.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ ID_HEADER, TIME_HEADER, SIGNATURE_HEADER = (
     "webhook-signature",
 )
 MAX_AGE_SECONDS = 300
-"""Seconds by which the time of a message may differ from ours."""
+"""Seconds by which a message's timestamp may differ from our clock."""
 _PAUSES = (1.0, 5.0, 25.0)
-"""Seconds before a message that was not taken is sent again."""
+"""Seconds before each retry of a message that was not accepted."""
 _LEAST_BYTES = 24
 _PREFIX = "whsec_"
 
@@ -36,26 +36,26 @@ logger = logging.getLogger(__name__)
 
 
 class ForgedMessageError(Exception):
-    """A message is not signed with the secret, or is too old; the sentence says which."""
+    """A message is not signed with the secret, or is too old; the message says which."""
 
 
 @final
 class Webhook:
-    """One address, and the secret that both sides sign with."""
+    """A webhook's URL and the secret with which both sides sign."""
 
     def __init__(
         self, http: HttpTransport, url: str, secret: Secret, pauses: Sequence[float] = _PAUSES
     ) -> None:
-        """Send nothing yet.
+        """Decode the secret; nothing is sent yet.
 
         Args:
-            http: redirects are not followed.
-            url: of the settings: no request can name another.
-            secret: base64 of at least 24 bytes, with or without `whsec_` before it.
-            pauses: seconds before a message that was not taken is sent again.
+            http: the transport; it does not follow redirects.
+            url: the URL from the settings; no request can change it.
+            secret: base64 of at least 24 bytes, with or without the prefix `whsec_`.
+            pauses: seconds before each retry of a message that was not accepted.
 
         Raises:
-            ConfigError: the secret is none.
+            ConfigError: the secret is not base64 or too short.
         """
         try:
             key = base64.b64decode(secret.reveal().removeprefix(_PREFIX), validate=True)
@@ -72,17 +72,17 @@ class Webhook:
     async def sign(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes
     ) -> dict[str, str]:
-        """Return the headers with time and signature."""
+        """Return the headers with the timestamp and the signature."""
         del method, url
         stamp = str(int(time()))
         signature = self._signature(headers[ID_HEADER], stamp, body)
         return {**headers, TIME_HEADER: stamp, SIGNATURE_HEADER: signature}
 
     async def send(self, message_id: str, body: Mapping[str, Any]) -> None:
-        """Send the message, a few times if it is not taken; nobody is kept from anything by that.
+        """Send the message with retries; log a warning, but never raise, if it is not accepted.
 
         Args:
-            message_id: the same each time, so that its receiver can tell.
+            message_id: the same for every retry, so that the receiver can ignore duplicates.
             body: sent as JSON.
         """
         target = HttpTarget(url=self._url, headers={ID_HEADER: message_id})
@@ -91,23 +91,23 @@ class Webhook:
                 await self._http.send(target, body)
             except ClientError as error:
                 if pause is None:
-                    logger.warning("a webhook was not taken: %s", error.code)
+                    logger.warning("a webhook message was not accepted: %s", error.code)
                     return
                 await anyio.sleep(pause)
             else:
                 return
 
     def check(self, headers: Mapping[str, str], body: bytes) -> None:
-        """Return if the message was signed with the secret within the last minutes, else raise.
+        """Check that a message is signed with the secret and recent.
 
         Raises:
-            ForgedMessageError: it was not.
+            ForgedMessageError: the signature is wrong, or the message is too old.
         """
         stamp = headers.get(TIME_HEADER, "")
         wanted = self._signature(headers.get(ID_HEADER, ""), stamp, body).encode()
         given = headers.get(SIGNATURE_HEADER, "")[:4096].encode().split()
         if not any(hmac.compare_digest(wanted, each) for each in given):
-            raise ForgedMessageError("the signature is not of this message")
+            raise ForgedMessageError("the signature does not match the message")
         if not stamp.isascii() or not stamp.isdigit() or abs(time() - int(stamp)) > MAX_AGE_SECONDS:
             raise ForgedMessageError("the message is too old")
 

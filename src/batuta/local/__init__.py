@@ -1,1 +1,1 @@
-"""Language models of this machine: found, fetched, checked, and served by llama.cpp."""
+"""Local language models: downloaded, checked, and served by llama.cpp."""

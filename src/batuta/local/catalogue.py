@@ -1,4 +1,4 @@
-"""The models that Batuta can fetch and serve by itself, and where their files are here."""
+"""The models that Batuta can download and serve itself, and the paths of their files."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from batuta.environment import models_cache
 from batuta.errors import ConfigError
 
 CONTEXT = 4096
-"""Tokens of prompt and answer together, of each call."""
+"""Tokens of each call, prompt and answer together."""
 _HOMES = ("HOME", "USERPROFILE", "XDG_CACHE_HOME")
 MAX_ANSWER = 640
-"""Tokens of an answer: half of the step by step answers to GSM8K were cut at 300."""
+"""Tokens of an answer at most; at 300, half of the step-by-step answers to GSM8K were truncated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackagedParts:
-    """Packages of an index whose files, one after another, are a model's file."""
+    """Packages on a Python index whose files, concatenated, are a model's file."""
 
     project: str
-    """Name of the packages; `{}` stands for a part's number."""
+    """Name of the packages; `{}` stands for the part's number."""
     version: str
     parts: int
     member: str
-    """How the name of the file in each package ends, `{}` being the part's number in two digits."""
+    """End of the file name in each package; `{}` stands for the part's number in two digits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownModel:
-    """A model whose file, licence and places are known."""
+    """A model whose file, licence and sources are known."""
 
     name: str
     title: str
-    """The makers' name for it."""
+    """The maker's name for the model."""
     description: str
-    """The description that a conductor reads."""
+    """The description shown to a conductor."""
     parameters: float
     """Billions."""
     file: str
@@ -52,9 +52,9 @@ class KnownModel:
     revision: str
     packages: PackagedParts
     module: str = ""
-    """An installed package that carries the file; empty: there is none."""
+    """A Python package that contains the file, used if it is installed; empty: none."""
     position_bytes: int
-    """Bytes of keys and values that llama.cpp keeps for each token."""
+    """Bytes of the KV cache per token in llama.cpp."""
 
     @property
     def memory(self) -> int:
@@ -122,10 +122,10 @@ MODELS: Mapping[str, KnownModel] = {model.name: model for model in _KNOWN}
 
 
 def choose_known(names: Iterable[str]) -> list[KnownModel]:
-    """Return the models of those names, in their order.
+    """Return the models with these names, in order.
 
     Raises:
-        ConfigError: one is not known.
+        ConfigError: a name is unknown.
     """
     chosen: list[KnownModel] = []
     for name in names:
@@ -137,15 +137,15 @@ def choose_known(names: Iterable[str]) -> list[KnownModel]:
 
 def pulled_file(model: KnownModel, environ: Mapping[str, str] = os.environ) -> Path | None:
     """Return the model's file in the cache or in a package; None if it was not pulled."""
-    places = [models_cache(environ) / model.file]
+    paths = [models_cache(environ) / model.file]
     found = find_spec(model.module) if model.module else None
     if found is not None and found.origin is not None:
-        places.append(Path(found.origin).parent / model.file)
-    return next((path for path in places if _is_whole(path, model)), None)
+        paths.append(Path(found.origin).parent / model.file)
+    return next((path for path in paths if _is_whole(path, model)), None)
 
 
 def cached_models(environ: Mapping[str, str] = os.environ) -> list[KnownModel]:
-    """Return the known models in the user's cache; an environment that names no home has none."""
+    """Return the known models in the user's cache; none if the environment sets no home folder."""
     if not any(environ.get(name) for name in _HOMES):
         return []
     folder = models_cache(environ)
@@ -153,7 +153,7 @@ def cached_models(environ: Mapping[str, str] = os.environ) -> list[KnownModel]:
 
 
 def _is_whole(path: Path, model: KnownModel) -> bool:
-    """Tell whether the file is there; its sum was checked when it was pulled."""
+    """Return True if the file has the right size; its SHA-256 was checked when it was pulled."""
     try:
         return path.stat().st_size == model.size
     except OSError:

@@ -1,4 +1,4 @@
-"""Files over HTTP that go on where they were cut off."""
+"""HTTP downloads that resume where they were interrupted."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from batuta.core.redaction import clean_message
 from batuta.errors import DownloadError
 
 OnBytes = Callable[[int], None]
-"""Hears how many bytes of a file are here."""
+"""Called with the number of bytes of a file that are here."""
 _CHUNK = 1 << 20
 _MOST_TEXT = 8 << 20
-"""Bytes of a listing at most."""
+"""Bytes of an index page at most."""
 _TRIES = 4
-"""Times in a row that nothing more may come."""
+"""Consecutive attempts without progress before a download fails."""
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
 
 
 @final
 class Downloader:
-    """One session for files from the hub and from an index, by the proxies of the environment."""
+    """An HTTP session for the hub and a package index, with the environment's proxies."""
 
     def __init__(
         self, environ: Mapping[str, str], *, silence: float = 60.0, pause: float = 1.0
     ) -> None:
-        """Open nothing yet.
+        """Create the downloader; the session is opened by `async with`.
 
         Args:
-            environ: where proxies and certificates are named.
-            silence: seconds without a byte after which a connection is given up.
-            pause: seconds before the second try; each further one waits twice as long.
+            environ: the environment with the settings of proxies and certificates.
+            silence: seconds without data after which a connection is closed.
+            pause: seconds before the first retry; each further one waits twice as long.
         """
         self._routes = OutwardRoutes(environ)
         self._silence = silence
@@ -66,7 +66,7 @@ class Downloader:
         """Return a page's text and its content type.
 
         Raises:
-            DownloadError: there is none, or it cannot be reached.
+            DownloadError: the page does not exist or cannot be reached.
         """
         headers = {"Accept": accept}
         try:
@@ -80,12 +80,12 @@ class Downloader:
         return body.decode("utf-8", "replace"), response.content_type
 
     async def fetch_file(self, url: str, path: Path, size: int | None, on_bytes: OnBytes) -> None:
-        """Complete the file at `path`: what is there already is not fetched again.
+        """Complete the file at `path`, resuming after the bytes that are already there.
 
-        A server that knows no ranges sends it whole, and what was there is written anew.
+        If the server does not support ranges, the whole file is downloaded again.
 
         Raises:
-            DownloadError: it cannot be had, is not as long as it should be, or cannot be written.
+            DownloadError: the file is unavailable, has the wrong length, or cannot be written.
         """
         failures, reached = 0, -1
         while True:
@@ -100,23 +100,24 @@ class Downloader:
             try:
                 if await self._fetch_rest(url, path, at, on_bytes):
                     break
-            except _CutOffError as cut:
+            except _InterruptedError as error:
                 failures += 1
-                if failures >= _TRIES or (cut.is_unreachable and not at):
-                    raise DownloadError(str(cut)) from None
+                if failures >= _TRIES or (error.is_unreachable and not at):
+                    raise DownloadError(str(error)) from None
                 await anyio.sleep(self._pause * 2 ** (failures - 1))
         if size is not None and (got := path.stat().st_size) != size:
             path.unlink()
             raise DownloadError(
-                f"{_host_name(url)} sent {got:,} bytes where the file has {size:,}; "
-                "they were removed"
+                f"{_host_name(url)} sent {got:,} bytes, but the file has {size:,}; "
+                "the download was removed"
             )
 
     async def _fetch_rest(self, url: str, path: Path, at: int, on_bytes: OnBytes) -> bool:
-        """Append what the server sends from `at` on; False: begin again.
+        """Append the data from `at` on; return False if the download must begin again.
 
         Raises:
-            DownloadError: the server refuses, or the disk does.
+            DownloadError: the server does not provide the file, or it cannot be written.
+            _InterruptedError: the connection broke, or the server may answer later.
         """
         headers = {"Range": f"bytes={at}-"} if at else {}
         try:
@@ -135,20 +136,20 @@ class Downloader:
                         here += len(piece)
                         on_bytes(here)
         except (aiohttp.ClientError, ConnectionError, TimeoutError) as error:
-            raise _CutOffError(url, error) from None
+            raise _InterruptedError(url, error) from None
         return True
 
     def _get(self, url: str, headers: Mapping[str, str]) -> Any:
         if self._opened is None:
-            raise RuntimeError("a Downloader is used in `async with`")
+            raise RuntimeError("use the Downloader in `async with`")
         proxy = self._routes.find_proxy(url)
         return self._opened.get(
             url, headers=dict(headers), proxy=proxy.url, proxy_headers=proxy.headers
         )
 
 
-class _CutOffError(Exception):
-    """The connection ended before the file did, or there was none."""
+class _InterruptedError(Exception):
+    """The connection broke before the end of the file, or could not be made."""
 
     def __init__(self, url: str, error: BaseException) -> None:
         super().__init__(str(_connection_error(url, error)))
@@ -156,7 +157,7 @@ class _CutOffError(Exception):
 
 
 def write_piece(file: IO[bytes], piece: bytes, path: Path) -> None:
-    """Write to an unfinished file.
+    """Write a piece to an unfinished file and flush it.
 
     Raises:
         DownloadError: the disk is full, or the file cannot be written.
@@ -169,11 +170,11 @@ def write_piece(file: IO[bytes], piece: bytes, path: Path) -> None:
 
 
 def disk_error(path: Path, error: OSError) -> DownloadError:
-    """Say why a file cannot be written."""
+    """Return the error for a file that cannot be written."""
     if error.errno in _NO_SPACE:
         return DownloadError(
-            f"the disk of {path.parent} is full: make room and pull again, which goes on where it "
-            "was; XDG_CACHE_HOME names another folder"
+            f"the disk of {path.parent} is full: free some space and pull again, which resumes the "
+            "download, or set XDG_CACHE_HOME to another folder"
         )
     return DownloadError(f"{path} cannot be written: {error.strerror or error}")
 
@@ -186,10 +187,11 @@ def _open_for_writing(path: Path, *, append: bool) -> IO[bytes]:
 
 
 def _check_status(response: aiohttp.ClientResponse, url: str) -> None:
-    """Return if the response has the file, else raise.
+    """Check that the response has the file.
 
     Raises:
-        _CutOffError: the server may answer later.
+        DownloadError: the server does not provide the file.
+        aiohttp.ClientPayloadError: the server may answer later; the caller retries.
     """
     status = response.status
     if status < HTTPStatus.MULTIPLE_CHOICES:
@@ -197,12 +199,12 @@ def _check_status(response: aiohttp.ClientResponse, url: str) -> None:
     if status == HTTPStatus.TOO_MANY_REQUESTS or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         raise aiohttp.ClientPayloadError(f"HTTP {status}")
     if status in {HTTPStatus.NOT_FOUND, HTTPStatus.GONE}:
-        raise DownloadError(f"{_host_name(url)} does not have it (HTTP {status})")
-    raise DownloadError(f"{_host_name(url)} refuses it (HTTP {status})")
+        raise DownloadError(f"{_host_name(url)} does not have the file (HTTP {status})")
+    raise DownloadError(f"{_host_name(url)} refused the download (HTTP {status})")
 
 
 def _is_whole(response: aiohttp.ClientResponse, path: Path, at: int) -> bool:
-    """Tell, after a refused range, whether nothing is missing; else what is there is removed."""
+    """Return True if a refused range means that the file is complete; else empty the file."""
     total = response.headers.get("Content-Range", "").rpartition("/")[2]
     if total.isdigit() and int(total) == at:
         return True
@@ -211,7 +213,7 @@ def _is_whole(response: aiohttp.ClientResponse, path: Path, at: int) -> bool:
 
 
 def _first_byte(response: aiohttp.ClientResponse) -> int:
-    """Return the place in the file from which on the server sends it."""
+    """Return the offset in the file of the response's first byte; -1 if it is not stated."""
     if response.status != HTTPStatus.PARTIAL_CONTENT:
         return 0
     found = _RANGE.fullmatch(response.headers.get("Content-Range", "").strip())
@@ -223,10 +225,10 @@ def _connection_error(url: str, error: BaseException) -> DownloadError:
     if isinstance(error, aiohttp.ClientConnectorError):
         reason = "no connection"
     elif isinstance(error, TimeoutError):
-        reason = "it fell silent"
-    return DownloadError(f"{_host_name(url)} did not send it ({reason})")
+        reason = "it stopped sending"
+    return DownloadError(f"the download from {_host_name(url)} failed ({reason})")
 
 
 def _host_name(url: str) -> str:
-    """Return the host and port alone: an index's address may hold a password."""
+    """Return only host and port, as an index's URL may contain a password."""
     return urlsplit(url).netloc.rpartition("@")[2]

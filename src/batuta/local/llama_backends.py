@@ -1,7 +1,7 @@
-"""llama.cpp, a server for each model, on free ports of this machine alone.
+"""Starts a llama.cpp server for each model, on free loopback ports.
 
-By xllamacpp all models are in this process; without it by the program `llama-server`, a process
-for each.
+With the library xllamacpp all models run in this process; without it, each model runs in a process
+of the program `llama-server`.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from batuta.local.catalogue import CONTEXT, KnownModel
 
 LOOPBACK = "127.0.0.1"
 LOAD_SECONDS = 300.0
-"""How long a model may take to be loaded, from a slow disk."""
+"""Time limit for loading a model, enough for a slow disk."""
 PROMPT_CACHE_MIB = 256
-"""Memory for prompts whose slots were taken by others."""
+"""Memory for cached prompts that were evicted from their slots."""
 PROGRAM = "llama-server"
 LIBRARY = "xllamacpp"
 
@@ -42,21 +42,21 @@ class ServingOptions:
     """Settings with which llama.cpp serves each model."""
 
     threads: int = 1
-    """Threads of each model: two on two busy cores wait for each other."""
+    """Threads of each model; on two busy cores two threads would wait for each other."""
     slots: int = 8
-    """Calls at the same time."""
+    """Concurrent calls of each model."""
     program: str = ""
-    """A llama-server to start, such as one for a GPU; empty: xllamacpp, else the one on PATH."""
+    """The llama-server to start, such as a GPU build; empty: xllamacpp, else the one on PATH."""
 
 
 def check_llama(program: str = "") -> None:
-    """Return if llama.cpp is installed, else raise.
+    """Check that llama.cpp is installed.
 
     Raises:
-        ConfigError: it is not.
+        ConfigError: it is not installed.
     """
     if program and shutil.which(program) is None:
-        raise ConfigError(f"there is no program {program}: name a llama-server")
+        raise ConfigError(f"there is no program {program}: --program must name a llama-server")
     if not program and find_spec(LIBRARY) is None and shutil.which(PROGRAM) is None:
         raise ConfigError(
             f"llama.cpp is not installed: {install_hint('local')}, or put {PROGRAM} on your PATH"
@@ -64,14 +64,14 @@ def check_llama(program: str = "") -> None:
 
 
 def check_memory(models: list[KnownModel], free: int | None = None) -> None:
-    """Return if the models fit into memory together, else raise.
+    """Check that the models fit into memory together.
 
     Args:
-        models: those to be served.
-        free: bytes; None: of this machine.
+        models: the models to serve.
+        free: available bytes; None: those of this machine.
 
     Raises:
-        ConfigError: they do not.
+        ConfigError: the models do not fit.
     """
     needed = sum(model.memory for model in models)
     has = available_memory() if free is None else free
@@ -86,13 +86,13 @@ def check_memory(models: list[KnownModel], free: int | None = None) -> None:
 async def start_backend(
     name: str, path: Path, options: ServingOptions, stack: AsyncExitStack
 ) -> str:
-    """Serve a file under that model's name; it ends with the stack.
+    """Start a llama.cpp server for a file; it is stopped when `stack` is closed.
 
     Returns:
-        The address, without a path.
+        The URL of the server, without a path.
 
     Raises:
-        ConfigError: llama.cpp is not here, or cannot load the file.
+        ConfigError: llama.cpp is not installed, or cannot load the file.
     """
     check_llama(options.program)
     by_library = not options.program and find_spec(LIBRARY) is not None
@@ -110,7 +110,7 @@ async def _start_in_process(
     except RuntimeError as error:
         raise _load_error(path, str(error)) from None
     held = [server]
-    stack.callback(held.clear)  # it ends when nobody holds it any more
+    stack.callback(held.clear)  # it stops when the last reference is dropped
     return str(server.listening_address)
 
 
@@ -152,19 +152,19 @@ async def _start_program(
                 await anyio.sleep(0.1)
     output.seek(0)
     lines = output.read().decode("utf-8", "replace").strip().splitlines()
-    last = lines[-1] if lines else "it said nothing"
+    last = lines[-1] if lines else "none"
     ended = process.poll()
     if ended is None:
         raise ConfigError(
-            f"llama.cpp has not loaded {path} within {LOAD_SECONDS:.0f} s (its last words: {last})"
+            f"llama.cpp did not load {path} within {LOAD_SECONDS:.0f} s (its last output: {last})"
         )
-    if ended < 0:  # no file makes it do that
+    if ended < 0:  # killed by a signal, which is not the file's fault
         name = signal.Signals(-ended).name
         raise ConfigError(
-            f"{command[0]} was ended by {name} while it loaded {path} (its last words: {last}): "
-            "it may be built for another processor, or memory was too little"
+            f"{command[0]} was ended by {name} while it loaded {path} (its last output: {last}): "
+            "it may be built for another processor, or there was too little memory"
         )
-    raise _load_error(path, last)
+    raise _load_error(path, last if lines else "")
 
 
 def _open_program(command: list[str], output: IO[bytes]) -> subprocess.Popen[bytes]:

@@ -1,4 +1,4 @@
-"""One address for several models: each request goes to the llama.cpp of the model that it names."""
+"""One address for several models: requests are routed to the llama.cpp of the model they name."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ from batuta.local.llama_backends import LOOPBACK, ServingOptions, start_backend
 MAX_BODY = 32 << 20
 """Bytes of a request."""
 _LAST_SECONDS = 1.0
-"""Seconds that answers have to end when the server does."""
+"""Seconds that running responses may take when the server shuts down."""
 _HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "content-encoding"}
-"""Headers of one connection, which are not passed on."""
+"""Hop-by-hop headers, which are not passed on."""
 
 
 @asynccontextmanager
 async def serve_models(
     files: Mapping[str, Path], port: int, options: ServingOptions, *, at_once: bool = True
 ) -> AsyncGenerator[str]:
-    """Serve the files on one port of this machine alone, for the length of a block.
+    """Serve the files on one loopback port while the block runs.
 
     Args:
-        files: by the model's name.
-        port: 0: any free one.
-        options: threads and slots of each.
-        at_once: whether all are loaded before the block; else each by its first request.
+        files: the models' files by name.
+        port: the port; 0: any free one.
+        options: threads and slots of each model.
+        at_once: whether all models are loaded before the block; else each at its first request.
 
     Yields:
-        The address, without a path.
+        The URL of the server, without a path.
 
     Raises:
-        ConfigError: the port is taken, llama.cpp is not here, or it cannot load a file.
+        ConfigError: the port is taken, llama.cpp is not installed, or it cannot load a file.
     """
-    # llama.cpp ends last, when nobody reads what it writes: it waits for answers that are read.
+    # llama.cpp is stopped last: it waits for responses that are still being read.
     async with AsyncExitStack() as backends, AsyncExitStack() as stack:
-        front = _ModelRouter(files, options, backends)
-        stack.push_async_callback(front.session.close)
+        router = _ModelRouter(files, options, backends)
+        stack.push_async_callback(router.session.close)
         runner = web.AppRunner(
-            front.build_app(), handler_cancellation=True, shutdown_timeout=_LAST_SECONDS
+            router.build_app(), handler_cancellation=True, shutdown_timeout=_LAST_SECONDS
         )
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
@@ -57,20 +57,20 @@ async def serve_models(
         except OSError as error:
             raise _port_error(port, error) from None
         for name in files if at_once else ():
-            await front.find_backend(name)
+            await router.find_backend(name)
         host, taken = runner.addresses[0][:2]
         yield f"http://{host}:{taken}"
 
 
 def _port_error(port: int, error: OSError) -> ConfigError:
     if error.errno == errno.EADDRINUSE:
-        return ConfigError(f"port {port} is taken by another program: name another with --port")
-    return ConfigError(f"port {port} cannot be listened on: {error.strerror}")
+        return ConfigError(f"port {port} is used by another program: choose another with --port")
+    return ConfigError(f"cannot listen on port {port}: {error.strerror}")
 
 
 @final
 class _ModelRouter:
-    """Passes requests on by the model that they name."""
+    """Routes requests by the model that they name."""
 
     def __init__(
         self, files: Mapping[str, Path], options: ServingOptions, stack: AsyncExitStack
@@ -85,20 +85,20 @@ class _ModelRouter:
         self._loading = anyio.Lock()
 
     def build_app(self) -> web.Application:
-        """Return the application."""
+        """Return the web application with all routes."""
         app = web.Application(client_max_size=MAX_BODY)
         for path in ("/v1/models", "/models"):
             app.router.add_get(path, self._list_models)
-        app.router.add_get("/health", self._tell_health)
-        app.router.add_get("/props", self._tell_properties)
+        app.router.add_get("/health", self._report_health)
+        app.router.add_get("/props", self._report_properties)
         app.router.add_post("/{path:.*}", self._pass_on)
         return app
 
     async def find_backend(self, name: str) -> str:
-        """Return the address of that model's llama.cpp, which is started by the first who asks.
+        """Return the address of the model's llama.cpp, which is started by the first request.
 
         Raises:
-            ConfigError: it cannot be loaded.
+            ConfigError: the model cannot be loaded.
         """
         if name not in self._addresses:
             async with self._loading:
@@ -119,11 +119,11 @@ class _ModelRouter:
             rows += listing["data"]
         return web.json_response({"object": "list", "data": rows})
 
-    async def _tell_health(self, _: web.Request) -> web.Response:
+    async def _report_health(self, _: web.Request) -> web.Response:
         return web.json_response({"status": "ok", "loaded": list(self._addresses)})
 
-    async def _tell_properties(self, request: web.Request) -> web.StreamResponse:
-        """Tell the properties of the model that the query names; of the first, if it names none."""
+    async def _report_properties(self, request: web.Request) -> web.StreamResponse:
+        """Return the properties of the model in the query, by default of the first model."""
         name = request.query.get("model") or next(iter(self._files))
         return await self._forward(request, "GET", name, None)
 
@@ -140,7 +140,7 @@ class _ModelRouter:
     async def _forward(
         self, request: web.Request, method: str, name: str, body: bytes | None
     ) -> web.StreamResponse:
-        """Stream what the model's llama.cpp answers."""
+        """Stream the response of the model's llama.cpp."""
         if name not in self._files:
             return _error_response(
                 404, f"there is no model {name!r}; served: {', '.join(self._files)}"
@@ -150,8 +150,8 @@ class _ModelRouter:
         except ConfigError as error:
             return _error_response(404, str(error))
         headers = {"Content-Type": "application/json"} if body is not None else {}
-        # llama.cpp gives up a connection on which nothing came for five seconds, and for so long
-        # this process may stand still while another model is loaded. Nothing was computed then.
+        # llama.cpp closes a connection after five seconds without data, and this process may be
+        # blocked for that long while another model is loaded. Then nothing was computed: retry.
         for is_last in (False, True):
             try:
                 async with self.session.request(
@@ -163,11 +163,11 @@ class _ModelRouter:
             except aiohttp.ClientError:
                 if is_last:
                     break
-        return _error_response(502, f"the llama.cpp of {name} has ended: serve it again")
+        return _error_response(502, f"the llama.cpp of {name} has exited: serve it again")
 
 
 async def _pass_answer(request: web.Request, answer: aiohttp.ClientResponse) -> web.StreamResponse:
-    """Stream an answer; one that is cut off is cut off for the client too, who can see it so."""
+    """Stream a response; if it breaks off, the client's connection is aborted too."""
     kept = {k: v for k, v in answer.headers.items() if k.lower() not in _HOP}
     reply = web.StreamResponse(status=answer.status, headers=kept)
     await reply.prepare(request)

@@ -1,4 +1,4 @@
-"""The pulled models as workers."""
+"""Workers for the models that were pulled to this machine."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _FREE = Price(input=Decimal(0), output=Decimal(0))
 
 
 def local_spec(name: str) -> WorkerSpec:
-    """Return the worker of a known model.
+    """Return a worker for a known model.
 
     Raises:
-        ConfigError: there is no such model.
+        ConfigError: the model is unknown.
     """
     (model,) = choose_known([name])
     worker = Worker(
@@ -48,22 +48,22 @@ def local_spec(name: str) -> WorkerSpec:
 def pulled_specs(
     names: Sequence[str] = (), environ: Mapping[str, str] = os.environ
 ) -> tuple[WorkerSpec, ...]:
-    """Return workers of those models; without names of all that were pulled.
+    """Return workers for the named models; without names, for all that were pulled.
 
     Raises:
-        ConfigError: one is not known or was not pulled, or none was.
+        ConfigError: a model is unknown or was not pulled, or no model was pulled.
     """
     known = choose_known(names or MODELS)
     here = [model for model in known if pulled_file(model, environ) is not None]
     missing = [model.name for model in known if model not in here]
     if missing and (names or not here):
         wanted = " ".join(missing)
-        raise ConfigError(f"the local models are not here yet: batuta local pull {wanted}")
+        raise ConfigError(f"these local models were not pulled yet: run batuta local pull {wanted}")
     return tuple(local_spec(model.name) for model in here)
 
 
 def add_pulled(found: Discovery, environ: Mapping[str, str] = os.environ) -> Discovery:
-    """Add the pulled models that no found server has already."""
+    """Add the pulled models that no discovered server already serves."""
     served = {spec.worker.model for spec in found.specs}
     added = tuple(
         local_spec(model.name) for model in cached_models(environ) if model.name not in served

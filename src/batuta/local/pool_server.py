@@ -1,4 +1,4 @@
-"""The models of a pool, served by a process of its own that ends with this one."""
+"""Serves the local models of all pools in a child process that ends with this process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from batuta.local.llama_backends import check_llama, check_memory
 
 @final
 class PoolServer:
-    """`batuta local serve` for some models, started by the first call of one."""
+    """A `batuta local serve` process, started by the first call of one of its models."""
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
         self._environ = {**os.environ, **environ}
@@ -35,23 +35,23 @@ class PoolServer:
         self._address = ""
 
     def add_model(self, name: str) -> None:
-        """Serve that model too.
+        """Add a model to serve.
 
         Raises:
-            ConfigError: it is not known, was not pulled, or llama.cpp is not here.
+            ConfigError: the model is unknown or was not pulled, or llama.cpp is not installed.
         """
         (model,) = choose_known([name])
         if pulled_file(model, self._environ) is None:
-            raise ConfigError(f"{name} is not here yet: batuta local pull {name}")
+            raise ConfigError(f"{name} was not pulled yet: run batuta local pull {name}")
         check_llama()
         if name not in self._names:
             self._names.append(name)
 
     async def find_address(self) -> str:
-        """Return the address of the models; start the process if there is none.
+        """Return the server's URL; start the process if it is not running.
 
         Raises:
-            ProviderUnreachableError: it cannot be started.
+            ProviderUnreachableError: the process cannot be started.
         """
         return await to_thread.run_sync(self._start)
 
@@ -59,7 +59,7 @@ class PoolServer:
         """End the process; the next call starts another."""
         process, self._process = self._process, None
         if process is not None and process.stdin is not None:
-            process.stdin.close()  # which it takes for its end
+            process.stdin.close()  # tells the process to end
             try:
                 await to_thread.run_sync(process.wait, 5)
             except subprocess.TimeoutExpired:
@@ -97,21 +97,21 @@ class PoolServer:
             process.wait()
         errors.seek(0)
         lines = errors.read().decode("utf-8", "replace").strip().splitlines()
-        reason = lines[-1].removeprefix("batuta: ") if lines else "it said nothing"
+        reason = lines[-1].removeprefix("batuta: ") if lines else "the process printed nothing"
         raise ProviderUnreachableError(f"the local models could not be served: {reason}")
 
 
 @final
 class LocalClient:
-    """A worker whose model this machine serves; the server is started when it is first asked."""
+    """A worker whose model is served on this machine; the first call starts the server."""
 
     def __init__(
         self, spec: WorkerSpec, http: HttpTransport, health: WorkerHealth | None, server: PoolServer
     ) -> None:
-        """Start nothing.
+        """Register the model; nothing is started yet.
 
         Raises:
-            ConfigError: the model is not known, was not pulled, or llama.cpp is not here.
+            ConfigError: the model is unknown or was not pulled, or llama.cpp is not installed.
         """
         server.add_model(spec.worker.model)
         self._spec = spec
@@ -125,14 +125,14 @@ class LocalClient:
 
     @property
     def identity(self) -> Identity:
-        """The facts of the worker; they name no port."""
+        """The worker's identity; it does not contain the server's port."""
         return spec_identity(self._spec)
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
         """Return the model's reply.
 
         Raises:
-            ClientError: there is none.
+            ClientError: the call failed, or the server cannot be started.
         """
         address = await self._server.find_address()
         if self._opened[0] != address:
@@ -142,5 +142,5 @@ class LocalClient:
 
 
 def pool_server(http: HttpTransport, environ: Mapping[str, str]) -> PoolServer:
-    """Return the one server of the models of all pools over this transport, which ends it."""
+    """Return the server shared by all pools that use this transport; closing `http` stops it."""
     return http.companion(LOCAL, lambda: PoolServer(environ))

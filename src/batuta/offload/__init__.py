@@ -1,4 +1,4 @@
-"""Work that is done beside the event loop: in processes that can be killed, or in a thread."""
+"""Work outside the event loop: in processes that can be killed, or in a thread."""
 
 from batuta.offload.pool import (
     SHARED_PROCESSES,

@@ -1,8 +1,8 @@
 """The program of a pool's process: it calls functions by name until its input ends.
 
-It is started with no environment of the parent's, so no secret is in it, and it imports nothing but
-what it is asked to call. Messages are JSON with their length before them, both ways: what a hostile
-input could make of this process is read by the parent as data only.
+It is started with only a few harmless environment variables, so it has no secrets, and it imports
+only the modules that it is asked to call. Messages in both directions are length-prefixed JSON, so
+that the parent reads answers only as data, even if a hostile input takes over this process.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ if sys.platform != "win32":
     import resource
 
 HEADER_BYTES = 8
-"""Bytes of a message's length, big end first."""
+"""Bytes of a message's length prefix, big-endian."""
 _PACKAGE = "batuta."
 
 
 def serve_calls(memory_bytes: int, idle_seconds: float) -> None:
-    """Serve calls until the input ends or none came for so long."""
+    """Serve calls until the input ends or no call arrived for `idle_seconds`."""
     incoming, outgoing = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what a library prints is no answer
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's interrupt is the parent's business
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # keeps output of libraries out of the answers
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles the terminal's interrupt
     if sys.platform != "win32":
         _set_limit(resource.RLIMIT_AS, memory_bytes)
         _set_limit(resource.RLIMIT_CORE, 0)
@@ -39,7 +39,7 @@ def serve_calls(memory_bytes: int, idle_seconds: float) -> None:
 
 
 def _read_call(incoming: BinaryIO, idle_seconds: float) -> Any:
-    """Read the next call; None if there is none."""
+    """Return the next call; None at the end of the input or after `idle_seconds`."""
     if sys.platform != "win32" and not select.select([incoming], [], [], idle_seconds)[0]:
         return None
     head = incoming.read(HEADER_BYTES)
@@ -47,26 +47,26 @@ def _read_call(incoming: BinaryIO, idle_seconds: float) -> Any:
 
 
 def _answer_call(asked: dict[str, Any]) -> bytes:
-    """Return the function's value as JSON, or the name of what it raised."""
+    """Return the function's value as JSON, or the name of the exception that it raised."""
     try:
         if not asked["module"].startswith(_PACKAGE):
             raise ImportError  # noqa: TRY301 - answered as any failure
         function = getattr(importlib.import_module(asked["module"]), asked["function"])
         _limit_cpu(asked["cpu_seconds"])
         return json.dumps({"value": function(*asked["arguments"])}).encode()
-    except Exception as error:  # noqa: BLE001 - its name is the answer
+    except Exception as error:  # noqa: BLE001 - its name is returned
         return json.dumps({"error": type(error).__name__}).encode()
 
 
 def _limit_cpu(seconds: float) -> None:
-    """Let the kernel end this process, also if its parent is gone or the machine is busy."""
+    """Let the kernel end this process after so much CPU time, even if its parent is gone."""
     if sys.platform != "win32":
         used = resource.getrusage(resource.RUSAGE_SELF)
         _set_limit(resource.RLIMIT_CPU, math.ceil(used.ru_utime + used.ru_stime + seconds))
 
 
 def _set_limit(kind: int, wanted: int) -> None:
-    """Set a limit, or the lower one that the process has already."""
+    """Set a resource limit, at most the process's existing hard limit."""
     if sys.platform != "win32":
         hard = resource.getrlimit(kind)[1]
         soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)

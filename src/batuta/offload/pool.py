@@ -1,10 +1,10 @@
-"""Processes that are killed when a call takes too long. They start with the first call.
+"""A pool of processes that are killed when a call takes too long; they start at the first call.
 
-The call is made from a thread of its own, so the pool belongs to no event loop: one pool serves the
-server, the graders and every test, and a call that is cancelled takes its process with it.
+Each call waits in a separate thread, so the pool is not tied to an event loop: one pool serves the
+server, the graders and all tests. If a call is cancelled, its process is killed.
 
-Processes of `multiprocessing`, and so of pebble, run the main module of the parent again, inherit
-its environment with its keys, and answer with pickles that the parent would have to trust.
+`multiprocessing`, and therefore pebble, is not used: its processes run the parent's main module
+again, inherit the environment with its keys, and answer with pickles that the parent must trust.
 """
 
 from __future__ import annotations
@@ -32,54 +32,54 @@ from batuta.errors import BatutaError
 from batuta.offload.child import HEADER_BYTES
 
 CPU_SECONDS = 1.0
-"""Processor time of one call; the kernel counts in whole seconds and rounds up."""
+"""CPU time of one call; the limit is rounded up to whole seconds."""
 WALL_SECONDS = 10.0
-"""Time of one call by the clock, from the moment it has a process."""
+"""Wall-clock time of one call, from the moment it has a process."""
 PROCESSES = 2
-"""Processes of an event loop that work at the same time; further calls wait."""
+"""Concurrent calls per event loop; further calls wait."""
 MEMORY_BYTES = 1 << 30
 """Address space of a process."""
 IDLE_SECONDS = 300.0
-"""Seconds without a call after which a process ends; another starts when one is needed."""
+"""Seconds without a call after which a process ends; a new one starts when needed."""
 _MAX_ANSWER_BYTES = 64 << 20
 _CHUNK = 1 << 16
 _ENVIRONMENT = ("PATH", "LANG", "LC_ALL", "SYSTEMROOT", "LD_LIBRARY_PATH")
-"""Variables that a process of the pool is given; keys are in none of them."""
+"""Environment variables passed to the processes; none contains a key."""
 
 
 class ProcessTimeoutError(BatutaError):
-    """The call used up its time, and its process was killed."""
+    """The call exceeded its time limit, and its process was killed."""
 
 
 class ProcessDiedError(BatutaError):
-    """The call ended its process, or the function that it called failed."""
+    """The process of the call died, or the called function failed."""
 
 
 class ProcessFailedError(ProcessDiedError):
-    """The function raised, and the process goes on."""
+    """The called function raised an exception; its process continues."""
 
     def __init__(self, kind: str) -> None:
-        super().__init__(f"it failed with {kind}")
+        super().__init__(f"the function failed with {kind}")
         self.kind = kind
         """The name of the exception's type."""
 
 
 class ProcessStartError(BatutaError):
-    """This machine has no room for another process now."""
+    """No further process can be started on this machine now."""
 
 
 class _ProcessGoneError(Exception):
-    """The process had ended before it was asked."""
+    """The process had ended before the call."""
 
 
 @final
 class _Child:
-    """One process, asked one thing at a time."""
+    """One process, which serves one call at a time."""
 
     def __init__(self, memory_bytes: int, idle_seconds: float) -> None:
         given = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
         paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
-        self._process = subprocess.Popen(  # noqa: S603 - this interpreter and two numbers
+        self._process = subprocess.Popen(  # noqa: S603 - this interpreter with two numbers
             [
                 *(sys.executable, "-P", "-m", "batuta.offload.child"),
                 *(str(memory_bytes), str(idle_seconds)),
@@ -95,17 +95,17 @@ class _Child:
 
     @property
     def id(self) -> int:
-        """The process's id."""
+        """The process id."""
         return self._process.pid
 
     def ask(self, request: bytes, seconds: float) -> Any:
-        """Return the answer to a call.
+        """Send a call and return its answer.
 
         Raises:
-            ProcessTimeoutError: it did not come in time.
-            ProcessDiedError: it will never come.
+            ProcessTimeoutError: there was no answer in time.
+            ProcessDiedError: the process died.
             ProcessStartError: the process did not start.
-            _ProcessGoneError: the process had ended before.
+            _ProcessGoneError: the process had already ended.
         """
         process = cast("Any", self._process)
         if process.poll() is not None:
@@ -114,7 +114,7 @@ class _Child:
         try:
             process.stdin.write(len(request).to_bytes(HEADER_BYTES) + request)
             process.stdin.flush()
-        except (OSError, ValueError):  # a pipe that nobody reads, or that was closed
+        except (OSError, ValueError):  # a broken or closed pipe
             raise self._explain_end() from None
         size = int.from_bytes(self._read(HEADER_BYTES, end))
         if size > _MAX_ANSWER_BYTES:
@@ -124,12 +124,12 @@ class _Child:
         return json.loads(text)
 
     def kill(self) -> None:
-        """End the process now, whatever it does; a call that waits for it fails."""
+        """Kill the process; a call that waits for it fails."""
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
 
     def close(self) -> None:
-        """End the process and give back its pipes."""
+        """Kill the process and close its pipes."""
         self.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
@@ -137,7 +137,7 @@ class _Child:
                 cast("Any", pipe).close()
 
     def _read(self, size: int, end: float) -> bytearray:
-        """Read so many bytes until then."""
+        """Read `size` bytes before the time `end`."""
         descriptor, text = cast("Any", self._process.stdout).fileno(), bytearray()
         while len(text) < size:
             self._is_late = not _wait_until_readable(descriptor, end)
@@ -148,21 +148,21 @@ class _Child:
         return text
 
     def _explain_end(self) -> Exception:
-        """End the process and return the error that says why there is no answer."""
+        """Wait for the process to end (killed if it is late); return the error to raise."""
         if self._is_late:
             self.kill()
         code = self._process.wait()
         if self._is_late or (sys.platform != "win32" and code == -signal.SIGXCPU):
-            return ProcessTimeoutError("it took too long")
+            return ProcessTimeoutError("the call took too long")
         if code == 0 and self._has_answered:
             return _ProcessGoneError()
         if code == 1 and not self._has_answered:
             return ProcessStartError("a separate process could not be started")
-        return ProcessDiedError("it ended its process")
+        return ProcessDiedError("the process of the call died")
 
 
 def _wait_until_readable(descriptor: int, end: float) -> bool:
-    """Wait for bytes or an end of the pipe; tell whether they came before `end`."""
+    """Wait for data or the end of the pipe; return False if neither arrives before `end`."""
     if not hasattr(select, "poll"):
         return True
     waiting = select.poll()
@@ -172,7 +172,7 @@ def _wait_until_readable(descriptor: int, end: float) -> bool:
 
 @final
 class ProcessPool:
-    """Calls functions of this package in processes of its own."""
+    """Calls functions of the package `batuta` in separate processes."""
 
     def __init__(
         self,
@@ -190,7 +190,7 @@ class ProcessPool:
 
     @property
     def process_ids(self) -> frozenset[int]:
-        """The ids of the processes that work or wait for work."""
+        """The ids of the busy and idle processes."""
         with self._lock:
             return frozenset(child.id for child in (*self._idle, *self._working))
 
@@ -201,18 +201,18 @@ class ProcessPool:
         cpu_seconds: float = CPU_SECONDS,
         wall_seconds: float = WALL_SECONDS,
     ) -> Any:
-        """Return the function's value; cancelled, the call ends with its process.
+        """Call the function in a process and return its value; cancellation kills the process.
 
         Args:
-            function: one of this package's modules.
-            arguments: JSON, as is what it returns.
-            cpu_seconds: processor time after which the kernel ends it.
-            wall_seconds: time by the clock after which it is killed.
+            function: a module-level function of the package `batuta`.
+            arguments: the arguments; they and the return value must be JSON values.
+            cpu_seconds: CPU time after which the kernel ends the process.
+            wall_seconds: wall-clock time after which the process is killed.
 
         Raises:
-            ProcessTimeoutError: it was killed.
-            ProcessDiedError: its process ended, or it raised.
-            ProcessStartError: no process can be had.
+            ProcessTimeoutError: the call exceeded a time limit.
+            ProcessDiedError: the process died, or the function raised an exception.
+            ProcessStartError: no process can be started.
         """
         taken: list[_Child] = []
         request = _encode_call(function, arguments, cpu_seconds)
@@ -231,11 +231,11 @@ class ProcessPool:
         cpu_seconds: float = CPU_SECONDS,
         wall_seconds: float = WALL_SECONDS,
     ) -> Any:
-        """Do as `call` does, for a thread that may wait."""
+        """Do as `call`, but block the current thread."""
         return self._work(_encode_call(function, arguments, cpu_seconds), wall_seconds, [])
 
     def close(self) -> None:
-        """End the processes; calls that are being made fail."""
+        """Kill all processes; running calls fail."""
         with self._lock:
             idle, self._idle = self._idle, []
             for child in self._working:
@@ -301,5 +301,5 @@ def _encode_call(function: Callable[..., Any], arguments: tuple[Any, ...], cpu: 
 
 
 SHARED_PROCESSES = ProcessPool()
-"""The pool that everything in this process shares."""
+"""The pool shared by everything in this process."""
 atexit.register(SHARED_PROCESSES.close)

@@ -1,4 +1,4 @@
-"""Work on conversations that would hold the event loop: it is done in a thread."""
+"""Runs work on large conversations in a thread, so that it does not block the event loop."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LARGE_CHARACTERS = 300_000
 
 
 async def read_off_loop(messages: Sequence[Message], read: Callable[[], _T]) -> _T:
-    """Return what is read of a conversation; one that is large is read in a thread."""
+    """Return `read()`; call it in a thread if the conversation is large."""
     return await run_sync(read) if _is_large(messages) else read()
 
 
@@ -29,7 +29,7 @@ def _is_large(messages: Sequence[Message]) -> bool:
             elif isinstance(part, ToolResult):
                 characters += len(part.content)
             elif isinstance(part, ToolCall):
-                characters += len(part.arguments)  # pictures, files and recordings are not read
+                characters += len(part.arguments)  # images, files and audio are not counted
         if parts > _LARGE_PARTS or characters > _LARGE_CHARACTERS:
             return True
     return False

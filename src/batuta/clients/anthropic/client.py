@@ -1,15 +1,18 @@
 """Anthropic's Messages API.
 
-Deviations a caller should know: a seed is not sent (there is none); `json_object` becomes a
-sentence in the system prompt (there is no such mode); temperature, top_p and top_k are left out
-while the model thinks and for models that refuse them (Opus 4.7 and all of version 5); where a call
-cannot be forced it is asked for in words, and the reply is checked as anywhere; a
-`prompt_cache_key` asks for the whole prompt to be cached (there are no keys); prefill is not sent
-(newer models refuse it).
+Deviations a caller should know:
+- A seed is not sent, as the API has none.
+- `json_object` becomes a sentence in the system prompt, as the API has no such mode.
+- Temperature, top_p and top_k are left out while the model thinks, and for models that refuse
+  them (Opus 4.7 and all of version 5).
+- For models that refuse a forced tool call, the system prompt asks for the call instead.
+- A `prompt_cache_key` marks the whole prompt for caching, as the API has no keys.
+- Prefill is not sent, as newer models refuse it.
 
 Read from Anthropic's model pages and migration guides on 2026-11-24 (platform.claude.com/docs:
 models/overview, models/opus-5-5/whats-new-opus-5-5, models/sonnet-5-5/migration-guide,
-models/haiku-5-5/overview). A version that is not listed there follows the newest that is.
+models/haiku-5-5/overview). A version that is not listed there is treated like the newest listed
+one.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ from batuta.core.cost_bound import THINKING_TOKENS
 from batuta.errors import UnsupportedFieldError
 
 DEFAULT_MAX_TOKENS = 4096
-"""Sent if no limit was asked for and the model's own is not known: the API wants one."""
+"""Sent if no limit is set and the model's own is unknown, as the API requires one."""
 
 _NAME = re.compile(
     r"claude-(?:(?P<family>opus|sonnet|haiku|fable|mythos)-)?"
@@ -45,22 +48,22 @@ _ALWAYS_THINKING = {"fable", "mythos"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaudeRules:
-    """The fields that a model takes."""
+    """The request fields that a model accepts."""
 
     max_output: int = DEFAULT_MAX_TOKENS
-    """Tokens that it may write at most, thinking included."""
+    """Output tokens at most, thinking included."""
     thinking: Literal["none", "budget", "adaptive"] = "none"
-    """How it is told to think: not at all, with `budget_tokens`, or by `output_config.effort`."""
+    """How thinking is requested: not at all, by `budget_tokens`, or by `output_config.effort`."""
     thinks_unasked: bool = False
-    """Whether it thinks where nothing is said of thinking."""
+    """Whether the model thinks by default."""
     thinking_off: Literal["disabled", "between_tools", "never"] = "disabled"
-    """How thinking is turned off, of a model that thinks unasked."""
+    """How to turn off the thinking of a model that thinks by default."""
     sampling: bool = True
-    """Whether it takes temperature, top_p and top_k; others answer 400 to them."""
+    """Whether it accepts temperature, top_p and top_k; other models answer them with 400."""
     forced_tools: bool = True
-    """Whether a call of a tool can be forced; others answer 400 to that."""
+    """Whether a tool call can be forced; other models answer that with 400."""
     wide_efforts: bool = False
-    """Whether it knows the efforts `xhigh` and `max`."""
+    """Whether it accepts the efforts `xhigh` and `max`."""
 
 
 _UNKNOWN = ClaudeRules()
@@ -68,7 +71,7 @@ _UNKNOWN = ClaudeRules()
 
 @cache
 def claude_rules(model: str) -> ClaudeRules:
-    """Return the rules of the model; those of a model that is no Claude are the API's oldest."""
+    """Return the rules of the model; the API's oldest rules if it is not a Claude model."""
     named = _NAME.match(model.lower().rpartition("/")[2].rpartition("anthropic.")[2])
     if named is None:
         return _UNKNOWN
@@ -111,14 +114,14 @@ def _older_max_output(family: str, version: tuple[int, int]) -> int:
 
 API_VERSION = "2023-06-01"
 SEARCH_TYPE = "web_search_20250305"
-"""The version of the API's own search that every model takes which has one."""
+"""The version of the API's web search that all models with search accept."""
 _JSON_INSTRUCTION = "Answer with one JSON object and nothing else."
 _CALL_INSTRUCTION = "Call {} now: an answer without a call is not accepted."
 _MIN_THINKING_TOKENS = 1024
-"""Tokens of thinking that the API takes at least."""
+"""Smallest `budget_tokens` that the API accepts."""
 _EFFORTS = {"none": "low", "minimal": "low"}
 _NARROW_EFFORTS = _EFFORTS | {"xhigh": "high"}
-"""Names of efforts where the API calls them otherwise."""
+"""Maps effort names to the API's own names, where they differ."""
 _OFF_EFFORTS = {"low", "medium", "high"}
 """Efforts at which thinking can be turned off."""
 
@@ -135,10 +138,10 @@ class AnthropicClient(ProviderClient):
         base_url: str = "https://api.anthropic.com",
         key: Secret = NO_KEY,
     ) -> None:
-        """Open nothing.
+        """Create the client; no connection is opened yet.
 
         Raises:
-            ConfigError: `base_url` is no http(s) URL.
+            ConfigError: `base_url` is not an http(s) URL.
         """
         headers = {"anthropic-version": API_VERSION}
         if key:
@@ -151,7 +154,7 @@ class AnthropicClient(ProviderClient):
 
 @final
 class AnthropicAdapter:
-    """The dialect as pure functions."""
+    """Translates requests to this API and parses its replies; pure functions."""
 
     supports_prefill = False
 
@@ -186,15 +189,15 @@ class AnthropicAdapter:
         return body
 
     def parse_reply(self, data: Any) -> ProviderReply:
-        """Return a whole reply read."""
+        """Parse a complete reply."""
         return parse_message(data, self._model)
 
     def new_accumulator(self) -> StreamAccumulator:
-        """Return an empty reply."""
+        """Return an accumulator for a new reply."""
         return AnthropicStreamAccumulator(self._model)
 
     def _thinker(self, request: Request) -> str:
-        """Return the model whose thoughts are given back: this one, if it thinks now."""
+        """Return the model whose thoughts are sent back: this one if it thinks now, else ""."""
         return self._model if self._thinks(request) else ""
 
     def _thinks(self, request: Request) -> bool:
@@ -205,14 +208,14 @@ class AnthropicAdapter:
         return wanted and not self._must_not_think(request)
 
     def _must_not_think(self, request: Request) -> bool:
-        """Return True if thinking is turned off, or cannot go with the request."""
+        """Return True if thinking is turned off, or not possible with this request."""
         forced = self._rules.forced_tools and _forces_call(request)
         if request.sampling.effort == "none" or forced:
             return True
         return self._rules.thinking == "budget" and _lacks_thoughts(request, self._model)
 
     def _unforced_instruction(self, request: Request) -> str:
-        """Return words in the place of a forced call, for a model that refuses one."""
+        """Return an instruction that replaces a forced call, for a model that refuses one."""
         if self._rules.forced_tools or not _forces_call(request):
             return ""
         named = request.tool_choice != "required"
@@ -228,7 +231,7 @@ class AnthropicAdapter:
             self._set_effort(body, effort, thinks=thinks)
         elif thinks and (budget := THINKING_TOKENS.get(effort or "")):
             body["thinking"] = {"type": "enabled", "budget_tokens": budget}
-            body["max_tokens"] = _with_thought(body["max_tokens"], budget, request)
+            body["max_tokens"] = _add_thinking_budget(body["max_tokens"], budget, request)
         if rules.sampling and "thinking" not in body:
             _set_temperature(body, request)
 
@@ -252,15 +255,15 @@ def _forces_call(request: Request) -> bool:
     return bool(request.tools) and request.tool_choice not in {None, "auto", "none"}
 
 
-def _with_thought(most: int, budget: int, request: Request) -> int:
-    """Return the limit with room to think; the model's own has that already."""
+def _add_thinking_budget(most: int, budget: int, request: Request) -> int:
+    """Return the limit raised by the thinking budget; the model's own limit includes it already."""
     return most if request.sampling.max_tokens is None and most > budget else most + budget
 
 
 def _cap_output(body: dict[str, Any], most: int) -> None:
-    """Lower what may be said and thought to so many tokens.
+    """Limit output and thinking together to `most` tokens.
 
-    At most half of them, or all but the usual limit, are thought.
+    The thinking budget is at most half of them, or all but `DEFAULT_MAX_TOKENS`.
     """
     if body["max_tokens"] <= most:
         return
@@ -285,7 +288,7 @@ def _set_temperature(body: dict[str, Any], request: Request) -> None:
 
 
 def _lacks_thoughts(request: Request, model: str) -> bool:
-    """Return True if a result is given to a call whose own reasoning is missing."""
+    """Return True if the last message is a tool result and its call's reasoning is missing."""
     if not request.messages or request.messages[-1].role is not Role.TOOL:
         return False
     asked = next((m for m in reversed(request.messages) if m.role is Role.ASSISTANT), None)
@@ -294,7 +297,7 @@ def _lacks_thoughts(request: Request, model: str) -> bool:
 
 
 def _mark_prompt(body: dict[str, Any], request: Request) -> None:
-    """Mark the whole prompt, if the client asked for that in its own dialect's way."""
+    """Mark the whole prompt for caching, if the client's request asked for that in any form."""
     cache = request.cache
     if cache is None:
         return
@@ -331,13 +334,15 @@ def _add_tools(body: dict[str, Any], request: Request, *, forced: bool) -> None:
 
 
 def _search_json(tool: Tool, native: NativeSearch) -> dict[str, Any]:
-    """Return the API's own search.
+    """Return the tool JSON of the API's web search.
 
     Raises:
-        UnsupportedFieldError: domains are allowed and others denied, which it does not take.
+        UnsupportedFieldError: both allowed and blocked domains are given.
     """
     if native.allow and native.deny:
-        raise UnsupportedFieldError("Anthropic's search takes allowed or blocked domains, not both")
+        raise UnsupportedFieldError(
+            "Anthropic's search accepts allowed or blocked domains, not both"
+        )
     uses = {"max_uses": native.max_uses}
     return {"type": SEARCH_TYPE, "name": tool.name, **uses, **domain_lists(native)}
 

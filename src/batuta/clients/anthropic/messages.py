@@ -1,4 +1,4 @@
-"""A conversation as Anthropic wants it: system apart, turns in alternation, content in blocks."""
+"""Converts conversations to Anthropic's form: separate system, alternating turns, blocks."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from batuta.core import Audio, File, Image, Message, Part, Role, Text, Thought, 
 from batuta.errors import BadRequestError
 
 _USUAL = "5m"
-"""How long the API keeps what is marked, unless it is told otherwise."""
+"""The API's default lifetime of a cached prefix."""
 _SYSTEM_ROLES = {Role.SYSTEM, Role.DEVELOPER}
 
 
 def system_texts(messages: Sequence[Message], *extra: str) -> str | list[dict[str, Any]]:
-    """Return the system and developer messages, and what is said after them.
+    """Return the system and developer messages, followed by `extra`.
 
-    One text, unless a part is marked to be cached: then a block for each part.
+    The result is one string, or a list of blocks if a part is marked for caching.
     """
     instructions = [
         message for message in messages if message.role in _SYSTEM_ROLES and message.text
@@ -37,14 +37,14 @@ def system_texts(messages: Sequence[Message], *extra: str) -> str | list[dict[st
 
 
 def anthropic_messages(messages: Sequence[Message], thinker: str = "") -> list[dict[str, Any]]:
-    """Return the other messages; neighbours of one role are merged and a user speaks first.
+    """Return all other messages; adjacent ones of a role are merged, and the first is a user's.
 
     Args:
         messages: the conversation.
-        thinker: the model whose signed thoughts go with the turns; empty: nobody's.
+        thinker: the model whose signed thoughts are included; empty: none.
 
     Raises:
-        BadRequestError: a picture that cannot be sent.
+        BadRequestError: a part, such as audio or a malformed image, cannot be sent.
     """
     turns: list[dict[str, Any]] = []
     for message in fit_tool_turns(messages, CLAUDE_IDS):
@@ -66,7 +66,7 @@ def anthropic_messages(messages: Sequence[Message], thinker: str = "") -> list[d
     if not turns or turns[0]["role"] != "user":
         turns.insert(0, {"role": "user", "content": [{"type": "text", "text": "Continue."}]})
     for turn in turns:
-        # Tool results must open the turn that carries them.
+        # Tool results must come first in their turn.
         turn["content"].sort(key=_is_not_tool_result)
     return turns
 
@@ -76,7 +76,7 @@ def _is_not_tool_result(block: dict[str, Any]) -> bool:
 
 
 def cache_control(mark: str) -> dict[str, Any]:
-    """Return a mark as the API writes it."""
+    """Return the API's `cache_control` object for a lifetime such as `5m` or `1h`."""
     return {"type": "ephemeral"} | ({"ttl": mark} if mark != _USUAL else {})
 
 
@@ -129,7 +129,7 @@ def _image_source(url: str) -> dict[str, Any]:
 
 
 def _tool_input(arguments: str) -> dict[str, Any]:
-    """Return the arguments as an object; a model's broken JSON is kept as text."""
+    """Return the arguments as an object; malformed JSON or another value is put into a field."""
     try:
         value = orjson.loads(arguments or "{}")
     except orjson.JSONDecodeError:

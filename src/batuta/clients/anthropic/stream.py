@@ -1,4 +1,4 @@
-"""Anthropic's messages read back: a whole reply, or a stream folded into one."""
+"""Parses Anthropic's messages: whole replies, and streams accumulated into a reply."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ _EVENTS = frozenset(
 
 @final
 class AnthropicStreamAccumulator:
-    """A stream of events from `message_start` to `message_stop`."""
+    """Accumulates a stream of events from `message_start` to `message_stop`."""
 
     def __init__(self, model: str = "") -> None:
         """Begin an empty reply.
 
         Args:
-            model: the model that is asked, to whom signed thoughts belong.
+            model: the called model; its signed thoughts are returned only to it.
         """
         self._asked = model
         self._thoughts: list[Thought] = []
@@ -61,19 +61,19 @@ class AnthropicStreamAccumulator:
         self._calls = ToolCallAccumulator()
         self._blocks: dict[int, int] = {}
         self._searches = SearchReader()
-        self._asked_for: dict[str, list[str]] = {}
-        """The pieces of a search's input, by its id."""
+        self._search_inputs: dict[str, list[str]] = {}
+        """The pieces of each search's input, by the search's id."""
         self._open_search = ""
-        """The id of the search whose input comes."""
+        """The id of the search whose input is being received."""
         self._early: dict[str, dict[str, Any]] = {}
-        """It holds what came out of searches that were not told yet."""
+        """Results received before their searches, by the search's id."""
         self._length = 0
         """Characters of the text so far."""
         self._block_text: list[str] = []
         self._given: dict[int, str] = {}
-        """Arguments that came whole at the start of a call, by the call's number."""
+        """Arguments received complete at the start of a call, by the call's index."""
         self._foreign: set[int] = set()
-        """Blocks of calls that the API makes itself, such as those of its MCP connector."""
+        """Indices of blocks with calls that the API runs itself, such as its MCP connector's."""
         self._model = ""
         self._stop: Finish | None = None
         self._usage: dict[str, Any] = {}
@@ -81,22 +81,22 @@ class AnthropicStreamAccumulator:
 
     @property
     def _has_begun(self) -> bool:
-        """Whether anything of the reply has come."""
+        """Whether any part of the reply was received."""
         return bool(self._model or self._stop or self._usage or self._text or len(self._calls))
 
     @property
     def is_finished(self) -> bool:
-        """`message_stop` came, or the reason for the end."""
+        """Whether `message_stop` or a stop reason was received."""
         return self.is_closed or bool(self._stop)
 
     def add_event(self, event: str, data: bytes) -> Sequence[Delta]:
-        """Return the fragments of one event; `ping` and unknown events have none."""
+        """Return the deltas of one event; `ping` and unknown events have none."""
         if is_end_mark(data):
             return ()
         content = load_json(data)
         kind = as_string(content.get("type"))
         if kind not in _EVENTS and (event in _EVENTS or not kind):
-            kind = event  # the event's own line has its kind, too
+            kind = event  # the `event:` line also names the type
         if "usage" in content:  # an event of any kind may state what the reply cost
             raise_counts(self._usage, content["usage"])
         index = as_count(content.get("index"))
@@ -105,14 +105,14 @@ class AnthropicStreamAccumulator:
         if kind == "content_block_start":
             return self._start_block(index, content["content_block"])
         if kind == "content_block_stop":
-            ended = (*self._end(), *self._end_text(), *self._tell_given())
-            return (*ended, *self._tell_early(self._open_search))
+            ended = (*self._end_thought(), *self._end_text(), *self._emit_given())
+            return (*ended, *self._emit_early(self._open_search))
         if kind == "error":
             raise ErrorReply(content)
         return self._add_message_event(kind, content)
 
     def _add_message_event(self, kind: str, event: dict[str, Any]) -> Sequence[Delta]:
-        """Take in an event of the message, and not of a block."""
+        """Add an event about the message rather than a block."""
         if kind == "message_start":
             self._model = as_string(event["message"].get("model"))
             raise_counts(self._usage, event["message"].get("usage"))
@@ -122,8 +122,8 @@ class AnthropicStreamAccumulator:
                 self._stop = read_finish(reason)
             self._matched = as_string(delta.get("stop_sequence")) or self._matched
         elif kind == "message_stop":
-            self.is_closed = self._has_begun  # else its place in the stream says nothing
-            return (*self._tell_given(), *self._tell_early(*self._early))
+            self.is_closed = self._has_begun  # at the very beginning it means nothing
+            return (*self._emit_given(), *self._emit_early(*self._early))
         elif not kind and (stated := find_stated_error(event)):
             raise ErrorReply(stated)
         else:
@@ -133,9 +133,9 @@ class AnthropicStreamAccumulator:
         return ()
 
     def result(self) -> ProviderReply:
-        """Return the reply as far as it has come."""
-        self._tell_given()
-        self._tell_early(*self._early)
+        """Return what has been received of the reply so far."""
+        self._emit_given()
+        self._emit_early(*self._early)
         self._end_text()
         calls = self._calls.tool_calls()
         reply = Reply(
@@ -148,7 +148,7 @@ class AnthropicStreamAccumulator:
             stop_sequence=self._matched,
             server_calls=self._searches.calls(),
         )
-        # Until the first message_delta the count of output tokens is only a beginning.
+        # Until the first message_delta the output token count is not complete.
         return ProviderReply(
             reply=reply,
             usage=parse_usage(self._usage),
@@ -160,11 +160,11 @@ class AnthropicStreamAccumulator:
         if block["type"] == "tool_use":
             self._open_search = ""
             self._blocks[index] = number = len(self._calls)
-            # Usually empty; servers that do not stream the input send it here, and some do both.
+            # Usually empty. Servers that do not stream the input send it here; some do both.
             if whole := block.get("input"):
                 self._given[number] = arguments_text(dump_json(whole))
             return (
-                *self._tell_given(number),
+                *self._emit_given(number),
                 self._calls.start_call(as_string(block.get("id")), block["name"]),
             )
         if block["type"] in _SEARCH_BLOCKS:
@@ -177,17 +177,17 @@ class AnthropicStreamAccumulator:
         self._thought_pieces, self._signature_pieces = [], []
         return self._add_text(as_string(block.get("text")), as_string(block.get("thinking")))
 
-    def _tell_given(self, before: int | None = None) -> list[Delta]:
-        """Tell the arguments of calls that came at their beginning and did not come again.
+    def _emit_given(self, before: int | None = None) -> list[Delta]:
+        """Return deltas with arguments that were sent at the start of a call and not streamed.
 
         Args:
-            before: only of the calls before that one; None: of all.
+            before: only of the calls with a lower index; None: of all.
         """
         numbers = [n for n in self._given if before is None or n < before]
         return [self._calls.add_arguments(n, self._given.pop(n)) for n in numbers]
 
-    def _end(self) -> Sequence[Delta]:
-        """Return the end of a block; a signed thought is told as one."""
+    def _end_thought(self) -> Sequence[Delta]:
+        """End a thinking block; return a delta if the thought is signed or redacted."""
         thought, self._thought = self._thought, None
         if thought is None:
             return ()
@@ -215,16 +215,16 @@ class AnthropicStreamAccumulator:
         return ()
 
     def _add_input(self, index: int, piece: Any) -> Sequence[Delta]:
-        """Take in a piece of what a search is asked, or of a call's arguments."""
+        """Add a piece of a search's input, or of a call's arguments."""
         if self._open_search and index not in self._blocks:
-            self._asked_for[self._open_search].append(as_string(piece))
+            self._search_inputs[self._open_search].append(as_string(piece))
             return ()
         if index in self._foreign:
             return ()
-        # If the block is not known, the piece belongs to the last call.
+        # If the block is unknown, the piece belongs to the last call.
         number = self._blocks.get(index, len(self._calls) - 1)
         if number < 0:
-            raise ValueError("arguments of no call")
+            raise ValueError("arguments without a call")
         self._given.pop(number, None)
         return (self._calls.add_arguments(number, piece),)
 
@@ -238,26 +238,26 @@ class AnthropicStreamAccumulator:
         return (Delta(text=text, reasoning=reasoning),)
 
     def _end_text(self) -> Sequence[Delta]:
-        """Return what names the pages that a block of text cites."""
+        """End a text block; return a delta with links to cited pages that it lacks."""
         text, self._block_text = "".join(self._block_text), []
         return self._add_text(self._searches.end_text((text,)), "")
 
     def _add_search(self, block: dict[str, Any]) -> Sequence[Delta]:
-        """Take in a search that the API runs: its input, or what came out."""
+        """Add a block of a search that the API runs: its input or its result."""
         if block["type"] == "server_tool_use":
             self._open_search = as_string(block.get("id"))
             given = as_object(block.get("input"))
-            self._asked_for.setdefault(self._open_search, [dump_json(given)] if given else [])
+            self._search_inputs.setdefault(self._open_search, [dump_json(given)] if given else [])
             return ()
         self._open_search = ""
         call_id = as_string(block.get("tool_use_id"))
-        if call_id in self._asked_for:
+        if call_id in self._search_inputs:
             return self._read_result(call_id, block)
         self._early.setdefault(call_id, block)
         return ()
 
-    def _tell_early(self, *call_ids: str) -> Sequence[Delta]:
-        """Tell what came out of these searches, if it came before they were told."""
+    def _emit_early(self, *call_ids: str) -> Sequence[Delta]:
+        """Return deltas for results of these searches that were received too early."""
         deltas: list[Delta] = []
         for call_id in call_ids:
             if call_id in self._early:
@@ -266,8 +266,8 @@ class AnthropicStreamAccumulator:
 
     def _read_result(self, call_id: str, block: dict[str, Any]) -> Sequence[Delta]:
         if call_id in self._searches:
-            return ()  # what it asked for, which may be long, is not read again
-        asked = "".join(self._asked_for.get(call_id, ()))
+            return ()  # the query, which may be long, is not parsed again
+        asked = "".join(self._search_inputs.get(call_id, ()))
         return _read_result(self._searches, block, _query_of(asked), self._length)
 
 
@@ -276,7 +276,7 @@ _SEARCH_BLOCKS = {"server_tool_use", _FOUND}
 
 
 def _query_of(given: str) -> str:
-    """Return the words of a search's input, or the input itself if it is broken."""
+    """Return the query in a search's input, or the input itself if it is malformed."""
     try:
         return as_string(load_json(given.encode()).get("query")) if given else ""
     except (ValueError, RecursionError, AttributeError):
@@ -286,7 +286,7 @@ def _query_of(given: str) -> str:
 def _read_result(
     searches: SearchReader, block: dict[str, Any], query: str, at: int
 ) -> Sequence[Delta]:
-    """Take in what came out of a search that the API ran."""
+    """Add the result of a search that the API ran."""
     content = block.get("content")
     pages = [
         Citation(
@@ -303,7 +303,7 @@ def _read_result(
 
 
 def _find_queries(blocks: Sequence[dict[str, Any]]) -> dict[str, str]:
-    """Return what a whole message searched for, by the searches' ids."""
+    """Return the search queries of a whole message, by the searches' ids."""
     asked = (block for block in blocks if block["type"] == "server_tool_use")
     return {
         as_string(block.get("id")): as_string(as_object(block.get("input")).get("query"))
@@ -311,8 +311,8 @@ def _find_queries(blocks: Sequence[dict[str, Any]]) -> dict[str, str]:
     }
 
 
-def _name_cited(searches: SearchReader, block: dict[str, Any]) -> str:
-    """Return what names the pages that a whole block of text cites."""
+def _citation_links(searches: SearchReader, block: dict[str, Any]) -> str:
+    """Return links to the pages that a whole text block cites but does not link."""
     _read_citations(searches, block)
     return searches.end_text((block["text"] or "",))
 
@@ -339,19 +339,19 @@ def thought_of(block: dict[str, Any], model: str) -> Thought | None:
 
 
 def parse_message(data: Any, model: str = "") -> ProviderReply:
-    """Return a message read.
+    """Parse a complete message.
 
     Args:
         data: the message.
-        model: the model that was asked.
+        model: the called model.
 
     Raises:
-        ClientError: it is an error object.
+        ErrorReply: `data` is an error object.
     """
     if data.get("type") == "error" or data.get("error"):
         raise ErrorReply(data)
     blocks = data["content"] or ()
-    if isinstance(blocks, str):  # as requests may say it
+    if isinstance(blocks, str):  # the short form that requests may use
         blocks = [{"type": "text", "text": blocks}]
     text: list[str] = []
     reasoning: list[str] = []
@@ -361,7 +361,7 @@ def parse_message(data: Any, model: str = "") -> ProviderReply:
     queries = _find_queries(blocks)
     for block in blocks:
         if block["type"] == "text":
-            whole = (block["text"] or "") + _name_cited(searches, block)
+            whole = (block["text"] or "") + _citation_links(searches, block)
             text.append(whole)
             length += len(whole)
         elif block["type"] == _FOUND:
@@ -389,7 +389,7 @@ def parse_message(data: Any, model: str = "") -> ProviderReply:
 
 
 def parse_usage(usage: Any) -> Usage | None:
-    """Return the usage of one call, whose input includes what a cache gave and was given."""
+    """Return the usage of one call; its input includes cache reads and writes."""
     counts = _with_iterations(with_own_names(as_object(usage), _COUNTS))
     if any(is_wrong_count(counts.get(name)) for name in _COUNTS):
         return None
@@ -403,9 +403,9 @@ def parse_usage(usage: Any) -> Usage | None:
 
 
 def _with_iterations(counts: dict[str, Any]) -> dict[str, Any]:
-    """Return the counts of all that a request has sampled, compactions of its context too.
+    """Return the counts summed over all `iterations`, such as compactions of the context.
 
-    What is told beside `iterations` is of the answer alone, and all of them are billed.
+    The top-level counts cover the answer alone, but every iteration is billed.
     """
     parts = [as_object(one) for one in as_array(counts.get("iterations"))]
     sums = {name: sum(as_count(one.get(name)) for one in parts) for name in _BILLED}
@@ -415,13 +415,13 @@ def _with_iterations(counts: dict[str, Any]) -> dict[str, Any]:
 
 
 def _hour_cache_write(usage: Any) -> int:
-    """Return how many tokens written to the cache are kept for an hour."""
+    """Return the tokens written to the cache with a lifetime of an hour."""
     counts = as_object(usage)
     hour = as_count(as_object(counts.get("cache_creation")).get("ephemeral_1h_input_tokens"))
     return min(hour, _cache_written(counts))
 
 
 def _cache_written(counts: dict[str, Any]) -> int:
-    """Return the tokens that a cache was given: those that are told, or the sum of their kinds."""
+    """Return the tokens written to a cache: the stated total, else the sum over lifetimes."""
     kinds = as_object(counts.get("cache_creation")).values()
     return as_count(counts.get("cache_creation_input_tokens")) or sum(map(as_count, kinds))

@@ -1,9 +1,9 @@
 """Google's Gemini API: generateContent and its stream.
 
-Deviations a caller should know: prefill is not sent; a model named `gemini-2.5…` thinks by a
-budget, `gemini-3…` and later ones by a level, and others get no thinking setting. Levels were read
-from Google's developer's guides on 2026-11-24: low and high from 3 on, medium from 3.1 on and for
-every Flash.
+Deviations a caller should know: prefill is not sent; thinking is set by a budget for models named
+`gemini-2.5…`, by a level for `gemini-3…` and later ones, and not at all for others. Levels were
+read from Google's developer guides on 2026-11-24: low and high from 3 on, medium from 3.1 on and
+for every Flash.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ class GeminiClient(ProviderClient):
         base_url: str = "https://generativelanguage.googleapis.com/v1beta",
         key: Secret = NO_KEY,
     ) -> None:
-        """Open nothing.
+        """Create the client; no connection is opened yet.
 
         Raises:
-            ConfigError: `base_url` is no http(s) URL.
+            ConfigError: `base_url` is not an http(s) URL.
         """
         headers = {"x-goog-api-key": key.reveal()} if key else {}
         model = worker.model.removeprefix("models/")
@@ -72,7 +72,7 @@ class GeminiClient(ProviderClient):
 
 @final
 class GeminiAdapter:
-    """The dialect as pure functions."""
+    """Translates requests to this API and parses its replies; pure functions."""
 
     supports_prefill = False
 
@@ -97,11 +97,11 @@ class GeminiAdapter:
         return body
 
     def parse_reply(self, data: Any) -> ProviderReply:
-        """Return a whole reply read."""
+        """Parse a complete reply."""
         return parse_response(data, self._model)
 
     def new_accumulator(self) -> StreamAccumulator:
-        """Return an empty reply."""
+        """Return an accumulator for a new reply."""
         return GeminiStreamAccumulator(self._model)
 
     def _generation_config(self, request: Request) -> dict[str, Any]:
@@ -140,7 +140,7 @@ class GeminiAdapter:
         if version == (2, 5) and effort in _THINKING_BUDGETS:
             budget = _THINKING_BUDGETS[effort]
             if "pro" in self._model:
-                budget = max(budget, 128)  # it cannot but think
+                budget = max(budget, 128)  # thinking cannot be turned off
             return {"thinkingBudget": budget, "includeThoughts": shown}
         return None
 
@@ -153,13 +153,13 @@ class GeminiAdapter:
 
 @cache
 def _gemini_version(model: str) -> tuple[int, int]:
-    """Return (3, 8) for `gemini-3.8-flash`, and (0, 0) for a model that is named otherwise."""
+    """Return (3, 8) for `gemini-3.8-flash`, and (0, 0) for a model with another name."""
     named = _VERSION.match(model)
     return (int(named[1]), int(named[2] or 0)) if named else (0, 0)
 
 
 def _cap_thinking(thinking: dict[str, Any] | None, most: int | None) -> dict[str, Any] | None:
-    """Let a model under a cap think half of it at most: its thoughts count as output."""
+    """Limit the thinking budget to half of the output cap, as thoughts count as output."""
     if thinking is not None and most is not None and "thinkingBudget" in thinking:
         return {**thinking, "thinkingBudget": min(thinking["thinkingBudget"], most // 2)}
     return thinking
@@ -169,9 +169,9 @@ def _add_tools(body: dict[str, Any], request: Request, model: str) -> None:
     native = find_native(request.tools)
     if native is not None:
         if len(request.tools) > 1:
-            raise UnsupportedFieldError(f"{model} does not search beside other tools")
+            raise UnsupportedFieldError(f"{model} cannot combine its search with other tools")
         if native.allow or native.deny:
-            raise UnsupportedFieldError("Google's search takes no domains")
+            raise UnsupportedFieldError("Google's search does not accept domains")
         body["tools"] = [{"googleSearch": {}}]
         return
     body["tools"] = [{"functionDeclarations": [_tool_json(tool) for tool in request.tools]}]

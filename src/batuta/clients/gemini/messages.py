@@ -1,4 +1,4 @@
-"""A conversation as Gemini wants it: system apart, roles `user` and `model`, content in parts."""
+"""Converts conversations to Gemini's form: separate system, roles `user` and `model`, parts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from batuta.core import Audio, File, Image, Message, Part, Role, Text, ToolCall
 
 _SYSTEM_ROLES = {Role.SYSTEM, Role.DEVELOPER}
 _SKIP_SIGNATURE = "skip_thought_signature_validator"
-"""The signature that Google documents for calls whose thoughts were not kept."""
+"""The signature that Google documents for calls whose thoughts are not available."""
 
 
 def system_texts(messages: Sequence[Message]) -> tuple[str, ...]:
@@ -26,16 +26,16 @@ def system_texts(messages: Sequence[Message]) -> tuple[str, ...]:
 def gemini_contents(
     messages: Sequence[Message], *, needs_signature: bool, model: str = ""
 ) -> list[dict[str, Any]]:
-    """Write the other messages, with neighbours of one role merged.
+    """Return all other messages, with adjacent ones of a role merged.
 
     Args:
         messages: the conversation.
         needs_signature: whether the model refuses a function call without a thought signature;
-            such a model also gives its calls ids, and takes them.
-        model: the model that is asked: it gets the signatures of its own calls.
+            such models also use call ids.
+        model: the called model; it receives the signatures of its own calls.
 
     Raises:
-        BadRequestError: a picture that cannot be sent.
+        BadRequestError: an image cannot be sent.
     """
     turns: list[dict[str, Any]] = []
     names: dict[str, str] = {}
@@ -56,17 +56,17 @@ def gemini_contents(
 
 
 def _sign_calls(parts: list[dict[str, Any]], signatures: dict[int, str]) -> None:
-    """Put the signatures that came with calls in the place of the one for calls without."""
+    """Replace the placeholder signatures of calls by the ones that the model sent."""
     calls = [part for part in parts if "functionCall" in part] if signatures else []
     for number, call in enumerate(calls):
-        # Only the first of parallel calls is signed.
+        # Gemini signs only the first of parallel calls.
         call.pop("thoughtSignature", None)
         if number in signatures:
             call["thoughtSignature"] = signatures[number]
 
 
 def _content_part(part: Part, names: dict[str, str], *, signed: bool) -> dict[str, Any]:
-    """Return one part; empty for an empty text."""
+    """Return a part as JSON; empty for an empty text."""
     if isinstance(part, Text):
         return {"text": part.text} if part.text else {}
     if isinstance(part, Image):
@@ -79,7 +79,7 @@ def _content_part(part: Part, names: dict[str, str], *, signed: bool) -> dict[st
         called = {"name": part.name, "args": _parse_object(part.arguments, "arguments")}
         call: dict[str, Any] = {"functionCall": ({"id": part.id} if signed else {}) | called}
         return call | ({"thoughtSignature": _SKIP_SIGNATURE} if signed else {})
-    # The result names the function, which only the call before it knows.
+    # The result must name the function; only the earlier call has its name.
     name = names.get(part.call_id, part.call_id)
     returned = {"name": name, "response": _parse_object(part.content, "result")}
     return {"functionResponse": ({"id": part.call_id} if signed else {}) | returned}

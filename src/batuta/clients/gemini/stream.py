@@ -1,4 +1,4 @@
-"""Gemini's content read back: a whole reply, or a stream folded into one."""
+"""Parses Gemini's responses: whole replies, and streams accumulated into a reply."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _COUNTS = ("promptTokenCount", "candidatesTokenCount")
 
 @final
 class _CandidateAccumulator:
-    """One of the replies of a stream."""
+    """Accumulates one candidate of a stream."""
 
     def __init__(self, number: int, asked: str) -> None:
         self._number = number
@@ -50,14 +50,14 @@ class _CandidateAccumulator:
         self._images: list[Image] = []
         self._searches = SearchReader()
         self._queries: dict[str, None] = {}
-        """The words of the searches so far, in their order."""
+        """The queries of the searches so far, in order."""
         self._pages: dict[str, Citation] = {}
         self._newest: list[Citation] = []
-        """The pages that were told last."""
+        """The pages of the latest grounding metadata."""
         self.finish: Finish | None = None
 
     def add_candidate(self, candidate: dict[str, Any]) -> Sequence[Delta]:
-        """Return the fragments of one response's candidate."""
+        """Return the deltas of this candidate in one response."""
         if reason := candidate.get("finishReason"):
             self.finish = read_finish(reason)
         parts = as_array(as_object(candidate.get("content")).get("parts"))
@@ -65,16 +65,16 @@ class _CandidateAccumulator:
         deltas = [delta for delta in read if delta is not None]
         self._add_grounding(as_object(candidate.get("groundingMetadata")))
         if self.finish is not None:
-            deltas += self._tell_searches()
+            deltas += self._emit_searches()
             if named := self._searches.end_text(self._text):
                 deltas.append(self._say(named))
         return deltas
 
     def _add_grounding(self, grounding: dict[str, Any]) -> None:
-        """Take in what Google searched for, and the pages on which the text rests.
+        """Add Google's search queries, and the pages that the text cites.
 
-        It comes with one response of a stream or with several, in any order: later ones repeat what
-        was told or leave it out, and the places of supports are those in the newest pages.
+        Grounding metadata is sent in one or several responses of a stream. Later ones may repeat or
+        omit earlier data, and chunk indices refer to the newest list of pages.
         """
         webs = [
             as_object(as_object(one).get("web"))
@@ -90,13 +90,13 @@ class _CandidateAccumulator:
         self._queries |= dict.fromkeys(queries)
         for support in map(as_object, as_array(grounding.get("groundingSupports"))):
             quote = as_string(as_object(support.get("segment")).get("text"))
-            for place in map(as_count, as_array(support.get("groundingChunkIndices"))):
-                if place < len(self._newest):
-                    page = self._newest[place]
+            for index in map(as_count, as_array(support.get("groundingChunkIndices"))):
+                if index < len(self._newest):
+                    page = self._newest[index]
                     self._searches.cite(page.url, page.title, quote)
 
-    def _tell_searches(self) -> list[Delta]:
-        """Tell the searches that were not told, the first with all pages: Google says not whose."""
+    def _emit_searches(self) -> list[Delta]:
+        """Return deltas for new searches; the first has all pages, as Google assigns none."""
         deltas = list[Delta]()
         for number, query in enumerate(
             [*self._queries][len(self._searches) :], len(self._searches)
@@ -108,9 +108,9 @@ class _CandidateAccumulator:
         return [replace(one, choice=self._number) for one in deltas]
 
     def reply(self, model: str) -> Reply:
-        """Return the reply as far as it has come."""
+        """Return what has been received of the reply so far."""
         calls = self._calls.tool_calls()
-        self._tell_searches()
+        self._emit_searches()
         thought = self._given_back.thought(self._asked)
         return Reply(
             thoughts=() if thought is None else (thought,),
@@ -152,13 +152,13 @@ class _CandidateAccumulator:
 
 @final
 class GeminiStreamAccumulator:
-    """A stream of `GenerateContentResponse`s; also reads a whole one."""
+    """Accumulates a stream of `GenerateContentResponse` objects, or a single one."""
 
     def __init__(self, asked: str = "") -> None:
         """Begin an empty reply.
 
         Args:
-            asked: the model that was asked; its thoughts are its own.
+            asked: the called model; its reasoning is returned only to it.
         """
         self._asked = asked
         self._candidates: dict[int, _CandidateAccumulator] = {}
@@ -166,23 +166,23 @@ class GeminiStreamAccumulator:
         self._usage: dict[str, Any] = {}
         self._model = ""
         self.is_closed = False
-        """Never set: the stream has no end mark, usage may follow the finish reason."""
+        """Always False: the stream has no end mark, and usage may follow the finish reason."""
 
     @property
     def is_finished(self) -> bool:
-        """Every candidate has a finish reason, or the prompt was blocked."""
+        """Whether every candidate has a finish reason, or the prompt was blocked."""
         ended = [candidate.finish is not None for candidate in self._candidates.values()]
         return self._is_blocked or (bool(ended) and all(ended))
 
     def add_event(self, event: str, data: bytes) -> Sequence[Delta]:
-        """Return the fragments of one event."""
+        """Return the deltas of one event."""
         return () if is_end_mark(data) else self.add_chunk(load_json(data))
 
     def add_chunk(self, chunk: Any) -> Sequence[Delta]:
-        """Return the fragments of one response.
+        """Return the deltas of one response.
 
         Raises:
-            ClientError: it is an error object.
+            ErrorReply: `chunk` is an error object.
         """
         chunk = _with_camel_case(chunk)
         if chunk.get("error"):
@@ -196,21 +196,21 @@ class GeminiStreamAccumulator:
             raise ErrorReply(stated)
         if not chunk.get("candidates"):
             take_foreign(self._usage, chunk, _COUNTS)
-        for candidate in sorted(chunk.get("candidates") or (), key=_place_of):
-            deltas += self._candidate(_place_of(candidate)).add_candidate(candidate)
+        for candidate in sorted(chunk.get("candidates") or (), key=_index_of):
+            deltas += self._candidate(_index_of(candidate)).add_candidate(candidate)
         return deltas
 
     def _candidate(self, number: int) -> _CandidateAccumulator:
         known = self._candidates.get(number)
         if known is None:
             check_choices(len(self._candidates) + 1)
-            # A lone one may have another index: the order in which they began is what counts.
+            # Numbered by first appearance: a single candidate may have an index other than 0.
             known = _CandidateAccumulator(len(self._candidates), self._asked)
             self._candidates[number] = known
         return known
 
     def result(self) -> ProviderReply:
-        """Return the reply as far as it has come."""
+        """Return what has been received of the reply so far."""
         replies = [candidate.reply(self._model) for candidate in self._candidates.values()]
         blocked = Finish.CONTENT_FILTER if self._is_blocked else Finish.STOP
         first = replies[0] if replies else Reply(text="", model=self._model, finish=blocked)
@@ -223,7 +223,7 @@ class GeminiStreamAccumulator:
         )
 
 
-def _place_of(candidate: Any) -> int:
+def _index_of(candidate: Any) -> int:
     return as_count(candidate.get("index"))
 
 
@@ -232,15 +232,14 @@ _NAME_IN_SNAKE_CASE = re.compile(r"_([a-z])")
 
 
 def _with_camel_case(chunk: Any) -> Any:
-    """Return a response with the names of the API; Google's own libraries write others."""
+    """Return a response with camelCase names; Google's libraries also write snake_case."""
     candidates = [as_object(each) for each in as_array(as_object(chunk).get("candidates"))]
     parts = [
         one for each in candidates for one in as_array(as_object(each.get("content")).get("parts"))
     ]
-    places = (as_object(chunk), *candidates, *map(as_object, parts))
-    return (
-        _rename_fields(chunk) if any("_" in name for place in places for name in place) else chunk
-    )
+    objects = (as_object(chunk), *candidates, *map(as_object, parts))
+    is_snake_case = any("_" in name for each in objects for name in each)
+    return _rename_fields(chunk) if is_snake_case else chunk
 
 
 def _rename_fields(value: Any, nested: int = _MOST_NESTED) -> Any:
@@ -259,14 +258,14 @@ def _rename_fields(value: Any, nested: int = _MOST_NESTED) -> Any:
 
 
 def parse_response(data: Any, asked: str = "") -> ProviderReply:
-    """Read a whole response.
+    """Parse a complete response.
 
     Args:
         data: the response.
-        asked: the model that was asked; its thoughts are its own.
+        asked: the called model; its reasoning is returned only to it.
 
     Raises:
-        ClientError: it is an error object.
+        ErrorReply: `data` is an error object.
     """
     fold = GeminiStreamAccumulator(asked)
     chunks = as_array(data) or [data]  # a server that ignores `alt=sse` streams one array
@@ -278,7 +277,7 @@ def parse_response(data: Any, asked: str = "") -> ProviderReply:
 
 
 def parse_usage(usage: Any) -> Usage | None:
-    """Return the usage of one call; thoughts, told beside the candidates, belong to the output."""
+    """Return the usage of one call; thought tokens, counted separately, are added to the output."""
     counts = with_own_names(as_object(usage), _COUNTS)
     if any(is_wrong_count(counts.get(name)) for name in _COUNTS):
         return None
@@ -296,7 +295,7 @@ def parse_usage(usage: Any) -> Usage | None:
 
 
 def _audio_tokens(usage: Any) -> int:
-    """Return the tokens of recordings in the prompt that no cache gave."""
+    """Return the audio tokens of the prompt that were not cached."""
     counts = as_object(usage)
     recorded, cached = (
         sum(

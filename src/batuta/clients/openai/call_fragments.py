@@ -1,9 +1,9 @@
-"""The calls of tools in a streamed chat completion.
+"""Assembles the tool calls of a streamed chat completion.
 
-The index of a fragment says which call it belongs to. Servers are known to leave the index out or
-repeat it for every call, to give each fragment another id, and to send the name late or in pieces.
-So a fragment without a name continues a call, and a name begins another call only if the call
-before is whole.
+The index of a fragment should say which call it belongs to. But some servers leave the index out or
+repeat it for every call, give each fragment another id, or send the name late or in pieces. So a
+fragment without a name continues a call, and a name begins another call only if the previous call
+is complete.
 """
 
 from __future__ import annotations
@@ -18,92 +18,92 @@ from batuta.clients.tool_turns import ToolCallAccumulator, arguments_text
 from batuta.core import Delta, ToolCall
 
 _MAX_NAME_CHARACTERS = 1024
-_UNTOLD = {"", "n", '"', "`"}
-"""Arguments that begin so are told only when they are whole."""
+_HELD_BEGINNINGS = {"", "n", '"', "`"}
+"""First characters of arguments that are held until they are complete."""
 _BEGUN_OBJECT = re.compile(r'\s*\{\s*"[^\s:,}\]"\\]')
-"""An object and the first letter of a key, which nothing but a beginning text may hold."""
+"""Matches an object up to the first letter of a key."""
 _STRUCTURE = re.compile(r'\\.|["{}\[\]]', re.DOTALL)
 
 
 @final
 @dataclass(slots=True, kw_only=True)
 class _Call:
-    """A call while its fragments come."""
+    """A tool call while its fragments are received."""
 
     call_id: str
-    place: int
+    position: int
     """The call's position in the order in which the calls began."""
     name: str = ""
     may_be_echo: bool = False
-    """True if it begins at the index of a whole call of the same name: it is that call's last
-    fragment, with another id, unless arguments follow."""
+    """True if it begins at the index of a complete call of the same name. Unless arguments follow,
+    it is that call's last fragment with another id."""
     number: int | None = None
-    """The number under which its start was sent on; None: not yet, as more of its name may come."""
+    """Its index in the emitted reply; None while its start is held, as its name may be partial."""
     pieces: list[str] = field(default_factory=list[str])
     """The pieces of its arguments."""
     size: int = 0
     """Characters of its arguments."""
     sent: int = 0
-    """The number of pieces that were sent on."""
+    """The number of pieces that were emitted."""
     read: int = 0
-    """The number of pieces that were searched for the end of the arguments."""
+    """The number of pieces that were scanned for the end of the arguments."""
     backslash: str = ""
-    """An escaping backslash at the end of the searched pieces; it belongs to the next character."""
+    """An escaping backslash at the end of the scanned pieces; it belongs to the next character."""
     depth: int = 0
     in_string: bool = False
-    says_all_again: bool = False
-    """True if each fragment has been seen to repeat the arguments before it."""
+    is_cumulative: bool = False
+    """True if fragments have been seen to repeat all earlier arguments."""
     is_whole: bool = False
-    """True if the arguments searched so far end a whole object or array."""
+    """True if the arguments scanned so far are a complete object or array."""
 
     @property
     def is_echo(self) -> bool:
-        """True if only the name of the call before has come."""
+        """True if only the name of the previous call was repeated."""
         return self.may_be_echo and not self.pieces
 
     @property
     def is_held(self) -> bool:
-        """True if the arguments so far may be told only when they are whole.
+        """True if the arguments must be held until they are complete.
 
-        They are blank so far, `null`, the text of an object, one in a code block, or an empty one,
-        as which some servers begin every call.
+        They are blank, or begin like `null`, a JSON string, a code block, or the empty object with
+        which some servers begin every call.
         """
-        return self.pieces == ["{}"] or "".join(self.pieces[:2]).lstrip()[:1] in _UNTOLD
+        return self.pieces == ["{}"] or "".join(self.pieces[:2]).lstrip()[:1] in _HELD_BEGINNINGS
 
     def add_arguments(self, arguments: str) -> None:
-        """Take in a piece of the arguments."""
+        """Add a piece of the arguments."""
         if arguments:
             if self.pieces == ["{}"] and self.number is None:
                 self.pieces, self.size, self.read, self.is_whole = [], 0, 0, False
             self.pieces.append(arguments)
             self.size += len(arguments)
 
-    def unsaid_part(self, arguments: str) -> str:
-        """Return what a fragment adds: some servers say all arguments so far in each."""
+    def new_part(self, arguments: str) -> str:
+        """Return what a fragment adds; some servers repeat all earlier arguments in each."""
         if not self.size or len(arguments) < self.size:
             return arguments
         so_far = "".join(self.pieces)
         if not arguments.startswith(so_far):
             return arguments
-        self.says_all_again = self.says_all_again or not self._can_hold(arguments, so_far)
-        return arguments[self.size :] if self.says_all_again else arguments
+        self.is_cumulative = self.is_cumulative or not self._can_append(arguments, so_far)
+        return arguments[self.size :] if self.is_cumulative else arguments
 
-    def _can_hold(self, arguments: str, so_far: str) -> bool:
-        """Tell whether an object can go on with what begins as it does itself."""
+    def _can_append(self, arguments: str, so_far: str) -> bool:
+        """Return True if `arguments` may continue the object instead of repeating it."""
         self.has_whole_arguments()
         if not self.depth or not _BEGUN_OBJECT.match(arguments):
             return True
         return not self.in_string and so_far.rstrip()[-1] in ":[,"
 
     def repeats(self, call_id: str, arguments: str) -> bool:
-        """Tell whether a fragment says all of this call again, as some servers do at its end."""
+        """Return True if a fragment repeats this whole call, as some servers do at its end."""
         is_same = bool(call_id) and call_id == self.call_id
-        if not self.pieces or not (is_same or self.says_all_again):
+        if not self.pieces or not (is_same or self.is_cumulative):
             return False
         return self.size == len(arguments) and "".join(self.pieces) == arguments
 
     def has_whole_arguments(self) -> bool:
-        """Tell whether the arguments so far are a whole object."""
+        """Return True if the arguments so far are a complete object."""
         text = self.backslash + "".join(self.pieces[self.read :])
         self.read = len(self.pieces)
         backslashes = len(text) - len(text.rstrip("\\"))
@@ -121,24 +121,24 @@ class _Call:
 
 @final
 class CallFragments:
-    """The tool calls of one reply."""
+    """Assembles the tool calls of one reply."""
 
     def __init__(self) -> None:
-        self._told = ToolCallAccumulator()
+        self._emitted = ToolCallAccumulator()
         self._calls: list[_Call] = []
         self._by_index: dict[int, _Call] = {}
         self._by_id: dict[str, _Call] = {}
-        self._untold: dict[int, _Call] = {}
-        """Calls that have a name and no arguments yet, by their place."""
+        self._held: dict[int, _Call] = {}
+        """Calls with a name that may still be held, by their position."""
         self.last_number = 0
         """The position of the call that the last fragment belonged to."""
 
     def add_fragment(self, fragment: dict[str, Any]) -> Sequence[Delta]:
-        """Take in a fragment, and return what can be told now.
+        """Add a fragment; return the deltas that are certain now.
 
         Raises:
-            TypeError: what a provider sent in place of a string is none.
-            ValueError: the calls are too many, or the name of one changes after its arguments.
+            TypeError: the name is not a string.
+            ValueError: there are too many calls, or a call's name changes after its arguments.
         """
         function = called_function(fragment)
         call_id = as_string(fragment.get("id"))
@@ -154,7 +154,7 @@ class CallFragments:
             call = self._begin_call(call_id)
             before = self._by_index.get(index) if isinstance(index, int) else None
             call.may_be_echo = before is not None and before.name == name
-        self.last_number = call.place
+        self.last_number = call.position
         if isinstance(index, int):
             self._by_index[index] = call
         if name and call.repeats(call_id, arguments):
@@ -163,68 +163,68 @@ class CallFragments:
         self._by_id.setdefault(call.call_id, call)
         if name:
             _add_name(call, name)
-            self._untold[call.place] = call
-        call.add_arguments(call.unsaid_part(arguments))
+            self._held[call.position] = call
+        call.add_arguments(call.new_part(arguments))
         if call.number is None and call.is_held:
             return ()
-        return self._tell(call) if call.name and call.pieces else ()
+        return self._emit(call) if call.name and call.pieces else ()
 
     def flush(self) -> Sequence[Delta]:
-        """Tell the calls that no arguments came of, or whose arguments were held."""
-        # An echo is told with its arguments, if any follow.
-        untold, self._untold = self._untold, {}
+        """Return deltas for calls that are still held or have no arguments."""
+        # An echo is emitted with its arguments, if any follow.
+        held, self._held = self._held, {}
         return [
             delta
-            for _, call in sorted(untold.items())
+            for _, call in sorted(held.items())
             if call.number is None and not call.is_echo
-            for delta in self._tell(call)
+            for delta in self._emit(call)
         ]
 
     def tool_calls(self) -> tuple[ToolCall, ...]:
-        """Return the calls; one whose name never came has none, and is nobody's tool."""
+        """Return the calls; a name that was never received is empty and matches no tool."""
         for call in self._calls:
             if call.number is None and not call.is_echo:
-                self._tell(call)
-        return self._told.tool_calls()
+                self._emit(call)
+        return self._emitted.tool_calls()
 
     def _find_call(self, index: Any, call_id: str, name: str, arguments: str) -> _Call | None:
-        """Find the call that the fragment continues; return None if it begins one."""
+        """Return the call that the fragment continues; None if it begins a new one."""
         known = self._by_index.get(index) if isinstance(index, int) else None
         if known is None and call_id:
             known = self._by_id.get(call_id) if index is None or not name else None
         if known is None and self._calls and (index is None or not name):
             last = self._calls[-1]
-            # A fragment with only an id may announce another call whose name comes later.
-            goes_on = bool(last.name and arguments and not last.has_whole_arguments())
-            known = last if goes_on or (index is None and not (name or call_id)) else None
+            # A fragment with only an id may begin another call whose name follows later.
+            continues = bool(last.name and arguments and not last.has_whole_arguments())
+            known = last if continues or (index is None and not (name or call_id)) else None
             if index is None and name:
                 known = last
         if known is None or not name:
             return known
         if not _begins_another(known, call_id, name, arguments):
             return known
-        # Names at one index are pieces of one name until arguments come.
+        # Names at one index are pieces of one name until arguments are received.
         placed = isinstance(index, int) and known.name and not known.pieces
         return known if placed else None
 
     def _begin_call(self, call_id: str) -> _Call:
         if len(self._calls) >= MAX_TOOL_CALLS:
             raise ValueError(f"more than {MAX_TOOL_CALLS:,} tool calls in one reply")
-        self._calls.append(_Call(call_id=call_id, place=len(self._calls)))
+        self._calls.append(_Call(call_id=call_id, position=len(self._calls)))
         return self._calls[-1]
 
-    def _tell(self, call: _Call) -> Sequence[Delta]:
-        """Tell the start of the call, or what is new of its arguments."""
+    def _emit(self, call: _Call) -> Sequence[Delta]:
+        """Return a delta with the start of the call, or with its new arguments."""
         arguments, call.sent = "".join(call.pieces[call.sent :]), len(call.pieces)
         if call.number is None:
             arguments = arguments_text(arguments) if arguments else ""
-            call.number = len(self._told)
-            return (self._told.start_call(call.call_id, call.name, arguments),)
-        return (self._told.add_arguments(call.number, arguments),) if arguments else ()
+            call.number = len(self._emitted)
+            return (self._emitted.start_call(call.call_id, call.name, arguments),)
+        return (self._emitted.add_arguments(call.number, arguments),) if arguments else ()
 
 
 def _begins_another(call: _Call, call_id: str, name: str, arguments: str) -> bool:
-    """Tell whether a fragment with a name begins another call than the one in its place."""
+    """Return True if a fragment with a name begins another call instead of continuing `call`."""
     other_id = bool(call_id) and bool(call.call_id) and call_id != call.call_id
     if not call.name:
         return other_id and call.has_whole_arguments()
@@ -237,10 +237,10 @@ def _begins_another(call: _Call, call_id: str, name: str, arguments: str) -> boo
 
 
 def _add_name(call: _Call, name: str) -> None:
-    """Take in a name: the same again, all of it so far, or its next piece.
+    """Add a name: a repetition, the whole name so far, or its next piece.
 
     Raises:
-        ValueError: it changes after the call was told, or has no end.
+        ValueError: the name changes after the call was emitted, or is too long.
     """
     whole = name if name.startswith(call.name) else call.name + name
     if len(whole) > _MAX_NAME_CHARACTERS:
@@ -251,12 +251,12 @@ def _add_name(call: _Call, name: str) -> None:
 
 
 def called_function(call: dict[str, Any]) -> dict[str, Any]:
-    """Return the name and the arguments of a call; some servers put them beside its id."""
+    """Return the object with a call's name and arguments; some servers put both beside the id."""
     return as_object(call.get("function")) or call
 
 
 def function_arguments(function: dict[str, Any]) -> str:
-    """Return the arguments as JSON text; some servers send the object itself, or call it so."""
+    """Return the arguments as JSON text; some servers send an object, or use another field name."""
     names = ("arguments", "parameters", "input")
     arguments = next((function[name] for name in names if function.get(name) is not None), None)
     if arguments is None:

@@ -1,7 +1,7 @@
-"""OpenAI's chat completions, and everybody who speaks them with an accent.
+"""OpenAI's chat completions API, and the servers that implement it with differences.
 
 OpenAI, vLLM, SGLang, Ollama (`/v1`), llama.cpp, OpenRouter and DeepSeek differ in a few fields;
-each difference is a field of `Dialect`.
+each difference is a field of `ChatDialect`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from batuta.errors import BadRequestError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatDialect:
-    """How a server's chat completions differ from the plainest form."""
+    """How a server's chat completions differ from the basic form."""
 
     max_tokens: str = "max_tokens"
     """The name of the field that limits the completion."""
@@ -63,57 +63,57 @@ class ChatDialect:
     """The field of the reasoning effort: `reasoning_effort`, `reasoning` (OpenRouter's object), or
     empty if the server has no such setting."""
     efforts: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Efforts the server calls by another name."""
+    """Maps effort names to the server's own names, where they differ."""
     own_efforts: bool = False
-    """Whether each model takes other efforts, as OpenAI's do (`openai.models`)."""
+    """Whether the accepted efforts depend on the model, as OpenAI's do (`openai.models`)."""
     reasoning_models: tuple[str, ...] = ("",)
-    """Prefixes of the models that take an effort; to others none is sent."""
+    """Prefixes of the models to which an effort is sent."""
     fixed_sampling: tuple[str, ...] = ()
-    """Prefixes of the models that refuse temperature and top_p; to those none is sent."""
+    """Prefixes of the models that refuse temperature and top_p, which are not sent to them."""
     developer: bool = False
-    """Whether the role `developer` is known; elsewhere it becomes `system`."""
+    """Whether the role `developer` is supported; otherwise it becomes `system`."""
     merges_system: bool = False
-    """Whether the messages of the system that come first are sent as one: many templates take a
-    single one, and some ignore a second one."""
+    """Whether leading system messages are sent as one: many chat templates accept only one, and
+    some ignore a second one."""
     prefill: bool = False
-    """Whether the server can continue an assistant's message that is not finished."""
+    """Whether the server can continue an unfinished assistant message."""
     reasoning_field: str = ""
     """The field in which an assistant's reasoning is sent back; empty: the one in which the
     server sends it, or none."""
     cache_keys: bool = False
-    """Whether `prompt_cache_key` and `prompt_cache_retention` are known."""
+    """Whether `prompt_cache_key` and `prompt_cache_retention` are supported."""
     cache_marks: bool = False
-    """Whether `cache_control` is known on parts of messages and on tools."""
+    """Whether `cache_control` is supported on message parts and tools."""
     extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Fields sent with every request."""
     top_k: bool = True
-    """Whether the server knows the field `top_k`."""
+    """Whether the field `top_k` is supported."""
     choices: bool = True
-    """Whether the server knows the field `n`."""
+    """Whether the field `n` is supported."""
     files: bool = False
-    """Whether parts of the type `file` are known."""
+    """Whether parts of type `file` are supported."""
     thinking_switch: tuple[str, ...] = ()
     """Prefixes of the models whose reasoning is turned on and off by `thinking`, as DeepSeek's."""
     responses: bool = False
-    """Whether models that need the Responses API are asked by it (`openai.models`)."""
+    """Whether models that need the Responses API are called through it (`openai.models`)."""
     key_header: str = ""
-    """The header that carries the key alone; empty: `Authorization`, as a bearer's."""
+    """The header for the key; empty: `Authorization` with a bearer token."""
     adapt: tuple[Kind, ...] = ()
     """Adaptations that apply from the first request on, without waiting for a refusal."""
 
 
 _WITH_TOOLS = (Role.ASSISTANT, Role.TOOL)
-"""The roles of whoever may call tools, or tell what came out."""
+"""The roles of messages that may contain tool calls or results."""
 _GIVES_REASONING = re.compile(
     r"deepseek|kimi|moonshot|glm-|minimax|qwen[-/]?3|qwq|mimo|step-|hunyuan|gpt-oss|nemotron",
     re.IGNORECASE,
 )
-"""Matches models whose servers accept reasoning back with tool turns; some demand it."""
+"""Matches models whose servers accept reasoning sent back with tool turns; some require it."""
 _OPENAI_REASONING_MODELS = ("o1", "o3", "o4", "gpt-5", "gpt-6", "gpt-oss")
 
 _SYSTEM = (Role.SYSTEM, Role.DEVELOPER)
 COMPATIBLE_DIALECT = ChatDialect(merges_system=True)
-"""Any other server; also Ollama and llama.cpp."""
+"""Used for Ollama, llama.cpp and any other server."""
 OPENAI_DIALECT = ChatDialect(
     max_tokens="max_completion_tokens",
     responses=True,
@@ -126,7 +126,7 @@ OPENAI_DIALECT = ChatDialect(
     files=True,
 )
 AZURE = replace(OPENAI_DIALECT, key_header="api-key")
-"""Azure OpenAI's v1 API; a model is the name of a deployment."""
+"""Azure OpenAI's v1 API, where the model is the name of a deployment."""
 PREFILL_DIALECT = ChatDialect(prefill=True, merges_system=True)
 """vLLM and SGLang."""
 OPENROUTER_DIALECT = ChatDialect(
@@ -160,10 +160,10 @@ class OpenAIChatClient(ProviderClient):
         key: Secret = NO_KEY,
         dialect: ChatDialect = OPENAI_DIALECT,
     ) -> None:
-        """Open nothing.
+        """Create the client; no connection is opened yet.
 
         Raises:
-            ConfigError: `base_url` is no http(s) URL.
+            ConfigError: `base_url` is not an http(s) URL.
         """
         target = openai_target(base_url, "/chat/completions", key, dialect)
         adapter = OpenAIChatAdapter(worker.model, dialect)
@@ -172,7 +172,7 @@ class OpenAIChatClient(ProviderClient):
 
 @final
 class TextCallClient:
-    """Calls `inner`, whose answers may have calls of tools in their text."""
+    """Calls `inner` and parses tool calls in the text of its answers."""
 
     def __init__(self, inner: Client, worker: Worker) -> None:
         self.inner = inner
@@ -182,7 +182,7 @@ class TextCallClient:
         return repr(self.inner)
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """Return `inner`'s reply with its calls as calls."""
+        """Return `inner`'s reply, with tool calls in its text moved to `tool_calls`."""
         takes_calls = request.tools and request.tool_choice != "none"
         if not takes_calls or request.sampling.logprobs is not None:
             return await self.inner.complete(request, listener)
@@ -191,7 +191,7 @@ class TextCallClient:
 
 @final
 class OpenAIChatAdapter:
-    """The dialect as pure functions."""
+    """Translates requests to this API and parses its replies; pure functions."""
 
     def __init__(self, model: str, dialect: ChatDialect) -> None:
         self._model = model
@@ -225,7 +225,7 @@ class OpenAIChatAdapter:
         return body
 
     def _messages(self, request: Request) -> list[dict[str, Any]]:
-        """Write the conversation, with the thoughts of this model in its turns."""
+        """Return the conversation as JSON, with this model's own reasoning in its turns."""
         messages, sent = request.messages, list[dict[str, Any]]()
         if self._dialect.merges_system and len(messages) > 1 and messages[1].role in _SYSTEM:
             messages = merge_first_system_messages(request).messages
@@ -241,17 +241,17 @@ class OpenAIChatAdapter:
         return sent
 
     def parse_reply(self, data: Any) -> ProviderReply:
-        """Return a whole reply read."""
+        """Parse a complete reply."""
         reply = parse_completion(data, self._model)
         self._note_field(reasoning_field_of(as_object(data["choices"][0]).get("message")))
         return reply
 
     def new_accumulator(self) -> StreamAccumulator:
-        """Return an empty reply."""
+        """Return an accumulator for a new reply."""
         return OpenAIStreamAccumulator(self._model, self._note_field)
 
     def _note_field(self, name: str) -> None:
-        """Note in which field the server tells reasoning, as it goes back in the same."""
+        """Remember the field in which the server sends reasoning; it is sent back in the same."""
         self._reasoning_field = name or self._reasoning_field
 
     def _add_sampling(self, body: dict[str, Any], request: Request) -> None:
@@ -295,10 +295,10 @@ class OpenAIChatAdapter:
 
 
 def openai_target(base_url: str, path: str, key: Secret, dialect: ChatDialect) -> HttpTarget:
-    """Return the address of a path, with the key in the header that the server wants.
+    """Return the target for a path, with the key in the header that the server expects.
 
     Raises:
-        ConfigError: `base_url` is no http(s) URL.
+        ConfigError: `base_url` is not an http(s) URL.
     """
     headers: dict[str, str] = {}
     if key and dialect.key_header:
@@ -314,7 +314,7 @@ def _put_if_set(body: dict[str, Any], name: str, value: Any) -> None:
 
 
 def _chat_messages(message: Message, dialect: ChatDialect) -> list[dict[str, Any]]:
-    """Write a turn as messages: results answer the turn before, so they come first."""
+    """Return a turn as messages; tool results answer the previous turn, so they come first."""
     messages: list[dict[str, Any]] = [
         {"role": "tool", "tool_call_id": part.call_id, "content": part.content}
         for part in message.parts
@@ -338,7 +338,7 @@ def _message_json(message: Message, dialect: ChatDialect) -> dict[str, Any]:
 
 
 def _message_content(message: Message, dialect: ChatDialect) -> str | list[dict[str, Any]]:
-    """Return a string where it is one: the oldest servers know nothing else."""
+    """Return the content, as a string if it is only text: old servers accept nothing else."""
     marked = dialect.cache_marks and any(part.cache for part in message.parts)
     if not message.attachments and not marked:
         return message.text
@@ -360,7 +360,11 @@ def _message_content(message: Message, dialect: ChatDialect) -> str | list[dict[
 
 
 def _file_part(file: File, dialect: ChatDialect) -> dict[str, Any]:
-    """Return a file as the server takes it."""
+    """Return a file as a content part.
+
+    Raises:
+        BadRequestError: the server does not accept files.
+    """
     if not dialect.files:
         raise BadRequestError("this worker's server does not accept files")
     url = f"data:{file.media_type};base64,{file.data}"

@@ -1,4 +1,4 @@
-"""Texts as vectors: `POST {base_url}/embeddings`, as OpenAI and its imitators speak it."""
+"""Embeddings: `POST {base_url}/embeddings` of OpenAI and compatible servers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from batuta.errors import BadRequestError
 
 @final
 class EmbeddingClient(ProviderClient):
-    """A worker whose reply to a request is a vector for each of its messages, and no text."""
+    """A worker that replies with a vector for each message of the request, and no text."""
 
     def __init__(
         self,
@@ -29,17 +29,17 @@ class EmbeddingClient(ProviderClient):
         key: Secret,
         dialect: ChatDialect,
     ) -> None:
-        """Open nothing.
+        """Create the client; no connection is opened yet.
 
         Raises:
-            ConfigError: `base_url` is no http(s) URL.
+            ConfigError: `base_url` is not an http(s) URL.
         """
         target = openai_target(base_url, "/embeddings", key, dialect)
         adapter = EmbeddingAdapter(worker.model)
         super().__init__("Embedding", worker, http, adapter=adapter, target=target)
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """Return the vectors; they come all at once.
+        """Return a reply with the vectors, which are not streamed.
 
         Raises:
             ClientError: the call gave no usable vectors.
@@ -55,7 +55,7 @@ class EmbeddingClient(ProviderClient):
 
 @final
 class EmbeddingAdapter:
-    """The dialect as pure functions."""
+    """Translates requests to this API and parses its replies; pure functions."""
 
     supports_prefill = False
 
@@ -70,10 +70,10 @@ class EmbeddingAdapter:
         return body if dimensions is None else {**body, "dimensions": dimensions}
 
     def parse_reply(self, data: Any) -> ProviderReply:
-        """Return a whole reply read.
+        """Parse a complete reply.
 
         Raises:
-            ErrorReply: it is an error object.
+            ErrorReply: `data` is an error object.
         """
         if data.get("error"):
             raise ErrorReply(data)
@@ -83,7 +83,7 @@ class EmbeddingAdapter:
         return ProviderReply(reply=reply, usage=parse_usage(data.get("usage")))
 
     def new_accumulator(self) -> StreamAccumulator:
-        """Return one that is never filled: vectors are not streamed."""
+        """Return an accumulator that stays empty, as vectors are not streamed."""
         return OpenAIStreamAccumulator()
 
 

@@ -1,4 +1,4 @@
-"""Pictures from words: `POST {base_url}/images/generations`, as OpenAI and its imitators do it."""
+"""Image generation: `POST {base_url}/images/generations` of OpenAI and compatible servers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from batuta.language.step_reading import read_step
 
 @final
 class ImageClient(ProviderClient):
-    """A worker whose reply to a request is a picture, and no text."""
+    """A worker that replies with an image and no text."""
 
     def __init__(
         self,
@@ -32,20 +32,20 @@ class ImageClient(ProviderClient):
         key: Secret,
         dialect: ChatDialect,
     ) -> None:
-        """Open nothing.
+        """Create the client; no connection is opened yet.
 
         Raises:
-            ConfigError: `base_url` is no http(s) URL.
+            ConfigError: `base_url` is not an http(s) URL.
         """
         target = openai_target(base_url, "/images/generations", key, dialect)
         adapter = ImageAdapter(worker.model, dialect)
         super().__init__("Image", worker, http, adapter=adapter, target=target)
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """Return the picture; it comes whole.
+        """Return a reply with the image, which is not streamed.
 
         Raises:
-            ClientError: the call gave no usable picture.
+            ClientError: the call gave no usable image.
         """
         reply = await super().complete(request)
         if listener.streaming:
@@ -56,7 +56,7 @@ class ImageClient(ProviderClient):
 
 @final
 class ImageAdapter:
-    """The dialect as pure functions."""
+    """Translates requests to this API and parses its replies; pure functions."""
 
     supports_prefill = False
 
@@ -68,37 +68,37 @@ class ImageAdapter:
         """Return the JSON to send.
 
         Raises:
-            BadRequestError: there is a picture to be changed, or nothing to be drawn.
+            BadRequestError: the request has attachments, or no text to draw from.
         """
         refuse_fields(self._model, request.sampling, (*PENALTIES, *CHOICES))
         if any(message.attachments for message in request.messages):
-            raise BadRequestError("this worker draws from words alone: it is given no pictures")
+            raise BadRequestError("this worker draws from text only and accepts no attachments")
         prompt = _picture_prompt(request)
         if not prompt:
-            raise BadRequestError("there is nothing to draw: the step has no words")
+            raise BadRequestError("there is nothing to draw: the step has no text")
         return {"model": self._model, "prompt": prompt, "n": 1, **self._extra}
 
     def parse_reply(self, data: Any) -> ProviderReply:
-        """Return a whole reply read.
+        """Parse a complete reply.
 
         Raises:
-            ErrorReply: it is an error object.
+            ErrorReply: `data` is an error object.
         """
         if data.get("error"):
             raise ErrorReply(data)
         images = tuple(_read_row(as_object(row), data) for row in data["data"])
         if not images:
-            raise ValueError("a reply without a picture")
+            raise ValueError("a reply without an image")
         reply = Reply(text="", images=images, model=as_string(data.get("model")))
         return ProviderReply(reply=reply, usage=_parse_usage(data.get("usage")))
 
     def new_accumulator(self) -> StreamAccumulator:
-        """Return an accumulator that is never filled: a picture comes whole."""
+        """Return an accumulator that stays empty, as images are not streamed."""
         return OpenAIStreamAccumulator()
 
 
 def _picture_prompt(request: Request) -> str:
-    """Return what is to be drawn: the subtask and what it reads, or what the user has said."""
+    """Return the prompt: the subtask and the responses that it reads, else the user's messages."""
     words = read_step(request.messages)
     texts = [message.text for message in request.messages if message.role is Role.USER]
     if not texts or words.subtask == texts[-1].strip():
@@ -113,7 +113,7 @@ def _read_row(row: dict[str, Any], data: dict[str, Any]) -> Image:
 
 
 def _parse_usage(usage: Any) -> Usage | None:
-    """Return the tokens of the prompt and of the picture; None if the provider told none."""
+    """Return the tokens of the prompt and of the image; None if the provider states none."""
     counts = as_object(usage)
     given, made = as_count(counts.get("input_tokens")), as_count(counts.get("output_tokens"))
     return Usage(calls=1, input=given, output=made) if given or made else None

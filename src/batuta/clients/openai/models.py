@@ -1,8 +1,8 @@
-"""The fields that OpenAI's own models take, by generation.
+"""The request fields that OpenAI's own models accept, by generation.
 
 Read from OpenAI's model guidance and migration pages on 2026-11-24 (developers.openai.com/api/docs:
-guides/latest-model, guides/deployment-checklist). A generation that is not listed there follows the
-newest that is.
+guides/latest-model, guides/deployment-checklist). A generation that is not listed there is treated
+like the newest listed one.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _UNNUMBERED: tuple[int, int] = (0, 0)
 
 @cache
 def gpt_version(model: str) -> tuple[int, int] | None:
-    """Return the generation, such as (6, 1) of `gpt-6.1-sol`; None: it is no numbered GPT."""
+    """Return the generation, such as (6, 1) for `gpt-6.1-sol`; None if it is no numbered GPT."""
     named = _NAME.match(model)
     return (int(named[1]), int(named[2] or 0)) if named else None
 
 
 def needs_responses(model: str) -> bool:
-    """Return True if the model, or its tools, can only be had by the Responses API."""
+    """Return True if the model, or its tools, are only available in the Responses API."""
     version = gpt_version(model)
     if version is None:
         return False
@@ -34,7 +34,7 @@ def needs_responses(model: str) -> bool:
 
 
 def reasoning_effort(model: str, effort: str) -> str:
-    """Return the nearest effort that the model takes: what it does not know it answers with 400."""
+    """Return the nearest effort that the model accepts; others are answered with status 400."""
     version = gpt_version(model) or _UNNUMBERED
     if effort == "none" and _reasons_always(model, version):
         effort = "minimal"
@@ -46,7 +46,7 @@ def reasoning_effort(model: str, effort: str) -> str:
 
 
 def _reasons_always(model: str, version: tuple[int, int]) -> bool:
-    """Return True if the model has no effort `none`."""
+    """Return True if the model does not accept the effort `none`."""
     if version < (5, 1) or "-astra" in model or "-pro" in model:
         return True
     return version >= (6, 1) and any(tier in model for tier in _ALWAYS_REASONING)

@@ -1,4 +1,4 @@
-"""A provider's judgement of texts: `POST {base_url}/moderations`."""
+"""A provider's moderation API: `POST {base_url}/moderations`."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from batuta.errors import InvalidReplyError
 
 @final
 class ModerationClient:
-    """Asks one provider; what it says of the texts is passed on as it is."""
+    """Calls one provider; its results are returned unchanged."""
 
     def __init__(
         self, worker: Worker, http: HttpTransport, *, base_url: str, key: Secret = NO_KEY
     ) -> None:
-        """Open nothing.
+        """Create the client; no connection is opened yet.
 
         Raises:
-            ConfigError: `base_url` is no http(s) URL.
+            ConfigError: `base_url` is not an http(s) URL.
         """
         headers = {"Authorization": f"Bearer {key.reveal()}"} if key else {}
         self.worker = worker
@@ -35,10 +35,10 @@ class ModerationClient:
         return f"ModerationClient({self.worker.model!r} at {self._target.host})"
 
     async def moderate(self, given: Any) -> Mapping[str, Any]:
-        """Return the provider's judgement of a text, of several, or of parts with pictures.
+        """Return the provider's moderation of a string, a list of strings, or text and image parts.
 
         Raises:
-            ClientError: there was none.
+            ClientError: the request failed or the reply has no results.
         """
         body = {"model": self.worker.model, "input": given}
         judgement = as_object(await self._http.post(self._target, body))

@@ -1,9 +1,10 @@
-"""OpenAI's Responses API, for its models that call tools only there.
+"""OpenAI's Responses API, for models that support tools only there.
 
-Deviations a caller should know: nothing is stored there (`store` is false), so reasoning goes back
-as the encrypted items that came with a call; a seed is not sent (there is none); temperature and
-top_p are sent only at the effort `none`, which is the only one that takes them; a message that the
-model marks as commentary counts as reasoning.
+Deviations a caller should know:
+- Nothing is stored at OpenAI (`store` is false), so reasoning is sent back as encrypted items.
+- A seed is not sent, as the API has none.
+- Temperature and top_p are sent only at the effort `none`; other efforts do not accept them.
+- A message that the model marks as commentary counts as reasoning.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from batuta.core.server_tools import WEB_SEARCH
 from batuta.errors import BadRequestError, ClientError, UnsupportedFieldError
 
 _SOURCES = "web_search_call.action.sources"
-"""The fields asked for beside a search, without which its pages are not sent."""
+"""The `include` value without which the pages of a search are not returned."""
 _CACHE_FIELDS = (("prompt_cache_key", "key"), ("prompt_cache_retention", "retention"))
 
 
@@ -62,10 +63,10 @@ class OpenAIResponsesClient(ProviderClient):
         key: Secret = NO_KEY,
         dialect: ChatDialect,
     ) -> None:
-        """Open nothing.
+        """Create the client; no connection is opened yet.
 
         Raises:
-            ConfigError: `base_url` is no http(s) URL.
+            ConfigError: `base_url` is not an http(s) URL.
         """
         target = openai_target(base_url, "/responses", key, dialect)
         adapter = OpenAIResponsesAdapter(worker.model, dialect)
@@ -74,7 +75,7 @@ class OpenAIResponsesClient(ProviderClient):
 
 @final
 class OpenAIResponsesAdapter:
-    """The dialect as pure functions."""
+    """Translates requests to this API and parses its replies; pure functions."""
 
     supports_prefill = False
 
@@ -104,18 +105,18 @@ class OpenAIResponsesAdapter:
         return body
 
     def parse_reply(self, data: Any) -> ProviderReply:
-        """Return a whole reply read."""
+        """Parse a complete reply."""
         return parse_response(data, self._model)
 
     def new_accumulator(self) -> StreamAccumulator:
-        """Return an empty reply."""
+        """Return an accumulator for a new reply."""
         return ResponsesStreamAccumulator(self._model)
 
     def _add_sampling(self, body: dict[str, Any], request: Request) -> None:
         sampling = request.sampling
         refuse_fields(self._model, sampling, (*PENALTIES, *CHOICES))
         if sampling.stop:
-            raise UnsupportedFieldError(f"{self._model} takes no stop")
+            raise UnsupportedFieldError(f"{self._model} does not accept stop")
         most = min_cap(sampling.max_tokens, request.max_output)
         if most is not None:
             body["max_output_tokens"] = most
@@ -130,10 +131,10 @@ class OpenAIResponsesAdapter:
 
 
 def _input_items(messages: Sequence[Message], model: str) -> list[dict[str, Any]]:
-    """Return the conversation as items: what was said, thought, called and returned."""
+    """Return the conversation as input items: messages, reasoning, tool calls and results."""
     items: list[dict[str, Any]] = []
     for message in messages:
-        # Results answer the turn before, so they come before whatever else this turn says.
+        # Tool results answer the previous turn, so they precede this turn's other items.
         items.extend(_result_item(part) for part in message.parts if isinstance(part, ToolResult))
         own = (one for one in message.thoughts if one.model == model and one.redacted)
         items.extend(_thought_item(one) for one in own)
@@ -158,7 +159,7 @@ def _content_part(part: Part) -> dict[str, Any] | None:
         return {"type": "input_file", "filename": part.name or "file.pdf", "file_data": url}
     if isinstance(part, ToolCall | ToolResult):
         return None
-    raise BadRequestError("this model takes no audio")
+    raise BadRequestError("this model does not accept audio")
 
 
 def _call_item(call: ToolCall) -> dict[str, Any]:
@@ -175,8 +176,8 @@ def _result_item(result: ToolResult) -> dict[str, Any]:
 
 
 def _thought_item(thought: Thought) -> dict[str, Any]:
-    """Return reasoning as it came: its id and what only OpenAI can read stand in one text."""
-    mark = "." if "." in thought.redacted else ":"  # the separator of earlier versions
+    """Return the reasoning item from its id and encrypted content, stored as `id.content`."""
+    mark = "." if "." in thought.redacted else ":"  # earlier versions used a colon
     item_id, _, encrypted = thought.redacted.partition(mark)
     return {"type": "reasoning", "id": item_id, "summary": [], "encrypted_content": encrypted}
 
@@ -224,16 +225,16 @@ def _text_format(request: Request) -> dict[str, Any]:
 
 
 _NO_SUCH_API = {HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED}
-_OF_THE_API = re.compile(
+_API_MISSING = re.compile(
     r"/responses|responses? (?:api|endpoint)|invalid url|unknown (?:request )?url|not implemented"
 )
-"""Matches a refusal of the address rather than of the request."""
-_OF_THE_MODEL = re.compile(r"\bmodel\b|deployment")
+"""Matches errors about the URL rather than the request."""
+_MODEL_NAMED = re.compile(r"\bmodel\b|deployment")
 
 
 @final
 class ResponsesOrChatClient:
-    """Uses responses, or chat completions once the server has said that it has nothing else."""
+    """Uses the Responses API, or chat completions once the server has shown that it lacks it."""
 
     def __init__(self, responses: OpenAIResponsesClient, chat: OpenAIChatClient) -> None:
         self.worker = responses.worker
@@ -258,10 +259,10 @@ class ResponsesOrChatClient:
 
 
 def _has_no_responses(error: ClientError) -> bool:
-    """Tell whether the refusal is of the Responses API itself."""
+    """Return True if the error means that the server has no Responses API."""
     words = error.words.lower()
     if error.usage is not None or error.status is None:
         return False
-    if _OF_THE_API.search(words):
+    if _API_MISSING.search(words):
         return error.status >= HTTPStatus.BAD_REQUEST
-    return error.status in _NO_SUCH_API and not _OF_THE_MODEL.search(words)
+    return error.status in _NO_SUCH_API and not _MODEL_NAMED.search(words)

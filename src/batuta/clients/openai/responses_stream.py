@@ -1,4 +1,4 @@
-"""Reads replies of OpenAI's Responses API, whole or as a stream of events."""
+"""Parses replies of OpenAI's Responses API, whole or as a stream of events."""
 
 from __future__ import annotations
 
@@ -38,48 +38,48 @@ from batuta.core.server_tools import WEB_FETCH
 _COUNTS = ("input_tokens", "output_tokens")
 _FINAL_EVENTS = {"response.completed", "response.incomplete", "response.done"}
 _MAX_ITEMS = 2 * MAX_TOOL_CALLS
-"""The most items that one response may have."""
+"""Output items of one response at most."""
 _MOST_COMPARED = 5_000_000
-"""Characters of pieces, at most, that were already said when a shorter whole of them came."""
+"""Characters compared at most when a complete text is shorter than its deltas; bounds the work."""
 _CALL_TYPES = {"function_call": "arguments", "custom_tool_call": "input"}
-"""The item types that call a tool, and the field of each that has the arguments."""
+"""The item types of tool calls, and the field of each that holds the arguments."""
 
 
 @final
 @dataclass(slots=True, kw_only=True)
 class _Item:
-    """An item of the output while it comes, with what has come of it so far."""
+    """What has been received of an output item so far."""
 
     kind: str = ""
     is_aside: bool = False
-    """True if it is a message that counts as reasoning."""
+    """True for a message marked as commentary, which counts as reasoning."""
     texts: dict[tuple[str, int], list[str]] = field(
         default_factory=dict[tuple[str, int], list[str]]
     )
-    """The pieces of its texts, by the kind of text and its number."""
+    """The pieces of its texts, by the kind of text and its index."""
     call_id: str = ""
     name: str = ""
     number: int | None = None
-    """The number of its call in the reply; None: it has not begun, as its name has not come."""
+    """The index of its tool call in the reply; None while the tool's name is unknown."""
     arguments: list[str] = field(default_factory=list[str])
     has_thought: bool = False
     has_ended: bool = False
-    """True if its pages were named, or it was told as a search or a picture."""
+    """True once its citations were added, or its search or image was emitted."""
 
 
 @final
 class ResponsesStreamAccumulator:
-    """A stream of events from `response.created` to `response.completed`.
+    """Accumulates events from `response.created` to `response.completed`.
 
-    Some events carry the same text in pieces and as a whole, and servers may leave out either. So
-    every event is read, and adds what none before it has brought.
+    The same text is sent in deltas and in several complete forms, and servers may leave out any of
+    them. So every event is read, and only text that was not received before is added.
     """
 
     def __init__(self, model: str) -> None:
         """Begin an empty reply.
 
         Args:
-            model: the model that was asked; its reasoning is its own.
+            model: the called model; its reasoning is returned only to it.
         """
         self.is_closed = False
         self._asked = model
@@ -91,7 +91,8 @@ class ResponsesStreamAccumulator:
         self._reasoning: list[str] = []
         self._calls = ToolCallAccumulator()
         self._items: list[_Item] = []
-        self._by_place: dict[int | str, _Item] = {}
+        self._by_position: dict[int | str, _Item] = {}
+        """Items by output index, or by item id if the server sends no index."""
         self._thoughts: list[Thought] = []
         self._images: list[Image] = []
         self._refused = False
@@ -101,11 +102,11 @@ class ResponsesStreamAccumulator:
 
     @property
     def is_finished(self) -> bool:
-        """The end of the reply was announced."""
+        """Whether the final event was received."""
         return bool(self._ended)
 
     def add_event(self, event: str, data: bytes) -> Sequence[Delta]:
-        """Return the fragments of one event.
+        """Return the deltas of one event.
 
         Raises:
             ErrorReply: the event is an error.
@@ -128,7 +129,7 @@ class ResponsesStreamAccumulator:
         return self._add_output(kind, content)
 
     def _add_output(self, kind: str, event: dict[str, Any]) -> Sequence[Delta]:
-        """Take in an event of an item, of a part of one, or of a text."""
+        """Add an event about an item, a content part or a text."""
         if not kind and (stated := find_stated_error(event)):
             raise ErrorReply(stated)
         if kind.startswith("response.output_item."):
@@ -142,10 +143,11 @@ class ResponsesStreamAccumulator:
         return self._add_whole(kind, event) if kind.endswith(".done") else ()
 
     def end_response(self, response: dict[str, Any]) -> Sequence[Delta]:
-        """Take in a whole response, and return what was not said before.
+        """Add the complete response; return deltas for what no earlier event had.
 
         Raises:
-            ErrorReply: it is an error object, or says that it failed.
+            ErrorReply: the response is an error object, or its status is failed or cancelled.
+            ValueError: the response has too many items.
         """
         if response.get("error") or response.get("status") in {"failed", "cancelled"}:
             raise ErrorReply(_error_of(response))
@@ -155,20 +157,20 @@ class ResponsesStreamAccumulator:
         output = as_array(response.get("output"))
         if len(output) > _MAX_ITEMS:
             raise ValueError(f"more than {_MAX_ITEMS:,} items in one response")
-        for place, item in enumerate(map(as_object, output)):
-            known = self._place_of(place, item)
+        for position, item in enumerate(map(as_object, output)):
+            known = self._find_item(position, item)
             deltas += self._read_item(known, item, is_whole=True)
-        if not output and not self._text:  # a field for people, and all that some gateways fill
+        if not output and not self._text:  # an SDK convenience; some gateways send nothing else
             whole = as_string(response.get("output_text"))
-            deltas += self._say_rest(self._new_item(), ("text", 0), whole)
+            deltas += self._emit_rest(self._new_item(), ("text", 0), whole)
         self._ended = response
         return deltas
 
     def result(self) -> ProviderReply:
-        """Return the reply as far as it has come."""
+        """Return what has been received of the reply so far."""
         for item in self._items:
             if item.number is None and (item.call_id or item.arguments):
-                self._begin_call(item)  # without a name it calls no known tool
+                self._begin_call(item)  # its name is empty, which matches no tool
         calls = self._calls.tool_calls()
         reply = Reply(
             text="".join(self._text),
@@ -188,23 +190,24 @@ class ResponsesStreamAccumulator:
         raise_counts(self._usage, response.get("usage"))
 
     def _item_at(self, event: dict[str, Any], item_id: str = "", kind: str = "") -> _Item:
-        """Find the item of an event by its place, or by its id where no place is told.
+        """Return the item of an event by its output index, or by its id if it has no index.
 
-        An item of another kind than the one at its place is another one.
+        If the known item has another type, the event belongs to a new item.
         """
-        place = event.get("output_index")
-        if not isinstance(place, int):
-            place = as_string(event.get("item_id")) or item_id
-        known = self._by_place.get(place)
+        position = event.get("output_index")
+        if not isinstance(position, int):
+            position = as_string(event.get("item_id")) or item_id
+        known = self._by_position.get(position)
         if known is None or (kind and known.kind not in {"", kind}):
-            known = self._by_place[place] = self._new_item()
+            known = self._by_position[position] = self._new_item()
         return known
 
-    def _place_of(self, place: int, item: dict[str, Any]) -> _Item:
-        """Find the item of the finished response: that of its call, else the one at its place."""
+    def _find_item(self, position: int, item: dict[str, Any]) -> _Item:
+        """Return the known item for an item of the complete response: by call id, else position."""
         call_id, item_id = as_string(item.get("call_id")), as_string(item.get("id"))
         same = (one for one in self._items if call_id and one.call_id == call_id)
-        known = next(same, None) or self._by_place.get(place) or self._by_place.get(item_id)
+        by_position = self._by_position
+        known = next(same, None) or by_position.get(position) or by_position.get(item_id)
         if known is None or known.kind not in {"", item.get("type")}:
             known = self._new_item()
         return known
@@ -216,7 +219,7 @@ class ResponsesStreamAccumulator:
         return self._items[-1]
 
     def _read_item(self, known: _Item, item: dict[str, Any], *, is_whole: bool) -> list[Delta]:
-        """Take in an item, and return what was not said before."""
+        """Add an item; return deltas for what no earlier event had."""
         kind = known.kind = as_string(item.get("type")) or known.kind
         known.is_aside = known.is_aside or item.get("phase") == "commentary"
         if kind in _CALL_TYPES:
@@ -230,7 +233,7 @@ class ResponsesStreamAccumulator:
         deltas: list[Delta] = []
         for name in ("summary", "content"):
             parts = item.get(name)
-            if isinstance(parts, str):  # as requests may say it
+            if isinstance(parts, str):  # the short form that requests may use
                 parts = [{"text": parts}]
             for number, part in enumerate(as_array(parts)):
                 where = {f"{name}_index": number, "in": name}
@@ -240,11 +243,11 @@ class ResponsesStreamAccumulator:
             self._thoughts.append(thought)
             deltas.append(Delta(thought=thought))
         if is_whole and kind == "message":
-            deltas += self._name_pages(known, item)
+            deltas += self._add_citations(known, item)
         return deltas
 
     def _read_search(self, known: _Item, item: dict[str, Any]) -> list[Delta]:
-        """Take in a search, or a page that was opened."""
+        """Add a web search, or a page that the model opened."""
         action, at = as_object(item.get("action")), self._length
         if known.has_ended or not action:
             return []
@@ -262,7 +265,7 @@ class ResponsesStreamAccumulator:
         return list(self._searches.add_call(call_id, query, at=at, pages=pages, error=error))
 
     def _read_picture(self, known: _Item, item: dict[str, Any]) -> list[Delta]:
-        """Take in a picture, which some gateways' models draw unasked."""
+        """Add a generated image, which models of some gateways produce unrequested."""
         encoded = as_string(item.get("result"))
         if known.has_ended or not encoded:
             return []
@@ -271,8 +274,8 @@ class ResponsesStreamAccumulator:
         self._images.append(image)
         return [Delta(image=image)]
 
-    def _name_pages(self, known: _Item, item: dict[str, Any]) -> list[Delta]:
-        """Return what names the pages that a message cites and does not name itself."""
+    def _add_citations(self, known: _Item, item: dict[str, Any]) -> list[Delta]:
+        """Return deltas with links to the pages that a message cites but does not link."""
         parts = [as_object(part) for part in as_array(item.get("content"))]
         cited = [as_object(each) for part in parts for each in as_array(part.get("annotations"))]
         if known.has_ended or not cited:
@@ -282,12 +285,12 @@ class ResponsesStreamAccumulator:
             if each.get("type") == "url_citation":
                 self._searches.cite(as_string(each.get("url")), as_string(each.get("title")))
         rest = self._searches.end_text([*map(_part_text, parts)])
-        return self._say(known, "text", rest) if rest else []
+        return self._emit(known, "text", rest) if rest else []
 
     def _read_arguments(
         self, known: _Item, kind: str, given: Any, *, is_whole: bool
     ) -> list[Delta]:
-        """Take in more of a call: its beginning, or more of its arguments."""
+        """Add the beginning of a tool call, or more of its arguments."""
         if given is not None and not isinstance(given, str):
             given = dump_json(given)
         if kind == "custom_tool_call":
@@ -295,12 +298,12 @@ class ResponsesStreamAccumulator:
         elif is_whole and given:
             begun = next(filter(None, known.arguments), "")
             given = given if begun and given.startswith(begun) else arguments_text(given)
-        rest = self._unsaid_rest(known.arguments, given or "")
+        rest = self._missing_rest(known.arguments, given or "")
         if rest:
             known.arguments.append(rest)
-        return self._tell_arguments(known, rest)
+        return self._emit_arguments(known, rest)
 
-    def _tell_arguments(self, known: _Item, rest: str) -> list[Delta]:
+    def _emit_arguments(self, known: _Item, rest: str) -> list[Delta]:
         if known.number is not None:
             return [self._calls.add_arguments(known.number, rest)] if rest else []
         return [self._begin_call(known)] if known.name else []
@@ -310,13 +313,13 @@ class ResponsesStreamAccumulator:
         return self._calls.start_call(known.call_id, known.name, "".join(known.arguments))
 
     def _read_part(self, known: _Item, where: dict[str, Any], part: dict[str, Any]) -> list[Delta]:
-        """Take in a part of an item, and return what was not said before."""
+        """Add a part of an item; return deltas for what no earlier event had."""
         kind = "refusal" if part.get("type") == "refusal" else "text"
         if where.get("in") == "summary":
             kind = "summary"
         elif known.kind == "reasoning" or part.get("type") == "reasoning_text":
             kind = "reasoning"
-        return self._say_rest(known, (kind, _number_of(where)), _part_text(part))
+        return self._emit_rest(known, (kind, _part_index(where)), _part_text(part))
 
     def _add_delta(self, kind: str, event: dict[str, Any]) -> Sequence[Delta]:
         text = _TEXT_EVENTS.get(kind.removesuffix(".delta"))
@@ -326,12 +329,12 @@ class ResponsesStreamAccumulator:
         known, fragment = self._item_at(event), need_string(event["delta"] or "")
         if text is None:
             known.arguments.append(fragment)
-            return self._tell_arguments(known, fragment)
-        known.texts.setdefault((text, _number_of(event)), []).append(fragment)
-        return self._say(known, text, fragment)
+            return self._emit_arguments(known, fragment)
+        known.texts.setdefault((text, _part_index(event)), []).append(fragment)
+        return self._emit(known, text, fragment)
 
     def _add_whole(self, kind: str, event: dict[str, Any]) -> Sequence[Delta]:
-        """Take in the event that ends a text, or arguments, and return what is new."""
+        """Add the event that completes a text or arguments; return deltas for what is new."""
         text = _TEXT_EVENTS.get(kind.removesuffix(".done"))
         if kind == "response.function_call_arguments.done":
             known = self._item_at(event)
@@ -341,24 +344,24 @@ class ResponsesStreamAccumulator:
         if text is None:
             return ()
         whole = as_string(event.get("text")) or as_string(event.get("refusal"))
-        return self._say_rest(self._item_at(event), (text, _number_of(event)), whole)
+        return self._emit_rest(self._item_at(event), (text, _part_index(event)), whole)
 
-    def _say_rest(self, known: _Item, place: tuple[str, int], whole: str) -> list[Delta]:
+    def _emit_rest(self, known: _Item, key: tuple[str, int], whole: str) -> list[Delta]:
         if not whole:
             return []
-        before = known.texts.setdefault(place, [])
-        rest = self._unsaid_rest(before, whole)
+        before = known.texts.setdefault(key, [])
+        rest = self._missing_rest(before, whole)
         if not rest:
             return []
         before.append(rest)
-        return self._say(known, place[0], rest)
+        return self._emit(known, key[0], rest)
 
-    def _unsaid_rest(self, pieces: list[str], whole: str) -> str:
-        """Return the end of the whole that was not said in pieces.
+    def _missing_rest(self, pieces: list[str], whole: str) -> str:
+        """Return the end of the complete text that the pieces lack; join the pieces in place.
 
         Raises:
-            ValueError: the pieces are not the beginning of the whole, or were compared with
-                shorter wholes too often.
+            ValueError: the pieces are not the beginning of the complete text, or were compared
+                with shorter complete texts too often.
         """
         if not whole:
             return ""
@@ -368,13 +371,13 @@ class ResponsesStreamAccumulator:
             return whole[len(before) :]
         self._more_comparisons -= len(before) - len(whole)
         if self._more_comparisons < 0:
-            raise ValueError("a text ends again and again before its pieces do")
-        # Some servers strip the whole of a text that they have sent in pieces.
+            raise ValueError("complete texts are too often shorter than their pieces")
+        # Some servers strip white space from the complete text but not from its deltas.
         if before.startswith(whole) or before.strip() == whole.strip():
             return ""
-        raise ValueError("the pieces of an item are not those of the whole")
+        raise ValueError("the deltas of an item contradict its complete text")
 
-    def _say(self, known: _Item, kind: str, fragment: str) -> list[Delta]:
+    def _emit(self, known: _Item, kind: str, fragment: str) -> list[Delta]:
         if known.is_aside or kind in {"summary", "reasoning"}:
             self._reasoning.append(fragment)
             return [Delta(reasoning=fragment)]
@@ -392,29 +395,31 @@ _TEXT_EVENTS = {
     "response.reasoning_text": "reasoning",
     "response.reasoning": "reasoning",
 }
-"""Events that carry a text, in fragment or as a whole, and the kind of text."""
+"""Events with text, as a delta or complete, and the kind of text."""
 
 
-def _number_of(event: dict[str, Any]) -> int:
-    """Return the number of the text, among its item's, that an event is of."""
+def _part_index(event: dict[str, Any]) -> int:
+    """Return the index of the part, within its item, that an event is about."""
     return as_count(event.get("content_index") or event.get("summary_index"))
 
 
 def parse_response(data: Any, model: str) -> ProviderReply:
-    """Return a response read.
+    """Parse a complete response.
 
     Args:
         data: the response.
-        model: the model that was asked.
+        model: the called model.
 
     Raises:
-        ErrorReply: it is an error object, or says that it failed.
+        ErrorReply: the response is an error object, or its status is failed or cancelled.
+        TypeError: `output` is not a list.
+        ValueError: the response is not finished, or malformed.
     """
     fold = ResponsesStreamAccumulator(model)
     if not data.get("error") and not isinstance(data["output"], list):
-        raise TypeError("the output is no list")
+        raise TypeError("`output` is not a list")
     if data.get("status") in {"queued", "in_progress"} and not data["output"]:
-        raise ValueError("the response has not ended")
+        raise ValueError("the response is not finished")
     fold.end_response(data)
     return fold.result()
 
@@ -424,7 +429,7 @@ def _part_text(part: dict[str, Any]) -> str:
 
 
 def parse_usage(usage: Any) -> Usage | None:
-    """Return the usage of one call; None if the provider told none."""
+    """Return the usage of one call; None if the provider states none."""
     counts = with_own_names(as_object(usage), _COUNTS)
     if any(is_wrong_count(counts.get(name)) for name in _COUNTS):
         return None
@@ -442,7 +447,7 @@ def parse_usage(usage: Any) -> Usage | None:
 
 
 def _thought_of(item: dict[str, Any], model: str) -> Thought | None:
-    """Return reasoning that only OpenAI can read; None: the item holds none."""
+    """Return the item's encrypted reasoning; None if it has none."""
     item_id, encrypted = as_string(item.get("id")), as_string(item.get("encrypted_content"))
     if item.get("type") != "reasoning" or not encrypted:
         return None

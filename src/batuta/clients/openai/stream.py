@@ -1,4 +1,4 @@
-"""Chat completions read back: a whole reply, or a stream folded into one."""
+"""Parses chat completions: whole replies, and streams accumulated into a reply."""
 
 from __future__ import annotations
 
@@ -46,30 +46,30 @@ _COUNTS = ("prompt_tokens", "completion_tokens")
 
 @final
 class _ChoiceAccumulator:
-    """One of the replies of a stream."""
+    """Accumulates one choice of a stream."""
 
     def __init__(self, number: int, asked: str = "") -> None:
         self._number = number
         self._asked = asked
         self._given_back: GivenBack | None = None
-        """Fields that go back with the reply's turn; made when the first one comes."""
+        """Fields to send back with this turn; created with the first one."""
         self._text: list[str] = []
         self._length = 0
         """Characters of the text so far."""
         self._reasoning: list[str] = []
         self._calls: CallFragments | None = None
-        """Made when the first call comes."""
+        """Created with the first tool call."""
         self._logprobs: list[TokenLogprob] = []
         self._images: dict[Image, None] = {}
         self._cited: SearchReader | None = None
-        """Made when the first page is cited."""
+        """Created with the first citation."""
         self.finish: Finish | None = None
         self._refused = False
         self._has_words = False
         self._matched: str | None = None
 
     def reply(self, model: str) -> Reply:
-        """Return the reply as far as it has come."""
+        """Return what has been received of the reply so far."""
         calls = self._calls.tool_calls() if self._calls is not None else ()
         thought = self._given_back and self._given_back.thought(self._asked)
         return Reply(
@@ -86,7 +86,7 @@ class _ChoiceAccumulator:
         )
 
     def add_words(self, choice: dict[str, Any]) -> Delta | None:
-        """Return the fragment of a choice that has words and nothing else; None: it may have."""
+        """Return the delta of a chunk that has plain text only; None if it may have more."""
         words = None if self.finish is not None else _plain_words(choice)
         if words is None:
             return None
@@ -96,11 +96,11 @@ class _ChoiceAccumulator:
         return Delta(text=words, choice=self._number)
 
     def add_fragment(self, choice: dict[str, Any], pages: Sequence[Any] = ()) -> Sequence[Delta]:
-        """Return the fragments of the choice of one chunk.
+        """Return the deltas of this choice in one chunk.
 
         Args:
             choice: the choice.
-            pages: the addresses that the chunk says the answer rests on.
+            pages: URLs that the chunk cites for the whole reply.
         """
         if not pages and (words := self.add_words(choice)) is not None:
             return (words,)
@@ -110,14 +110,14 @@ class _ChoiceAccumulator:
             self._matched = _matched_stop_text(choice)
         message = self._fields_of(choice)
         text = _message_text(message)
-        text += self._unsaid_rest(choice, text)
+        text += self._missing_rest(choice, text)
         reasoning = _message_reasoning(message)
         self._has_words = self._has_words or bool(text or reasoning or _tool_calls_of(message))
         logprobs = parse_logprobs(choice)
         self._logprobs += logprobs
         deltas: list[Delta] = []
         for image in _pictures_of(message):
-            if image not in self._images:  # some tell all of them again at the end
+            if image not in self._images:  # some servers repeat all of them at the end
                 self._images[image] = None
                 deltas.append(Delta(image=image, choice=self._number))
         if text or reasoning or logprobs:
@@ -143,7 +143,7 @@ class _ChoiceAccumulator:
         return deltas + self.flush() if self.finish is not None else deltas
 
     def _add_calls(self, message: dict[str, Any]) -> list[Delta]:
-        """Take in the calls of a fragment, and the fields that go back with the turn."""
+        """Add the tool calls of a fragment, and the fields to send back with the turn."""
         deltas: list[Delta] = []
         if any(map(message.get, GIVEN_BACK)):
             self._fields_to_give_back().add_fields(message)
@@ -163,7 +163,8 @@ class _ChoiceAccumulator:
     def _fields_of(self, choice: dict[str, Any]) -> dict[str, Any]:
         """Return the fields of a fragment.
 
-        Some servers send a whole message in the only one, and some the older API's pieces of text.
+        Some servers send a whole message in their only chunk, others the legacy completions
+        API's `text`.
         """
         delta = choice.get("delta")
         if isinstance(delta, str):
@@ -174,26 +175,26 @@ class _ChoiceAccumulator:
             return {"content": text}
         return {} if self._has_words else as_object(choice.get("message"))
 
-    def _unsaid_rest(self, choice: dict[str, Any], last: str) -> str:
-        """Return the end of the message beside the last piece that no piece has said.
+    def _missing_rest(self, choice: dict[str, Any], last: str) -> str:
+        """Return the end of the whole message in the last chunk that no earlier chunk had.
 
         Raises:
-            ValueError: the message has a beginning that no piece has said.
+            ValueError: the message begins with text that no chunk had.
         """
         if not self._has_words or self.finish is None:
             return ""
         whole = _message_text(as_object(choice.get("message")))
         if not whole or len(whole) < self._length + len(last):
-            return ""  # it is known without putting the pieces together, as it may come often
+            return ""  # checked before joining the pieces, as such chunks may be frequent
         beginning = "".join((*self._text, last))
         if beginning not in whole:
             return ""
         if whole.startswith(beginning):
             return whole[len(beginning) :]
-        raise ValueError("the message at the end begins with words that no piece had")
+        raise ValueError("the message at the end begins with text that no chunk had")
 
     def flush(self) -> list[Delta]:
-        """Tell what waited for more that might have come, and the pages that the text cites."""
+        """Return deltas for held tool calls, and links to cited pages that the text lacks."""
         deltas = [] if self._calls is None else self._numbered(self._calls.flush())
         if self._cited is not None and (named := self._cited.end_text(self._text)):
             self._text.append(named)
@@ -202,20 +203,20 @@ class _ChoiceAccumulator:
         return deltas
 
     def _numbered(self, deltas: Sequence[Delta]) -> list[Delta]:
-        """Put the number of their choice on the fragments."""
+        """Set the choice's number in the deltas."""
         return [replace(delta, choice=self._number) if self._number else delta for delta in deltas]
 
 
 @final
 class OpenAIStreamAccumulator:
-    """A stream of `chat.completion.chunk`s."""
+    """Accumulates a stream of `chat.completion.chunk` objects."""
 
     def __init__(self, asked: str = "", note_field: Callable[[str], None] | None = None) -> None:
         """Begin an empty reply.
 
         Args:
-            asked: the model that was asked; its thoughts are its own.
-            note_field: told the field in which reasoning comes.
+            asked: the called model; its reasoning is returned only to it.
+            note_field: called once with the name of the field that holds the reasoning.
         """
         self._asked = asked
         self._note_field = note_field
@@ -226,16 +227,16 @@ class OpenAIStreamAccumulator:
 
     @property
     def is_finished(self) -> bool:
-        """`[DONE]` came, or finish reasons: some servers send only one of them."""
+        """Whether `[DONE]` or all finish reasons were received; some servers send only one."""
         ended = (choice.finish is not None for choice in self._choices.values())
         return self.is_closed or (bool(self._choices) and all(ended))
 
     def add_event(self, event: str, data: bytes) -> Sequence[Delta]:
-        """Return the fragments of one chunk.
+        """Return the deltas of one chunk.
 
         Raises:
             ErrorReply: the event is an error.
-            ValueError: the stream ends, and nothing of it was a reply.
+            ValueError: the stream ended without a choice.
         """
         if is_end_mark(data):
             return self._close()
@@ -244,9 +245,9 @@ class OpenAIStreamAccumulator:
         return self._add_chunk(event, chunk) if plain is None else (plain,)
 
     def _add_words(self, chunk: dict[str, Any]) -> Delta | None:
-        """Take in a chunk that has words of one choice, as nearly each one; None: it has more."""
+        """Add a chunk with plain text of one choice only, the usual case; None if it has more."""
         choices = as_array(chunk.get("choices"))
-        if len(choices) != 1 or not self._model or any(map(chunk.get, _BESIDE)):
+        if len(choices) != 1 or not self._model or any(map(chunk.get, _OTHER_CHUNK_FIELDS)):
             return None
         choice = as_object(choices[0])
         number = choice.get("index")
@@ -273,22 +274,22 @@ class OpenAIStreamAccumulator:
             for delta in self._choice(choice).add_fragment(choice, pages)
         ]
         if self._note_field and any(delta.reasoning for delta in deltas):
-            self._tell_field(self._note_field, choices[0].get("delta"))
+            self._report_field(self._note_field, choices[0].get("delta"))
         return deltas
 
-    def _tell_field(self, note: Callable[[str], None], message: Any) -> None:
+    def _report_field(self, note: Callable[[str], None], message: Any) -> None:
         if name := reasoning_field_of(message):
             note(name)
             self._note_field = None
 
     def _close(self) -> Sequence[Delta]:
         if not self._choices:
-            raise ValueError("what was streamed is not of this dialect")
+            raise ValueError("the stream ended without a choice")
         self.is_closed = True
         return ()
 
     def result(self) -> ProviderReply:
-        """Return the reply as far as it has come."""
+        """Return what has been received of the reply so far."""
         replies = [choice.reply(self._model) for choice in self._choices.values()]
         return _joined_reply(replies or [Reply(text="", model=self._model)], self._usage)
 
@@ -297,18 +298,18 @@ class OpenAIStreamAccumulator:
         known = self._choices.get(number)
         if known is None:
             check_choices(len(self._choices) + 1)
-            # Some servers count from 1: here the order in which they began is what counts.
+            # Some servers count from 1, so choices are numbered by their first appearance.
             known = self._choices[number] = _ChoiceAccumulator(len(self._choices), self._asked)
         return known
 
 
-_BESIDE = ("error", "usage", "x_groq", "citations")
-"""Fields of a chunk that tell more than its choices."""
+_OTHER_CHUNK_FIELDS = ("error", "usage", "x_groq", "citations")
+"""Fields of a chunk, besides its choices, that must be read."""
 _WORDS = frozenset({"role", "content"})
 
 
 def _plain_words(choice: dict[str, Any]) -> str | None:
-    """Return the words of a fragment that has nothing else; None: it may."""
+    """Return the text of a fragment that has nothing else; None if it may have more."""
     delta = as_object(choice.get("delta"))
     words = delta.get("content")
     if not words or not isinstance(words, str):
@@ -321,7 +322,7 @@ def _plain_words(choice: dict[str, Any]) -> str | None:
 
 
 def _usage_of(chunk: dict[str, Any]) -> Any:
-    """Find the usage that a chunk tells: its own, its choice's (Moonshot) or Groq's own field's."""
+    """Return the usage of a chunk: at its top level, in its choice (Moonshot) or in `x_groq`."""
     if usage := chunk.get("usage"):
         return usage
     choices = as_array(chunk.get("choices"))
@@ -332,7 +333,7 @@ def _usage_of(chunk: dict[str, Any]) -> Any:
 
 
 def _joined_reply(replies: Sequence[Reply], usage: Any) -> ProviderReply:
-    """Return the first of the replies, with the others as its alternatives."""
+    """Return the first reply, with the others as its alternatives."""
     first, *others = replies
     reply = replace(first, alternatives=tuple(others)) if others else first
     return ProviderReply(
@@ -344,10 +345,7 @@ def _joined_reply(replies: Sequence[Reply], usage: Any) -> ProviderReply:
 
 
 def _audio_tokens(usage: Any) -> int:
-    """Return the tokens of recordings in the prompt.
-
-    What a cache gave is taken to be text first.
-    """
+    """Return the audio tokens of the prompt; cached tokens are assumed to be text first."""
     counts = as_object(usage)
     read = as_object(counts.get("prompt_tokens_details"))
     if not read.get("audio_tokens"):
@@ -361,10 +359,10 @@ def parse_completion(data: Any, asked: str = "") -> ProviderReply:
 
     Args:
         data: the completion.
-        asked: the model that was asked; its thoughts are its own.
+        asked: the called model; its reasoning is returned only to it.
 
     Raises:
-        ClientError: it is an error object.
+        ErrorReply: `data` is an error object.
     """
     if data.get("error"):
         raise ErrorReply(data)
@@ -414,10 +412,11 @@ def _whole_calls(made: Sequence[dict[str, Any]]) -> tuple[ToolCall, ...]:
 def _whole_message(choice: dict[str, Any]) -> dict[str, Any]:
     """Return the message of a whole reply.
 
-    The older API has a text in its place, and Azure nothing where its filter took all of it.
+    The legacy completions API has `text` instead; Azure sends no message if its content filter
+    removed all of it.
 
     Raises:
-        KeyError: there is none, and no reason for it.
+        KeyError: the choice has no message, and was not filtered.
     """
     message, text = choice.get("message"), choice.get("text")
     if message is not None and not (text and message.get("content") is None):
@@ -430,10 +429,10 @@ def _whole_message(choice: dict[str, Any]) -> dict[str, Any]:
 
 
 def parse_usage(usage: Any) -> Usage | None:
-    """Return the usage of one call; None if the provider told none."""
+    """Return the usage of one call; None if the provider states none."""
     counts = with_own_names(as_object(usage), _COUNTS)
     if any(is_wrong_count(counts.get(name)) for name in _COUNTS):
-        return None  # one who lies about one of them is believed in neither
+        return None  # with one count implausible, neither is trusted
     prompt, output = (as_count(counts.get(name)) for name in _COUNTS)
     if counts.get("completion_tokens") is None:
         output = max(as_count(counts.get("total_tokens")) - prompt, 0)
@@ -442,12 +441,12 @@ def parse_usage(usage: Any) -> Usage | None:
     cached, written = read_cache_counts(counts)
     reasoning = as_count(as_object(counts.get("completion_tokens_details")).get("reasoning_tokens"))
     if reasoning and as_count(counts.get("total_tokens")) == prompt + output + reasoning:
-        output += reasoning  # some count reasoning beside the completion, not within it
+        output += reasoning  # some servers do not include reasoning in `completion_tokens`
     return bound_usage(prompt, output, cached=cached, written=written, reasoning=reasoning)
 
 
 def _parse_finish(choice: dict[str, Any], reason: Any) -> Finish:
-    if reason == "error":  # OpenRouter: the model behind it broke off
+    if reason == "error":  # OpenRouter: the upstream model failed
         raise ErrorReply(choice)
     message = as_object(choice.get("delta") or choice.get("message"))
     refused = message.get("refusal") or _is_refusal(message)
@@ -455,38 +454,38 @@ def _parse_finish(choice: dict[str, Any], reason: Any) -> Finish:
 
 
 def _matched_stop_text(choice: dict[str, Any]) -> str | None:
-    """Return the text at which vLLM and SGLang say that they stopped."""
+    """Return the stop string that ended the reply, as vLLM and SGLang report it."""
     matched = choice.get("stop_reason", choice.get("matched_stop"))
     return matched if isinstance(matched, str) and matched else None
 
 
 def _tool_calls_of(message: dict[str, Any]) -> Sequence[Any]:
-    """Return the calls, or the one call of the form that was before them."""
+    """Return the tool calls, or the legacy `function_call` as one."""
     calls = message.get("tool_calls")
     if isinstance(calls, dict):
-        return (as_object(calls),)  # one, without its list
+        return (as_object(calls),)  # a single call instead of a list
     if not calls and (call := message.get("function_call")):
         return ({"index": 0, "function": call},)
     return [as_object(call) for call in calls or () if call]
 
 
 def _message_text(message: dict[str, Any]) -> str:
-    """Return the text of the content (a text, a part or parts), or else the refusal.
+    """Return the text of the content (a string, a part or parts), else the refusal or transcript.
 
     Raises:
-        TypeError: the content is something else.
+        TypeError: the content has another type.
     """
     content = message.get("content")
     if content is None or isinstance(content, str):
         return content or _other_text(message)
     parts = [content] if "text" in as_object(content) else as_array(content)
     if not parts and content != []:
-        raise TypeError("the content is neither a text nor parts")
+        raise TypeError("the content is neither a string nor parts")
     return "".join(map(_part_text, parts)) or _other_text(message)
 
 
 def _other_text(message: dict[str, Any]) -> str:
-    """Return the words that stand beside the content: a refusal, or those of a recording."""
+    """Return the text outside the content: the refusal or the transcript of the audio."""
     refusal, recorded = message.get("refusal"), message.get("audio")
     return as_string(refusal) or (
         as_string(as_object(recorded).get("transcript")) if recorded else ""
@@ -501,7 +500,7 @@ def _part_text(part: Any) -> str:
 
 
 def _is_refusal(message: dict[str, Any]) -> bool:
-    """Tell whether a message says a refusal and nothing else."""
+    """Return True if a message contains a refusal and nothing else."""
     content = message.get("content")
     if not content:
         return bool(message.get("refusal"))
@@ -511,14 +510,14 @@ def _is_refusal(message: dict[str, Any]) -> bool:
 
 
 def reasoning_field_of(message: Any) -> str:
-    """Name the field of a message that holds plain reasoning; return "" if none does."""
+    """Return the name of the field that holds plain-text reasoning, or ""."""
     fields = as_object(message)
     names = ("reasoning_content", "reasoning", "reasoning_text", "thinking")
     return next((name for name in names if fields.get(name) and isinstance(fields[name], str)), "")
 
 
 def _message_reasoning(message: dict[str, Any]) -> str:
-    """Return the first of the fields that has any: two say the same."""
+    """Return the reasoning of the first field that has any; several fields repeat the same text."""
     if name := reasoning_field_of(message):
         return message[name]
     details = message.get("reasoning_details") or message.get("thinking_blocks")
@@ -530,7 +529,7 @@ def _message_reasoning(message: dict[str, Any]) -> str:
 
 
 def _thinking_parts(message: dict[str, Any]) -> str:
-    """Return the reasoning among the parts of the content, as Magistral and Databricks tell it."""
+    """Return the reasoning in content parts, as Magistral and Databricks send it."""
     content = message.get("content")
     if content is None or isinstance(content, str):
         return ""
@@ -543,7 +542,7 @@ def _thinking_parts(message: dict[str, Any]) -> str:
 
 
 def _read_cited(cited: SearchReader, message: dict[str, Any], pages: Sequence[Any]) -> None:
-    """Take in the pages that an answer cites: those of its annotations, or of the whole reply."""
+    """Record the pages that a message cites in its annotations, and those of the whole reply."""
     for annotation in map(as_object, as_array(message.get("annotations"))):
         page = as_object(annotation.get("url_citation")) or annotation
         cited.cite(as_string(page.get("url")))
@@ -552,12 +551,12 @@ def _read_cited(cited: SearchReader, message: dict[str, Any], pages: Sequence[An
 
 
 def _pictures_of(message: dict[str, Any]) -> tuple[Image, ...]:
-    """Return the pictures of a message of chat completions, each once.
+    """Return the images of a message, without duplicates.
 
-    Providers tell them in the field `images`, or among the parts of the content.
+    Providers send them in the field `images` or as content parts.
 
     Raises:
-        ValueError: one of them cannot be shown.
+        ValueError: an image has neither an `https:` nor a valid `data:` URL.
     """
     images, content = message.get("images"), message.get("content")
     if images is None and (content is None or isinstance(content, str)):
@@ -568,6 +567,6 @@ def _pictures_of(message: dict[str, Any]) -> tuple[Image, ...]:
 
 
 def _picture_address(row: dict[str, Any]) -> str:
-    """Return the address of one row, which may stand in an object of its own."""
+    """Return the image URL of a row: a string, or the `url` of a nested object."""
     named = row["image_url"]
     return named if isinstance(named, str) else as_string(as_object(named).get("url"))
