@@ -45,7 +45,7 @@ async def test_a_tenant_has_so_many_waiting_background_responses_as_may(store, j
             taken.append((await keyed.ask(key, "/v1/responses", json=ASK))[2]["id"])
         status, headers, body = await keyed.ask(key, "/v1/responses", json=ASK)
         assert (status, body["error"]["code"]) == (429, "rate_limit_exceeded")
-        assert "2 background responses that wait" in body["error"]["message"]
+        assert "2 background responses in the queue" in body["error"]["message"]
         assert int(headers["retry-after"]) > 0
         assert (await keyed.ask(stranger, "/v1/responses", json=ASK))[0] == 200
         await keyed.ask(key, f"/v1/responses/{taken[0]}/cancel")
