@@ -168,8 +168,8 @@ class Jobs:
     async def enter_queue(self, tenant: str) -> AsyncGenerator[bool]:
         """Yield whether the queue has room for a job of the tenant, which the block then submits.
 
-        Within this process the queue limit is exact; concurrent replicas may exceed it by what
-        they submit.
+        This process alone never exceeds the queue limit; concurrent replicas may exceed it by what
+        they submit at the same time.
 
         Raises:
             StoreError: the database fails.

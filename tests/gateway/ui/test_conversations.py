@@ -94,7 +94,7 @@ def test_asking_again_keeps_pictures_and_results_of_tools():
     [(user_message("a"), user_message("b")), (system_message("a"),), (assistant_message("a"),)],
 )
 def test_one_message_asks(messages):
-    with pytest.raises(APIError, match="there must be one of the user"):
+    with pytest.raises(APIError, match="exactly one user message"):
         Conversation(cast("Any", Asked(user_message("One?")))).continue_with(asking(*messages))
 
 
@@ -129,7 +129,7 @@ def test_results_of_tools_stand_behind_the_calls_that_they_answer():
     further = asking(*said.messages, user_message("And now?"))
     assert sent_results(further) == []
     for wrong in (asking(result_of("c", "one")), asking(*given.messages, result_of("c", "two"))):
-        with pytest.raises(APIError, match="one result of each call"):
+        with pytest.raises(APIError, match="each tool call of the worker needs one result"):
             kept.answer_calls(wrong)
 
 

@@ -318,7 +318,7 @@ async def test_a_run_that_goes_on_is_not_called_unknown(app_state, browse, place
         address = "/ui/" + place.format(run_id, run_id)
         async with http.get(address) as page:
             assert page.status == 409
-            assert "This run goes on" in await page.text()
+            assert "This run is still running" in await page.text()
         await stop(http, run_id, await token_of(http))
         async with http.get(address) as page:
             assert page.status == 200
@@ -365,7 +365,7 @@ async def test_at_most_four_runs_are_compared(app_state, browse):
                 text = await page.text()
             assert page.status == status
             if status == 400:
-                assert "at most 4 runs are compared" in text
+                assert "at most 4 runs can be compared" in text
             elif place == "compare":
                 assert text.count('class="side-name"') == (many if many > 1 else 4)
 
