@@ -224,7 +224,7 @@ def test_a_refused_question_can_be_asked_again_at_once(app_state, visit, ask):
     ask(page, "What is this?")
     page.wait_for_selector("[data-answer] .failure")
     assert page.input_value("#question") == "What is this?"
-    page.click("[aria-label='Take dot.png away']")
+    page.click("[aria-label='Remove dot.png']")
     page.fill("#question", QUESTION)
     page.click("[data-go]")
     answered(page)

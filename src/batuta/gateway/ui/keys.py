@@ -50,9 +50,9 @@ LIMIT_FIELDS = (
     ("concurrency", "Runs at once", "no limit"),
     ("workers_allow", "Only these workers", "all; ids or tag:local"),
     ("workers_deny", "Not these workers", "ids or tag:region:us"),
-    ("tags", "Tags of its questions", "none; for rules for plans"),
-    ("tools", "Tools of the server", "all; web_search or none"),
-    ("min_confidence", "Least confidence", "any; 0.9"),
+    ("tags", "Tags of its questions", "none; used by planning rules"),
+    ("tools", "Server tools", "all; web_search or none"),
+    ("min_confidence", "Minimum confidence", "any; 0.9"),
 )
 """The limits in a form: field, label and placeholder."""
 _LABELS = {name: label for name, label, _ in LIMIT_FIELDS}
