@@ -101,7 +101,7 @@ def test_one_message_asks(messages):
 def test_what_waits_for_tools_is_not_continued_by_words():
     call = ToolCall(id="c", name="clock", arguments="{}")
     run = Asked(user_message("One?"), answer="let me see", reply=ReplyOf(call))
-    with pytest.raises(APIError, match="waits for results of tools"):
+    with pytest.raises(APIError, match="waits for tool results"):
         Conversation(cast("Any", run)).continue_with(asking(user_message("Two?")))
 
 

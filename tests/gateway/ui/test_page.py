@@ -1013,7 +1013,11 @@ async def test_the_form_that_changes_a_key_shows_every_limit_that_it_has(keyed, 
     key, _ = keyed.call(keyed.store.keys.create, keyed.mint, "whole", "tests", old)
     async with admin.get("/ui/keys?tenant=whole") as response:
         text = await response.text()
-    assert "$1.75 a session" in text and "40 turns a session" in text and "0.9 sure" in text
+    assert (
+        "$1.75 a session" in text
+        and "40 turns a session" in text
+        and "confidence at least 0.9" in text
+    )
     part = text[text.index(f"/ui/keys/{key.id}/limits") :].partition("</form>")[0]
     found = dict(re.findall(r'name="(\w+)"[^>]*?value="([^"]*)"', part))
     async with admin.post(f"/ui/keys/{key.id}/limits", data=found) as response:

@@ -30,7 +30,7 @@ NAMESPACE = "namespace"
 CUSTOM = "custom"
 """The type of a tool with free-form text input; workers get it as a function."""
 CUSTOM_INPUT = "input"
-"""The only argument of such a function."""
+"""The single argument of that function."""
 TOOL_SEARCH = "tool_search"
 """The type and the name of the tool by which a client searches its own tools."""
 _CALLED = frozenset({"function", CUSTOM})
