@@ -335,8 +335,8 @@ class Jobs:
                 earlier = await self._records.unended_attempts(job_id)
                 if earlier >= MAX_UNENDED_ATTEMPTS:
                     raise JobFailed(
-                        f"the job was run {earlier} times and the server died or froze each time; "
-                        "it will not be run again"
+                        f"the job was run {earlier} times and the server died or froze each time, "
+                        "so it is not run again"
                     )
                 if earlier:
                     await held.enter_async_context(self._suspects)
