@@ -70,7 +70,7 @@ async def test_a_browser_signs_in_by_the_provider_and_keys_are_changed(tmp_path,
                 executable_path=chromium(), args=["--no-sandbox"]
             )
             visits = Visits(browser, here, provider)
-            await visits.sign_in(ADMIN, ends="Go on")
+            await visits.sign_in(ADMIN, ends="Continue")
             screens = await visits.page.locator("nav a").all_inner_texts()
             assert "Audit" in screens and "Keys" in screens
             await visits.page.click("nav >> text=Audit")
@@ -86,7 +86,7 @@ async def test_a_browser_signs_in_by_the_provider_and_keys_are_changed(tmp_path,
             right, provider.secret = provider.secret, "another"
             await visits.sign_in(USER, says="The identity provider gave no token.")
             provider.secret = right
-            await visits.sign_in(USER, ends="Go on")
+            await visits.sign_in(USER, ends="Continue")
             screens = await visits.page.locator("nav a").all_inner_texts()
             assert "Your keys" in screens and not {"Audit", "Keys"} & set(screens)
             await visits.page.click("nav >> text=Your keys")

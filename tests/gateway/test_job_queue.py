@@ -45,7 +45,7 @@ async def test_a_tenant_has_so_many_waiting_background_responses_as_may(store, j
             taken.append((await keyed.ask(key, "/v1/responses", json=ASK))[2]["id"])
         status, headers, body = await keyed.ask(key, "/v1/responses", json=ASK)
         assert (status, body["error"]["code"]) == (429, "rate_limit_exceeded")
-        assert "2 background responses that wait" in body["error"]["message"]
+        assert "2 background responses in the queue" in body["error"]["message"]
         assert int(headers["retry-after"]) > 0
         assert (await keyed.ask(stranger, "/v1/responses", json=ASK))[0] == 200
         await keyed.ask(key, f"/v1/responses/{taken[0]}/cancel")
@@ -63,7 +63,7 @@ async def test_who_is_refused_keeps_its_rate_and_leaves_no_response(store, jobs)
             await ada.started.wait()
         told = [await keyed.ask(key, "/v1/responses", json=ASK) for _ in range(8)]
         assert [status for status, _, _ in told] == [200] * 2 + [429] * 6
-        assert all("that wait" in body["error"]["message"] for _, _, body in told[2:])
+        assert all("in the queue" in body["error"]["message"] for _, _, body in told[2:])
         ids = [body["id"] for status, _, body in told if status == 200]
         await keyed.ask(key, f"/v1/responses/{ids[0]}/cancel")
         assert (await keyed.ask(key, "/v1/responses", json=ASK))[0] == 200

@@ -455,7 +455,7 @@ async def test_events_keep_their_order_while_the_last_one_waits_to_be_stored():
         sent.append(message.get("body", b"").decode())
 
     events = ResponseEventWriter({"status": "in_progress"})
-    sink = SSEEventSink(send, StreamTimeouts(keep_alive=0.0), events.sign_of_life, keep_events=True)
+    sink = SSEEventSink(send, StreamTimeouts(keep_alive=0.0), events.keep_alive, keep_events=True)
     await sink.open({})
     for event in events.begin():
         await sink.send(event)

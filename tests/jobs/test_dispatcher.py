@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from batuta.jobs import Job, JobEnding, JobOwner, JobState, open_jobs
-from batuta.jobs.dispatcher import JobDispatcher, JobPlaces
+from batuta.jobs.dispatcher import JobDispatcher, JobSlots
 
 from .conftest import working
 
@@ -151,7 +151,7 @@ async def test_a_waiting_job_that_is_cancelled_is_never_run(tmp_path):
 
 @pytest.mark.parametrize("total", [1, 3, 4, 16])
 def test_places_are_never_more_than_there_are(total):
-    places, waiting = JobPlaces(total), [ADA, BOB, JobOwner("cyd")]
+    places, waiting = JobSlots(total), [ADA, BOB, JobOwner("cyd")]
     taken = []
     while (owner := places.choose(waiting)) is not None:
         places.take(owner)
@@ -181,7 +181,7 @@ async def test_the_table_is_looked_at_seldom_while_no_job_waits(waiting, least, 
     async def start_next(_):
         raise AssertionError("nothing is let in")
 
-    dispatcher = JobDispatcher(JobPlaces(4), find_owners, start_next)
+    dispatcher = JobDispatcher(JobSlots(4), find_owners, start_next)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(dispatcher.run, ClosedGate())
         await anyio.sleep(1.9)

@@ -235,7 +235,7 @@ def test_conversations_and_pictures(tmp_path):
 
 
 async def test_a_session_says_what_is_missing():
-    with pytest.raises(ValueError, match="go together"):
+    with pytest.raises(ValueError, match="together with its clients"):
         batuta.open(batuta.Pool((batuta.Worker(id=ONE, model="m"),)))
     with pytest.raises(RuntimeError, match="not open"):
         await batuta.open("rehearsal").ask("x")
@@ -258,8 +258,8 @@ def test_costs_are_told_the_same_everywhere():
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"max_steps": 12}, "max_steps is at most 5"),
-        ({"max_rounds": 99}, "max_rounds is at most 3"),
+        ({"max_steps": 12}, "max_steps must be at most 5"),
+        ({"max_rounds": 99}, "max_rounds must be at most 3"),
     ],
 )
 def test_limits_beyond_what_there_can_be_are_refused(options, sentence):
@@ -271,16 +271,16 @@ def test_limits_beyond_what_there_can_be_are_refused(options, sentence):
     ("options", "sentence"),
     [
         ({"max_costs": 0.05}, "no option 'max_costs'; did you mean max_cost"),
-        ({"max_cost": "0.05"}, "max_cost is a number of dollars, not '0.05'"),
-        ({"max_steps": 2.5}, "max_steps is a whole number, not 2.5"),
-        ({"max_tokens": True}, "max_tokens is a whole number, not True"),
-        ({"tags": "law"}, "tags is a list of texts, not 'law'"),
-        ({"images": "a.png"}, "images is a list of pictures"),
-        ({"workflow": "x"}, "workflow is a `Workflow`"),
-        ({"sampling": {"temperature": 1}}, "sampling is a `Sampling`"),
-        ({"dry_run": "no"}, "dry_run is True or False, not 'no'"),
-        ({"on_event": 5}, "on_event is an async function"),
-        ({"seed": "x"}, "seed is a whole number"),
+        ({"max_cost": "0.05"}, "max_cost must be a number of dollars, not '0.05'"),
+        ({"max_steps": 2.5}, "max_steps must be a whole number, not 2.5"),
+        ({"max_tokens": True}, "max_tokens must be a whole number, not True"),
+        ({"tags": "law"}, "tags must be a list of strings, not 'law'"),
+        ({"images": "a.png"}, "images must be a list of images"),
+        ({"workflow": "x"}, "workflow must be a `Workflow`"),
+        ({"sampling": {"temperature": 1}}, "sampling must be a `Sampling`"),
+        ({"dry_run": "no"}, "dry_run must be True or False, not 'no'"),
+        ({"on_event": 5}, "on_event must be an async function"),
+        ({"seed": "x"}, "seed must be a whole number"),
     ],
 )
 def test_an_option_that_is_none_or_of_another_type_is_refused_before_anybody_is_asked(
@@ -298,7 +298,7 @@ def test_every_option_has_its_type():
 
 @pytest.mark.parametrize("given", [5, b"x", {"role": "user", "content": "x"}, ["x"], [5]])
 def test_what_is_no_question_is_one_sentence(given):
-    with pytest.raises(TypeError, match=r"^a (question|message) is"):
+    with pytest.raises(TypeError, match=r"^a (question|message) must be"):
         parse_question(given)
 
 
@@ -316,7 +316,7 @@ def test_a_limit_of_very_many_dollars_is_one():
 async def test_a_session_is_opened_once_and_closed_for_good():
     session = batuta.open("rehearsal")
     async with session:
-        with pytest.raises(RuntimeError, match="opened once"):
+        with pytest.raises(RuntimeError, match="opened only once"):
             await session.__aenter__()
         for concurrency in (0, -1):
             with pytest.raises(ValueError, match="at least 1"):
@@ -330,7 +330,7 @@ async def test_a_session_is_opened_once_and_closed_for_good():
         session.stream(EASY)
     with pytest.raises(RuntimeError, match="the session is closed"):
         _ = session.pool
-    with pytest.raises(RuntimeError, match="opened once"):
+    with pytest.raises(RuntimeError, match="opened only once"):
         await session.__aenter__()
 
 

@@ -1,4 +1,4 @@
-"""Requests that outlive their connections, and the processes that run them."""
+"""Background jobs: requests that outlive their connections, kept in a database."""
 
 from batuta.jobs.checkpoint import Checkpoint
 from batuta.jobs.durable import KEEP_DAYS, Jobs, open_jobs

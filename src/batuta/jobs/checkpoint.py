@@ -1,4 +1,4 @@
-"""The checkpoint of a job: clients and a conductor whose finished calls are kept."""
+"""The checkpoint of a job: wrappers that store each finished call and reuse it after a crash."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ from batuta.jobs.records import CallKey, JobRecords
 logger = logging.getLogger(__name__)
 
 _RETRY_PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 30.0, 30.0, 0.0)
-"""Seconds between attempts to keep a call that was paid for, or to read what was kept."""
-_CALL_PLACE: ContextVar[str] = ContextVar("batuta_job_place", default="call")
-"""The present task's place in its run; the engine runs each step within one task."""
+"""Seconds between attempts to store a finished call or to read the stored calls."""
+_CALL_POSITION: ContextVar[str] = ContextVar("batuta_job_position", default="call")
+"""The current task's position in its run; the engine runs each step within one task."""
 
 
 async def _ignore_event(_: Event) -> None:
@@ -51,19 +51,20 @@ async def _ignore_event(_: Event) -> None:
 
 @dataclass(slots=True)
 class _SavedCalls:
-    """Equal calls of one place."""
+    """Stored results of equal calls at one position of the run."""
 
     left: deque[str]
-    """Kept before the crash and not yet given back."""
+    """Results from before the crash that have not been reused yet."""
     count: int
-    """Kept in all."""
+    """Number of results stored, including those already reused."""
 
 
 @final
 class Checkpoint:
-    """Keeps a job's finished calls in `JobRecords`, so that a crash repeats none of them.
+    """Stores a job's finished calls in `JobRecords`, so that no call is repeated after a crash.
 
-    The runner conducts with what `wrap_conductor`, `wrap_clients` and `wrap_emit` make of its own.
+    The job handler runs with the results of `wrap_conductor`, `wrap_clients` and `wrap_emit` in
+    place of its own conductor, clients and event handler.
     """
 
     def __init__(
@@ -87,27 +88,27 @@ class Checkpoint:
 
     @property
     def job(self) -> Job:
-        """The job."""
+        """The job that is being run."""
         return self._job
 
     @property
     def will_resume(self) -> bool:
-        """Return True if the job is taken up again if it is cut off now.
+        """Return True if the job will be run again when it is interrupted now.
 
-        So it is where the process ends, not where the job was cancelled.
+        A job resumes if its process ends, but not if the job itself was cancelled.
         """
         return not self._scope.cancel_called
 
     def wrap_conductor(self, conductor: Conductor) -> Conductor:
-        """Return the conductor, whose decisions are kept."""
+        """Return the conductor with its decisions stored and reused."""
         return CachedConductor(conductor, self)
 
     def wrap_clients(self, clients: Mapping[WorkerId, Client]) -> Mapping[WorkerId, Client]:
-        """Return the clients, whose replies are kept."""
+        """Return the clients with their replies stored and reused."""
         return {worker: CachedClient(worker, client, self) for worker, client in clients.items()}
 
     def wrap_emit(self, emit: EventHandler | None = None) -> EventHandler:
-        """Return a hearer that notes where the call that comes next belongs."""
+        """Return an event handler that also records the position of the next call."""
         then = emit or _ignore_event
 
         async def record_event(event: Event) -> None:
@@ -115,7 +116,7 @@ class Checkpoint:
                 case RunHeader():
                     self._learn_models(event.pool)
                 case StepStarted():
-                    _CALL_PLACE.set(f"call:{event.round}:{event.index}")
+                    _CALL_POSITION.set(f"call:{event.round}:{event.index}")
                 case _:
                     pass
             await then(event)
@@ -123,13 +124,13 @@ class Checkpoint:
         return record_event
 
     async def add_event(self, event: Json) -> None:
-        """Keep an event for the job's readers, unless it was kept before a crash.
+        """Store an event for the job's clients, unless it was stored before a crash.
 
-        A job that is run again repeats its events, from the first. So what is told must follow
-        from finished calls alone: no fragment of a reply is told before the reply is complete.
+        A job that is run again repeats its events from the first. Events must therefore follow
+        from finished calls alone: no fragment of a reply is sent before the reply is complete.
 
         Raises:
-            StoreError: it cannot be kept.
+            StoreError: the event cannot be stored.
         """
         async with self._order:
             number, self._next = self._next, self._next + 1
@@ -139,24 +140,24 @@ class Checkpoint:
         await self._notify(self._job.id)
 
     def call_key(self, worker: WorkerId, request: Request) -> CallKey:
-        """Return the key of the call that this task makes now.
+        """Return the key of the call that the current task is about to make.
 
-        The cap on its output is no part of it: that follows from the money that was left.
+        The output limit is not part of the key: it depends on the budget that remained.
         """
         model, asked = self._models.get(worker, ""), replace(request, max_output=None)
         return CallKey(
             job=self._job.id,
-            place=_CALL_PLACE.get(),
+            place=_CALL_POSITION.get(),
             worker=worker,
             model=model,
             request=request_fingerprint(asked),
         )
 
     async def load_call(self, key: CallKey) -> str | None:
-        """Return the call's result from before the crash; each result is given back once.
+        """Return the call's result from before the crash; each result is returned once.
 
         Raises:
-            StoreError: it cannot be read, for minutes.
+            StoreError: the stored calls could not be read for minutes.
         """
         async with self._order:
             if key not in self._saved_calls:
@@ -166,7 +167,7 @@ class Checkpoint:
         return left.popleft() if left else None
 
     async def _find_calls(self, key: CallKey) -> list[str]:
-        """Read what was kept; while the database fails, again: else the step would have failed."""
+        """Return the stored calls; retry if the database fails, so that the step does not fail."""
         for pause in _RETRY_PAUSES[:-1]:
             try:
                 return await self._records.find_calls(key)
@@ -176,24 +177,24 @@ class Checkpoint:
         return await self._records.find_calls(key)
 
     async def save_call(self, key: CallKey, given: Reply | Decision) -> None:
-        """Keep what the call gave: it was paid for, so a cancellation waits.
+        """Store the result of a call; the call was paid for, so a cancellation waits.
 
-        While the database fails, it is tried again. What cannot be kept is not lost for that: the
-        run goes on, and a crash would repeat it.
+        Writes are retried while the database fails. If the result cannot be stored, the run
+        continues with it, and a crash would repeat the call.
         """
         saved_calls = self._saved_calls[key]
         saved_calls.count += 1
         try:
             text = orjson.dumps(given, default=str).decode()
         except orjson.JSONEncodeError as error:
-            logger.warning("a finished call of job %s is not kept: %s", self._job.id, error)
+            logger.warning("a finished call of job %s is not stored: %s", self._job.id, error)
             return
         for pause in _RETRY_PAUSES:
             try:
                 with anyio.CancelScope(shield=True):
                     await self._records.keep_call(key, saved_calls.count - 1, text)
             except StoreError as error:
-                logger.warning("a finished call of job %s is not kept: %s", self._job.id, error)
+                logger.warning("a finished call of job %s is not stored: %s", self._job.id, error)
                 await anyio.sleep(pause)
             else:
                 return
@@ -203,12 +204,12 @@ class Checkpoint:
 
 
 JobHandler = Callable[[Job, Checkpoint], Awaitable[JobEnding]]
-"""Runs a job. It is cancelled when the job is; what it raises makes the job fail."""
+"""Runs a job. It is cancelled when the job is cancelled; an exception makes the job fail."""
 
 
 @final
 class CachedClient:
-    """A client whose replies are kept; failures are not, and are tried anew."""
+    """A client whose replies are stored; failures are not stored, so such calls are retried."""
 
     def __init__(self, worker: WorkerId, client: Client, checkpoint: Checkpoint) -> None:
         self._worker = worker
@@ -216,12 +217,10 @@ class CachedClient:
         self._checkpoint = checkpoint
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """Return the kept reply, with the usage and cost of the time it was paid.
-
-        A reply that is not kept is the client's.
+        """Return the stored reply, with its original usage and cost; else call the client.
 
         Raises:
-            StoreError: what is kept cannot be read.
+            StoreError: the stored replies cannot be read.
         """
         key = self._checkpoint.call_key(self._worker, request)
         body = await self._checkpoint.load_call(key)
@@ -238,7 +237,7 @@ class CachedClient:
 
 @final
 class CachedConductor:
-    """A conductor whose decisions are kept; that its model failed is not, and it is asked anew."""
+    """A conductor whose decisions are stored; after an outage of its model it is asked again."""
 
     def __init__(self, conductor: Conductor, checkpoint: Checkpoint) -> None:
         self._conductor = conductor
@@ -246,21 +245,21 @@ class CachedConductor:
 
     @property
     def name(self) -> str:
-        """The conductor's."""
+        """The name of the wrapped conductor."""
         return self._conductor.name
 
     async def plan(
         self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
-        """Return the kept decision; else the conductor's.
+        """Return the stored decision; else ask the conductor.
 
         Raises:
-            StoreError: what is kept cannot be read.
+            StoreError: the stored decisions cannot be read.
         """
-        place = f"plan:{len(context.previous)}:{context.sample}:{context.seed}"
+        position = f"plan:{len(context.previous)}:{context.sample}:{context.seed}"
         pool = orjson.dumps([(worker.id, worker.model) for worker in context.pool])
         key = CallKey(
-            job=self._checkpoint.job.id, place=place, worker=self.name, model="", request=pool
+            job=self._checkpoint.job.id, place=position, worker=self.name, model="", request=pool
         )
         body = await self._checkpoint.load_call(key)
         if body is not None:
@@ -273,7 +272,7 @@ class CachedConductor:
 
 @cache
 def _reply_adapter() -> TypeAdapter[Reply]:
-    """Return the adapter of replies, built on first use: it takes a part of the start."""
+    """Return the adapter of replies, built on first use because building it is slow."""
     return TypeAdapter(Reply)
 
 

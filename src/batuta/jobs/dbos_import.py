@@ -1,7 +1,7 @@
-"""Jobs that an earlier version has left to DBOS, brought into the table of jobs.
+"""Import of the jobs that an earlier version stored with DBOS into our own table of jobs.
 
-DBOS kept them in tables of its own: beside ours in an SQLite file, in the schema `dbos` on
-PostgreSQL. What a server of that version still runs stays where it is until that server has ended.
+DBOS used its own tables: next to ours in an SQLite file, in the schema `dbos` on PostgreSQL.
+A job that a server of the earlier version is still running is imported after that server has ended.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _FIND = """
 SELECT s.workflow_uuid AS id, s.status, s.created_at, s.completed_at,
     coalesce(i.inputs, s.inputs) AS inputs, coalesce(o.output, s.output) AS output,
     coalesce(o.error, s.error) AS error
-FROM {place}workflow_status s
-LEFT JOIN {place}workflow_input i ON i.workflow_uuid = s.workflow_uuid
-LEFT JOIN {place}workflow_output o ON o.workflow_uuid = s.workflow_uuid
+FROM {schema}workflow_status s
+LEFT JOIN {schema}workflow_input i ON i.workflow_uuid = s.workflow_uuid
+LEFT JOIN {schema}workflow_output o ON o.workflow_uuid = s.workflow_uuid
 WHERE s.name = 'batuta.job' {movable} LIMIT :most {lock}
 """
 _IS_LEFT = """AND (s.status <> 'PENDING' OR s.executor_id NOT IN (
@@ -38,33 +38,33 @@ _TABLES = ("workflow_input", "workflow_output", "workflow_status")
 
 
 def import_dbos_jobs(connection: Connection) -> tuple[int, int]:
-    """Bring some jobs over, in the caller's transaction.
+    """Import a batch of jobs in the caller's transaction.
 
     Returns:
-        The number of jobs that were brought over, and of those that remain.
+        The number of imported jobs and the number that remain.
     """
     shared = connection.dialect.name == "postgresql"
     known = inspect(connection)
     if not known.has_table(_TABLES[0], schema="dbos" if shared else None):
         return 0, 0
-    place = "dbos." if shared else ""
+    schema = "dbos." if shared else ""
     movable = _IS_LEFT if shared and known.has_table("job_peers") else ""
-    find = _FIND.format(place=place, movable=movable, lock="FOR UPDATE OF s" if shared else "")
+    find = _FIND.format(schema=schema, movable=movable, lock="FOR UPDATE OF s" if shared else "")
     values = {"most": _BATCH} | ({"silence": LEASE_SECONDS} if movable else {})
     rows = [_job_row(row) for row in connection.execute(sql(find), values).mappings()]
     if rows:
         new = insert_statement(connection.dialect.name, JOBS_TABLE).on_conflict_do_nothing()
         connection.execute(new, rows)
     for table in _TABLES:
-        erase = sql(f"DELETE FROM {place}{table} WHERE workflow_uuid = :id")  # noqa: S608 - constants
+        erase = sql(f"DELETE FROM {schema}{table} WHERE workflow_uuid = :id")  # noqa: S608 - constants
         for row in rows:
             connection.execute(erase, {"id": row["id"]})
-    count = f"SELECT count(*) FROM {place}workflow_status WHERE name = 'batuta.job'"  # noqa: S608
+    count = f"SELECT count(*) FROM {schema}workflow_status WHERE name = 'batuta.job'"  # noqa: S608
     return len(rows), int(connection.execute(sql(count)).scalar_one())
 
 
 def _job_row(row: Any) -> dict[str, Any]:
-    """Return the row of the table for one of DBOS's."""
+    """Return the row of our table for a row of DBOS."""
     (asked,) = orjson.loads(row["inputs"])["positionalArgs"]
     state, result, error = _STATES.get(row["status"], JobState.FAILED), None, None
     if row["status"] == "SUCCESS" and row["output"]:

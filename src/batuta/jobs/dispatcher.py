@@ -1,4 +1,4 @@
-"""The choice of the job that runs next: tenants take turns, and no key exceeds its limit."""
+"""Choice of the job that runs next: round robin over tenants, within each key's limit."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from batuta.jobs.protocol import JobGate, JobOwner
 
 @final
 class Notifier:
-    """One bell a job, there only while somebody listens."""
+    """One wake-up event per job, which exists only while a task waits for it."""
 
     def __init__(self) -> None:
-        self._notifier: dict[str, anyio.Event] = {}
+        self._wakeups: dict[str, anyio.Event] = {}
 
     async def notify(self, job_id: str) -> None:
-        """Wake everyone who waits for the job."""
-        bell = self._notifier.pop(job_id, None)
-        if bell is not None:
-            bell.set()
+        """Wake every task that waits for the job."""
+        wakeup = self._wakeups.pop(job_id, None)
+        if wakeup is not None:
+            wakeup.set()
 
     async def wait(self, job_id: str, seconds: float) -> None:
-        """Wait until the bell rings, or that long."""
-        bell = self._notifier.setdefault(job_id, anyio.Event())
+        """Wait until `notify` is called for the job, at most that long."""
+        wakeup = self._wakeups.setdefault(job_id, anyio.Event())
         with anyio.move_on_after(seconds):
-            await bell.wait()
+            await wakeup.wait()
 
 
 POLL_SECONDS = 0.2
-"""Seconds between looks for jobs that came from elsewhere, or may be let in by now."""
+"""Seconds between checks, while jobs wait, for new jobs and for owners below their limit again."""
 IDLE_SECONDS = 1.0
-"""The same while none waits: those that are submitted here are started at once all the same."""
+"""Seconds between checks while no job waits; a job submitted to this process starts at once."""
 RESERVED_SHARE = 4
-"""One place in so many is kept for tenants of which no job runs."""
+"""One in this many slots is reserved for tenants that have no running job."""
 
 
 @final
-class JobPlaces:
-    """The places of one process, and who has them."""
+class JobSlots:
+    """The concurrency slots of one process, and the owners that occupy them."""
 
     def __init__(self, total: int) -> None:
         self._free = total
@@ -53,12 +53,12 @@ class JobPlaces:
         self._last_turns: dict[JobOwner | str, int] = {}
 
     def choose(self, waiting: Collection[JobOwner]) -> JobOwner | None:
-        """Return the owner whose next job takes a place; None if there is none for any of them.
+        """Return the owner whose next job gets a slot; None if no slot is free for any of them.
 
-        It is of the tenant with the fewest running jobs, and among equals of the one who had
-        the last turn longest ago; between the keys of one tenant alike.
+        Tenants with the fewest running jobs come first, and among equals the tenant whose last
+        job started longest ago. The keys of one tenant are ordered in the same way.
         """
-        allowed = [owner for owner in waiting if self._has_place(owner)]
+        allowed = [owner for owner in waiting if self._has_slot(owner)]
         return min(allowed, key=self._rank, default=None)
 
     def take(self, owner: JobOwner) -> None:
@@ -76,12 +76,12 @@ class JobPlaces:
         self._tenants -= Counter([owner.tenant])
 
     def forget_absent(self, waiting: Collection[JobOwner]) -> None:
-        """Forget the turns of those who have nothing waiting."""
+        """Forget the last turns of owners that have no waiting job."""
         present = {name for owner in waiting for name in (owner, owner.tenant)}
         self._last_turns = {n: turn for n, turn in self._last_turns.items() if n in present}
 
-    def _has_place(self, owner: JobOwner) -> bool:
-        # Without keys there is one tenant, which nobody needs to be protected from.
+    def _has_slot(self, owner: JobOwner) -> bool:
+        # Without keys there is only one tenant, so no slot needs to be reserved for another.
         newcomer = owner.key is None or not self._tenants[owner.tenant]
         return self._free > (0 if newcomer else self._reserved)
 
@@ -97,29 +97,29 @@ class JobPlaces:
 
 @final
 class JobDispatcher:
-    """Starts waiting jobs one by one, as places come free and keys are let in."""
+    """Starts waiting jobs one by one, as slots become free and the gate admits their keys."""
 
     def __init__(
         self,
-        places: JobPlaces,
+        slots: JobSlots,
         find_owners: Callable[[], Awaitable[Collection[JobOwner]]],
         start_next: Callable[[JobOwner], Awaitable[anyio.Event | None]],
     ) -> None:
         """Start nothing before `run`.
 
         Args:
-            places: those of this process.
-            find_owners: tells who has jobs that wait.
-            start_next: starts the owner's oldest waiting job and returns the event of its end;
-                None if another process has taken it.
+            slots: the slots of this process.
+            find_owners: returns the owners of waiting jobs.
+            start_next: starts the owner's oldest waiting job and returns an event that is set
+                when the job ends; None if another process has claimed the job.
         """
-        self._places = places
+        self._slots = slots
         self._find_owners = find_owners
         self._start_next = start_next
         self._changed = anyio.Event()
 
     def look_again(self) -> None:
-        """Look for jobs at once, because there is a new one."""
+        """Look for waiting jobs now instead of at the next poll."""
         self._changed.set()
 
     async def run(self, gate: JobGate) -> None:
@@ -132,13 +132,13 @@ class JobDispatcher:
                     await self._changed.wait()
 
     async def _start_jobs(self, gate: JobGate, tasks: anyio.abc.TaskGroup) -> bool:
-        """Start what may be started; tell whether any job waited."""
-        if self._places.choose([_NEWCOMER]) is None:
+        """Start the jobs that may be started; return True if jobs waited or every slot is taken."""
+        if self._slots.choose([_NEWCOMER]) is None:
             return True
         waiting = set(await self._find_owners())
         some_wait = bool(waiting)
-        self._places.forget_absent(waiting)
-        while (owner := self._places.choose(waiting)) is not None:
+        self._slots.forget_absent(waiting)
+        while (owner := self._slots.choose(waiting)) is not None:
             token = f"job-{uuid4().hex}"
             if not await gate.enter(owner, token):
                 waiting.discard(owner)
@@ -152,23 +152,23 @@ class JobDispatcher:
                 waiting.discard(owner)
                 await _leave_gate(gate, owner, token)
                 continue
-            self._places.take(owner)
-            tasks.start_soon(self._hold_place, gate, owner, token, ended)
+            self._slots.take(owner)
+            tasks.start_soon(self._hold_slot, gate, owner, token, ended)
         return some_wait
 
-    async def _hold_place(
+    async def _hold_slot(
         self, gate: JobGate, owner: JobOwner, token: str, ended: anyio.Event
     ) -> None:
         try:
             await ended.wait()
         finally:
-            self._places.give_back(owner)
+            self._slots.give_back(owner)
             self._changed.set()
             await _leave_gate(gate, owner, token)
 
 
 _NEWCOMER = JobOwner(tenant="")
-"""Somebody of whom no job runs."""
+"""An owner that has no running job."""
 
 
 async def _leave_gate(gate: JobGate, owner: JobOwner, token: str) -> None:

@@ -1,8 +1,8 @@
-"""Jobs that survive the process: a table has them, `JobRecords` keeps what they paid for.
+"""Jobs that survive the process: `JobTable` holds them, `JobRecords` their finished calls.
 
-The process that runs a job renews its claim; another takes over when it is silent. What a job's
-calls gave is kept by what was asked, so whoever takes it over pays for no finished call again: see
-design/0003-jobs.md.
+The process that runs a job renews its claim; if it stops doing so, another process takes the job
+over. Results of finished calls are stored under a key of the request, so the new process pays for
+no finished call again: see design/0003-jobs.md.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from anyio.to_thread import run_sync
 from batuta.errors import StoreError
 from batuta.jobs.checkpoint import Checkpoint, JobHandler
 from batuta.jobs.dbos_import import import_dbos_jobs
-from batuta.jobs.dispatcher import JobDispatcher, JobPlaces, Notifier
+from batuta.jobs.dispatcher import JobDispatcher, JobSlots, Notifier
 from batuta.jobs.protocol import (
     OPEN_GATE,
     Job,
@@ -52,25 +52,25 @@ logger = logging.getLogger(__name__)
 CONCURRENCY = 16
 """Jobs that one process runs at the same time."""
 WAITING_PER_TENANT = 1000
-"""Jobs of one tenant that may wait."""
+"""Waiting jobs allowed per tenant."""
 KEEP_DAYS = 30.0
-"""How long a job can be asked for after it has ended."""
+"""Days for which a job is kept after it has ended."""
 _POLL_SECONDS = 0.25
-"""Seconds between looks at a job that another process may be running."""
+"""Seconds between polls of a job that another process may be running."""
 _RENEWAL_SECONDS = 0.5
 """Seconds between renewals of claims on a shared database."""
 _RETRY_SECONDS = 0.5
-"""Seconds before a job is taken up again that the database stopped; each time twice as long."""
+"""Delay before a retry after a database failure; doubled for each rerun of a job."""
 _MAX_RETRY_SECONDS = 30.0
 MAX_RECOVERIES = 20
-"""Times that a job is taken up again by the same process while the database fails."""
+"""Attempts at a job by one process while the database fails."""
 MAX_UNENDED_ATTEMPTS = 2
-"""The most attempts of a job that may begin at one point of it and never end."""
+"""Crash-loop limit: unfinished attempts allowed from one checkpoint."""
 T = TypeVar("T")
 
 
 class JobFailed(Exception):
-    """The reason for which a job is not run again, in a sentence."""
+    """Raised with the reason, in a sentence, for which a job is not run again."""
 
 
 @dataclass(slots=True)
@@ -78,7 +78,7 @@ class _RunningJob:
     """A job that is being run."""
 
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
-    """Cancelled when the job is."""
+    """Cancelled when the job is cancelled."""
     claim: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     """Cancelled when another process has taken the job over."""
     ended: anyio.Event = field(default_factory=anyio.Event)
@@ -92,16 +92,16 @@ async def open_jobs(
     kept_days: float = KEEP_DAYS,
     most_waiting: int = WAITING_PER_TENANT,
 ) -> AsyncGenerator[Jobs]:
-    """Open the jobs of a database; at the end let go of what is run: the next process takes it up.
+    """Open the jobs of a database; on exit requeue the running jobs for the next process.
 
     Args:
         target: a path of an SQLite file, created with its folder, or a database URL.
         concurrency: jobs that run at the same time.
-        kept_days: how long a job is kept after its end.
-        most_waiting: jobs of one tenant that may wait.
+        kept_days: days for which a job is kept after its end.
+        most_waiting: waiting jobs allowed per tenant.
 
     Raises:
-        StoreError: another process has it, or it cannot be used.
+        StoreError: another process has opened the SQLite file, or the database cannot be used.
     """
     url = parse_url(target)
     async with AsyncExitStack() as opened:
@@ -117,24 +117,25 @@ async def open_jobs(
         jobs = Jobs(
             database, concurrency=concurrency, kept_days=kept_days, most_waiting=most_waiting
         )
-        await jobs.let_go()
+        await jobs.requeue_own()
         try:
             yield jobs
         finally:
             with anyio.CancelScope(shield=True), suppress(StoreError):
-                await jobs.let_go()
+                await jobs.requeue_own()
 
 
 @final
 class Jobs:
-    """Keeps jobs in a database, opened by `open_jobs`, and runs them.
+    """Stores jobs in a database, opened by `open_jobs`, and runs them.
 
-    On SQLite one process runs them; on PostgreSQL many may, and take over from one that died.
+    On SQLite one process runs them. On PostgreSQL several processes may, and each takes over the
+    jobs of a process that died.
 
-    Laws: a job that `submit` took in ends; places that come free go to tenants by turns; a job
-    whose owner the gate does not let in waits, and holds up no job of another owner; its events
-    are numbered from 0 without a gap; `cancel` stops a paid call within a second, and is
-    idempotent; a state that is final does not change; another tenant's job does not exist.
+    Laws: every job accepted by `submit` ends; free slots are given to tenants round robin; a job
+    whose owner the gate does not admit waits without delaying other owners' jobs; a job's events
+    are numbered from 0 without a gap; `cancel` stops a paid call within a second and is
+    idempotent; a final state does not change; a tenant cannot see another tenant's jobs.
     """
 
     def __init__(
@@ -142,33 +143,33 @@ class Jobs:
     ) -> None:
         self._database = database
         self._shared = not is_sqlite(database.url)
-        """Whether other processes may run its jobs too."""
+        """Whether other processes may run jobs of this database too."""
         self._concurrency = concurrency
         self._kept_days = kept_days
         self.most_waiting = most_waiting
-        """Jobs of one tenant that may wait."""
+        """Waiting jobs allowed per tenant."""
         self._entering: Counter[str] = Counter()
-        """Jobs that are about to be submitted here, by tenant."""
+        """Jobs that this process is about to submit, by tenant."""
         self._records = JobRecords(database)
         self._table = JobTable(database, f"batuta-{uuid4()}" if self._shared else "local")
         self._running: dict[str, _RunningJob] = {}
         self._notifier = Notifier()
         self._dispatcher: JobDispatcher | None = None
-        self._asks_in_vain = False
+        self._database_failing = False
         self._suspects = anyio.Lock()
-        """Held by a job whose process died: such jobs run one at a time, so that after another
-        death it is known which of them caused it."""
+        """Held while a job runs whose process died before: such jobs run one at a time, so that
+        another death can be attributed to one of them."""
 
-    async def let_go(self) -> None:
-        """Let the jobs wait again that this process was running, or one before it on its file."""
+    async def requeue_own(self) -> None:
+        """Requeue the jobs that this process, or an earlier process on its file, was running."""
         await self._table.requeue_own()
 
     @asynccontextmanager
     async def enter_queue(self, tenant: str) -> AsyncGenerator[bool]:
-        """Say whether one more job of the tenant may wait, which the block then submits.
+        """Yield whether the queue has room for a job of the tenant, which the block then submits.
 
-        However many are submitted here at once, no more wait than may; replicas that do so in the
-        same moment may pass it by as many as they submit.
+        This process alone never exceeds the queue limit; concurrent replicas may exceed it by what
+        they submit at the same time.
 
         Raises:
             StoreError: the database fails.
@@ -179,34 +180,34 @@ class Jobs:
             yield waiting + self._entering[tenant] <= self.most_waiting
         finally:
             self._entering[tenant] -= 1
-            self._entering += Counter()  # forgets who submits nothing
+            self._entering += Counter()  # drops the tenants at zero
 
     async def submit(self, job: Job) -> None:
-        """Take the job in; once this returns it will be run.
+        """Queue the job; once this returns, the job will be run.
 
         Raises:
-            StoreError: it could not be kept.
+            StoreError: the job could not be stored.
         """
         await self._table.add(job)
         if self._dispatcher is not None:
             self._dispatcher.look_again()
 
     async def status(self, job_id: str, tenant: str) -> JobStatus | None:
-        """Return where the job stands; None if there is none."""
+        """Return the job's status; None if the tenant has no such job."""
         found = await self._table.find(job_id, tenant)
         return None if found is None else found.status
 
     async def result(self, job_id: str, tenant: str) -> Json | None:
-        """Return the ending's result; None as long as there is none."""
+        """Return the job's result; None if it has none yet."""
         found = await self._table.find(job_id, tenant)
         return None if found is None else found.result
 
     async def cancel(self, job_id: str, tenant: str) -> JobStatus | None:
-        """Stop the job and its paid calls; None if there is none."""
+        """Stop the job and its paid calls; None if the tenant has no such job."""
         status = await self.status(job_id, tenant)
         if status is None or status.state.is_final:
             return status
-        # First the word on disk: between the two a crash must not bring the job back.
+        # The database comes first, so that a crash before the next line does not resume the job.
         await self._table.cancel(job_id)
         if (running := self._running.get(job_id)) is not None:
             running.scope.cancel()
@@ -214,9 +215,9 @@ class Jobs:
         return await self.status(job_id, tenant)
 
     async def events(self, job_id: str, tenant: str, after: int = -1) -> AsyncIterator[JobEvent]:
-        """Tell the events numbered above `after`, as they come, until the job has ended."""
+        """Yield the events numbered above `after` as they are stored, until the job has ended."""
         while True:
-            status = await self.status(job_id, tenant)  # before the events, or the last is missed
+            status = await self.status(job_id, tenant)  # read before the events, to miss none
             if status is None:
                 return
             for event in await self._records.events(job_id, after):
@@ -227,7 +228,7 @@ class Jobs:
             await self._notifier.wait(job_id, _POLL_SECONDS)
 
     async def forget(self, job_id: str, tenant: str) -> bool:
-        """Cancel the job and erase it with its events; tell whether there was one."""
+        """Cancel the job and erase it with its events; return True if it existed."""
         if await self.cancel(job_id, tenant) is None:
             return False
         if (running := self._running.get(job_id)) is not None:
@@ -237,7 +238,7 @@ class Jobs:
         return True
 
     async def forget_tenant(self, tenant: str) -> int:
-        """Cancel and erase every job of the tenant; return how many there were."""
+        """Cancel and erase every job of the tenant; return the number of jobs erased."""
         total = 0
         while found := await self._table.find_jobs_of(tenant):
             total += sum([await self.forget(job_id, tenant) for job_id in found])
@@ -247,7 +248,7 @@ class Jobs:
         """Run jobs until cancelled."""
         async with anyio.create_task_group() as tasks:
             self._dispatcher = JobDispatcher(
-                JobPlaces(self._concurrency),
+                JobSlots(self._concurrency),
                 self._find_owners,
                 partial(self._start_next, perform, tasks),
             )
@@ -257,39 +258,39 @@ class Jobs:
             await self._dispatcher.run(gate)
 
     async def _find_owners(self) -> Collection[JobOwner]:
-        """Return the owners of waiting jobs; none while the database cannot be asked."""
-        return await self._try_to_ask(self._table.waiting_owners()) or ()
+        """Return the owners of waiting jobs; none while the database fails."""
+        return await self._try_query(self._table.waiting_owners()) or ()
 
     async def _start_next(
         self, perform: JobHandler, tasks: TaskGroup, owner: JobOwner
     ) -> anyio.Event | None:
-        """Start the owner's oldest waiting job, and return the event of its end."""
-        job = await self._try_to_ask(self._table.claim(owner))
-        # One that is being run here waited again because this process was silent for a while.
+        """Start the owner's oldest waiting job; return an event that is set when it ends."""
+        job = await self._try_query(self._table.claim(owner))
+        # A claimed job may already run here: our claim lapsed and the job was requeued.
         if job is None or job.id in self._running:
             return None
         running = self._running[job.id] = _RunningJob()
         tasks.start_soon(self._run_job, perform, job, running)
         return running.ended
 
-    async def _try_to_ask(self, question: Awaitable[T]) -> T | None:
-        """Return the table's answer; None if it failed, to be asked again later."""
+    async def _try_query(self, query: Awaitable[T]) -> T | None:
+        """Return the query's result; None if the database failed, to be retried later."""
         try:
-            answer = await question
+            result = await query
         except StoreError as error:
-            if not self._asks_in_vain:  # it is asked every second
+            if not self._database_failing:  # warn once: queries are repeated every second
                 logger.warning("no waiting job can be started now: %s", error)
-            self._asks_in_vain = True
+            self._database_failing = True
             return None
-        self._asks_in_vain = False
-        return answer
+        self._database_failing = False
+        return result
 
     async def _run_job(self, perform: JobHandler, job: Job, running: _RunningJob) -> None:
-        """Run one job to its ending, its cancellation, or the end of this process."""
+        """Run a job until it ends, is cancelled, or this process ends."""
         try:
             with running.claim, running.scope:
-                async with AsyncExitStack() as turn:
-                    await self._end(job.id, await self._ending_of(perform, job, running, turn))
+                async with AsyncExitStack() as held:
+                    await self._end(job.id, await self._ending_of(perform, job, running, held))
         finally:
             del self._running[job.id]
             running.ended.set()
@@ -298,11 +299,11 @@ class Jobs:
                 await self._records.end_attempt(job.id)
 
     async def _ending_of(
-        self, perform: JobHandler, job: Job, running: _RunningJob, turn: AsyncExitStack
+        self, perform: JobHandler, job: Job, running: _RunningJob, held: AsyncExitStack
     ) -> JobEnding | str:
-        """Return how the job was run, or why it failed."""
+        """Run the job; return its ending, or the reason for its failure."""
         try:
-            await self._begin_attempt(job.id, turn)
+            await self._begin_attempt(job.id, held)
             return await self._perform_with_retries(perform, job, running.scope)
         except JobFailed as error:
             return str(error)
@@ -312,7 +313,7 @@ class Jobs:
             return f"the job failed: {kind}"
 
     async def _end(self, job_id: str, ending: JobEnding | str) -> None:
-        """Write the job's ending down, as soon as the database lets it."""
+        """Store the job's ending; retry until the database accepts it."""
         write_ending = (
             partial(self._table.end, job_id, JobState.FAILED, None, ending)
             if isinstance(ending, str)
@@ -327,22 +328,22 @@ class Jobs:
             else:
                 return
 
-    async def _begin_attempt(self, job_id: str, turn: AsyncExitStack) -> None:
-        """Note that the job is run now; one with which a process died waits for its turn."""
+    async def _begin_attempt(self, job_id: str, held: AsyncExitStack) -> None:
+        """Record an attempt; if an earlier attempt never ended, hold the lock of suspects."""
         while True:
             try:
                 earlier = await self._records.unended_attempts(job_id)
                 if earlier >= MAX_UNENDED_ATTEMPTS:
                     raise JobFailed(
-                        f"the job was run {earlier} times and the server ended or froze each time; "
-                        "it is not run again"
+                        f"the job was run {earlier} times and the server died or froze each time, "
+                        "so it is not run again"
                     )
                 if earlier:
-                    await turn.enter_async_context(self._suspects)
+                    await held.enter_async_context(self._suspects)
                 await self._records.begin_attempt(job_id)
             except StoreError as error:
                 logger.warning("job %s waits for the database: %s", job_id, error)
-                await turn.aclose()
+                await held.aclose()
                 await anyio.sleep(_RETRY_SECONDS)
             else:
                 return
@@ -350,7 +351,7 @@ class Jobs:
     async def _perform_with_retries(
         self, perform: JobHandler, job: Job, scope: anyio.CancelScope
     ) -> JobEnding:
-        """Return how it was run; while the database fails it is run again, as after a crash."""
+        """Run the job and return its ending; if the database fails, run it again from its calls."""
         pause = _RETRY_SECONDS
         for _ in range(MAX_RECOVERIES):
             try:
@@ -367,11 +368,11 @@ class Jobs:
                 logger.warning("job %s waits for the database: %s", job.id, errors.exceptions[0])
             await anyio.sleep(pause)
             pause = min(2 * pause, _MAX_RETRY_SECONDS)
-        raise StoreError("the database failed too often")
+        raise StoreError("the database failed too many times")
 
     async def _sweep(self) -> None:
-        """Forget every hour what ended long ago."""
-        complaint = "old jobs are not forgotten now"
+        """Erase old jobs every hour."""
+        complaint = "old jobs cannot be erased now"
         await sweep_hourly(self._database, JOBS_TABLE.c.created, self._forget_old, complaint)
 
     async def _forget_old(self) -> None:
@@ -381,32 +382,32 @@ class Jobs:
                 await self._table.erase(job_id)
 
     async def _keep_claims(self) -> None:
-        """Renew what runs here, and let wait again what no process renews."""
+        """Renew the claims of this process, and requeue jobs whose claim no process renews."""
         failed, importing = False, True
         while True:
             try:
                 await self._renew_claims()
                 await self._table.requeue_silent()
-                if importing:  # a server of an earlier version may still run some
+                if importing:  # a server of an earlier version may still be running DBOS jobs
                     moved, left = await self._database.run_write(import_dbos_jobs)
                     importing = moved + left > 0
                 failed = False
             except StoreError as error:
                 if not failed:
-                    logger.warning("jobs that run here cannot be renewed: %s", error)
+                    logger.warning("the claims of running jobs cannot be renewed: %s", error)
                 failed = True
             await anyio.sleep(_RENEWAL_SECONDS)
 
     async def _renew_claims(self) -> None:
-        """Stop what was cancelled, or taken over, elsewhere."""
+        """Renew the claims of our running jobs; stop jobs cancelled or taken over elsewhere."""
         mine = tuple(self._running.items())
         if not mine:
             return
         names = [job_id for job_id, _ in mine]
-        gone = set(names) - await self._table.renew(names)
-        others = await self._table.find_unended(gone) if gone else set[str]()
+        lost = set(names) - await self._table.renew(names)
+        taken_over = await self._table.find_unended(lost) if lost else set[str]()
         for job_id, running in mine:
-            if job_id in others:
+            if job_id in taken_over:
                 running.claim.cancel()
-            elif job_id in gone:
+            elif job_id in lost:
                 running.scope.cancel()

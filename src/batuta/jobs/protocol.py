@@ -1,7 +1,7 @@
-"""Background jobs: what is asked, how it ended, and who lets it run.
+"""Types of background jobs: a job, its status, events and ending, and the gate that admits it.
 
-A job is a request that outlives its connection. Whoever asks `submit`s it and comes back by its
-id; whoever can run it `work`s, with a function that turns the job's body into an ending.
+A job is a request that outlives its connection. The client `submit`s it and polls it by its id; a
+worker process calls `work` with a function that turns the job's body into an ending.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Json = dict[str, Any]
 
 
 class JobState(StrEnum):
-    """The state of a job, in the words of the Responses API."""
+    """The state of a job, with the names of the Responses API."""
 
     QUEUED = "queued"
     IN_PROGRESS = "in_progress"
@@ -26,17 +26,17 @@ class JobState(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """Return True if nothing more will happen."""
+        """Return True if the state will not change any more."""
         return self not in {JobState.QUEUED, JobState.IN_PROGRESS}
 
 
 @dataclass(frozen=True, slots=True)
 class JobOwner:
-    """The tenant and the key whose job it is."""
+    """The tenant and the API key that a job belongs to."""
 
     tenant: str
     key: str | None = None
-    """The id of the key whose limit of runs at the same time counts the job, if there is one."""
+    """The id of the key whose concurrency limit counts the job, if any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +44,14 @@ class Job:
     """A job; after a crash it is run again from these fields alone."""
 
     id: str
-    """Unguessable; chosen by whoever submits it."""
+    """Unguessable; chosen by the caller of `submit`."""
     tenant: str
-    """The owner; for anybody else the job does not exist."""
+    """The tenant; other tenants cannot see the job."""
     body: Json = field(default_factory=dict[str, Any])
-    """The runner's data, in JSON; no secret."""
+    """The job handler's data, in JSON; contains no secret."""
     _: KW_ONLY
     key: str | None = None
-    """The id of the key that asked for it, if there is one."""
+    """The id of the API key that submitted it, if any."""
 
     @property
     def owner(self) -> JobOwner:
@@ -61,7 +61,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobStatus:
-    """The state of a job."""
+    """The state of a job with its times and its error."""
 
     id: str
     state: JobState
@@ -69,7 +69,7 @@ class JobStatus:
     """Seconds since the epoch."""
     ended: float | None = None
     error: str | None = None
-    """Why it failed without an ending of its own."""
+    """The reason for a failure without a `JobEnding`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +77,13 @@ class JobEvent:
     """An event of a job."""
 
     number: int
-    """The event's number, from 0 without a gap."""
+    """Sequence number within the job, from 0 without a gap."""
     body: Json
 
 
 @dataclass(frozen=True, slots=True)
 class JobEnding:
-    """How a job was run."""
+    """The final state and result of a job that was run."""
 
     state: JobState
     result: Json
@@ -94,27 +94,27 @@ class JobEnding:
 
 
 class JobGate(Protocol):
-    """Lets jobs of an owner run, as many at the same time as the owner may run."""
+    """Limits the number of jobs that an owner runs at the same time."""
 
     async def enter(self, owner: JobOwner, token: str) -> bool:
-        """Count one more job under the token, unless the owner is at its limit."""
+        """Count a job under the token and return True; False if the owner is at its limit."""
         ...
 
     async def leave(self, owner: JobOwner, token: str) -> None:
-        """Count the job of the token no more."""
+        """Stop counting the job of the token."""
         ...
 
 
 @final
 class OpenGate:
-    """Lets every job run."""
+    """Admits every job."""
 
     async def enter(self, owner: JobOwner, token: str) -> bool:
-        """Count nothing."""
+        """Return True without counting."""
         return True
 
     async def leave(self, owner: JobOwner, token: str) -> None:
-        """Count nothing."""
+        """Do nothing."""
 
 
 OPEN_GATE = OpenGate()

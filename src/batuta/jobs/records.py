@@ -1,8 +1,8 @@
-"""The records of a job on disk: its finished calls and its events.
+"""Database records of a job: its finished calls, its events and its attempts.
 
-The calls are a journal by content: the key is made of the job, the place in its run, the worker,
-its model and the whole request. No engine gives exactly-once for a call to somebody else's
-machine; what can be had is at-least-once execution and exactly-once record, and this is the record.
+Calls are stored by content: the key is a hash of the job, the position in its run, the worker, its
+model and the whole request. Exactly-once execution of a call to a remote server is impossible.
+Calls are executed at least once, and their results are recorded here exactly once.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CALLS_TABLE = Table(
     "job_calls",
     METADATA,
     Column("key", Text, primary_key=True),
-    # Equal calls of one place, as those of a vote by one worker, in the order of their replies.
+    # Index of a reply among equal calls at one position, such as the votes of one worker.
     Column("sample", Integer, primary_key=True),
     Column("job", Text, nullable=False),
     Column("place", Text, nullable=False),
@@ -53,54 +53,54 @@ EVENTS_TABLE = Table(
 ATTEMPTS_TABLE = Table(
     "job_attempts",
     METADATA,
-    # The number of attempts that began and whose end no process has recorded.
+    # The job; `unended` counts its attempts that began and whose end no process has recorded.
     Column("job", Text, primary_key=True),
     Column("unended", Integer, nullable=False),
-    # The number of calls kept by then: an attempt that gets further starts the count anew.
+    # Number of calls stored when the attempt began; progress beyond it restarts `unended`.
     Column("calls", Integer, nullable=False),
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallKey:
-    """A call by its content."""
+    """The identity of a call, made of its content."""
 
     job: str
     place: str
-    """`call:{round}:{step}`, or `plan:{round}:{sample}:{seed}`."""
+    """Position in the run: `call:{round}:{step}`, or `plan:{round}:{sample}:{seed}`."""
     worker: str
     model: str
     request: bytes
-    """The hash of the whole request."""
+    """Fingerprint of the whole request; for a plan, the pool as JSON."""
 
     @property
     def digest(self) -> str:
-        """The key under which the reply is kept."""
+        """The database key under which the result is stored."""
         parts = (self.job, self.place, self.worker, self.model, self.request.hex())
         return hashlib.sha256(orjson.dumps(parts)).hexdigest()
 
 
 _TABLES_LOCK = 7092011
-"""The lock under which the tables are made."""
+"""PostgreSQL advisory lock held while the tables are created."""
 
 
 def create_tables(connection: Connection) -> None:
-    """Make the tables of jobs that are not there yet."""
-    if connection.dialect.name == "postgresql":  # of replicas that start together one makes them
+    """Create the tables of jobs that do not exist yet."""
+    if connection.dialect.name == "postgresql":  # several replicas may start at the same time
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_TABLES_LOCK})")
     METADATA.create_all(connection)
 
 
 @final
 class JobRecords:
-    """What a job leaves behind, beside its row: calls, events and attempts."""
+    """Reads and writes the calls, events and attempts of jobs."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._dialect = database.url.get_backend_name()
 
     async def unended_attempts(self, job_id: str) -> int:
-        """Count the runs of the job that began at this point of it and never ended."""
+        """Count the attempts that began at the job's current number of calls and never ended."""
         calls = select(func.count()).where(CALLS_TABLE.c.job == job_id).scalar_subquery()
         query = select(ATTEMPTS_TABLE.c.unended).where(
             ATTEMPTS_TABLE.c.job == job_id, ATTEMPTS_TABLE.c.calls == calls
@@ -109,7 +109,7 @@ class JobRecords:
         return rows[0]["unended"] if rows else 0
 
     async def begin_attempt(self, job_id: str) -> None:
-        """Write down that a run of the job begins."""
+        """Record that an attempt at the job begins."""
         count = await self.unended_attempts(job_id) + 1
         calls = select(func.count()).where(CALLS_TABLE.c.job == job_id).scalar_subquery()
         new = insert_statement(self._dialect, ATTEMPTS_TABLE).values(
@@ -121,11 +121,11 @@ class JobRecords:
         )
 
     async def end_attempt(self, job_id: str) -> None:
-        """Write down that the job's run is over, however it ended."""
+        """Record that the attempt is over, whatever its outcome."""
         await self._database.execute(delete(ATTEMPTS_TABLE).where(ATTEMPTS_TABLE.c.job == job_id))
 
     async def find_calls(self, key: CallKey) -> list[str]:
-        """Return what was kept under the key, in order."""
+        """Return the results stored under the key, in order."""
         query = (
             select(CALLS_TABLE.c.body)
             .where(CALLS_TABLE.c.key == key.digest)
@@ -134,17 +134,17 @@ class JobRecords:
         return [row["body"] for row in await self._database.fetch_rows(query)]
 
     async def keep_call(self, key: CallKey, sample: int, body: str) -> None:
-        """Keep it as the key's `sample`; what was kept first stays."""
+        """Store the result as the key's `sample`; an existing result is not overwritten."""
         row = {"key": key.digest, "sample": sample, "job": key.job, "place": key.place}
         await self._insert(CALLS_TABLE, {**row, "body": body, "kept": time.time()})
 
     async def count_events(self, job: str) -> int:
-        """Return how many events of the job are kept."""
+        """Return the number of stored events of the job."""
         query = select(func.count().label("events")).where(EVENTS_TABLE.c.job == job)
         return int((await self._database.fetch_rows(query))[0]["events"])
 
     async def add_event(self, job: str, number: int, body: Json) -> None:
-        """Keep an event."""
+        """Store an event; an existing event with its number is not overwritten."""
         text = orjson.dumps(body).decode()
         await self._insert(EVENTS_TABLE, {"job": job, "number": number, "body": text})
 

@@ -1,9 +1,9 @@
-"""Jobs in a table: each is claimed, renewed and ended by the process that runs it.
+"""The table of jobs: each job is claimed, renewed and ended by the process that runs it.
 
-Every statement names the states in which it changes a job, so whatever several processes do at the
-same time, a job is claimed by one of them and ends once. On PostgreSQL a claim is a lease by the
-database's clock: a job whose process does not renew it waits again. On SQLite one process has the
-file, and what it finds to be running was left by one before it.
+Every statement names the states in which it changes a job. A job is therefore claimed by one
+process and ends once, even if several processes work at the same time. On PostgreSQL a claim is a
+lease by the database's clock: a job whose process stops renewing its claim is requeued. On SQLite
+one process owns the file, so jobs that it finds running were left by an earlier process.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from batuta.jobs.records import ATTEMPTS_TABLE, CALLS_TABLE, EVENTS_TABLE, METAD
 from batuta.store.database import Database, insert_statement
 
 LEASE_SECONDS = 5.0
-"""Seconds after its last renewal for which a job belongs to its process."""
+"""Seconds for which a claim is valid after its last renewal."""
 _MAX_LISTED_JOBS = 200
 _WAITING, _RUNNING = JobState.QUEUED.value, JobState.IN_PROGRESS.value
 JOBS_TABLE = Table(
@@ -44,7 +44,7 @@ JOBS_TABLE = Table(
     METADATA,
     Column("id", Text, primary_key=True),
     Column("tenant", Text, nullable=False),
-    # Tenant and key as JSON: whose turn the job waits for.
+    # Tenant and key as JSON; jobs are scheduled by owner.
     Column("owner", Text, nullable=False),
     Column("body", Text, nullable=False),
     Column("state", Text, nullable=False),
@@ -59,8 +59,8 @@ JOBS_TABLE = Table(
     Index("ix_jobs_tenant", "tenant"),
     Index("ix_jobs_ended", "ended"),
 )
-_ITS = JOBS_TABLE.c
-# One look at the index for each owner, however long their queues are.
+_COLUMNS = JOBS_TABLE.c
+# One index lookup for each owner, however long the queues are.
 _OWNERS = sql("""
 WITH RECURSIVE owners(owner) AS (
     SELECT min(owner) FROM jobs WHERE state = 'queued'
@@ -73,7 +73,7 @@ SELECT owner FROM owners WHERE owner IS NOT NULL
 
 @dataclass(frozen=True, slots=True)
 class StoredJob:
-    """A job as it is stored."""
+    """A job's status and result as stored."""
 
     status: JobStatus
     result: Json | None
@@ -81,7 +81,7 @@ class StoredJob:
 
 @final
 class JobTable:
-    """The table; every method raises StoreError if the database fails."""
+    """Reads and changes the table of jobs; every method raises StoreError if the database fails."""
 
     def __init__(self, database: Database, runner: str) -> None:
         self._database = database
@@ -89,7 +89,7 @@ class JobTable:
         self._runner = runner
 
     async def add(self, job: Job) -> None:
-        """Queue the job; one that is there already is left as it is."""
+        """Queue the job; a job that exists already is not changed."""
         row = {
             "id": job.id,
             "tenant": job.tenant,
@@ -102,8 +102,12 @@ class JobTable:
         await self._database.execute(new.on_conflict_do_nothing())
 
     async def count_waiting(self, tenant: str, most: int) -> int:
-        """Count the waiting jobs of the tenant, as far as `most`."""
-        waiting = select(_ITS.id).where(_ITS.tenant == tenant, _ITS.state == _WAITING).limit(most)
+        """Count the waiting jobs of the tenant, up to `most`."""
+        waiting = (
+            select(_COLUMNS.id)
+            .where(_COLUMNS.tenant == tenant, _COLUMNS.state == _WAITING)
+            .limit(most)
+        )
         query = select(func.count().label("jobs")).select_from(waiting.subquery())
         return int((await self._database.fetch_rows(query))[0]["jobs"])
 
@@ -112,51 +116,63 @@ class JobTable:
         return [owner_from_text(row["owner"]) for row in await self._database.fetch_rows(_OWNERS)]
 
     async def claim(self, owner: JobOwner) -> Job | None:
-        """Take the owner's oldest waiting job for this process; None if no job waits any more."""
-        waiting = (_ITS.owner == owner_to_text(owner), _ITS.state == _WAITING)
+        """Claim the owner's oldest waiting job for this process; None if no job is waiting."""
+        waiting = (_COLUMNS.owner == owner_to_text(owner), _COLUMNS.state == _WAITING)
         oldest = (
-            select(_ITS.id)
+            select(_COLUMNS.id)
             .where(*waiting)
-            .order_by(_ITS.created, _ITS.id)
+            .order_by(_COLUMNS.created, _COLUMNS.id)
             .limit(1)
             .with_for_update(skip_locked=True)
             .scalar_subquery()
         )
-        taken = update(JOBS_TABLE).where(_ITS.id == oldest, *waiting).values(self._mine())
-        rows = await self._change(taken.returning(_ITS.id, _ITS.body))
+        taken = (
+            update(JOBS_TABLE).where(_COLUMNS.id == oldest, *waiting).values(self._claim_values())
+        )
+        rows = await self._change(taken.returning(_COLUMNS.id, _COLUMNS.body))
         if not rows:
             return None
         return Job(rows[0].id, owner.tenant, orjson.loads(rows[0].body), key=owner.key)
 
     async def renew(self, jobs: Collection[str]) -> set[str]:
-        """Renew this process's claims of those jobs, and return those that it still has.
+        """Renew this process's claims of the jobs; return the ids of those still claimed by it.
 
-        A job that waits again because this process was silent is this process's as long as no
-        other has claimed it.
+        A job that was requeued because its claim lapsed still belongs to this process until
+        another process claims it.
         """
-        kept = update(JOBS_TABLE).where(_ITS.id.in_(jobs), *self._is_mine()).values(self._mine())
-        return {row.id for row in await self._change(kept.returning(_ITS.id))}
+        renewal = (
+            update(JOBS_TABLE)
+            .where(_COLUMNS.id.in_(jobs), *self._is_mine())
+            .values(self._claim_values())
+        )
+        return {row.id for row in await self._change(renewal.returning(_COLUMNS.id))}
 
     async def requeue_silent(self) -> None:
-        """Let the jobs wait again that no process has renewed for a lease."""
-        silent = (_ITS.state == _RUNNING, _ITS.leased_until < self._now())
+        """Requeue the jobs whose lease has expired."""
+        silent = (_COLUMNS.state == _RUNNING, _COLUMNS.leased_until < self._now())
         await self._database.execute(update(JOBS_TABLE).where(*silent).values(state=_WAITING))
 
     async def requeue_own(self) -> None:
-        """Let the jobs wait again that this process was running."""
-        mine = (_ITS.state == _RUNNING, _ITS.runner == self._runner)
+        """Requeue the jobs that this process was running."""
+        mine = (_COLUMNS.state == _RUNNING, _COLUMNS.runner == self._runner)
         await self._database.execute(update(JOBS_TABLE).where(*mine).values(state=_WAITING))
 
     async def find_unended(self, jobs: Collection[str]) -> set[str]:
-        """Return which of the jobs wait or are run: those that have not ended nor been erased."""
-        unended = (_ITS.id.in_(jobs), _ITS.state.in_((_WAITING, _RUNNING)))
-        rows = await self._database.fetch_rows(select(_ITS.id).where(*unended))
+        """Return the ids of the jobs that wait or run, leaving out ended and erased jobs."""
+        unended = (_COLUMNS.id.in_(jobs), _COLUMNS.state.in_((_WAITING, _RUNNING)))
+        rows = await self._database.fetch_rows(select(_COLUMNS.id).where(*unended))
         return {row["id"] for row in rows}
 
     async def find(self, job_id: str, tenant: str) -> StoredJob | None:
-        """Return the job, if it is that tenant's."""
-        mine = (_ITS.id == job_id, _ITS.tenant == tenant)
-        columns = (_ITS.state, _ITS.created, _ITS.ended, _ITS.error, _ITS.result)
+        """Return the job; None if the tenant has no such job."""
+        mine = (_COLUMNS.id == job_id, _COLUMNS.tenant == tenant)
+        columns = (
+            _COLUMNS.state,
+            _COLUMNS.created,
+            _COLUMNS.ended,
+            _COLUMNS.error,
+            _COLUMNS.result,
+        )
         rows = await self._database.fetch_rows(select(*columns).where(*mine))
         if not rows:
             return None
@@ -165,52 +181,55 @@ class JobTable:
         return StoredJob(status, None if result is None else orjson.loads(result))
 
     async def cancel(self, job_id: str) -> None:
-        """Write down that the job is cancelled, unless it has ended."""
-        unended = (_ITS.id == job_id, _ITS.state.in_((_WAITING, _RUNNING)))
+        """Mark the job as cancelled, unless it has ended."""
+        unended = (_COLUMNS.id == job_id, _COLUMNS.state.in_((_WAITING, _RUNNING)))
         ended = {"state": JobState.CANCELLED.value, "ended": time.time()}
         await self._database.execute(update(JOBS_TABLE).where(*unended).values(ended))
 
     async def end(
         self, job_id: str, state: JobState, result: Json | None, error: str | None = None
     ) -> None:
-        """Write down how this process has run the job, unless that is no more for it to say."""
+        """Store how this process ended the job, if the job is still claimed by this process."""
         ended = {
             "state": state.value,
             "ended": time.time(),
             "result": None if result is None else orjson.dumps(result).decode(),
             "error": error,
         }
-        mine = (_ITS.id == job_id, *self._is_mine())
+        mine = (_COLUMNS.id == job_id, *self._is_mine())
         await self._database.execute(update(JOBS_TABLE).where(*mine).values(ended))
 
     async def find_ended_before(self, when: float) -> list[str]:
-        """Return jobs that ended before that time (seconds since the epoch), some at a time."""
-        query = select(_ITS.id).where(_ITS.ended < when).limit(_MAX_LISTED_JOBS)
+        """Return a batch of jobs that ended before that time (seconds since the epoch)."""
+        query = select(_COLUMNS.id).where(_COLUMNS.ended < when).limit(_MAX_LISTED_JOBS)
         return [row["id"] for row in await self._database.fetch_rows(query)]
 
     async def find_jobs_of(self, tenant: str) -> list[str]:
-        """Return jobs of the tenant, some at a time."""
-        query = select(_ITS.id).where(_ITS.tenant == tenant).limit(_MAX_LISTED_JOBS)
+        """Return a batch of the tenant's jobs."""
+        query = select(_COLUMNS.id).where(_COLUMNS.tenant == tenant).limit(_MAX_LISTED_JOBS)
         return [row["id"] for row in await self._database.fetch_rows(query)]
 
     async def erase(self, job_id: str) -> None:
-        """Forget the job and all that it left."""
+        """Delete the job with its calls, events and attempts."""
         left = (CALLS_TABLE, EVENTS_TABLE, ATTEMPTS_TABLE)
         erased = (delete(table).where(table.c.job == job_id) for table in left)
-        await self._database.execute(*erased, delete(JOBS_TABLE).where(_ITS.id == job_id))
+        await self._database.execute(*erased, delete(JOBS_TABLE).where(_COLUMNS.id == job_id))
 
     async def _change(self, statement: Executable) -> Sequence[Row[Any]]:
-        """Execute what returns the rows that it has changed."""
+        """Execute a statement that changes rows, and return those rows."""
         return await self._database.run_write(
             lambda connection: connection.execute(statement).all()
         )
 
-    def _mine(self) -> dict[str, Any]:
+    def _claim_values(self) -> dict[str, Any]:
         until = self._now() + LEASE_SECONDS
         return {"state": _RUNNING, "runner": self._runner, "leased_until": until}
 
     def _is_mine(self) -> tuple[Any, ...]:
-        return (_ITS.runner == self._runner, or_(_ITS.state == _RUNNING, _ITS.state == _WAITING))
+        return (
+            _COLUMNS.runner == self._runner,
+            or_(_COLUMNS.state == _RUNNING, _COLUMNS.state == _WAITING),
+        )
 
     def _now(self) -> Any:
         if self._dialect == "postgresql":
@@ -219,10 +238,10 @@ class JobTable:
 
 
 def owner_to_text(owner: JobOwner) -> str:
-    """Return the owner as the table has it."""
+    """Return the owner as the text stored in the table."""
     return json.dumps([owner.tenant, owner.key])
 
 
 def owner_from_text(text: str) -> JobOwner:
-    """Return the owner that the table has."""
+    """Return the owner from the text stored in the table."""
     return JobOwner(*json.loads(text))

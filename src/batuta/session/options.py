@@ -24,44 +24,45 @@ from batuta.language.plan_rules import read_tag
 from batuta.session.questions import ImageLike
 
 ToolRunner = Callable[[ToolCall], str | Awaitable[str]]
-"""Runs one of the caller's tools and returns what it says."""
+"""Runs one of the caller's tools and returns its result as text."""
 
 
 class AskOptions(TypedDict, total=False):
-    """Options of a question; the session chooses what is left out."""
+    """Options of a question; the session's defaults apply to omitted options."""
 
     images: Sequence[ImageLike]
-    """Pictures beside the question: a path, bytes, or an `https:` or `data:` address."""
+    """Images to add to the question: a path, bytes, or an `https:`, `http:` or `data:` URL."""
     tools: Sequence[Tool]
     """Functions that the workers may call."""
     run_tool: ToolRunner
-    """Runs them; without it a run that wants a tool ends as `waiting`, its calls in `run.reply`."""
+    """Runs the tools; without it a run that calls a tool ends as `waiting`, with the calls in
+    `run.reply`."""
     response_format: ResponseFormat
-    """The form that the answer must have."""
+    """The format that the answer must have."""
     sampling: Sampling
     """Sampling of the visible answer."""
     max_cost: float
-    """Dollars at most."""
+    """Limit on the cost, in dollars."""
     max_tokens: int
-    """Tokens at most, of all calls together."""
+    """Limit on the tokens of all calls together."""
     max_steps: int
     max_rounds: int
     max_seconds: float
     workflow: Workflow
-    """A workflow written by hand; then nobody plans."""
+    """A workflow written by hand, which is run instead of one planned by the conductor."""
     tags: Sequence[str]
-    """The settings' rules for plans tell questions apart by these words."""
+    """Words by which the planning rules of the settings select questions."""
     seed: int
-    """Makes sampling repeatable where the workers honour seeds."""
+    """Makes sampling repeatable if the workers support seeds."""
     dry_run: bool
     """Plan and estimate (`run.expected`); call no worker."""
     on_event: EventHandler
-    """Hears every event as it happens."""
+    """Called with every event as it happens."""
 
 
 _NUMBER = (int, float, Decimal)
 _TYPES: dict[str, tuple[Any, str]] = {
-    "images": ((list, tuple), "a list of pictures"),
+    "images": ((list, tuple), "a list of images"),
     "tools": ((list, tuple), "a list of `Tool`s"),
     "run_tool": (Callable, "a function"),
     "response_format": (ResponseFormat, "a `ResponseFormat`"),
@@ -72,19 +73,19 @@ _TYPES: dict[str, tuple[Any, str]] = {
     "max_rounds": (int, "a whole number"),
     "max_seconds": (_NUMBER, "a number of seconds"),
     "workflow": (Workflow, "a `Workflow`"),
-    "tags": ((list, tuple), "a list of texts"),
+    "tags": ((list, tuple), "a list of strings"),
     "seed": (int, "a whole number"),
     "dry_run": (bool, "True or False"),
     "on_event": (Callable, "an async function"),
 }
-"""Each option has a type, which the words name; None stands for an option that is left out."""
+"""The type of each option and its name in error messages; the value None omits an option."""
 
 
 def check_options(options: AskOptions) -> None:
-    """Return if each option exists and is of its type; a limit with a misspelt name is none.
+    """Check the options' names and types, so that a limit with a misspelt name is not ignored.
 
     Raises:
-        TypeError: there is no such option, or a value is of another type.
+        TypeError: an option does not exist, or its value has the wrong type.
     """
     for name, value in options.items():
         if name not in _TYPES:
@@ -92,14 +93,14 @@ def check_options(options: AskOptions) -> None:
         kind, words = _TYPES[name]
         wrong_bool = isinstance(value, bool) and kind is not bool
         if value is not None and (wrong_bool or not isinstance(value, kind)):
-            raise TypeError(f"{name} is {words}, not {value!r:.60}")
+            raise TypeError(f"{name} must be {words}, not {value!r:.60}")
 
 
 def complete_question(question: Question, options: AskOptions) -> Question:
-    """Return the question with the tools, form, sampling and tags of the options.
+    """Return the question with the tools, format, sampling and tags of the options.
 
     Raises:
-        ValueError: one of the tags is none.
+        ValueError: a tag is malformed.
     """
     return replace(
         question,
@@ -111,10 +112,10 @@ def complete_question(question: Question, options: AskOptions) -> Question:
 
 
 def merge_limits(usual: Limits, options: AskOptions) -> Limits:
-    """Return the session's limits, and the question's own where it has some.
+    """Return the session's limits, overridden by those of the options.
 
     Raises:
-        ValueError: more steps or rounds than there can be.
+        ValueError: `max_steps` or `max_rounds` is above the maximum.
     """
     named = {
         "steps": options.get("max_steps"),
@@ -125,11 +126,11 @@ def merge_limits(usual: Limits, options: AskOptions) -> Limits:
     }
     given: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
     _check_limit("max_rounds", given.get("rounds"), MAX_ROUNDS)
-    if "workflow" not in options:  # one written by hand may be longer
+    if "workflow" not in options:  # a workflow written by hand may be longer
         _check_limit("max_steps", given.get("steps"), MAX_STEPS)
     return replace(usual, **given)
 
 
 def _check_limit(name: str, value: int | None, most: int) -> None:
     if value is not None and value > most:
-        raise ValueError(f"{name} is at most {most}, not {value}")
+        raise ValueError(f"{name} must be at most {most}, not {value}")

@@ -1,4 +1,4 @@
-"""Turns what a caller of the library gives as a question into a Question. Pure but for files."""
+"""Conversion of a library caller's input to a `Question`. Pure, except for reading image files."""
 
 from __future__ import annotations
 
@@ -12,36 +12,38 @@ from typing import Any, cast
 from batuta.core import Image, Message, Part, Question, Role, Text
 
 ImageLike = str | Path | bytes
-"""A picture: the path of a file, its bytes, or its `https:` or `data:` address."""
+"""An image: the path of a file, its bytes, or its `https:`, `http:` or `data:` URL."""
 QuestionLike = str | Question | Message | Sequence[Message | Mapping[str, Any]]
 """Text, a question, or a conversation."""
-_ADDRESSES = ("https://", "http://", "data:")
+_URL_PREFIXES = ("https://", "http://", "data:")
 _MAGIC = {b"\x89PNG": "image/png", b"\xff\xd8": "image/jpeg", b"GIF8": "image/gif"}
 
 
 def parse_question(given: QuestionLike, images: Sequence[ImageLike] = ()) -> Question:
-    """Return the question that was meant, with the pictures in its last message.
+    """Return the input as a `Question`, with the images added to its last message.
 
     Raises:
-        TypeError: it is nothing that can be asked.
-        ValueError: it is empty, or a message of it is malformed.
-        OSError: a picture's file cannot be read.
+        TypeError: the input is not a `QuestionLike`.
+        ValueError: it is empty, or one of its messages is malformed.
+        OSError: an image file cannot be read.
     """
     question = given if isinstance(given, Question) else Question(messages=_parse_messages(given))
     if not images:
         return question
     *before, last = question.messages
-    shown = Message(role=last.role, parts=(*last.parts, *map(load_image, images)), name=last.name)
-    return replace(question, messages=(*before, shown))
+    extended = Message(
+        role=last.role, parts=(*last.parts, *map(load_image, images)), name=last.name
+    )
+    return replace(question, messages=(*before, extended))
 
 
 def load_image(given: ImageLike) -> Image:
-    """Return the picture as a message carries it: its address, or its bytes as a `data:` address.
+    """Return the image with its URL; files and bytes become a `data:` URL.
 
     Raises:
         OSError: the file cannot be read.
     """
-    if isinstance(given, str) and given.startswith(_ADDRESSES):
+    if isinstance(given, str) and given.startswith(_URL_PREFIXES):
         return Image(url=given)
     data = given if isinstance(given, bytes) else Path(given).read_bytes()
     kind = next((kind for magic, kind in _MAGIC.items() if data.startswith(magic)), None)
@@ -59,10 +61,10 @@ def _parse_messages(given: Any) -> tuple[Message, ...]:
         return (given,)
     if not isinstance(given, Sequence) or isinstance(given, bytes):
         raise TypeError(
-            f"a question is a text, a `Question` or a list of messages, not {given!r:.60}"
+            f"a question must be a string, a `Question` or a list of messages, not {given!r:.60}"
         )
     if not given:
-        raise ValueError("a conversation needs at least one message")
+        raise ValueError("a conversation must have at least one message")
     messages = cast("Sequence[Any]", given)
     return tuple(m if isinstance(m, Message) else _parse_message(m) for m in messages)
 
@@ -70,16 +72,18 @@ def _parse_messages(given: Any) -> tuple[Message, ...]:
 def _parse_message(given: Any) -> Message:
     if not isinstance(given, Mapping):
         raise TypeError(
-            f"a message is a `Message`, or a mapping of role and content, not {given!r:.60}"
+            f"a message must be a `Message`, or a mapping with role and content, not {given!r:.60}"
         )
     fields = cast("Mapping[str, Any]", given)
     role, content = fields.get("role"), fields.get("content")
     if role not in {"system", "developer", "user", "assistant"}:
-        raise ValueError(f"a message's role is system, developer, user or assistant, not {role!r}")
+        raise ValueError(
+            f"a message's role must be system, developer, user or assistant, not {role!r}"
+        )
     if isinstance(content, str):
         return Message(role=Role(role), parts=(Text(content),))
     if not isinstance(content, list) or not content:
-        raise ValueError("a message's content is text, or a list of parts")
+        raise ValueError("a message's content must be a string or a list of parts")
     return Message(role=Role(role), parts=tuple(map(_parse_part, cast("list[Any]", content))))
 
 
@@ -90,4 +94,4 @@ def _parse_part(given: Any) -> Part:
         case {"type": "image_url", "image_url": {"url": str(url)}}:
             return Image(url=url)
         case _:
-            raise ValueError(f"a part is text or image_url, not {given!r:.80}")
+            raise ValueError(f"a part must be of type text or image_url, not {given!r:.80}")

@@ -1,4 +1,4 @@
-"""The front door: a pool that is open for questions, from a script, a service or a notebook."""
+"""Sessions: an open pool that answers questions from a script, a service or a notebook."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ from batuta.session.stream import RunStream
 from batuta.usage import ZERO_COST
 
 MAX_TOOL_TURNS = 16
-"""Times that a question's tools are run before its last run is returned as it is."""
+"""Limit on the rounds of tool calls of a question; then the last run is returned as it is."""
 CONCURRENCY = 8
 """Questions of a batch that are answered at the same time."""
 
 
 @final
 class Session:
-    """An open pool, who conducts it, and its limits. Use it as an async context manager."""
+    """An open pool with its conductor and limits. Use it as an async context manager."""
 
     def __init__(
         self,
@@ -65,25 +65,26 @@ class Session:
         store: bool = False,
         environ: Mapping[str, str] = os.environ,
     ) -> None:
-        """Open nothing yet.
+        """Store the arguments; the pool is opened on entering the context.
 
         Args:
             pool: a TOML file, `discover` (keys and local servers), `rehearsal` (simulated
-                workers), or a `Pool` of one's own together with its `clients`. None: the file
-                that BATUTA_CONFIG names, else `batuta.toml` here, else what the environment's
-                keys open.
-            conductor: a name as `batuta ask --conductor` takes it, or a conductor of one's own.
-            clients: how each worker of a `Pool` is called.
-            limits: of every run, unless a question says otherwise; None: the pool's own. A
-                conductor that needs more rounds has them; `max_rounds` of a question binds it.
-            store: whether runs are kept where `batuta runs list` finds them.
-            environ: where keys and settings are looked up.
+                workers), or your own `Pool` together with its `clients`. None: the file that
+                BATUTA_CONFIG names, else `batuta.toml` in the current folder, else the workers
+                for which the environment has keys.
+            conductor: a name as in `batuta ask --conductor`, or your own conductor.
+            clients: the client of each worker of a `Pool`.
+            limits: limits of every run, unless a question sets its own; None: the pool's limits.
+                A conductor that needs more rounds gets them, unless the question sets
+                `max_rounds`.
+            store: whether runs are stored where `batuta runs list` finds them.
+            environ: the environment from which keys and settings are read.
 
         Raises:
-            ValueError: a `Pool` without clients, or clients without a `Pool`.
+            ValueError: a `Pool` was given without clients, or clients without a `Pool`.
         """
         if isinstance(pool, Pool) != (clients is not None):
-            raise ValueError("a Pool and its clients go together: open(pool, clients={...})")
+            raise ValueError("give a Pool together with its clients: open(pool, clients={...})")
         self._pool = pool
         self._conductor = conductor
         self._clients = clients
@@ -95,19 +96,19 @@ class Session:
         self._config: LoadedConfig | None = None
         self._closed = False
         self.spent: Cost = ZERO_COST
-        """Dollars of all runs of this session."""
+        """Cost of all runs of this session, in dollars."""
 
     async def __aenter__(self) -> Self:
         """Read the settings and find the workers.
 
         Raises:
-            ConfigError: no such pool, worker or conductor, or a key is missing.
-            RuntimeError: it was opened before.
+            ConfigError: the pool, a worker or the conductor does not exist, or a key is missing.
+            RuntimeError: the session was opened before.
         """
         if self._config is not None:
-            raise RuntimeError("a session is opened once: call batuta.open(...) again")
+            raise RuntimeError("a session can be opened only once: call batuta.open(...) again")
         try:
-            self._config = await self._open_ensemble()
+            self._config = await self._open_pool()
         except BaseException:
             await self._http.close()
             raise
@@ -124,7 +125,7 @@ class Session:
 
     @property
     def pool(self) -> Pool:
-        """The workers, in the order in which the conductor sees them."""
+        """The workers, in the conductor's order."""
         return self._opened.pool
 
     @property
@@ -134,7 +135,7 @@ class Session:
 
     @property
     def simulated(self) -> bool:
-        """Return True if the workers are programs (the rehearsal) and not language models."""
+        """Return True if the workers are simulated (`rehearsal`) and not language models."""
         return self._opened.simulated
 
     async def ask(self, question: QuestionLike, **options: Unpack[AskOptions]) -> Run:
@@ -146,13 +147,13 @@ class Session:
             options: see `AskOptions`.
 
         Returns:
-            The run: its answer, cost, workflow and every call. A bad run is returned, not
-            raised: look at `run.outcome` and `run.error`.
+            The run: its answer, cost, workflow and every call. A failed run is returned, not
+            raised: check `run.outcome` and `run.error`.
 
         Raises:
             RuntimeError: the session is not open, or closed.
-            TypeError: there is no such option, or a value is of another type.
-            ValueError: the question or an option makes no sense.
+            TypeError: an option does not exist, or its value has the wrong type.
+            ValueError: the question or an option is invalid.
         """
         check_options(options)
         asked = complete_question(parse_question(question, options.get("images", ())), options)
@@ -166,9 +167,9 @@ class Session:
         return run
 
     def stream(self, question: QuestionLike, **options: Unpack[AskOptions]) -> RunStream:
-        """Return the events of a run as they happen; `stream.run` is the run once they have ended.
+        """Return the events of a run as they happen; afterwards `stream.run` is the run.
 
-        Leaving the loop early cancels the run. Arguments as for `ask`.
+        Leaving the loop early cancels the run. The arguments are those of `ask`.
 
         Raises:
             RuntimeError: the session is not open, or closed.
@@ -189,25 +190,25 @@ class Session:
         progress: bool | BatchProgressCallback = False,
         **options: Unpack[AskOptions],
     ) -> list[Run]:
-        """Answer many questions, some at the same time.
+        """Answer many questions, up to `concurrency` at the same time.
 
         Args:
-            questions: each as `ask` takes it.
-            concurrency: how many are answered at once.
-            progress: True: a bar on stderr; or a function that is called after each.
-            options: as for `ask`; limits hold for each question.
+            questions: each in a form that `ask` accepts.
+            concurrency: number of questions answered at once.
+            progress: True for a progress bar on stderr, or a function called after each question.
+            options: as for `ask`; limits apply to each question.
 
         Returns:
             The runs, in the questions' order.
 
         Raises:
-            TypeError: the questions are one text.
-            ValueError: fewer than one are answered at once.
+            TypeError: `questions` is a single string.
+            ValueError: `concurrency` is below 1.
         """
         if concurrency < 1:
-            raise ValueError(f"concurrency is at least 1, not {concurrency}")
+            raise ValueError(f"concurrency must be at least 1, not {concurrency}")
         if isinstance(questions, str):
-            raise TypeError("ask_many takes a list of questions; ask takes one")
+            raise TypeError("ask_many takes a list of questions; use ask for a single question")
         wanted = list(questions)
         runs: list[Run | None] = [None] * len(wanted)
         limiter, report = anyio.CapacityLimiter(concurrency), open_progress(progress, len(wanted))
@@ -235,18 +236,18 @@ class Session:
 
     @property
     def _system(self) -> ServedSystem:
-        """The served system within the session's limits, with all rounds that it needs."""
+        """The served system with the session's limits, raised to the rounds its conductor needs."""
         system = ultra_of(self._opened)
         if self._limits is None:
             return system
         return replace(system, limits=self._limits).with_conductor(system.conductor)
 
-    async def _open_ensemble(self) -> LoadedConfig:
+    async def _open_pool(self) -> LoadedConfig:
         named = self._conductor if isinstance(self._conductor, str) else None
         if isinstance(self._pool, Pool) and self._clients is not None:
             conductor = best_single_worker() if self._conductor is None else self._conductor
             if isinstance(conductor, str):
-                raise ValueError("a Pool of one's own needs a conductor object, not a name")
+                raise ValueError("with your own Pool, conductor must be an object, not a name")
             return LoadedConfig(
                 source="a pool",
                 pool=self._pool,
@@ -261,7 +262,7 @@ class Session:
         return found
 
     async def _conduct(self, question: Question, options: AskOptions, before: Run | None) -> Run:
-        """Conduct one run, counted and kept also if it is cancelled."""
+        """Conduct one run; its cost is counted, and the run stored, even if it is cancelled."""
         opened, recorder, workflow = self._opened, Recorder(), options.get("workflow")
         system = self._system
         conductor = FixedConductor("by-hand", lambda _: workflow) if workflow else opened.conductor
@@ -300,10 +301,12 @@ def open_session(
     store: bool = False,
     environ: Mapping[str, str] = os.environ,
 ) -> Session:
-    """Return a session over a pool, for `async with`; also known as `batuta.open`.
+    """Return a session over a pool, for `async with`; exported as `batuta.open`.
+
+    The arguments are those of `Session`.
 
     Raises:
-        ValueError: a `Pool` without clients, or clients without a `Pool`.
+        ValueError: a `Pool` was given without clients, or clients without a `Pool`.
     """
     return Session(
         pool,
@@ -323,11 +326,11 @@ async def ask(
     clients: Mapping[WorkerId, Client] | None = None,
     **options: Unpack[AskOptions],
 ) -> Run:
-    """Answer one question over a pool that is opened for it alone.
+    """Answer one question with a pool that is opened for this question only.
 
     Raises:
-        ConfigError: no such pool, worker or conductor, or a key is missing.
-        ValueError: the question or an option makes no sense.
+        ConfigError: the pool, a worker or the conductor does not exist, or a key is missing.
+        ValueError: the question or an option is invalid.
     """
     async with open_session(pool, conductor=conductor, clients=clients) as session:
         return await session.ask(question, **options)
@@ -344,8 +347,8 @@ def ask_sync(
     """Answer like `ask`, for code without an event loop and for notebooks.
 
     Raises:
-        ConfigError: no such pool, worker or conductor, or a key is missing.
-        ValueError: the question or an option makes no sense.
+        ConfigError: the pool, a worker or the conductor does not exist, or a key is missing.
+        ValueError: the question or an option is invalid.
     """
 
     async def work() -> Run:
@@ -355,21 +358,21 @@ def ask_sync(
         asyncio.get_running_loop()
     except RuntimeError:
         return anyio.run(work)
-    with ThreadPoolExecutor(1) as executor:  # a running loop cannot wait for itself
+    with ThreadPoolExecutor(1) as executor:  # anyio.run cannot be called inside a running loop
         return executor.submit(anyio.run, work).result()
 
 
 BatchProgressCallback = Callable[[int, int], None]
-"""Hears how many questions of a batch are answered, and how many there are."""
+"""Called with the number of answered questions of a batch and the total number."""
 
 
 def open_progress(progress: bool | BatchProgressCallback, total: int) -> BatchProgressCallback:  # noqa: FBT001 - a value
-    """Return the function that is called after each question, and with -1 at the end."""
+    """Return a function to call after each question, and with -1 at the end."""
     if not isinstance(progress, bool):
         return lambda done, total: progress(done, total) if done >= 0 else None
     if not progress:
         return lambda _done, _total: None
-    from rich.progress import Progress as Bar  # noqa: PLC0415 - only where it is looked at
+    from rich.progress import Progress as Bar  # noqa: PLC0415 - loaded only when it is shown
 
     from batuta.rendering.console import open_console  # noqa: PLC0415 - same
 
@@ -382,9 +385,9 @@ def open_progress(progress: bool | BatchProgressCallback, total: int) -> BatchPr
 async def answer_tool_calls(
     question: Question, calls: Sequence[ToolCall], run_tool: ToolRunner
 ) -> Question:
-    """Return the conversation with what the tools returned.
+    """Run the tool calls; return the conversation with the calls and their results.
 
-    A tool that fails says so to the worker.
+    The worker gets the error of a tool that fails as the tool's result.
     """
     results: list[Message] = []
     for call in calls:

@@ -1,4 +1,4 @@
-"""A run's events, read while it is executed."""
+"""Events of a run, streamed while it is executed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from anyio.abc import TaskGroup
 from batuta.core import Event, EventHandler, Run
 
 _EVENTS = 64
-"""Events that a stream keeps for a slow reader before the run waits for it."""
+"""Events buffered for a slow consumer before the run waits for it."""
 
 
 @final
@@ -31,13 +31,13 @@ class RunStream:
         self._scope: anyio.CancelScope | None = None
         self._error: Exception | None = None
         self.run: Run | None = None
-        """The run; None until its events have ended."""
+        """The run; None until the last event has been read."""
 
     async def __aiter__(self) -> AsyncIterator[Event]:
-        """Execute the run while its events are read.
+        """Execute the run and yield its events.
 
         Raises:
-            ValueError: the question or an option makes no sense.
+            ValueError: the question or an option is invalid.
         """
         self._scope = anyio.CancelScope()
         self._tasks.start_soon(self._run_to_end, self._scope)
@@ -51,17 +51,17 @@ class RunStream:
             raise self._error
 
     async def _run_to_end(self, scope: anyio.CancelScope) -> None:
-        """Run to the end; an error is kept for the reader and must not end the session."""
+        """Execute the run; keep an error for the consumer, so that the session stays open."""
         with scope, self._send:
             try:
                 self.run = await self._execute(self._forward)
-            except Exception as error:  # noqa: BLE001 - raised again where the events are read
+            except Exception as error:  # noqa: BLE001 - raised again in `__aiter__`
                 self._error = error
 
     async def _forward(self, event: Event) -> None:
         try:
             await self._send.send(event)
         except anyio.BrokenResourceError:
-            return  # the reader has left; the run is being cancelled
+            return  # the consumer has left; the run is being cancelled
         if self._on_event is not None:
             await self._on_event(event)

@@ -289,8 +289,8 @@ def add_and_test_a_worker(visitor, world):
     told = page.locator(f".change:has(summary:has-text('{name}')) [role=status]")
     assert "answered in" in told.inner_text()
     visitor.look()
-    visitor.press("summary:has-text('What was changed here')")
-    visitor.press("button:has-text('Take back')")
+    visitor.press("summary:has-text('Changes made here')")
+    visitor.press(".history button:has-text('Undo')")
     page.wait_for_selector(f".workers:not(:has-text('{name}'))")
     visitor.look()
     assert world.pool.path.read_text() == before

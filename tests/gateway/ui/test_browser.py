@@ -183,7 +183,7 @@ def test_a_run_at_another_server_is_looked_for(app_state, visit, ask):
         page = visit(front)
         page.watch.expected += ["404 (Not Found)"]
         ask(page, QUESTION)
-        page.wait_for_selector("text=The run goes on at another server")
+        page.wait_for_selector("text=The run continues on another server")
         assert "/ui/chat/ses_" in page.url
         answered(page)
         assert "4050" in page.inner_text("[data-answer]")
@@ -297,7 +297,7 @@ def test_runs_are_found_filtered_and_judged(app_state, visit, run_address):
     run = run_address.rpartition("/")[2]
     assert app_state.call(app_state.store.summary, run).score == 1.0
     page.click("text=Right")
-    page.wait_for_selector(".toast:has-text('taken back')")
+    page.wait_for_selector(".toast:has-text('removed')")
     assert app_state.call(app_state.store.summary, run).score is None
 
 

@@ -166,7 +166,7 @@ def test_a_long_session_is_read_a_page_at_a_time(tmp_path, visit):
         page.watch.expected.append("400 (Bad Request)")
         for wrong in ("0", "55", "x", "-1", "9" * 5000):
             page.goto(f"/ui/sessions/{agent.session}?from={wrong}")
-            assert "it is the number of a request, from 1 to 54" in page.inner_text("main")
+            assert "it must be the number of a request, from 1 to 54" in page.inner_text("main")
 
 
 def test_a_tenant_sees_its_own_sessions_alone(tmp_path, visit):

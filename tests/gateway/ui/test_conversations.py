@@ -94,14 +94,14 @@ def test_asking_again_keeps_pictures_and_results_of_tools():
     [(user_message("a"), user_message("b")), (system_message("a"),), (assistant_message("a"),)],
 )
 def test_one_message_asks(messages):
-    with pytest.raises(APIError, match="there must be one of the user"):
+    with pytest.raises(APIError, match="exactly one user message"):
         Conversation(cast("Any", Asked(user_message("One?")))).continue_with(asking(*messages))
 
 
 def test_what_waits_for_tools_is_not_continued_by_words():
     call = ToolCall(id="c", name="clock", arguments="{}")
     run = Asked(user_message("One?"), answer="let me see", reply=ReplyOf(call))
-    with pytest.raises(APIError, match="waits for results of tools"):
+    with pytest.raises(APIError, match="waits for tool results"):
         Conversation(cast("Any", run)).continue_with(asking(user_message("Two?")))
 
 
@@ -129,7 +129,7 @@ def test_results_of_tools_stand_behind_the_calls_that_they_answer():
     further = asking(*said.messages, user_message("And now?"))
     assert sent_results(further) == []
     for wrong in (asking(result_of("c", "one")), asking(*given.messages, result_of("c", "two"))):
-        with pytest.raises(APIError, match="one result of each call"):
+        with pytest.raises(APIError, match="each tool call of the worker needs one result"):
             kept.answer_calls(wrong)
 
 
@@ -224,7 +224,7 @@ def test_a_refused_question_can_be_asked_again_at_once(app_state, visit, ask):
     ask(page, "What is this?")
     page.wait_for_selector("[data-answer] .failure")
     assert page.input_value("#question") == "What is this?"
-    page.click("[aria-label='Take dot.png away']")
+    page.click("[aria-label='Remove dot.png']")
     page.fill("#question", QUESTION)
     page.click("[data-go]")
     answered(page)

@@ -318,7 +318,7 @@ async def test_a_run_that_goes_on_is_not_called_unknown(app_state, browse, place
         address = "/ui/" + place.format(run_id, run_id)
         async with http.get(address) as page:
             assert page.status == 409
-            assert "This run goes on" in await page.text()
+            assert "This run is still running" in await page.text()
         await stop(http, run_id, await token_of(http))
         async with http.get(address) as page:
             assert page.status == 200
@@ -365,7 +365,7 @@ async def test_at_most_four_runs_are_compared(app_state, browse):
                 text = await page.text()
             assert page.status == status
             if status == 400:
-                assert "at most 4 runs are compared" in text
+                assert "at most 4 runs can be compared" in text
             elif place == "compare":
                 assert text.count('class="side-name"') == (many if many > 1 else 4)
 
@@ -1013,7 +1013,11 @@ async def test_the_form_that_changes_a_key_shows_every_limit_that_it_has(keyed, 
     key, _ = keyed.call(keyed.store.keys.create, keyed.mint, "whole", "tests", old)
     async with admin.get("/ui/keys?tenant=whole") as response:
         text = await response.text()
-    assert "$1.75 a session" in text and "40 turns a session" in text and "0.9 sure" in text
+    assert (
+        "$1.75 a session" in text
+        and "40 turns a session" in text
+        and "confidence at least 0.9" in text
+    )
     part = text[text.index(f"/ui/keys/{key.id}/limits") :].partition("</form>")[0]
     found = dict(re.findall(r'name="(\w+)"[^>]*?value="([^"]*)"', part))
     async with admin.post(f"/ui/keys/{key.id}/limits", data=found) as response:

@@ -79,12 +79,12 @@ async def test_what_cannot_be_served_changes_nothing(tmp_path, monkeypatch):
         before = admin.path.read_text()
         fine = {"id": "cy", "model": "m", "base_url": admin.provider.url}
         for change, status, said in (
-            ({"key_env": KEY}, 400, "never the key"),
-            ({"base_url": "http://me:secret@127.0.0.1/v1"}, 400, "must not hold a key"),
+            ({"key_env": KEY}, 400, "not the key"),
+            ({"base_url": "http://me:secret@127.0.0.1/v1"}, 400, "must not contain a key"),
             ({"id": "no name"}, 400, "letters"),
             ({"id": "ada"}, 409, "there is a worker ada already"),
             ({"input": "2"}, 400, "both parts"),
-            ({"input": "much", "output": "1"}, 400, "amount of dollars"),
+            ({"input": "much", "output": "1"}, 400, "dollars per million tokens"),
             ({"provider": "nobody"}, 409, "nothing was changed"),
             ({"key_env": "NOT_THERE"}, 409, "NOT_THERE"),
         ):

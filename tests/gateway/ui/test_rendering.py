@@ -278,7 +278,7 @@ def test_values_have_the_units_of_their_charts():
     lines = [{"step": n, "right": n / 8, "usd": n / 1000, "step_time": 40.0} for n in range(3)]
     right, dollars, seconds = draw_charts(lines)
     assert right.heights == ["30\u00a0%", "20\u00a0%", "10\u00a0%", "0\u00a0%"]
-    assert right.tell(0.125) == "12.5\u00a0%"
+    assert right.format_value(0.125) == "12.5\u00a0%"
     assert dollars.heights == ["$0.0020", "$0.0015", "$0.0010", "$0.0005", "$0.0000"]
     assert seconds.heights == ["40\u00a0s", "30\u00a0s", "20\u00a0s", "10\u00a0s", "0\u00a0s"]
 

@@ -79,11 +79,13 @@ def test_claims_stand_beside_their_sources(app_state, visit, researched):
     shown.wait_for_url("**/sources")
     sound(shown)
     held, unheld, unread, bare = (shown.locator(".claims > li").nth(at) for at in range(4))
-    assert held.get_attribute("data-held") == "yes" and "holds it" in held.inner_text()
+    assert held.get_attribute("data-held") == "yes" and "supports it" in held.inner_text()
     assert "Imola observatory" in held.locator("blockquote").first.inner_text()
     assert held.locator(f"a[href='{page}']").count() == 1
-    assert "does not hold it" in unheld.inner_text() and unheld.get_attribute("data-held") == "no"
-    assert "was not read" in unread.inner_text()
+    assert (
+        "does not support it" in unheld.inner_text() and unheld.get_attribute("data-held") == "no"
+    )
+    assert "was not fetched" in unread.inner_text()
     assert "No source is cited" in bare.inner_text()
     assert LYING in shown.inner_text(".claims") and shown.evaluate("window.broken") is None
     with shown.expect_download() as got:

@@ -21,7 +21,7 @@ def test_spending_is_shown_by_day_system_and_worker(app_state, visit, width, sch
     sound(page)
     page.watch.expected.append("400 (Bad Request)")
     page.goto("/ui/usage?days=9000")
-    assert "it is one of 1, 7, 14, 30" in page.inner_text("main")
+    assert "it must be one of 1, 7, 14, 30" in page.inner_text("main")
 
 
 def test_a_run_is_in_the_tables_of_its_system(app_state, visit, ask):
@@ -68,7 +68,7 @@ def test_spending_is_chosen_by_system_and_key(keyed, visit):
     sound(page)
     page.watch.expected.append("400 (Bad Request)")
     page.goto("/ui/usage?" + "&".join(f"model=m{n}" for n in range(51)))
-    assert "at most 50 values are chosen" in page.inner_text("main")
+    assert "select at most 50 values of each column" in page.inner_text("main")
 
 
 def test_a_budget_is_drawn_as_it_is_counted():

@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions: the endpoint, its answer as an object, and as a stream's events."""
+"""POST /v1/chat/completions: the endpoint, and its answer as an object or as stream chunks."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from batuta.gateway.serving.server_tools import CitedPlace, find_citations, foun
 
 
 def chat_completion(run: Run, reply: Reply, model: str, *, trace: bool = False) -> dict[str, Any]:
-    """Return the reply of a run that has an answer.
+    """Return the answer of a run as a `chat.completion` object.
 
     Args:
-        run: how the answer came about.
+        run: the run that gave the answer.
         reply: the worker's reply that is the answer.
-        model: the name that the caller asked for.
-        trace: whether the whole run goes with it.
+        model: the model name in the request.
+        trace: whether to include the whole run.
     """
     choices = [
         {
@@ -57,7 +57,7 @@ def chat_completion(run: Run, reply: Reply, model: str, *, trace: bool = False) 
 
 
 def completion_id(run_id: str) -> str:
-    """Return the completion's id, from which the run's can be derived."""
+    """Return the completion's id, which contains the run's id."""
     return f"chatcmpl-{run_id}"
 
 
@@ -69,7 +69,7 @@ def logprobs_object(tokens: Sequence[TokenLogprob]) -> dict[str, Any] | None:
 
 
 def token_object(token: TokenLogprob) -> dict[str, Any]:
-    """Return a token with its log probability, and those of the most probable ones in its place."""
+    """Return a token with its log probability and its most probable alternatives."""
     return {**_bare_token(token), "top_logprobs": [_bare_token(other) for other in token.others]}
 
 
@@ -78,16 +78,16 @@ def _bare_token(token: TokenLogprob) -> dict[str, Any]:
 
 
 def finish_reason(reply: Reply) -> str:
-    """Return why the answer's text ends."""
-    cut = reply.finish in {Finish.LENGTH, Finish.CONTENT_FILTER}
-    if reply.tool_calls and not cut:
+    """Return the API's `finish_reason` of the reply."""
+    truncated = reply.finish in {Finish.LENGTH, Finish.CONTENT_FILTER}
+    if reply.tool_calls and not truncated:
         return "tool_calls"
     ended = reply.finish in {Finish.DECLINED, Finish.NO_OUTPUT} or reply.is_refusal
     return "stop" if ended else reply.finish.value
 
 
 def tool_call_object(call: ToolCall) -> dict[str, Any]:
-    """Return a tool call as the API writes it."""
+    """Return a tool call in the API's form."""
     function = {"name": call.name, "arguments": call.arguments}
     return {"id": call.id, "type": "function", "function": function}
 
@@ -112,12 +112,12 @@ def _message_object(reply: Reply) -> dict[str, Any]:
 
 
 def _image_object(index: int, image: Image) -> dict[str, Any]:
-    """Return a picture as the providers tell it that have them in this dialect."""
+    """Return an image in the form that providers of this dialect use for generated images."""
     return {"type": "image_url", "index": index, "image_url": {"url": image.url}}
 
 
 def _find_annotations(reply: Reply) -> list[dict[str, Any]]:
-    """Return the places of the text that cite what was found for it."""
+    """Return the annotations of the citations in the text."""
     if not reply.server_calls:
         return []
     places = find_citations(reply.text, found_pages(reply))
@@ -125,7 +125,7 @@ def _find_annotations(reply: Reply) -> list[dict[str, Any]]:
 
 
 def _annotation_object(place: CitedPlace, text: str) -> dict[str, Any]:
-    """Return an annotation; that of a file is the one of OpenAI's assistants."""
+    """Return a citation as an annotation; files use the form of OpenAI's Assistants API."""
     page, where = place.page, {"start_index": place.start, "end_index": place.end}
     if page.file:
         named = {"file_id": page.file, "filename": page.title, "quote": page.excerpt}
@@ -140,17 +140,17 @@ DONE_FRAME = b"data: [DONE]\n\n"
 
 @final
 class ChatStreamRenderer:
-    """Writes the chunks of one run: progress, then the last step's words, then the end."""
+    """Writes the chunks of one run: progress, then the text of the last step, then the end."""
 
     def __init__(self, writer: SSEWriter, prepared: PreparedCall) -> None:
         self._writer = writer
         self._direct = prepared.served_model.direct
-        """One worker is passed through: its own reasoning is shown, and no progress."""
+        """Whether a single worker answers directly: its own reasoning is sent, and no progress."""
         steps = prepared.call.options.stream_steps
         self._progress = RunProgress(prepared) if steps or not self._direct else None
-        """The progress that is told beside the answer; None for none."""
+        """The progress sent beside the answer; None if no progress is sent."""
         self._has_streamed = False
-        """Whether any of the answer was shown as it came."""
+        """Whether a part of the answer has been streamed."""
         self._call = prepared.call
         self._base: dict[str, Any] = {
             "id": completion_id(prepared.run_id),
@@ -162,13 +162,13 @@ class ChatStreamRenderer:
         self._head = self._head_of(0)
         self._tail = b',"logprobs":null,"finish_reason":null}]}\n\n'
         self._texts: dict[int, list[str]] = {}
-        """The text shown of each choice."""
+        """Text sent so far, by choice."""
         self._tools: dict[tuple[int, int], int] = {}
-        """The argument characters sent so far of each tool call, by its choice and index."""
+        """Number of argument characters sent so far, by choice and index of the tool call."""
         self._images: dict[int, int] = {}
-        """The number of pictures shown of each choice."""
+        """Number of images sent so far, by choice."""
         self._mid_line = False
-        """Whether the last progress told ended within a line."""
+        """Whether the last progress text did not end with a newline."""
 
     async def open(self, headers: dict[str, str]) -> None:
         """Send the headers and the first chunk, before anything is planned."""
@@ -176,7 +176,7 @@ class ChatStreamRenderer:
         await self._write_chunk({"role": "assistant", "content": ""})
 
     async def on_event(self, event: Event) -> None:
-        """Send what is shown of an event of the run."""
+        """Send the chunks of an event of the run, if it has any."""
         if isinstance(event, StepDelta) and event.is_answer:
             self._has_streamed = True
             if self._progress is not None:
@@ -186,7 +186,7 @@ class ChatStreamRenderer:
             await self._writer.write(b"".join(map(self._piece_frame, pieces)))
 
     async def finish(self, run: Run, reply: Reply) -> None:
-        """Write the rest of the text, the reasons for the end, the usage, and the end."""
+        """Send the rest of the text, the finish reasons, the usage and `[DONE]`."""
         for number, choice in enumerate(reply.choices):
             await self._write_rest(choice, number)
         ends: list[dict[str, Any]] = [
@@ -201,11 +201,11 @@ class ChatStreamRenderer:
         await self._writer.close(b"".join((*frames, DONE_FRAME)))
 
     async def fail(self, error: APIError) -> None:
-        """Send an error after the 200, without a reason for an end and without `[DONE]`."""
+        """Send an error after status 200, without a finish reason and without `[DONE]`."""
         await self._writer.close(b"data: " + encode_json(error.body) + b"\n\n")
 
     def matches(self, reply: Reply) -> bool:
-        """Return True if the shown text begins that reply, and its alternatives."""
+        """Return True if the text sent so far is a prefix of the reply, for every choice."""
         choices = reply.choices
         return all(
             number < len(choices) and choices[number].text.startswith("".join(texts))
@@ -242,31 +242,31 @@ class ChatStreamRenderer:
         return _image_object(index, image)
 
     def _tool_delta(self, delta: Delta, index: int) -> dict[str, Any]:
-        place, length = (delta.choice, index), len(delta.tool_arguments)
-        if place in self._tools:
-            self._tools[place] += length
+        key, length = (delta.choice, index), len(delta.tool_arguments)
+        if key in self._tools:
+            self._tools[key] += length
             return {"index": index, "function": {"arguments": delta.tool_arguments}}
-        self._tools[place] = length
+        self._tools[key] = length
         call = ToolCall(id=delta.tool_id, name=delta.tool_name, arguments=delta.tool_arguments)
         return {"index": index, **tool_call_object(call)}
 
     async def _write_rest(self, reply: Reply, number: int) -> None:
-        """Write the part of the reply that was not shown as it came."""
+        """Send the part of the reply that was not streamed."""
         if reply.reasoning and self._direct and not self._has_streamed:
             await self._write_chunk({"reasoning_content": reply.reasoning}, number)
-        shown = sum(map(len, self._texts.get(number, ())))
-        text = reply.text[shown:]
+        sent = sum(map(len, self._texts.get(number, ())))
+        text = reply.text[sent:]
         if text:
             field = "refusal" if reply.is_refusal else "content"
-            await self._write_chunk({field: text}, number, () if shown else reply.logprobs)
+            await self._write_chunk({field: text}, number, () if sent else reply.logprobs)
         for image in reply.images[self._images.get(number, 0) :]:
             await self._write_chunk({"images": [self._next_image(number, image)]}, number)
         if annotations := _find_annotations(reply):
             await self._write_chunk({"annotations": annotations}, number)
         for index, call in enumerate(reply.tool_calls):
-            seen = self._tools.get((number, index))
-            rest = call.arguments[seen or 0 :]
-            if seen is None:
+            sent_characters = self._tools.get((number, index))
+            rest = call.arguments[sent_characters or 0 :]
+            if sent_characters is None:
                 entry = {"index": index, **tool_call_object(call)}
                 await self._write_chunk({"tool_calls": [entry]}, number)
             elif rest:  # such as the empty object of a call without arguments
@@ -287,24 +287,24 @@ class ChatStreamRenderer:
         await self._writer.write(head + encode_json(delta) + tail)
 
     def _head_of(self, number: int) -> bytes:
-        """Return the beginning of that choice's chunks."""
+        """Return the encoded beginning of that choice's chunks, up to the delta."""
         if number not in self._heads:
-            place = b',"choices":[{"index":%d,"delta":' % number
-            self._heads[number] = b"data: " + encode_json(self._base)[:-1] + place
+            choice = b',"choices":[{"index":%d,"delta":' % number
+            self._heads[number] = b"data: " + encode_json(self._base)[:-1] + choice
         return self._heads[number]
 
 
 class RenderCompletion(Protocol):
-    """Writes a whole answer."""
+    """Builds the body of an answer that is not streamed."""
 
     def __call__(self, run: Run, reply: Reply, model: str, *, trace: bool) -> dict[str, Any]:
-        """Return the body of a run that has an answer."""
+        """Return the body for the answer of a run."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class CompletionForm:
-    """How a body is read and its answer written."""
+    """The parser and the renderers of one completion dialect."""
 
     parse: Callable[[Fields], ParsedCall]
     render: RenderCompletion
@@ -316,7 +316,7 @@ CHAT_FORM = CompletionForm(parse_chat, chat_completion, ChatStreamRenderer)
 
 @final
 class CompletionEndpoint:
-    """Answers bodies of one form, whole or streamed."""
+    """Answers requests of one dialect, whole or streamed."""
 
     def __init__(self, delivery: AnswerDelivery, form: CompletionForm, read: BodyReader) -> None:
         self._delivery = delivery
@@ -327,7 +327,7 @@ class CompletionEndpoint:
         """Serve one request.
 
         Raises:
-            APIError: before anything was said.
+            APIError: the request fails before the response has started.
         """
         body = await self._read(scope, receive)
         form, delivery = self._form, self._delivery

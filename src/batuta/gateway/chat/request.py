@@ -1,4 +1,4 @@
-"""A body of POST /v1/chat/completions as a question and what goes with it."""
+"""Parser of the body of POST /v1/chat/completions."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ from batuta.gateway.serving.tools import (
 
 _ROLES = tuple(role.value for role in Role)
 _UNSUPPORTED_PARTS = {"video_url", "audio"}
-"""Kinds of content that the API knows and no worker here is given."""
+"""Content types of the API that are not passed to any worker."""
 
-_BEGUN_FLAGS = ("prefix", "partial")
-"""Flags with which DeepSeek, Mistral and Moonshot go on with an assistant's words."""
+_PREFILL_FLAGS = ("prefix", "partial")
+"""Flags by which DeepSeek, Mistral and Moonshot continue an assistant message of the client."""
 _MAX_SEED = 2**63 - 1
 _MAX_TOKENS = 100_000_000
 _MAX_STOPS = 16
@@ -64,7 +64,7 @@ REFUSED_FIELDS = {
     "audio": "answers are text.",
     "logit_bias": "it cannot be honoured for every worker.",
 }
-"""Fields we know and cannot honour, unless their value asks for nothing."""
+"""Known fields that are refused, unless their value is empty, with the reasons."""
 _USED_FIELDS = {
     "model", "messages", "stream", "stream_options", "max_completion_tokens", "max_tokens",
     "temperature", "top_p", "stop", "n", "logprobs", "top_logprobs", "seed", "tools",
@@ -79,7 +79,7 @@ _ACCEPTED_FIELDS = {
     "safety_identifier",
     "service_tier",
 }
-"""Fields that are checked and bind nothing here; the answer's header names them."""
+"""Fields that are validated but ignored; a response header lists them."""
 _KNOWN_FIELDS = _USED_FIELDS | _ACCEPTED_FIELDS | REFUSED_FIELDS.keys()
 _CHECKED_FIELDS = frozenset({*REFUSED_FIELDS, *_ACCEPTED_FIELDS, "modalities"})
 _TOOL_FIELDS = frozenset({"tools", "tool_choice"})
@@ -108,16 +108,16 @@ def parse_model(body: Fields) -> str:
     """Return the served model's name.
 
     Raises:
-        APIError: there is none.
+        APIError: the body names no model.
     """
     return body.need_text("model")
 
 
 def parse_chat(body: Fields) -> ParsedCall:
-    """Return what the body asks for.
+    """Return the body as a call.
 
     Raises:
-        APIError: the first thing that is wrong with it, by the field's path.
+        APIError: the body is invalid; the error names the path of the first invalid field.
     """
     model = parse_model(body)
     messages = parse_messages(body)
@@ -192,7 +192,7 @@ def parse_sampling(body: Fields) -> Sampling:
 
 
 def _whole_or_none(body: Fields, name: str, most: int, unset: tuple[int, ...]) -> int | None:
-    """Return a number of at least 1; None also for those with which local servers set no limit."""
+    """Return a number of at least 1; None for `unset` values, which mean "no limit"."""
     given = body.get(name)
     return None if type(given) is int and given in unset else body.whole(name, 1, most)
 
@@ -213,10 +213,10 @@ def _parse_stops(body: Fields) -> tuple[str, ...]:
 
 
 def _check_unsupported(body: Fields) -> None:
-    """Refuse what is known and cannot be honoured."""
+    """Raise if the body has a field or a modality that is refused."""
     check_unsupported(body, REFUSED_FIELDS)
     if any(form not in {"text", "image"} for form in body.texts("modalities", 8) or ()):
-        raise unsupported_parameter("modalities", "answers are text and pictures.")
+        raise unsupported_parameter("modalities", "answers are text and images.")
 
 
 def _check_accepted(body: Fields) -> None:
@@ -230,7 +230,7 @@ def parse_messages(body: Fields) -> tuple[Message, ...]:
     """Return the conversation.
 
     Raises:
-        APIError: it is missing, empty or malformed.
+        APIError: `messages` is missing, empty or malformed.
     """
     body.need("messages")
     turns = body.objects("messages", MAX_ENTRIES) or []
@@ -255,9 +255,11 @@ def _parse_message(turn: Fields) -> Message:
 def _parse_assistant(turn: Fields, name: str | None) -> Message:
     if turn.get("function_call") is not None:
         raise unsupported_parameter(turn.path("function_call"), "use 'tool_calls'.")
-    for begun in _BEGUN_FLAGS:
-        if turn.get(begun):
-            raise unsupported_parameter(turn.path(begun), "answers are not begun by clients here.")
+    for flag in _PREFILL_FLAGS:
+        if turn.get(flag):
+            raise unsupported_parameter(
+                turn.path(flag), "continuing an assistant message is not supported."
+            )
     parts = [*_parse_parts(turn, images=False)] if turn.get("content") not in (None, []) else []
     refusal = turn.text("refusal")
     if refusal:
@@ -266,7 +268,7 @@ def _parse_assistant(turn: Fields, name: str | None) -> Message:
     parts += map(_parse_made_image, turn.objects("images", MAX_ENTRIES) or ())
     reasoning = turn.text("reasoning_content") or turn.text("reasoning") or ""
     if not parts and not calls and not reasoning:
-        parts = [Text("")]  # a turn of which the client kept nothing
+        parts = [Text("")]  # an empty assistant message
     return Message(role=Role.ASSISTANT, parts=(*parts, *calls), name=name, reasoning=reasoning)
 
 
@@ -280,7 +282,7 @@ def _parse_tool_call(call: Fields) -> ToolCall:
         raise invalid_value(call.path("type"), "it must be 'function'.")
     function = call.need_object("function")
     arguments = function.get("arguments")
-    if isinstance(arguments, dict):  # as Ollama has them
+    if isinstance(arguments, dict):  # as Ollama sends them
         arguments = encode_json(arguments).decode()
     else:
         arguments = function.text("arguments")
@@ -290,7 +292,7 @@ def _parse_tool_call(call: Fields) -> ToolCall:
 
 
 def _tool_text(turn: Fields) -> str:
-    """Return the content of a tool's turn: text only, empty if the tool gave nothing."""
+    """Return the text of a tool message; empty if it has no content."""
     if turn.get("content") in (None, []):
         return ""
     parts = _parse_parts(turn, images=False)
@@ -313,19 +315,19 @@ def _parse_parts(turn: Fields, *, images: bool) -> tuple[Part, ...]:
 def _parse_part(part: Fields, *, images: bool) -> Part:
     part.need("type")
     match part.text("type"):
-        case "text" | "input_text" | "output_text":  # the latter are Responses' names
+        case "text" | "input_text" | "output_text":  # the last two come from the Responses API
             return Text(part.need_string("text"), cache=part.cache_mark())
         case "refusal":
             return Text(part.need_string("refusal"))
         case kind if kind in _ATTACHMENT_PARSERS and images:
             return _ATTACHMENT_PARSERS[kind](part)
         case "image_url":
-            raise invalid_value(part.path("type"), "only a user's message may hold a picture.")
+            raise invalid_value(part.path("type"), "only a user message may contain an image.")
         case kind if kind in _ATTACHMENT_PARSERS:
-            raise invalid_value(part.path("type"), "only a user's message may hold files.")
+            raise invalid_value(part.path("type"), "only a user message may contain files.")
         case kind if kind in _UNSUPPORTED_PARTS:
             raise unsupported_parameter(
-                part.path("type"), f"content of type '{kind}' is not passed on."
+                part.path("type"), f"content of type '{kind}' is not supported."
             )
         case _:
             wanted = "'text', 'image_url', 'file' or 'input_audio'"
@@ -343,7 +345,7 @@ def _parse_file(part: Fields) -> Part:
 
 def _parse_image(part: Fields) -> Image:
     part.need("image_url")
-    if isinstance(part.get("image_url"), str):  # as the Responses dialect has it
+    if isinstance(part.get("image_url"), str):  # the form of the Responses API
         url = picture_url(part.path("image_url"), part.need_text("image_url"))
         return Image(url=url, cache=part.cache_mark())
     image = part.need_object("image_url")
@@ -353,7 +355,7 @@ def _parse_image(part: Fields) -> Image:
 
 
 def _parse_made_image(part: Fields) -> Image:
-    """Read a picture that was made in an earlier turn, as the answer told it."""
+    """Return an image generated in an earlier turn, in the form that the answer had."""
     image = part.need_object("image_url")
     return Image(url=picture_url(image.path("url"), image.text("url") or ""))
 
@@ -363,4 +365,4 @@ _ATTACHMENT_PARSERS: Mapping[str | None, Callable[[Fields], Part]] = {
     "file": _parse_file,
     "input_audio": parse_audio,
 }
-"""Parts that only a user's message may hold, by their types."""
+"""Parsers of the parts that only a user message may contain, by type."""

@@ -1,7 +1,7 @@
-"""POST /v1/completions: a prompt and its continuation, as before there were conversations.
+"""POST /v1/completions: the legacy completions endpoint.
 
-The workers are models of conversations, so the prompt is a user's message and the answer is the
-text. What only a model of texts could do (`echo`, `suffix`, log probabilities) is refused by name.
+The workers are chat models, so the prompt is sent as a user message and the answer is the text.
+Fields that only a base model could honour (`echo`, `suffix`, log probabilities) are refused.
 """
 
 from __future__ import annotations
@@ -22,36 +22,36 @@ from batuta.gateway.serving.progress import RunProgress
 COMPLETIONS_PATH = "/v1/completions"
 _EMPTY_VALUES: tuple[Any, ...] = (None, False, "", [], {})
 REFUSED_FIELDS = {
-    "echo": "the prompt is not repeated.",
-    "suffix": "text is not filled in; say in the prompt what follows.",
-    "logprobs": "log probabilities are not given.",
+    "echo": "the prompt is not repeated in the answer.",
+    "suffix": "chat models do not fill in text; describe in the prompt what follows.",
+    "logprobs": "log probabilities are not available on this endpoint.",
     "logit_bias": "it cannot be honoured for every worker.",
 }
-"""Fields we know and cannot honour, unless their value asks for nothing."""
+"""Known fields that are refused, unless their value is empty, with the reasons."""
 _USED_FIELDS = {
     *("model", "prompt", "stream", "stream_options", "max_tokens", "temperature", "top_p", "stop"),
     *("n", "best_of", "seed", "frequency_penalty", "presence_penalty", "top_k", "store"),
     *("max_completion_tokens", "reasoning_effort", ORCHESTRATION_FIELD),
 }
 _ACCEPTED_FIELDS = {"user"}
-"""Fields that are checked and bind nothing here; the answer's header names them."""
+"""Fields that are validated but ignored; a response header lists them."""
 _KNOWN_FIELDS = _USED_FIELDS | _ACCEPTED_FIELDS | REFUSED_FIELDS.keys()
 
 
 def parse_completion(body: Fields) -> ParsedCall:
-    """Return what the body asks for.
+    """Return the body as a call.
 
     Raises:
-        APIError: the first thing that is wrong with it, by the field's path.
+        APIError: the body is invalid; the error names the path of the first invalid field.
     """
     model, prompt = parse_model(body), _parse_prompt(body)
     for name, reason in REFUSED_FIELDS.items():
-        # 0 log probabilities are still those of the tokens that were chosen.
+        # `logprobs: 0` still asks for the log probabilities of the sampled tokens.
         if body.get(name) not in _EMPTY_VALUES or (name == "logprobs" and body.get(name) == 0):
             raise unsupported_parameter(name, reason)
     for name in ("n", "best_of"):
         if body.whole(name, 1, 128) not in {None, 1}:
-            raise unsupported_parameter(name, "one answer is given to each request.")
+            raise unsupported_parameter(name, "each request gets one answer.")
     body.text("user")
     options = body.object("stream_options")
     return ParsedCall(
@@ -66,14 +66,16 @@ def parse_completion(body: Fields) -> ParsedCall:
 
 
 def _parse_prompt(body: Fields) -> str:
-    """Return the prompt: a string, or an array of one."""
+    """Return the prompt, given as a string or as an array of one string."""
     given = body.need("prompt")
     if isinstance(given, list):
         entries = cast("list[Any]", given)
         if any(not isinstance(entry, str) for entry in entries):
-            raise unsupported_parameter("prompt", "send text: the workers' tokenizers differ.")
+            raise unsupported_parameter(
+                "prompt", "send text instead of token ids: the workers' tokenizers differ."
+            )
         if len(entries) != 1:
-            raise unsupported_parameter("prompt", "one prompt is answered in each request.")
+            raise unsupported_parameter("prompt", "send one prompt in each request.")
         given = entries[0]
     if not isinstance(given, str):
         raise invalid_type("prompt", "a string", given)
@@ -85,7 +87,7 @@ def _parse_prompt(body: Fields) -> str:
 def render_text_completion(
     run: Run, reply: Reply, model: str, *, trace: bool = False
 ) -> dict[str, Any]:
-    """Return the reply of a run that has an answer, as a `text_completion` object."""
+    """Return the answer of a run as a `text_completion` object."""
     body = _completion_base(str(run.id), int(run.header.started), model)
     body["choices"] = [_choice_object(reply.text, finish_reason(reply))]
     return {**body, "usage": usage_of(run), **orchestration_field(run, trace=trace)}
@@ -101,7 +103,7 @@ def _choice_object(text: str, finish: str | None = None) -> dict[str, Any]:
 
 @final
 class TextCompletionStreamRenderer:
-    """Writes the chunks of one run: the last step's words, then the end."""
+    """Writes the chunks of one run: the text of the last step, then the end."""
 
     def __init__(self, writer: SSEWriter, prepared: PreparedCall) -> None:
         self._writer = writer
@@ -111,11 +113,11 @@ class TextCompletionStreamRenderer:
         self._texts: list[str] = []
 
     async def open(self, headers: dict[str, str]) -> None:
-        """Send the headers; there is nothing to say before the first word."""
+        """Send the headers; the first chunk follows with the first text."""
         await self._writer.open(headers)
 
     async def on_event(self, event: Event) -> None:
-        """Send the words of the last step; this dialect has no place for progress."""
+        """Send the text of the last step; this dialect has no field for progress."""
         if not isinstance(event, StepDelta):
             return
         delta = self._progress.visible_delta(event)
@@ -124,11 +126,11 @@ class TextCompletionStreamRenderer:
             await self._writer.write(self._frame(_choice_object(delta.text)))
 
     def matches(self, reply: Reply) -> bool:
-        """Return True if the shown text begins that reply."""
+        """Return True if the text sent so far is a prefix of the reply."""
         return reply.text.startswith("".join(self._texts))
 
     async def finish(self, run: Run, reply: Reply) -> None:
-        """Write the rest of the text, the reason for the end, the usage, and the end."""
+        """Send the rest of the text, the finish reason, the usage and `[DONE]`."""
         rest = reply.text[sum(map(len, self._texts)) :]
         frames = self._frame(_choice_object(rest)) if rest else b""
         more = orchestration_field(run, trace=self._call.options.trace)
@@ -139,7 +141,7 @@ class TextCompletionStreamRenderer:
         await self._writer.close(frames + DONE_FRAME)
 
     async def fail(self, error: APIError) -> None:
-        """Send an error after the 200, without a reason for an end and without `[DONE]`."""
+        """Send an error after status 200, without a finish reason and without `[DONE]`."""
         await self._writer.close(b"data: " + encode_json(error.body) + b"\n\n")
 
     def _frame(self, choice: dict[str, Any], **more: Any) -> bytes:

@@ -1,4 +1,4 @@
-"""The conversation of a Messages body as our messages."""
+"""Parser of the conversation in a Messages body."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from batuta.gateway.serving.tenant_memory import split_signature
 
 _ROLES = ("user", "assistant", "system")
 _SKIPPED_BLOCKS = ("server_tool_use", "container_upload", "compaction", "fallback")
-"""Blocks of tools that are not offered here."""
+"""Blocks of Anthropic features that are not offered here; they are left out."""
 _IMAGE_TYPES = {"image/png", "image/jpeg", "image/gif", "image/webp"}
 _IMAGE_URLS = tuple(f"data:{kind};" for kind in _IMAGE_TYPES)
 PROGRESS_SIGNATURE = "batuta-progress"
@@ -30,7 +30,7 @@ def parse_turns(body: Fields) -> tuple[Message, ...]:
     """Return the system prompt and the turns.
 
     Raises:
-        APIError: they are missing, empty or malformed.
+        APIError: `messages` is missing, empty or malformed.
     """
     body.need("messages")
     turns = body.objects("messages", MAX_ENTRIES) or []
@@ -49,7 +49,7 @@ def _parse_system(body: Fields) -> tuple[Message, ...]:
 
 
 def _parse_turn(turn: Fields, calls: set[str]) -> list[Message]:
-    """Return a turn as ours: the results of tools are turns of their own."""
+    """Return a turn as our messages; each tool result becomes a separate message."""
     turn.need("role")
     role = Role(turn.choice("role", _ROLES) or "")
     turn.need("content")
@@ -131,20 +131,20 @@ def _parse_part(block: Fields) -> Part:
 
 
 def _parse_search_result(block: Fields) -> Text:
-    """Read a page that was found as a text under its title and its address."""
+    """Return a search result as text: its title, its URL and its content."""
     texts = [_parse_text(inner).text for inner in _parse_blocks(block, "content")]
     head = (block.need_text("title"), block.need_text("source"))
     return Text("\n".join((*head, *texts)), cache=block.cache_mark())
 
 
 def _parse_server_call(block: Fields) -> Text:
-    """Read a call that the client's own servers answered as a text: nobody here can answer it."""
+    """Return an MCP call of the provider as text, because it cannot be answered here."""
     tool = f"{block.text('server_name') or 'mcp'}/{block.need_text('name')}"
     return Text(f"Called {tool} with {_input_text(block)}.\n")
 
 
 def _parse_server_result(block: Fields) -> list[Part]:
-    """Read the result of a call of the client's own servers as a text."""
+    """Return the result of an MCP call of the provider as text."""
     given = block.get("content")
     parts = [] if given is None else [_parse_text(b) for b in _parse_blocks(block, "content")]
     verb = "failed" if block.flag("is_error") else "returned"
@@ -162,7 +162,7 @@ def _parse_document(block: Fields) -> Part:
     if context and isinstance(read, Text):
         read = Text(f"{context}\n{read.text}")
     elif context:
-        raise unsupported_parameter(block.path("context"), "say it in a text block.")
+        raise unsupported_parameter(block.path("context"), "put it in a text block instead.")
     return replace(read, cache=block.cache_mark())
 
 
@@ -208,7 +208,7 @@ def _parse_image(block: Fields) -> Image:
             return Image(url=url, cache=block.cache_mark())
         case _:
             raise unsupported_parameter(
-                source.path("type"), "there are no files here; send the picture."
+                source.path("type"), "uploaded files are not supported here; send the image data."
             )
 
 
@@ -228,7 +228,7 @@ def _input_text(block: Fields) -> str:
 
 
 def _parse_tool_result(block: Fields, calls: set[str]) -> tuple[ToolResult, list[Part]]:
-    """Return a tool's result, and its pictures, which only a user's turn can hold."""
+    """Return a tool's result, and its images, which only a user turn can contain."""
     call_id = block.need_text("tool_use_id")
     if call_id not in calls:
         raise invalid_value(block.path("tool_use_id"), f"no call '{call_id}' comes before it.")
@@ -248,7 +248,7 @@ def _parse_tool_result(block: Fields, calls: set[str]) -> tuple[ToolResult, list
 
 
 def _parse_thinking(block: Fields) -> tuple[list[str], list[Thought]]:
-    """Return the reasoning, if it is a worker's own, and its signed form."""
+    """Return the reasoning, if a worker produced it, and its signed form."""
     if block.text("type") == "redacted_thinking":
         model, _, data = split_signature(block.text("data") or "")
         return [], [Thought(model=model, redacted=data)] if model else []

@@ -1,4 +1,4 @@
-"""POST /v1/messages and /v1/messages/count_tokens: Anthropic's dialect."""
+"""POST /v1/messages and /v1/messages/count_tokens: the endpoints of Anthropic's Messages API."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PING_FRAME = event_frame({"type": "ping"})
 
 @final
 class MessagesEndpoint:
-    """Answers a Messages body, whole or streamed."""
+    """Answers a Messages request, whole or streamed."""
 
     def __init__(self, delivery: AnswerDelivery, read: BodyReader) -> None:
         self._delivery = delivery
@@ -39,7 +39,7 @@ class MessagesEndpoint:
         """Serve one request.
 
         Raises:
-            APIError: before anything was said.
+            APIError: the request fails before the response has started.
         """
         body = await self._read(scope, receive)
         asked, delivery = await parse_fields(parse_message, body), self._delivery
@@ -70,17 +70,17 @@ class MessagesEndpoint:
 
 @final
 class TokenCounter:
-    """Says about how many tokens a body has."""
+    """Estimates the number of tokens of a request."""
 
     def __init__(self, service: RunService, read: BodyReader) -> None:
         self._service = service
         self._read = read
 
     async def count(self, request: Request) -> Response:
-        """Serve one request; an estimate, as the workers' tokenizers differ.
+        """Serve one request; the count is an estimate, because the workers' tokenizers differ.
 
         Raises:
-            APIError: the body is malformed, or no such model is served.
+            APIError: the body is malformed, or the model is not served.
         """
         body = await self._read(request.scope, request.receive)
         self._service.find_model(body.need_text("model"))
@@ -89,13 +89,13 @@ class TokenCounter:
 
 
 async def _count_tokens(question: Question) -> int:
-    """Return about how many tokens the question has."""
+    """Return the estimated number of tokens of the question."""
     return await read_off_loop(question.messages, partial(estimate_prompt_tokens, question))
 
 
 @final
 class MessagesStreamRenderer:
-    """Tells a run as the events of a message."""
+    """Streams a run as the events of a message."""
 
     def __init__(
         self,
@@ -109,11 +109,11 @@ class MessagesStreamRenderer:
         """Prepare the first event.
 
         Args:
-            writer: where the events go.
-            prepared: what is run.
-            message_call: how it was asked for.
-            request_name: the request's id, which errors tell.
-            tokens: about how many the question has.
+            writer: receives the events.
+            prepared: the call that is run.
+            message_call: the parsed request.
+            request_name: the request's id, which errors contain.
+            tokens: estimated number of tokens of the question.
         """
         self._writer = writer
         self._progress = RunProgress(prepared)
@@ -128,7 +128,7 @@ class MessagesStreamRenderer:
         await self._write_events(self._events.begin())
 
     async def on_event(self, event: Event) -> None:
-        """Send what is shown of an event of the run."""
+        """Send the events of the message for an event of the run, if there are any."""
         if isinstance(event, StepDelta):
             delta = self._progress.visible_delta(event)
             if delta is not None:
@@ -140,11 +140,11 @@ class MessagesStreamRenderer:
             await self._write_events([e for p in pieces for e in self._events.progress(p)])
 
     def matches(self, reply: Reply) -> bool:
-        """Return True if the shown text begins that reply."""
+        """Return True if the text sent so far is a prefix of the reply."""
         return reply.text.startswith(self._events.text_so_far)
 
     async def finish(self, run: Run, reply: Reply) -> None:
-        """Write the rest, and the end."""
+        """Send the rest of the reply and the last events."""
         shown = self._call.show_thinking and self._progress.direct
         hidden = shown and not self._progress.has_streamed
         await self._write_events(self._events.remaining(reply, reasoning=hidden, thoughts=shown))
@@ -152,7 +152,7 @@ class MessagesStreamRenderer:
         await self._writer.close(b"".join(map(event_frame, last)))
 
     async def fail(self, error: APIError) -> None:
-        """Send an error after the 200, without a reason for an end and without `message_stop`."""
+        """Send an error after status 200, without a stop reason and without `message_stop`."""
         await self._writer.close(event_frame(messages_error_body(error, self._request_id)))
 
     async def _write_events(self, events: list[dict[str, Any]]) -> None:

@@ -1,4 +1,4 @@
-"""A body of POST /v1/messages, Anthropic's dialect, as a question and what goes with it."""
+"""Parser of the body of POST /v1/messages, Anthropic's Messages API."""
 
 from __future__ import annotations
 
@@ -26,37 +26,37 @@ _MAX_TOKENS = 100_000_000
 _MOST_TOP_K = 1_000_000
 _MAX_STOPS = 16
 _EFFORT_NAMES = ("low", "medium", "high", "xhigh", "max")
-_OWN_TYPES = (None, "custom")
-"""Types of the tools that the client calls itself."""
+_CLIENT_TOOL_TYPES = (None, "custom")
+"""Types of the tools that the client runs itself."""
 REFUSED_FIELDS = {
-    "container": "there are no containers here.",
-    "mcp_servers": "tools of servers are not called here; offer them as 'tools'.",
+    "container": "containers are not supported.",
+    "mcp_servers": "MCP servers are not called here; offer their tools in 'tools'.",
 }
-"""Fields we know and cannot honour, unless their value asks for nothing."""
+"""Known fields that are refused, unless their value is empty, with the reasons."""
 _USED_FIELDS = {
     "top_k", "model", "messages", "system", "max_tokens", "stream", "stop_sequences",
     "temperature", "top_p", "tools", "tool_choice", "thinking", "output_config", "output_format",
     "cache_control", ORCHESTRATION_FIELD,
 }  # fmt: skip
 _ACCEPTED_FIELDS = {"metadata", "service_tier"}
-"""Fields that are checked and bind nothing here."""
+"""Fields that are validated but ignored."""
 _KNOWN_FIELDS = _USED_FIELDS | _ACCEPTED_FIELDS | REFUSED_FIELDS.keys()
 
 
 @dataclass(frozen=True, slots=True)
 class MessageCall:
-    """A call in the dialect of responses."""
+    """A parsed Messages request."""
 
     call: ParsedCall
     show_thinking: bool = False
-    """Whether thinking is to be shown: a worker's own, or how the run goes on."""
+    """Whether to send thinking blocks: a worker's own reasoning, or the progress of the run."""
 
 
 def parse_message(body: Fields) -> MessageCall:
-    """Return what the body asks for.
+    """Return the body as a call.
 
     Raises:
-        APIError: the first thing that is wrong with it, by the field's path.
+        APIError: the body is invalid; the error names the path of the first invalid field.
     """
     model = body.need_text("model")
     question = parse_question(body)
@@ -79,10 +79,10 @@ def parse_message(body: Fields) -> MessageCall:
 
 
 def parse_question(body: Fields) -> Question:
-    """Return the conversation, the tools, and how the answer is to be sampled.
+    """Return the conversation with its tools and sampling parameters.
 
     Raises:
-        APIError: something of it is malformed.
+        APIError: a field is malformed.
     """
     messages = parse_turns(body)
     check_unsupported(body, REFUSED_FIELDS)
@@ -112,16 +112,18 @@ def parse_question(body: Fields) -> Question:
 
 
 def _parse_tools(body: Fields) -> tuple[Tool, ...]:
-    """Return the client's own tools; those that Anthropic's servers run are left out."""
+    """Return the client's own tools, without the tools that run on the server."""
     entries = body.objects("tools", MAX_ENTRIES) or ()
-    tools = tuple(_parse_tool(entry) for entry in entries if entry.text("type") in _OWN_TYPES)
+    tools = tuple(
+        _parse_tool(entry) for entry in entries if entry.text("type") in _CLIENT_TOOL_TYPES
+    )
     if len({tool.name for tool in tools}) != len(tools):
         raise invalid_value("tools", "two tools have the same name.")
     return tools
 
 
 def _parse_server_tools(body: Fields) -> tuple[RequestedTool, ...]:
-    """Return the server's tools that the client asks for; none if it forbids all tools."""
+    """Return the server tools that the client requests; none if `tool_choice` forbids all tools."""
     requested_tools = _offered_server_tools(body)
     choice = body.object("tool_choice")
     if not requested_tools or choice is None:
@@ -138,7 +140,7 @@ def _parse_server_tools(body: Fields) -> tuple[RequestedTool, ...]:
 
 
 def own_tool_name(name: str) -> str:
-    """Return the name that a tool of the server has in this dialect."""
+    """Return the name of a server tool in Anthropic's API."""
     return "code_execution" if name == CODE_INTERPRETER else name
 
 
@@ -170,7 +172,7 @@ def _parse_tool_choice(body: Fields, tools: tuple[Tool, ...]) -> ToolSelection:
     if kind == "any" and not tools:
         if _offered_server_tools(body):
             return tools, None
-        raise invalid_value("tool_choice", "it asks for a tool and 'tools' has none.")
+        raise invalid_value("tool_choice", "it requires a tool, but 'tools' is empty.")
     return tools, "required" if kind == "any" else kind if tools else None
 
 
@@ -179,12 +181,12 @@ def _offered_server_tools(body: Fields) -> tuple[RequestedTool, ...]:
 
 
 def _foreign_tools(body: Fields) -> list[Fields]:
-    """Return the tools, read before, that are not the client's own."""
+    """Return the entries of `tools` that the client does not run itself, already validated."""
     entries = enumerate(body.array("tools", MAX_ENTRIES) or ())
     return [
         Fields(entry, f"tools[{index}]")
         for index, entry in entries
-        if entry.get("type") not in _OWN_TYPES
+        if entry.get("type") not in _CLIENT_TOOL_TYPES
     ]
 
 
@@ -197,7 +199,7 @@ def _parse_thinking(body: Fields) -> str | None:
 
 
 def _parse_effort(body: Fields) -> str | None:
-    """Return the word for the effort: the one that is given, or that of the thinking budget."""
+    """Return the given effort, or the effort that corresponds to the thinking budget."""
     output = body.object("output_config")
     word = output.choice("effort", _EFFORT_NAMES) if output else None
     if word is not None:
@@ -231,7 +233,7 @@ def _check_accepted(body: Fields) -> None:
 
 
 def _ignored_fields(body: Fields) -> tuple[str, ...]:
-    """Return unknown fields, and the tools that we do not have."""
+    """Return the names of unknown fields and of tools that are not client tools."""
     fields = body.unused(_KNOWN_FIELDS, _ACCEPTED_FIELDS)
     foreign = dict.fromkeys(f"tools.{entry.text('type')}" for entry in _foreign_tools(body))
     return (*fields, *foreign)

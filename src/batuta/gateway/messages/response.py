@@ -1,4 +1,4 @@
-"""A run as a message of Anthropic's dialect, whole or as events. Pure."""
+"""Rendering of a run as a message of Anthropic's Messages API, whole or as events. Pure."""
 
 from __future__ import annotations
 
@@ -37,25 +37,25 @@ from batuta.gateway.serving.tenant_memory import REASONING_SIGNATURE, thought_si
 Json = dict[str, Any]
 _SERVER_ERROR = 500
 _MAX_CITED = 150
-"""Characters of a page that a citation repeats."""
+"""Maximum length of a citation's quote, in characters."""
 
 
 def message_id(run_id: RunId) -> str:
-    """Return the message's id, from which the run's can be derived."""
+    """Return the message's id, which contains the run's id."""
     return f"msg_{run_id}"
 
 
 def message_object(
     run: Run, reply: Reply, model: str, *, thinks: bool = False, trace: bool = False
 ) -> Json:
-    """Return the reply of a run that has an answer.
+    """Return the answer of a run as a message object.
 
     Args:
-        run: how the answer came about.
+        run: the run that gave the answer.
         reply: the worker's reply that is the answer.
-        model: the name that the caller asked for.
-        thinks: whether a worker's own reasoning is to be shown.
-        trace: whether the whole run goes with it.
+        model: the model name in the request.
+        thinks: whether to include the worker's own reasoning.
+        trace: whether to include the whole run.
     """
     content: list[Json] = _thinking_blocks(reply) if thinks else []
     content += _text_blocks(reply)
@@ -76,7 +76,7 @@ def message_object(
 
 
 def _text_blocks(reply: Reply) -> list[Json]:
-    """Return the text, with the searches at their places in it."""
+    """Return the text as blocks, split where the server's tool calls were made."""
     if not reply.server_calls:
         return [{"type": "text", "text": reply.text}] if reply.text else []
     blocks: list[Json] = []
@@ -105,7 +105,7 @@ def _citation_objects(text: str, pages: Sequence[Citation]) -> list[Json]:
 def _citation_object(page: Citation, pages: Sequence[Citation]) -> Json:
     quoted = page.excerpt[:_MAX_CITED]
     if page.file:
-        files = [one for one in pages if one.file]
+        files = [each for each in pages if each.file]
         return {
             "type": "search_result_location",
             "source": page.file,
@@ -125,7 +125,7 @@ def _citation_object(page: Citation, pages: Sequence[Citation]) -> Json:
 
 
 def _thinking_blocks(reply: Reply) -> list[Json]:
-    """Return the reasoning, as it was signed if it was."""
+    """Return the reasoning as blocks, with the provider's signatures if there are any."""
     blocks = [_thinking_block(thought) for thought in reply.thoughts]
     if not reply.reasoning or any(thought.text for thought in reply.thoughts):
         return blocks
@@ -140,7 +140,7 @@ def _thinking_block(thought: Thought) -> Json:
 
 
 def _stop_fields(run: Run, reply: Reply) -> Json:
-    """Return why the answer ends, and at which of the client's texts."""
+    """Return the stop reason, and the client's stop sequence that ended the answer, if any."""
     reason = stop_reason(reply)
     wanted = run.header.question.sampling.stop
     if reason == "end_turn" and reply.stop_sequence in wanted:
@@ -149,7 +149,7 @@ def _stop_fields(run: Run, reply: Reply) -> Json:
 
 
 def stop_reason(reply: Reply) -> str:
-    """Return why the answer's text ends."""
+    """Return the API's `stop_reason` of the reply."""
     if reply.finish is Finish.LENGTH:
         return "max_tokens"
     if reply.tool_calls:
@@ -158,14 +158,14 @@ def stop_reason(reply: Reply) -> str:
 
 
 def message_usage(run: Run) -> Json:
-    """Return the tokens of the call that gave the answer; all others are `orchestration_…`.
+    """Return the tokens of the answering call, and those of other calls as `orchestration_…`.
 
-    `input_tokens` are, in this dialect, those neither read from nor written to a cache.
+    In this API `input_tokens` excludes tokens read from or written to a cache.
     """
     every = run.usage
-    seen = run.reply.usage if run.reply else None
-    prompt, cached, written = (seen.input, seen.cached, seen.cache_write) if seen else (0, 0, 0)
-    completion = seen.output if seen else 0
+    own = run.reply.usage if run.reply else None
+    prompt, cached, written = (own.input, own.cached, own.cache_write) if own else (0, 0, 0)
+    completion = own.output if own else 0
     uses = usage_of_calls(run.reply.server_calls if run.reply else ())
     return {
         "input_tokens": prompt - cached - written,
@@ -181,18 +181,18 @@ def message_usage(run: Run) -> Json:
 
 @final
 class MessageEventWriter(AnswerEvents):
-    """Writes the events of a streamed message; a block is closed when the next one begins.
+    """Writes the events of a streamed message; a block is closed when the next block begins.
 
-    Tools are closed at the end: what is new of one may come after another was begun.
+    Tool calls are closed at the end, because fragments of several calls may alternate.
     """
 
     def __init__(self, run_id: RunId, model: str, estimate: int) -> None:
-        """Take what the first event tells.
+        """Prepare the first event.
 
         Args:
             run_id: the run that is about to begin.
-            model: the name that the caller asked for.
-            estimate: about how many tokens the prompt has; the last event tells how many.
+            model: the model name in the request.
+            estimate: estimated tokens of the prompt; the last event contains the exact number.
         """
         super().__init__()
         usage = {"input_tokens": estimate, "output_tokens": 0}
@@ -209,31 +209,28 @@ class MessageEventWriter(AnswerEvents):
         self._count = 0
         self._open: str | None = None
         self._tools: dict[int, int] = {}
-        self._told: dict[int, int] = {}
-        """The argument characters sent so far of each call, by its index."""
+        self._sent_characters: dict[int, int] = {}
+        """Number of argument characters sent so far, by the tool call's index."""
         self._block_text: list[str] = []
-        """The texts of the open block of text."""
+        """Text sent in the open text block."""
         self._mid_line = False
-        """Whether the last progress told ended within a line."""
+        """Whether the last progress text did not end with a newline."""
 
     def begin(self) -> Events:
         """Return the first events."""
         return [{"type": "message_start", "message": self._base}, {"type": "ping"}]
 
     def thinking(self, text: str, signature: str) -> Events:
-        """Send more of the thinking."""
+        """Return the events of a thinking fragment."""
         events = self._open_block(signature, {"type": "thinking", "thinking": "", "signature": ""})
         return [*events, self._block_delta(self._count - 1, "thinking_delta", thinking=text)]
 
     def own_reasoning(self, text: str, *, new: bool = False) -> Events:
-        """Send more of the worker's own thinking; a signature ends each piece of it."""
+        """Return the events of a fragment of the worker's own reasoning."""
         return self.thinking(text, REASONING_SIGNATURE)
 
     def sign(self, thought: Thought) -> Events:
-        """Return the events of the end of a piece of thinking.
-
-        Its provider signed it, or keeps it to itself.
-        """
+        """Return the events that end a thinking block that its provider signed or redacted."""
         self._thoughts.append(thought)
         if thought.redacted:
             events = [*self._close_block(), self._block_start(_thinking_block(thought))]
@@ -245,7 +242,7 @@ class MessageEventWriter(AnswerEvents):
         return [*events, *self._close_block()]
 
     def progress(self, piece: ProgressPiece) -> Events:
-        """Return a line of how the run goes on, or what a step says."""
+        """Return the events of a progress line or of a step's text."""
         text = piece.text
         if piece.is_line:
             text = f"\n{text}\n" if self._mid_line else f"{text}\n"
@@ -256,7 +253,7 @@ class MessageEventWriter(AnswerEvents):
         return events
 
     def text(self, text: str, logprobs: Sequence[TokenLogprob] = ()) -> Events:
-        """Send more of the answer; this dialect tells no probabilities."""
+        """Return the events of a text fragment; this API has no log probabilities."""
         events = self._open_block("text", {"type": "text", "text": ""})
         self._texts.append(text)
         if self._server_calls:
@@ -264,12 +261,12 @@ class MessageEventWriter(AnswerEvents):
         return [*events, self._block_delta(self._count - 1, "text_delta", text=text)]
 
     def server_call(self, call: ServerCall) -> Events:
-        """Return the events of a call that the server ran, with what came out."""
+        """Return the events of a tool call that the server ran, with its result."""
         events = self._close_block()
         self._server_calls.append(call)
         events.append(self._block_start(call_block(call, {})))
-        asked = orjson.dumps(call_input(call)).decode()
-        events.append(self._block_delta(self._count - 1, "input_json_delta", partial_json=asked))
+        given = orjson.dumps(call_input(call)).decode()
+        events.append(self._block_delta(self._count - 1, "input_json_delta", partial_json=given))
         events.append(_block_stop_event(self._count - 1))
         for block in (result_block(call), *map(image_block, unkept_pictures(call))):
             events.append(self._block_start(block))
@@ -277,31 +274,37 @@ class MessageEventWriter(AnswerEvents):
         return events
 
     def image(self, image: Image) -> Events:
-        """Return the events of a picture that the model made."""
+        """Return the events of an image that the model generated."""
         self._images += 1
         events = [*self._close_block(), self._block_start(image_block(image))]
         return [*events, _block_stop_event(self._count - 1)]
 
     def call(self, index: int, call: ToolCall) -> Events:
-        """Send more of the tool call of that number; `call` holds what is new of its arguments."""
+        """Return the events of a fragment of a tool call.
+
+        Args:
+            index: the number of the tool call in the reply.
+            call: the call with only the new part of its arguments.
+        """
         events: Events = []
         if index not in self._tools:
             events += self._close_block()
             self._tools[index] = self._count
             events.append(self._block_start(_tool_use_block(call, {})))
         if call.arguments:
-            place = self._tools[index]
-            self._told[index] = self._told.get(index, 0) + len(call.arguments)
-            events.append(self._block_delta(place, "input_json_delta", partial_json=call.arguments))
+            block = self._tools[index]
+            sent = self._sent_characters.get(index, 0)
+            self._sent_characters[index] = sent + len(call.arguments)
+            events.append(self._block_delta(block, "input_json_delta", partial_json=call.arguments))
         return events
 
     def remaining(self, reply: Reply, *, reasoning: bool, thoughts: bool = False) -> Events:
-        """Tell what of the reply was not told as it came, and close every block.
+        """Return the events of the parts of the reply not sent yet, and close every block.
 
         Args:
-            reply: the whole of it.
-            reasoning: whether its reasoning was not told and is to be.
-            thoughts: whether what its provider keeps to itself is to be told.
+            reply: the whole reply.
+            reasoning: whether to send its reasoning, which was not streamed.
+            thoughts: whether to send reasoning that the provider redacted.
         """
         events = self.untold_reasoning(reply, reasoning=reasoning, thoughts=thoughts)
         events += self.untold_calls(reply)
@@ -310,11 +313,11 @@ class MessageEventWriter(AnswerEvents):
         for image in reply.images[self._images :]:
             events += self.image(image)
         for index, call in enumerate(reply.tool_calls):
-            rest = call.arguments[self._told.get(index, 0) :]
+            rest = call.arguments[self._sent_characters.get(index, 0) :]
             if index not in self._tools or rest:
                 events += self.call(index, replace(call, arguments=rest))
         events += self._close_block()
-        return [*events, *(_block_stop_event(place) for place in self._tools.values())]
+        return [*events, *(_block_stop_event(block) for block in self._tools.values())]
 
     def end(self, run: Run, reply: Reply, *, trace: bool) -> Events:
         """Return the last events."""
@@ -327,7 +330,7 @@ class MessageEventWriter(AnswerEvents):
         return [last, {"type": "message_stop"}]
 
     def _open_block(self, kind: str, block: Json) -> Events:
-        """Return the events that open a block of that kind."""
+        """Return the events that open a block of that kind, unless such a block is open."""
         if self._open == kind:
             return []
         events = self._close_block()
@@ -335,26 +338,26 @@ class MessageEventWriter(AnswerEvents):
         return [*events, self._block_start(block)]
 
     def _close_block(self) -> Events:
-        """End the open block of text or thinking."""
+        """Return the events that end the open text or thinking block."""
         if self._open is None:
             return []
-        place, signature = self._count - 1, self._open
+        index, signature = self._count - 1, self._open
         self._open = None
         if signature == "text":
-            return [*self._cite(place), _block_stop_event(place)]
+            return [*self._cite(index), _block_stop_event(index)]
         return [
-            self._block_delta(place, "signature_delta", signature=signature),
-            _block_stop_event(place),
+            self._block_delta(index, "signature_delta", signature=signature),
+            _block_stop_event(index),
         ]
 
-    def _cite(self, place: int) -> Events:
-        """Tell which pages the block of text cites."""
+    def _cite(self, index: int) -> Events:
+        """Return the events of the citations in the open text block."""
         if not self._server_calls:
             return []
         text, self._block_text = "".join(self._block_text), []
         pages = [page for call in self._server_calls for page in call.citations]
         return [
-            self._block_delta(place, "citations_delta", citation=cited)
+            self._block_delta(index, "citations_delta", citation=cited)
             for cited in _citation_objects(text, pages)
         ]
 
@@ -362,12 +365,12 @@ class MessageEventWriter(AnswerEvents):
         self._count += 1
         return {"type": "content_block_start", "index": self._count - 1, "content_block": block}
 
-    def _block_delta(self, place: int, kind: str, **fields: Any) -> Json:
-        return {"type": "content_block_delta", "index": place, "delta": {"type": kind, **fields}}
+    def _block_delta(self, index: int, kind: str, **fields: Any) -> Json:
+        return {"type": "content_block_delta", "index": index, "delta": {"type": kind, **fields}}
 
 
-def _block_stop_event(place: int) -> Json:
-    return {"type": "content_block_stop", "index": place}
+def _block_stop_event(index: int) -> Json:
+    return {"type": "content_block_stop", "index": index}
 
 
 def _tool_use_block(call: ToolCall, given: Json) -> Json:
@@ -375,9 +378,9 @@ def _tool_use_block(call: ToolCall, given: Json) -> Json:
 
 
 def _arguments_object(arguments: str) -> Json:
-    """Return the arguments as this dialect wants them.
+    """Return the arguments as the object that this API requires.
 
-    What is no object is passed under one name.
+    Arguments that are not a JSON object are wrapped in one with the key `arguments`.
     """
     try:
         value: Any = orjson.loads(arguments or "{}")

@@ -1,4 +1,4 @@
-"""Calls that the server ran, as blocks of Anthropic's dialect. Pure."""
+"""Tool calls that the server ran, as blocks of Anthropic's Messages API. Pure."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _INPUTS = {WEB_FETCH: "url", CODE_INTERPRETER: "code"}
 
 
 def call_input(call: ServerCall) -> Json:
-    """Return what the tool was called with."""
+    """Return the input of the tool call."""
     return {_INPUTS.get(call.name, "query"): call.query}
 
 
 def call_block(call: ServerCall, given: Json) -> Json:
-    """Return the block of a call."""
+    """Return the `server_tool_use` block of a call with that input."""
     name = own_tool_name(call.name)
     return {"type": "server_tool_use", "id": _call_id(call), "name": name, "input": given}
 
 
 def result_block(call: ServerCall) -> Json:
-    """Return the block of what came out of a call."""
+    """Return the block of a call's result."""
     kind = f"{own_tool_name(call.name)}_tool_result"
     content: Any
     if call.error:
@@ -45,7 +45,7 @@ def result_block(call: ServerCall) -> Json:
 
 
 def _error_code(call: ServerCall) -> str:
-    """Return the error as the dialect names it; of programs it knows no number of uses."""
+    """Return the API's error code; code execution has no code for an exhausted number of uses."""
     if call.name == CODE_INTERPRETER and call.error == USED_UP:
         return "too_many_requests"
     return call.error
@@ -65,7 +65,7 @@ def _found_pages(call: ServerCall) -> list[Json]:
 
 
 def _found_passage(page: Citation) -> Json:
-    """Return a passage in the dialect's form for what a search of one's own has found."""
+    """Return a passage as a `search_result` block, the API's form for a custom search."""
     passage = {"type": "text", "text": f"{page.place}\n{page.excerpt}"}
     return {
         "type": "search_result",
@@ -99,7 +99,7 @@ def _program_result(call: ServerCall) -> Json:
 
 
 def image_block(image: Image) -> Json:
-    """Return a picture in the dialect's form for pictures; its own models make none."""
+    """Return an image block; the API defines it for requests only, as its models make no images."""
     data = split_data_url(image.url)
     if data is None:
         return {"type": "image", "source": {"type": "url", "url": image.url}}
@@ -108,12 +108,12 @@ def image_block(image: Image) -> Json:
 
 
 def unkept_pictures(call: ServerCall) -> list[Image]:
-    """Return the pictures of a program that the result cannot name, since no files are kept."""
+    """Return a program's images if they were not stored as files, which the result would name."""
     return [] if call.files else [Image(url=url) for url in call.pictures]
 
 
 def usage_of_calls(calls: Sequence[ServerCall]) -> Json:
-    """Return how often the server searched and read pages, if it ran any call."""
+    """Return the numbers of searches and page fetches; empty if the server ran no call."""
     if not calls:
         return {}
     names = [call.name for call in calls]
@@ -122,5 +122,5 @@ def usage_of_calls(calls: Sequence[ServerCall]) -> Json:
 
 
 def _call_id(call: ServerCall) -> str:
-    """Return the call's id in the form that readers of this dialect check."""
+    """Return the call's id in the form that clients of this API validate."""
     return "srvtoolu_" + re.sub(r"[^A-Za-z0-9_]", "_", call.id)

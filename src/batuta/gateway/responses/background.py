@@ -1,4 +1,4 @@
-"""Responses that outlive their request: submitted, run by a job, read while and after."""
+"""Background responses: submitted as a job, run by it, and read during and after the run."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ from batuta.store.responses import StoredResponse, response_id, run_id_of
 Json = dict[str, Any]
 _LOG = logging.getLogger(__name__)
 _ORPHAN_SECONDS = 30.0
-"""Seconds between looks for reservations whose jobs have ended."""
+"""Seconds between checks for reservations whose jobs have ended."""
 _LOST_MESSAGE = "The server was stopped before the response was finished."
 _UNAVAILABLE = 503
 _QUEUE_RETRY_SECONDS = 15.0
-"""Seconds after which whoever found the queue full is told to try again."""
+"""The `retry-after` of a request that found the queue full."""
 _FAULT_MESSAGE = "The server failed to finish the response."
 
 
 @final
 class BackgroundResponses:
-    """Submits responses to the jobs, runs them there, and says where they stand."""
+    """Submits responses as jobs, runs those jobs, and reports their status."""
 
     def __init__(
         self,
@@ -69,11 +69,11 @@ class BackgroundResponses:
 
         Args:
             service: executes runs.
-            responses: where responses are kept.
-            jobs: where they wait and are run; None: nowhere, and none is taken in.
-            authenticator: tells whose they are.
-            gate: lets no key run more of them than it may.
-            orphan_seconds: between looks for reservations whose jobs have ended.
+            responses: stores responses.
+            jobs: queues and runs the jobs; None: background responses are refused.
+            authenticator: restores the callers of the jobs.
+            gate: enforces the keys' concurrency limits.
+            orphan_seconds: seconds between checks for reservations whose jobs have ended.
         """
         self._orphan_seconds = orphan_seconds
         self._service = service
@@ -83,7 +83,7 @@ class BackgroundResponses:
         self._gate = gate
 
     async def work(self) -> None:
-        """Execute jobs until cancelled, and settle what those hold that no longer run."""
+        """Execute jobs until cancelled; end the budget reservations of jobs that no longer run."""
         if self._jobs is None:
             return
         async with anyio.create_task_group() as tasks:
@@ -93,10 +93,11 @@ class BackgroundResponses:
             tasks.cancel_scope.cancel()
 
     async def _release_orphans(self, budgets: Budgets) -> None:
-        """End the reservations of jobs that are over or gone; renew those of the others.
+        """End the reservations of jobs that ended or were erased; renew those of the others.
 
-        A job that was cancelled while nobody ran it settles nothing. One that was just
-        cancelled may be settling: so only what was an orphan at two looks in a row is ended.
+        A job that is cancelled while no process runs it settles nothing. A job that was just
+        cancelled may still be settling, so a reservation is ended only if it was found orphaned
+        in two consecutive checks.
         """
         before: set[str] = set()
         while True:
@@ -107,11 +108,11 @@ class BackgroundResponses:
                     await budgets.end_job_reservations(ended)
                 before = found
             except StoreError as error:
-                _LOG.warning("reservations of jobs are not looked at now: %s", error)
+                _LOG.warning("the budget reservations of jobs cannot be checked now: %s", error)
             await anyio.sleep(self._orphan_seconds)
 
     async def sort_reservations(self, budgets: Budgets) -> tuple[set[str], set[str]]:
-        """Return the ids of the reservations whose jobs wait or are run, and of the others."""
+        """Return the ids of the reservations whose jobs wait or run, and those of the others."""
         living, orphans = set[str](), set[str]()
         for held in await budgets.job_reservations():
             status = await self._find_status(response_id(held.run_id), held.tenant)
@@ -122,10 +123,10 @@ class BackgroundResponses:
     async def submit(
         self, response_call: ResponseCall, body: Fields, history: ResponseHistory, caller: Caller
     ) -> Json:
-        """Return the response as it waits for its turn.
+        """Queue the response as a job, and return it with the status `queued`.
 
         Raises:
-            APIError: it cannot be run, there is no background here, or too many wait.
+            APIError: the call is invalid, this server stores no responses, or the queue is full.
         """
         if self._responses.responses is None or self._jobs is None:
             raise unsupported_parameter("background", "this server keeps no responses.")
@@ -145,12 +146,12 @@ class BackgroundResponses:
         history: ResponseHistory,
         caller: Caller,
     ) -> Json:
-        """Check what can be checked before the job is run, and take it in."""
+        """Check the call as far as possible before it is run, and submit it."""
         run_id, created = new_run_id(), int(time())
         async with self._service.prepare_call(
             response_call.call, caller, run_id=run_id, in_background=True
         ):
-            pass  # what cannot be run is told now; the job books it again
+            pass  # raises if the call cannot be run; the job reserves its budget again
         queued = new_response(response_call.echo, response_id(run_id), created, "queued")
         found = {"items": list(history.items), "named": dict(history.by_id)}
         job = {
@@ -166,10 +167,10 @@ class BackgroundResponses:
         return queued
 
     async def run_job(self, job: Job, checkpoint: Checkpoint) -> JobEnding:
-        """Run a job; its events and its end follow from its body and finished calls.
+        """Run a job; its events and its ending follow from its body and its finished calls.
 
         Raises:
-            StoreError: the database fails; it can be run again.
+            StoreError: the database fails; the job can be run again.
         """
         past = ResponseHistory(tuple(job.body["past"]["items"]), job.body["past"]["named"])
         request = Fields(
@@ -179,11 +180,9 @@ class BackgroundResponses:
         )
         asked = await parse_with_history(request, past)
         base = new_response(asked.echo, job.id, job.body["created"])
-        sink, script = (
-            _CheckpointSink(checkpoint),
-            ResponseEventWriter(base, compacts=asked.compacts),
-        )
-        keep = partial(self._responses.save, asked, Caller(tenant=job.tenant))
+        sink = _CheckpointSink(checkpoint)
+        event_writer = ResponseEventWriter(base, compacts=asked.compacts)
+        save = partial(self._responses.save, asked, Caller(tenant=job.tenant))
         call = replace(asked.call, stream=False)
         try:
             shown_key = job.body.get("key") or job.key
@@ -200,23 +199,23 @@ class BackgroundResponses:
                     _with_checkpoint(prepared_call, checkpoint),
                     checkpoint,
                     sink=sink,
-                    event_writer=script,
-                    save=keep,
+                    event_writer=event_writer,
+                    save=save,
                 )
         except APIError as refusal:
             if refusal.status == _UNAVAILABLE:
                 raise StoreError(refusal.message) from refusal
-            response = failed_response(script.base, [], refusal)
-            for event in (*script.begin(), script.end(response)):
+            response = failed_response(event_writer.base, [], refusal)
+            for event in (*event_writer.begin(), event_writer.end(response)):
                 await sink.send(event)
-            await keep(response)
-        # Before its end is written down: a job that has ended is not run again, and what it cost
-        # would be lost with the process.
+            await save(response)
+        # Runs are written before the ending is stored: an ended job is not run again, so its cost
+        # would be lost if the process died in between.
         await self._service.flush_runs()
         return JobEnding(JobState(response["status"]), plain_json(response))
 
     async def current_response(self, row: StoredResponse) -> Json:
-        """Return the response as it is now."""
+        """Return the response with its current status."""
         body = await body_of(row)
         if JobState(row.status).is_final:
             return body
@@ -229,7 +228,7 @@ class BackgroundResponses:
         return result or {**body, "status": status.state.value}
 
     async def cancel(self, row: StoredResponse) -> Json:
-        """Return the response once it is cancelled; as it is if it had ended."""
+        """Cancel the response and return it; a response that has ended is returned unchanged."""
         body = await self.current_response(row)
         if JobState(body["status"]).is_final or self._jobs is None:
             return body
@@ -241,15 +240,15 @@ class BackgroundResponses:
         return body
 
     async def has_job(self, row: StoredResponse) -> bool:
-        """Return True if a job still has the response's events."""
+        """Return True if a job exists that holds the response's events."""
         return await self._find_status(row.id, row.tenant) is not None
 
     async def _find_status(self, job_id: str, tenant: str) -> JobStatus | None:
-        """Return where the job stands; None if there is none."""
+        """Return the job's status; None if the job does not exist."""
         return None if self._jobs is None else await self._jobs.status(job_id, tenant)
 
     async def events(self, name: str, caller: Caller, after: int) -> AsyncIterator[Json]:
-        """Yield the events numbered above `after`, as they come; the last one tells the end."""
+        """Yield the events numbered above `after` as they occur, up to the final event."""
         number, ended = after, False
         if self._jobs is None:
             return
@@ -261,7 +260,7 @@ class BackgroundResponses:
             return
         body = await self.current_response(row)
         if body["status"] in {JobState.CANCELLED.value, JobState.FAILED.value}:
-            # Its runner could not tell the end.
+            # The job stopped before it could send the final event.
             yield {"type": "response.failed", "sequence_number": number + 1, "response": body}
 
     async def _execute(
@@ -286,7 +285,7 @@ class BackgroundResponses:
 
 def _queue_full(most: int) -> APIError:
     message = (
-        f"This tenant has {most} background responses that wait; try again when some have begun."
+        f"This tenant has {most} background responses in the queue; try again when some have begun."
     )
     return APIError(
         429, "rate_limit_exceeded", message, headers=retry_headers(_QUEUE_RETRY_SECONDS)
@@ -298,22 +297,22 @@ _END_EVENTS = {"response.completed", "response.incomplete", "response.failed"}
 
 @final
 class _CheckpointSink:
-    """A checkpoint as where events go; it keeps them itself."""
+    """Event sink that stores the events in a job's checkpoint."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
         self.kept_events: list[bytes] | None = None
 
     async def open(self, headers: dict[str, str]) -> None:
-        """Send nothing: a checkpoint has no headers."""
+        """Do nothing: a checkpoint has no headers."""
 
     async def send(self, event: Json, *, last: bool = False) -> None:
-        """Return a copy of the next event, since items are filled as the run goes on."""
+        """Store a copy of the event, because the run keeps changing its items."""
         await self._checkpoint.add_event(plain_json(event))
 
 
 def _with_checkpoint(prepared: PreparedCall, checkpoint: Checkpoint) -> PreparedCall:
-    """Return the prepared call whose finished calls survive a crash."""
+    """Return the prepared call with its conductor and clients wrapped by the checkpoint."""
     served, conductor = prepared.served_model, prepared.served_model.conductor
     if conductor is not None:
         served = replace(served, conductor=checkpoint.wrap_conductor(conductor))
@@ -329,33 +328,33 @@ def _with_checkpoint(prepared: PreparedCall, checkpoint: Checkpoint) -> Prepared
 
 @final
 class KeyLimitGate:
-    """Counts a key's jobs with its requests, by the limit that the key has at that moment."""
+    """Counts a key's jobs together with its requests, against the key's current limit."""
 
     def __init__(self, authenticator: Authenticator, counter: ConcurrencyCounter) -> None:
-        """Look nothing up yet.
+        """Store the arguments.
 
         Args:
-            authenticator: knows what a key may do.
-            counter: counts what each key runs, requests and jobs together.
+            authenticator: reads the permissions of a key.
+            counter: counts the running requests and jobs of each key.
         """
         self._authenticator = authenticator
         self._counter = counter
 
     async def enter(self, owner: JobOwner, token: str) -> bool:
-        """Count one more job of the key, unless it runs as much as it may."""
+        """Count a job of the key and return True; False if the key is at its limit."""
         if owner.key is None:
             return True
         try:
             caller = await self._authenticator.restore_caller(owner.tenant, owner.key)
             most = caller.permissions.concurrency
         except APIError:
-            most = None  # the key has ended, which the job's own answer says
+            most = None  # the key is not valid any more; the job itself will fail with that error
         except StoreError as error:
-            _LOG.warning("a job waits, for its key's limit cannot be read: %s", error)
+            _LOG.warning("a job has to wait, because its key's limit cannot be read: %s", error)
             return False
         return await self._counter.enter(owner.key, token, most)
 
     async def leave(self, owner: JobOwner, token: str) -> None:
-        """Count the job no more."""
+        """Stop counting the job of the token."""
         if owner.key is not None:
             await self._counter.leave(owner.key, token)

@@ -1,8 +1,8 @@
-"""Compaction of a conversation, as Codex asks for it: a summary that the client gives back. Pure.
+"""Compaction of a conversation, as requested by Codex: a summary that the client sends back. Pure.
 
 The client ends its items with `compaction_trigger` and gets one item of the type `compaction`,
-which it puts in the place of what was said before. The text in it is its own conversation, so it
-is packed and no secret: any replica can read it, and after a restart too.
+which replaces the earlier conversation. The summary in it is encoded but not encrypted, because it
+is the client's own conversation. Any replica can read it, also after a restart.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from batuta.gateway.serving.prepare import COMPACTION_BEGINNING
 COMPACTION_ITEM = "compaction"
 COMPACTION_TRIGGER = "compaction_trigger"
 _KEPT_CHARACTERS = 80_000
-"""Characters of the user's newest messages that stay beside a summary: about 20,000 tokens."""
-_NOT_OF_COMPACTION = ("background", "stream")
+"""Characters of the newest user messages kept beside a summary: about 20,000 tokens."""
+_DROPPED_FIELDS = ("background", "stream")
+"""Fields of a compaction request that are ignored."""
 _MARK = "batuta-summary-1:"
 _REQUEST = (
     f"{COMPACTION_BEGINNING} The conversation so far is about to be left out. Write a summary for "
@@ -35,15 +36,15 @@ _FOUND = (
 
 
 def asks_compaction(items: Sequence[Fields]) -> bool:
-    """Tell whether the last item asks for a summary in the place of an answer."""
+    """Return True if the last item requests a summary instead of an answer."""
     return bool(items) and items[-1].text("type") == COMPACTION_TRIGGER
 
 
 def compaction_body(body: Fields) -> Fields:
-    """Return a body of POST /v1/responses/compact as one of POST /v1/responses that compacts.
+    """Turn a body of POST /v1/responses/compact into a compacting body of POST /v1/responses.
 
     Raises:
-        APIError: its input is malformed.
+        APIError: the input is malformed.
     """
     given = body.get("input")
     if isinstance(given, str):
@@ -53,17 +54,17 @@ def compaction_body(body: Fields) -> Fields:
     if not items and body.text("previous_response_id") is None:
         body.need("input")
         raise invalid_value("input", "it must have at least one item.")
-    rest = {name: value for name, value in body.raw.items() if name not in _NOT_OF_COMPACTION}
+    rest = {name: value for name, value in body.raw.items() if name not in _DROPPED_FIELDS}
     trigger = {"type": COMPACTION_TRIGGER}
     asked = {**rest, "input": [*items, trigger], "store": False}
     return Fields(asked, is_fresh=body.is_fresh, session=body.session, files=body.files)
 
 
 def kept_messages(items: Iterable[Mapping[str, Any]], response: str) -> list[dict[str, Any]]:
-    """Return the user's newest messages, which stay as they are beside the summary.
+    """Return the newest user messages, which are kept verbatim beside the summary.
 
     Args:
-        items: the conversation, which has been parsed.
+        items: the conversation; it has been validated.
         response: the id of the compaction's response.
     """
     kept: list[dict[str, Any]] = []
@@ -76,8 +77,8 @@ def kept_messages(items: Iterable[Mapping[str, Any]], response: str) -> list[dic
         left -= sum(len(part.get("text") or "") for part in content)
         if left < 0:
             break
-        known = {"id": f"msg_{response}_{index}", "status": "completed"}
-        kept.append({**known, "type": "message", "role": "user", "content": content})
+        head = {"id": f"msg_{response}_{index}", "status": "completed"}
+        kept.append({**head, "type": "message", "role": "user", "content": content})
     return kept[::-1]
 
 
@@ -87,12 +88,12 @@ def compaction_request() -> Message:
 
 
 def pack_summary(text: str) -> str:
-    """Return the summary as the client keeps it."""
+    """Return the summary encoded for the client."""
     return _MARK + b64encode(text.encode("utf-8", "replace")).decode()
 
 
 def read_summary(item: Fields) -> Message | None:
-    """Return the summary of an item of ours as a message; None: another server made it."""
+    """Return the summary in a compaction item as a message; None if another server made it."""
     kept = item.text("encrypted_content") or ""
     if not kept.startswith(_MARK):
         return None

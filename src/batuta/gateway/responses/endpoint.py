@@ -1,4 +1,4 @@
-"""Responses: asked for, and those that were given read, told again, cancelled, deleted."""
+"""The /v1/responses endpoints: create, read, stream again, cancel, compact and delete."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from batuta.store.responses import ALL_PARTS, StoredResponse, response_id
 
 @final
 class ResponsesEndpoint:
-    """Answers a Responses body: whole, streamed, or in the background."""
+    """Answers POST /v1/responses: whole, streamed, or in the background."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class ResponsesEndpoint:
         """Serve one request.
 
         Raises:
-            APIError: before anything was said.
+            APIError: the request fails before the response has started.
         """
         body = await self._read(scope, receive)
         caller = caller_of(scope)
@@ -79,11 +79,11 @@ class ResponsesEndpoint:
             base = new_response(asked.echo, response_id(prepared.run_id), int(time()))
             events = ResponseEventWriter(base, compacts=asked.compacts)
             if asked.call.stream:
-                keep = partial(self._responses.save, asked, caller)
+                save = partial(self._responses.save, asked, caller)
                 sink = SSEEventSink(
-                    send, delivery.timeouts, events.sign_of_life, keep_events=asked.call.store
+                    send, delivery.timeouts, events.keep_alive, keep_events=asked.call.store
                 )
-                renderer = ResponsesStreamRenderer(sink, events, prepared, keep)
+                renderer = ResponsesStreamRenderer(sink, events, prepared, save)
                 await delivery.stream_answer(prepared, renderer, sink.writer, receive)
                 return
 
@@ -119,7 +119,7 @@ class ResponsesEndpoint:
 
 @final
 class CompactionEndpoint:
-    """Answers POST /v1/responses/compact: a conversation in fewer words, as Codex and SDKs ask."""
+    """Answers POST /v1/responses/compact, by which Codex and SDKs shorten a conversation."""
 
     def __init__(
         self, delivery: AnswerDelivery, responses: ResponseStore, read: BodyReader
@@ -132,7 +132,7 @@ class CompactionEndpoint:
         """Serve one request.
 
         Raises:
-            APIError: before anything was said.
+            APIError: the request fails before the response has started.
         """
         body = compaction_body(await self._read(scope, receive))
         references = await parse_fields(parse_history_references, body)
@@ -164,7 +164,7 @@ _FLAGS = {"true": True, "1": True, "false": False, "0": False}
 
 @final
 class StoredResponseEndpoint:
-    """/v1/responses/{id}: the response as it stands, or its events; or it is deleted."""
+    """GET and DELETE /v1/responses/{id}: return the response or its events, or delete it."""
 
     def __init__(
         self,
@@ -185,12 +185,12 @@ class StoredResponseEndpoint:
         """Serve one request.
 
         Raises:
-            APIError: there is no such response, or it cannot be told so.
+            APIError: the response does not exist, or a query parameter is invalid.
         """
         request = Request(scope)
         if request.method == "DELETE":
             row = await find_response(self._responses, request, ())
-            await send_json(send, await self._forgotten(row, request))
+            await send_json(send, await self._delete(row, request))
             return
         streamed, after = _parse_flag(request, "stream"), _parse_starting_after(request)
         parts = ("body", "events") if streamed else ("body",)
@@ -213,20 +213,20 @@ class StoredResponseEndpoint:
             after=after,
         )
 
-    async def _forgotten(self, row: StoredResponse, request: Request) -> Json:
-        """Say that the response is deleted; with `conversation=true` all that it belongs to."""
+    async def _delete(self, row: StoredResponse, request: Request) -> Json:
+        """Delete the response, or with `conversation=true` its whole conversation."""
         conversation = _parse_flag(request, "conversation")
         store = require_part(self._store, "This server keeps no responses.")
-        gone = await self._deletions.delete_response(
+        deleted_ids = await self._deletions.delete_response(
             store, row, by=actor_of(request), conversation=conversation
         )
         deleted: Json = {"id": row.id, "object": "response", "deleted": True}
-        return {**deleted, "responses": gone} if conversation else deleted
+        return {**deleted, "responses": deleted_ids} if conversation else deleted
 
 
 @final
 class StoredResponseRoutes:
-    """A response is cancelled; what was put into it is listed."""
+    """The methods that cancel a stored response and list its input items."""
 
     def __init__(self, responses: ResponseStore, background: BackgroundResponses) -> None:
         self._responses = responses
@@ -240,15 +240,15 @@ class StoredResponseRoutes:
         ]
 
     async def cancel(self, request: Request) -> Response:
-        """Cancel a response of the background; one that has ended is left as it is."""
+        """Cancel a background response; a response that has ended is not changed."""
         row = await find_response(self._responses, request, ALL_PARTS)
         if not (await body_of(row))["background"]:
-            message = "Only a response that was made with 'background' can be cancelled."
+            message = "Only a response that was created with 'background' can be cancelled."
             raise APIError(400, "invalid_request", message, param="response_id")
         return json_response(await self._background.cancel(row))
 
     async def input_items(self, request: Request) -> Response:
-        """List the input, a page at a time, the last item first."""
+        """List the input items in pages, by default the last item first."""
         query = request.query_params
         order = query.get("order", "desc")
         if order not in {"asc", "desc"}:
@@ -274,10 +274,10 @@ class StoredResponseRoutes:
 async def find_response(
     responses: ResponseStore, request: Request, parts: Collection[str]
 ) -> StoredResponse:
-    """Return the caller's response that the path names, with those parts of it.
+    """Return the caller's response that the path names, loading only those parts of it.
 
     Raises:
-        APIError: there is none.
+        APIError: the response does not exist.
     """
     response_id: str = request.path_params["id"]
     row = await responses.find(response_id, request.scope, parts)
@@ -287,9 +287,9 @@ async def find_response(
 
 
 async def _stored_events(row: StoredResponse, body: Json) -> Iterable[Json]:
-    """Return the events that were streamed, or those that could have been."""
-    kept = await events_of(row)
-    return replay_events(body) if kept is None else (orjson.loads(event) for event in kept)
+    """Return the stored events of a streamed response, or events rebuilt from its body."""
+    stored = await events_of(row)
+    return replay_events(body) if stored is None else (orjson.loads(event) for event in stored)
 
 
 async def _events_after(events: Iterable[Json], after: int) -> AsyncIterator[Json]:

@@ -1,7 +1,7 @@
-"""The events of a streamed response, and the output items that they add up to. Pure.
+"""The events of a streamed response, and the output items that they build. Pure.
 
-Every call of a `Script` says what happened and gives the events that tell it, numbered from 0
-without a gap. What is told again in the same order has the same numbers.
+Every method of `ResponseEventWriter` takes something that happened and returns its events,
+numbered from 0 without a gap. Replaying the same calls in the same order gives the same numbers.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _FUNCTION, _CUSTOM, _SEARCH = "function_call", "custom_tool_call", "tool_search_
 
 @dataclass(slots=True, kw_only=True)
 class _OpenToolCall:
-    """A function call that is being streamed."""
+    """A tool call of the answer that is being streamed."""
 
     index: int
     item: Json
@@ -62,7 +62,7 @@ class _OpenToolCall:
 
     @property
     def is_streamed(self) -> bool:
-        """Return True if its arguments are told as they come, and not when they are whole."""
+        """Return True if its arguments are sent in fragments, and False if they are sent whole."""
         return self.item["type"] == _FUNCTION
 
 
@@ -71,50 +71,50 @@ class ResponseEventWriter(AnswerEvents):
     """Writes events; at most one text or reasoning item is open at a time."""
 
     def __init__(self, base: Json, *, compacts: bool = False) -> None:
-        """Take what every event tells.
+        """Start without events.
 
         Args:
-            base: the response as it is before there is an answer.
-            compacts: whether the answer is a summary in the place of the conversation.
+            base: the response object before it has an answer.
+            compacts: whether the answer is a summary that replaces the conversation.
         """
         super().__init__()
         self.base = base
         self.compacts = compacts
-        """Whether nothing but the whole answer is told, as an item of its own kind."""
+        """Whether only the complete answer is sent, as a `compaction` item."""
         self.output: list[Json] = []
-        """The items so far; what is closed stays as it is."""
+        """The items so far; a closed item does not change."""
         self._number = 0
         self._has_ended = False
         self._open: Json | None = None
         self._message_texts: list[str] = []
-        """The texts of the open message among `_texts`."""
+        """The fragments of the open message."""
         self._summary_texts: list[str] = []
-        """The pieces of the summary's open part."""
+        """The fragments of the open part of the reasoning summary."""
         self._tools: dict[int, _OpenToolCall] = {}
         self._own_names = own_names(base.get("tools") or ())
         self._custom_names = custom_names(base.get("tools") or ())
         self._searches = searches_tools(base.get("tools") or ())
         self._pages: list[Citation] = []
-        """What searches have found, in the order of its numbers."""
+        """Pages found by searches; a citation refers to them by their number in this order."""
         self._files: list[WrittenFile] = []
-        """What programs wrote and no text has cited."""
+        """Files written by programs that no text has cited yet."""
         self._replayed: list[Json] = []
-        """Citations of a text that is told again."""
+        """Citations of a text that is replayed."""
 
     def begin(self) -> Events:
         """Return the first events."""
         return [self._event("response.created", response=self.base), self.in_progress()]
 
     def in_progress(self) -> Json:
-        """Return the event that says it is still going on."""
+        """Return the event that reports that the response is still in progress."""
         return self._event("response.in_progress", response=self.base)
 
-    def sign_of_life(self) -> Json | None:
-        """Return an event for a silent stream; None once the last one is made, if not yet sent."""
+    def keep_alive(self) -> Json | None:
+        """Return an event for a silent stream; None once the final event has been made."""
         return None if self._has_ended else self.in_progress()
 
     def reasoning(self, text: str, *, new: bool) -> Events:
-        """Send more of the reasoning summary; a `new` part of it, or the last one's next words."""
+        """Return the events of a fragment of the reasoning summary; `new` starts a new part."""
         events: Events = []
         if self._open is None or self._open["type"] != "reasoning":
             events += self._close_item()
@@ -130,13 +130,13 @@ class ResponseEventWriter(AnswerEvents):
         return events
 
     def own_reasoning(self, text: str, *, new: bool = False) -> Events:
-        """Tell more of the worker's own reasoning, in an item marked so for its return."""
+        """Return the events of the worker's own reasoning, in an item marked as such."""
         events = self.reasoning(text, new=new)
         self._open_item.setdefault("encrypted_content", REASONING_SIGNATURE)
         return events
 
     def sign(self, thought: Thought) -> Events:
-        """End a piece of reasoning, which its provider signed or keeps to itself."""
+        """Return the events that end a reasoning item that its provider signed or redacted."""
         self._thoughts.append(thought)
         is_open = self._open is not None and self._open["type"] == "reasoning"
         events: Events = []
@@ -147,24 +147,24 @@ class ResponseEventWriter(AnswerEvents):
         return [*events, *self._close_item()]
 
     def end_reasoning(self, item: Json) -> Events:
-        """Tell an item of reasoning again, and end it."""
+        """Return the events that end a replayed reasoning item."""
         events: Events = []
         if not item["summary"]:
             events += self._close_item()
             events.append(self._add_item("rs", {"type": "reasoning", "summary": []}))
-        if kept := item.get("encrypted_content"):
-            self._open_item["encrypted_content"] = kept
+        if encrypted := item.get("encrypted_content"):
+            self._open_item["encrypted_content"] = encrypted
         return [*events, *self._close_item()]
 
     def progress(self, piece: ProgressPiece) -> Events:
-        """Return a line of how the run goes on, or what a step says."""
+        """Return the events of a progress line or of a step's text."""
         events = self.reasoning(piece.text, new=piece.is_line)
         if piece.step is not None:
             events[-1]["orchestration"] = piece.step
         return events
 
     def text(self, text: str, logprobs: Sequence[TokenLogprob] = ()) -> Events:
-        """Send more of the answer."""
+        """Return the events of a text fragment."""
         return self._add_text(text, [token_object(token) for token in logprobs])
 
     def _add_text(self, text: str, logprobs: Sequence[Json]) -> Events:
@@ -179,13 +179,13 @@ class ResponseEventWriter(AnswerEvents):
             self._message_texts = []
         self._texts.append(text)
         self._message_texts.append(text)
-        kept = list(logprobs)
-        self._open_item["content"][0]["logprobs"] += kept
-        delta = self._content_event("response.output_text.delta", delta=text, logprobs=kept)
+        added = list(logprobs)
+        self._open_item["content"][0]["logprobs"] += added
+        delta = self._content_event("response.output_text.delta", delta=text, logprobs=added)
         return [*events, delta]
 
     def cited_text(self, part: Json) -> Events:
-        """Tell a whole text again, with the citations that it had."""
+        """Return the events that replay a whole text with its citations."""
         events = self._add_text(part["text"], part.get("logprobs") or ())
         self._replayed = part.get("annotations") or []
         events += self._close_item()
@@ -193,30 +193,35 @@ class ResponseEventWriter(AnswerEvents):
         return events
 
     def server_call(self, call: ServerCall) -> Events:
-        """Return the events of a call that the server ran, with what came out."""
+        """Return the events of a tool call that the server ran, with its result."""
         self._pages += call.citations
         self._files += call.files
         self._server_calls.append(call)
         return self.whole_call(call_item(call, self.base["id"]))
 
     def image(self, image: Image) -> Events:
-        """Return the events of a picture that the model made."""
+        """Return the events of an image that the model generated."""
         self._images += 1
         return self.whole_call(image_item(image))
 
     def whole_call(self, done: Json) -> Events:
-        """Tell a call that the server ran from its beginning to its end."""
+        """Return all events of a server-side call from its finished item."""
         kind, rest = done["type"], {key: done[key] for key in done if key not in {"id", "status"}}
         events = [*self._close_item(), self._add_item(ITEM_IDS[kind], begun_item(rest))]
         item, self._open = self._open_item, None
-        place = {"item_id": item["id"], "output_index": len(self.output) - 1}
+        position = {"item_id": item["id"], "output_index": len(self.output) - 1}
         for name, fields in call_phases(rest):
-            events.append(self._event(f"response.{name}", **place, **fields))
+            events.append(self._event(f"response.{name}", **position, **fields))
         item.update(rest, status=done["status"])
         return [*events, self._item_done(len(self.output) - 1, item)]
 
     def call(self, index: int, call: ToolCall) -> Events:
-        """Send more of the function call of that number: what is new of its arguments."""
+        """Return the events of a fragment of a tool call.
+
+        Args:
+            index: the number of the tool call in the reply.
+            call: the call with only the new part of its arguments.
+        """
         events: Events = []
         tool = self._tools.get(index)
         if tool is None:
@@ -233,7 +238,7 @@ class ResponseEventWriter(AnswerEvents):
         return events
 
     def _begun_call(self, call: ToolCall) -> tuple[str, Json]:
-        """Return the prefix of the item's id, and the item of a call that has just begun."""
+        """Return the prefix of the item's id, and the item of a tool call without its arguments."""
         if self._searches and call.name == TOOL_SEARCH:
             return "tsc", {
                 "type": _SEARCH,
@@ -247,19 +252,19 @@ class ResponseEventWriter(AnswerEvents):
         return "fc", {"type": _FUNCTION, "call_id": call.id, **named, "arguments": ""}
 
     def remaining(self, reply: Reply, *, reasoning: bool, thoughts: bool = False) -> Events:
-        """Tell what of the reply was not told as it came, and close every item.
+        """Return the events of the parts of the reply not sent yet, and close every item.
 
         Args:
-            reply: the whole of it.
-            reasoning: whether its reasoning was not told and is to be.
-            thoughts: whether what its provider keeps to itself is to be told.
+            reply: the whole reply.
+            reasoning: whether to send its reasoning, which was not streamed.
+            thoughts: whether to send reasoning that the provider redacted.
         """
         if self.compacts:
             return self.compaction(pack_summary(reply.text))
-        untold = self.untold_reasoning(reply, reasoning=reasoning, thoughts=thoughts)
-        return [*untold, *self._untold_answer(reply), *self.close()]
+        events = self.untold_reasoning(reply, reasoning=reasoning, thoughts=thoughts)
+        return [*events, *self._remaining_answer(reply), *self.close()]
 
-    def _untold_answer(self, reply: Reply) -> Events:
+    def _remaining_answer(self, reply: Reply) -> Events:
         events = self.untold_calls(reply)
         text = reply.text[len(self.text_so_far) :]
         if text or not (self.text_so_far or reply.tool_calls or reply.images):
@@ -275,9 +280,9 @@ class ResponseEventWriter(AnswerEvents):
                 events += self.call(index, rest)
         return events
 
-    def compaction(self, kept: str) -> Events:
-        """Tell the summary that takes the place of the conversation."""
-        fields = {"type": COMPACTION_ITEM, "encrypted_content": kept}
+    def compaction(self, packed: str) -> Events:
+        """Return the events of the packed summary that replaces the conversation."""
+        fields = {"type": COMPACTION_ITEM, "encrypted_content": packed}
         events = [*self.close(), self._add_item("cmp", fields)]
         item, self._open = self._open_item, None
         item["status"] = "completed"
@@ -288,12 +293,12 @@ class ResponseEventWriter(AnswerEvents):
         return [*self._close_item(), *self._close_tools()]
 
     def end(self, response: Json) -> Json:
-        """Return the last event, with the response as it ended."""
+        """Return the final event, with the finished response."""
         self._has_ended = True
         return self._event(f"response.{response['status']}", response=response)
 
     def unfinished_items(self) -> list[Json]:
-        """Return the items as they are when nothing more will come."""
+        """Return the items of a response that fails; open items are marked as incomplete."""
         for tool in self._tools.values():
             if tool.is_streamed:
                 tool.item["arguments"] = "".join(tool.parts)
@@ -320,9 +325,9 @@ class ResponseEventWriter(AnswerEvents):
         name = item_id(kind, self.base["id"], index)
         self._open = {"id": name, "status": "in_progress", **fields}
         self.output.append(self._open)
-        # Copied: its list is filled while readers may still be waiting to be told of it.
-        shown = deepcopy(self._open)
-        return self._event("response.output_item.added", output_index=index, item=shown)
+        # Copied, because the item is filled before the client may have received this event.
+        added = deepcopy(self._open)
+        return self._event("response.output_item.added", output_index=index, item=added)
 
     def _close_item(self) -> Events:
         """Return the events that end the open text or reasoning item."""
@@ -383,7 +388,7 @@ class ResponseEventWriter(AnswerEvents):
         return events
 
     def _whole_input(self, tool: _OpenToolCall, text: str) -> Events:
-        """Tell the text of a call whose arguments are whole."""
+        """Return the events of the complete input of a custom tool call."""
         tool.item[CUSTOM_INPUT] = text
         kind = "response.custom_tool_call_input"
         return [
@@ -397,13 +402,13 @@ class ResponseEventWriter(AnswerEvents):
 
     def _part_event(self, kind: str, **fields: Any) -> Json:
         """Return an event of the last part of the open reasoning item."""
-        place = {"output_index": len(self.output) - 1, "summary_index": len(self._summary) - 1}
-        return self._event(kind, item_id=self._open_item["id"], **place, **fields)
+        position = {"output_index": len(self.output) - 1, "summary_index": len(self._summary) - 1}
+        return self._event(kind, item_id=self._open_item["id"], **position, **fields)
 
     def _content_event(self, kind: str, **fields: Any) -> Json:
         """Return an event of the text of the open message."""
-        place = {"output_index": len(self.output) - 1, "content_index": 0}
-        return self._event(kind, item_id=self._open_item["id"], **place, **fields)
+        position = {"output_index": len(self.output) - 1, "content_index": 0}
+        return self._event(kind, item_id=self._open_item["id"], **position, **fields)
 
     def _tool_event(self, tool: _OpenToolCall, kind: str, **fields: Any) -> Json:
         return self._event(kind, item_id=tool.item["id"], output_index=tool.index, **fields)
@@ -417,15 +422,15 @@ class ResponseEventWriter(AnswerEvents):
 def _find_annotations(text: str, pages: Sequence[Citation]) -> list[Json]:
     if not pages:
         return []
-    return [_annotation_object(place) for place in find_citations(text, pages)]
+    return [_annotation_object(citation) for citation in find_citations(text, pages)]
 
 
-def _annotation_object(place: CitedPlace) -> Json:
-    page = place.page
+def _annotation_object(citation: CitedPlace) -> Json:
+    page = citation.page
     if page.file:
         named = {"file_id": page.file, "filename": page.title}
-        return {"type": "file_citation", "index": place.start, **named}
-    where = {"start_index": place.start, "end_index": place.end}
+        return {"type": "file_citation", "index": citation.start, **named}
+    where = {"start_index": citation.start, "end_index": citation.end}
     return {"type": "url_citation", **where, "url": page.url, "title": page.title}
 
 
@@ -434,30 +439,30 @@ def _text_part() -> Json:
 
 
 def replay_events(response: Json) -> Events:
-    """Return the events in which a response that has ended could have been streamed."""
-    script = ResponseEventWriter({**response, "status": "in_progress", "output": [], "usage": None})
-    events = script.begin()
+    """Return events that rebuild a finished response, as if it had been streamed."""
+    writer = ResponseEventWriter({**response, "status": "in_progress", "output": [], "usage": None})
+    events = writer.begin()
     tools = 0
     for item in response["output"]:
         if item["type"] == "reasoning":
             for part in item["summary"]:
-                events += script.reasoning(part["text"], new=True)
-            events += script.end_reasoning(item)
+                events += writer.reasoning(part["text"], new=True)
+            events += writer.end_reasoning(item)
         elif item["type"] == "message":
             part = item["content"][0]
-            events += script.cited_text(part)
+            events += writer.cited_text(part)
         elif item["type"] in ITEM_IDS:
-            events += script.whole_call(item)
+            events += writer.whole_call(item)
         elif item["type"] == COMPACTION_ITEM:
-            events += script.compaction(item["encrypted_content"])
+            events += writer.compaction(item["encrypted_content"])
         else:
-            events += script.call(tools, _made_call(item))
+            events += writer.call(tools, _call_of_item(item))
             tools += 1
-    return [*events, *script.close(), script.end(response)]
+    return [*events, *writer.close(), writer.end(response)]
 
 
-def _made_call(item: Json) -> ToolCall:
-    """Return the call of such an item, as a worker made it."""
+def _call_of_item(item: Json) -> ToolCall:
+    """Return the tool call of an item in the form in which the worker made it."""
     if item["type"] == _SEARCH:
         given = encode_json(item["arguments"]).decode()
         return ToolCall(id=item["call_id"], name=TOOL_SEARCH, arguments=given)

@@ -1,4 +1,4 @@
-"""Items of the Responses dialect as our messages."""
+"""Parser of the items of a Responses conversation."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _CALLS = frozenset({"function_call", "custom_tool_call", "tool_search_call"})
 _RESULTS = frozenset({"function_call_output", "custom_tool_call_output", "tool_search_output"})
 _SEARCHES = frozenset({"tool_search_call", "tool_search_output"})
 _UNSUPPORTED_PARTS = {"file", "computer_screenshot"}
-"""Kinds of content that the API knows and no worker here is given."""
+"""Content types of the API that are not passed to any worker."""
 SKIPPED_ITEMS = frozenset(
     {
         "additional_tools",
@@ -67,9 +67,9 @@ SKIPPED_ITEMS = frozenset(
         "web_search_call",
     }
 )
-"""Items of tools that are not offered here; they are left out of the conversation, and reported.
+"""Items of features that are not offered here; they are left out, and reported as ignored.
 
-Searches for tools are left out only where a provider made them.
+Tool searches are left out only if a provider ran them.
 """
 
 
@@ -82,10 +82,10 @@ def item_type(item: Fields) -> str:
 
 
 def parse_items(items: Iterable[Fields]) -> tuple[Message, ...]:
-    """Return the conversation; an assistant's neighbouring items are one turn.
+    """Return the conversation; adjacent assistant items are joined into one turn.
 
     Raises:
-        APIError: an item is malformed, or a result is of a call that was never made.
+        APIError: an item is malformed, or a result belongs to no earlier call.
     """
     turns: list[Message] = []
     pictures: list[Part] = []
@@ -108,7 +108,7 @@ def parse_items(items: Iterable[Fields]) -> tuple[Message, ...]:
 
 
 def _split_pictures(message: Message) -> tuple[Message, list[Part]]:
-    """Return a tool's turn, and its pictures and files, which only a user's turn can hold."""
+    """Return a tool message, and its attachments, which only a user message can contain."""
     images: list[Part] = list(message.attachments)
     if not images:
         return message, []
@@ -118,7 +118,7 @@ def _split_pictures(message: Message) -> tuple[Message, list[Part]]:
 
 
 def _join_turns(turns: list[Message]) -> Iterator[Message]:
-    """Yield the turns; neighbouring ones of the assistant are one."""
+    """Yield the turns, with adjacent assistant turns joined."""
     for role, group in groupby(turns, lambda turn: turn.role):
         if role is Role.ASSISTANT:
             yield _join_messages(list(group))
@@ -127,19 +127,19 @@ def _join_turns(turns: list[Message]) -> Iterator[Message]:
 
 
 def _join_messages(messages: list[Message]) -> Message:
-    """Return one turn of them all; at once, as each join copies what it joins."""
+    """Join the messages into one; joining them pairwise would copy the parts each time."""
     if len(messages) == 1:
         return messages[0]
     return replace(
         messages[0],
-        parts=tuple(part for one in messages for part in one.parts),
-        reasoning="".join(one.reasoning for one in messages),
-        thoughts=tuple(thought for one in messages for thought in one.thoughts),
+        parts=tuple(part for message in messages for part in message.parts),
+        reasoning="".join(message.reasoning for message in messages),
+        thoughts=tuple(thought for message in messages for thought in message.thoughts),
     )
 
 
 def _parse_item(item: Fields, calls: set[str]) -> Message | None:
-    """Return one item as a turn; None for what is left out."""
+    """Return one item as a message; None if the item is left out."""
     kind = item_type(item)
     match kind:
         case "message":
@@ -161,9 +161,9 @@ def _parse_item(item: Fields, calls: set[str]) -> Message | None:
 
 
 def _refuse_item(item: Fields, kind: str) -> APIError:
-    """Return the error of an item that cannot be read."""
+    """Return the error for an item that cannot be resolved or has an unknown type."""
     if kind == "item_reference":
-        reason = f"there is no item '{item.need_text('id')}' here; was it stored?"
+        reason = f"the item '{item.need_text('id')}' does not exist; was its response stored?"
         return invalid_value(item.path("id"), reason)
     return invalid_value(item.path("type"), "this type of item is not supported.")
 
@@ -176,9 +176,9 @@ def _parse_message(item: Fields) -> Message:
 
 
 def _parse_call(item: Fields, kind: str) -> ToolCall:
-    """Return a call of the past.
+    """Return a tool call of an earlier turn.
 
-    A free-form one carries its input as JSON, as every worker can read.
+    The input of a custom tool is wrapped in JSON, so that every worker can read it.
     """
     if kind in _SEARCHES:
         searched = item.object("arguments")
@@ -194,12 +194,12 @@ def _parse_call(item: Fields, kind: str) -> ToolCall:
 
 
 def is_client_search(item: Fields) -> bool:
-    """Tell whether the client itself looks for tools there: a provider's search has no call id."""
+    """Return True if the client itself ran the tool search: a provider's search has no call id."""
     return bool(item.text("call_id"))
 
 
 def _found_parts(item: Fields) -> tuple[Part, ...]:
-    """Return the names of the tools that were found: they are offered from then on."""
+    """Return the names of the tools that a search found; they are offered from then on."""
     found = named_functions(item.objects("tools", MAX_ENTRIES) or ())
     listing = "".join(_found_line(namespace, tool) for namespace, tool in found)
     return (Text(f"Found, and offered now:\n{listing}" if listing else "Nothing was found."),)
@@ -211,7 +211,7 @@ def _found_line(namespace: str | None, tool: Fields) -> str:
 
 
 def _known_call(item: Fields, calls: set[str]) -> str:
-    """Return the id of the call that the item answers."""
+    """Return the id of the call that the item answers; raise if the call does not precede it."""
     call_id = item.need_text("call_id")
     if call_id not in calls:
         raise invalid_value(item.path("call_id"), f"no call '{call_id}' comes before it.")
@@ -219,7 +219,7 @@ def _known_call(item: Fields, calls: set[str]) -> str:
 
 
 def _parse_result(item: Fields, calls: set[str]) -> tuple[Part, ...]:
-    """Return a tool's result: its text, then its pictures."""
+    """Return a tool's result: its text, then its attachments."""
     call_id = _known_call(item, calls)
     if item_type(item) in _SEARCHES:
         parts = _found_parts(item)
@@ -233,7 +233,7 @@ def _parse_result(item: Fields, calls: set[str]) -> tuple[Part, ...]:
 
 
 def _parse_made_picture(item: Fields) -> Message | None:
-    """Read a picture that was made in an earlier turn; None: the client has left it out."""
+    """Return an image generated in an earlier turn; None if the client has removed its data."""
     result = item.text("result")
     if not result:
         return None
@@ -247,9 +247,9 @@ def _picture_data_url(item: Fields, data: str) -> str:
 
 
 def _parse_reasoning(item: Fields) -> Message | None:
-    """Read a worker's own reasoning, known by our mark or its content; leave other summaries out.
+    """Return a worker's own reasoning, recognised by our signature or its content; else None.
 
-    They told of our own progress, or are another server's.
+    Other summaries are left out: they describe our own progress or come from another server.
     """
     summaries = [part.text("text") or "" for part in item.objects("summary", MAX_ENTRIES) or ()]
     texts = [part.need_string("text") for part in item.objects("content", MAX_ENTRIES) or ()]
@@ -283,13 +283,13 @@ def _parse_part(part: Fields, *, images: bool) -> Part:
         case kind if kind in _ATTACHMENT_PARSERS and images:
             return _ATTACHMENT_PARSERS[kind](part)
         case kind if kind in _ATTACHMENT_PARSERS:
-            held = "a picture" if kind == "input_image" else "files"
+            held = "an image" if kind == "input_image" else "files"
             raise unsupported_parameter(
-                part.path("type"), f"only a user's message may hold {held}."
+                part.path("type"), f"only a user message may contain {held}."
             )
         case kind if kind in _UNSUPPORTED_PARTS:
             raise unsupported_parameter(
-                part.path("type"), f"content of type '{kind}' is not passed on."
+                part.path("type"), f"content of type '{kind}' is not supported."
             )
         case _:
             wanted = "'input_text', 'output_text', 'input_image', 'input_file' or 'input_audio'"
@@ -307,11 +307,11 @@ def _parse_file(part: Fields) -> Part:
 def _parse_image(part: Fields) -> Image:
     if part.get("file_id") is not None:
         raise unsupported_parameter(
-            part.path("file_id"), "there are no files here; use 'image_url'."
+            part.path("file_id"), "uploaded files are not supported here; use 'image_url'."
         )
     named = part.get("image_url")
     holder = part.need_object("image_url") if isinstance(named, dict) else part
-    name = "image_url" if holder is part else "url"  # the form of chat completions
+    name = "image_url" if holder is part else "url"  # the latter is the chat completions form
     url = picture_url(holder.path(name), holder.need_text(name))
     detail = part.choice("detail", ("auto", "low", "high", "original"))
     return Image(url=url, detail=detail)
@@ -322,4 +322,4 @@ _ATTACHMENT_PARSERS: Mapping[str | None, Callable[[Fields], Part]] = {
     "input_file": _parse_file,
     "input_audio": parse_audio,
 }
-"""Parts that only a user's message and a tool's output may hold, by their types."""
+"""Parsers of the parts that only a user message or a tool output may contain, by type."""

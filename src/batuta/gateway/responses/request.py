@@ -1,4 +1,4 @@
-"""A body of POST /v1/responses as a question and what goes with it."""
+"""Parser of the body of POST /v1/responses."""
 
 from __future__ import annotations
 
@@ -49,18 +49,18 @@ Json = dict[str, Any]
 _MAX_TOKENS = 100_000_000
 _MAX_INCLUDED = 64
 _FEW_ITEMS = 200
-"""The most earlier items that are parsed in the event loop."""
+"""Limit on the earlier items that are parsed in the event loop."""
 _MAX_LOGPROBS = 20
 _LOGPROBS = "message.output_text.logprobs"
 _SUMMARIES = ("auto", "concise", "detailed", "none")
 
 REFUSED_FIELDS = {
-    "conversation": "there are no stored conversations; use 'previous_response_id'.",
-    "prompt": "there are no stored prompts.",
-    "moderation": "there is no moderation here.",
-    "context_management": "conversations are not compacted.",
+    "conversation": "stored conversations are not supported; use 'previous_response_id'.",
+    "prompt": "stored prompts are not supported.",
+    "moderation": "it cannot be set in a request.",
+    "context_management": "conversations are not compacted automatically.",
 }
-"""Fields we know and cannot honour, unless their value asks for nothing."""
+"""Known fields that are refused, unless their value is empty, with the reasons."""
 _USED_FIELDS = {
     "model", "input", "instructions", "tools", "tool_choice", "parallel_tool_calls", "reasoning",
     "text", "store", "previous_response_id", "background", "stream", "max_output_tokens",
@@ -76,72 +76,72 @@ _ACCEPTED_FIELDS = {
     *_TEXT_FIELDS,
     *_OBJECT_FIELDS,
 }
-"""Fields that are checked and bind nothing here."""
+"""Fields that are validated but ignored."""
 _UNUSED = _ACCEPTED_FIELDS - {"truncation"}
-"""Accepted fields that ask for something and are not used; the answer's header names them."""
+"""Ignored fields that are listed in a response header."""
 _KNOWN_FIELDS = _USED_FIELDS | _ACCEPTED_FIELDS | REFUSED_FIELDS.keys()
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryReferences:
-    """The parts of the past that a body needs."""
+    """The earlier responses and items that a body refers to."""
 
     previous_id: str | None
-    """The id of the response that it continues from."""
+    """The id of the response that it continues."""
     references: tuple[str, ...]
-    """The ids of items that it names and does not hold."""
+    """The ids of the items that it references without their content."""
     container: str | None = None
-    """The id of the response whose container its programs go on in."""
+    """The id of the response whose container its programs use again."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResponseHistory:
-    """The parts of the past that were found."""
+    """The earlier responses and items that were loaded for a body."""
 
     items: tuple[Json, ...] = ()
     """Inputs and outputs of the previous responses, oldest first."""
     by_id: Mapping[str, Json] = field(default_factory=dict[str, Json])
-    """The items that were referred to, by their ids."""
+    """The referenced items, by their ids."""
     files: tuple[str, ...] = ()
-    """Files that tools of the previous responses were given, or that are in a named container."""
+    """Files given to tools of the previous responses, and files of the container used again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseCall:
-    """A call in the dialect of responses."""
+    """A parsed Responses request."""
 
     call: ParsedCall
     echo: Json
     """The fields of the request that the response repeats."""
     items: tuple[Json, ...]
-    """The input, references resolved."""
+    """The input items, with references resolved."""
     previous_id: str | None = None
     background: bool = False
     compacts: bool = False
-    """Whether a summary of the conversation is wanted in the place of an answer."""
+    """Whether the request is for a summary of the conversation instead of an answer."""
 
 
 def parse_history_references(body: Fields) -> HistoryReferences:
-    """Return what must be looked up before `parse_response`.
+    """Return the references that must be loaded before `parse_response`.
 
     Raises:
-        APIError: the fields that say so are malformed.
+        APIError: a field with references is malformed.
     """
     references = [
         item.need_text("id") for item in _parse_input(body) if item_type(item) == "item_reference"
     ]
     if len(set(references)) < len(references):  # a small body would become a very large prompt
-        raise invalid_value("input", "it refers to the same item more than once.")
+        raise invalid_value("input", "it references the same item more than once.")
     container = container_response(body.get("tools")) if "tools" in body.names else None
     previous = body.text("previous_response_id") or None
     return HistoryReferences(previous, tuple(references), container)
 
 
 async def parse_with_history(body: Fields, history: ResponseHistory) -> ResponseCall:
-    """Parse the body as `parse_response` does, outside the event loop if there is much to read.
+    """Parse the body as `parse_response` does, in a thread if the body or the history is large.
 
     Raises:
-        APIError: the first thing that is wrong with the body, by the field's path.
+        APIError: the body is invalid; the error names the path of the first invalid field.
     """
     if not body.is_large and len(history.items) + len(history.by_id) <= _FEW_ITEMS:
         return parse_response(body, history)
@@ -149,10 +149,10 @@ async def parse_with_history(body: Fields, history: ResponseHistory) -> Response
 
 
 def parse_response(body: Fields, history: ResponseHistory) -> ResponseCall:
-    """Return what the body asks for.
+    """Return the body as a call.
 
     Raises:
-        APIError: the first thing that is wrong with it, by the field's path.
+        APIError: the body is invalid; the error names the path of the first invalid field.
     """
     model = body.need_text("model")
     items = _resolve_items(body, history)
@@ -182,7 +182,7 @@ def parse_response(body: Fields, history: ResponseHistory) -> ResponseCall:
     store = body.flag("store") is not False
     background = bool(body.flag("background"))
     if background and not store:
-        raise unsupported_parameter("background", "what runs in the background must be stored.")
+        raise unsupported_parameter("background", "a background response must be stored.")
     previous = body.text("previous_response_id") or None
     call = ParsedCall(
         model=model,
@@ -223,7 +223,7 @@ def _parse_input(body: Fields) -> list[Fields]:
 
 
 def _resolve_items(body: Fields, history: ResponseHistory) -> list[Fields]:
-    """Return the items, those that were referred to put in place."""
+    """Return the input items, with references replaced by the referenced items."""
     items = _parse_input(body)
     if not items and body.text("previous_response_id") is None:
         body.need("input")
@@ -239,7 +239,7 @@ def _resolve_item(item: Fields, history: ResponseHistory) -> Fields:
 
 
 def _parse_conversation(body: Fields, items: list[Fields]) -> tuple[Message, ...]:
-    """Return the instructions, and what was said before and now."""
+    """Return the instructions and the messages of the earlier and the new items."""
     spoken = parse_items(items)
     instructions = body.text("instructions")
     if instructions:
@@ -270,16 +270,16 @@ def _parse_logprobs(body: Fields) -> int | None:
 
 
 def _check_unsupported(body: Fields) -> None:
-    """Refuse what is known and cannot be honoured."""
+    """Raise if the body has a field that is refused."""
     check_unsupported(body, REFUSED_FIELDS)
     if body.choice("truncation", ("auto", "disabled")) == "auto":
         raise unsupported_parameter(
-            "truncation", "a conversation that is too long is an error here."
+            "truncation", "conversations that are too long are not truncated here."
         )
 
 
 def _check_accepted(body: Fields) -> None:
-    """Return the types of what binds nothing here."""
+    """Check the types of the ignored fields."""
     for name in _TEXT_FIELDS:
         body.text(name)
     for name in _OBJECT_FIELDS:
@@ -292,7 +292,7 @@ def _check_accepted(body: Fields) -> None:
 
 
 def _ignored_names(body: Fields, items: list[Fields]) -> tuple[str, ...]:
-    """Return the names of what is left out: unknown fields, tools and items that Batuta lacks."""
+    """Return the names of the ignored fields, tools and items."""
     fields = body.unused(_KNOWN_FIELDS, _UNUSED)
     kinds = ((item_type(item), item) for item in items)
     foreign = {kind: None for kind, item in kinds if _is_skipped(item, kind)}
@@ -308,12 +308,12 @@ def _is_skipped(item: Fields, kind: str) -> bool:
 
 
 def _request_echo(body: Fields, found: list[Fields]) -> Json:
-    """Return the request as the response repeats it: what was honoured, with its defaults.
+    """Return the request fields that the response repeats, with defaults for missing fields.
 
-    The tools that searches have found stand among those that were offered.
+    The tools that searches have found are listed together with the offered tools.
     """
     raw = body.raw
-    tools: list[Json] = [*(raw.get("tools") or ()), *(dict(one.raw) for one in found)]
+    tools: list[Json] = [*(raw.get("tools") or ()), *(dict(tool.raw) for tool in found)]
     text: Json = raw.get("text") or {}
     reasoning: Json = raw.get("reasoning") or {}
     return {
@@ -335,7 +335,7 @@ def _request_echo(body: Fields, found: list[Fields]) -> Json:
         "temperature": _number_or_default(raw.get("temperature")),
         "text": {"format": text.get("format") or {"type": "text"}, **_verbosity_field(text)},
         "tool_choice": raw.get("tool_choice") or "auto",
-        "tools": [_function_object(tool) for tool in tools if _is_told(tool)],
+        "tools": [_function_object(tool) for tool in tools if _is_supported(tool)],
         "top_logprobs": raw.get("top_logprobs") or 0,
         "top_p": _number_or_default(raw.get("top_p")),
         "truncation": "disabled",
@@ -343,7 +343,7 @@ def _request_echo(body: Fields, found: list[Fields]) -> Json:
     }
 
 
-def _is_told(tool: Json) -> bool:
+def _is_supported(tool: Json) -> bool:
     return (
         tool["type"] in {"function", CUSTOM, NAMESPACE}
         or searches_tools([tool])
@@ -352,7 +352,7 @@ def _is_told(tool: Json) -> bool:
 
 
 def _number_or_default(given: float | None) -> float:
-    """Return the number, or the API's default; strict readers want one."""
+    """Return the number, or the API's default, because strict clients do not accept null."""
     return 1.0 if given is None else float(given)
 
 
@@ -361,7 +361,7 @@ def _verbosity_field(text: Json) -> Json:
 
 
 def _function_object(tool: Json) -> Json:
-    """Return a function with the fields that readers of the API require; others as they are."""
+    """Return a function with every field that clients require; other tools are not changed."""
     return (
         tool
         if tool["type"] != "function"

@@ -1,4 +1,4 @@
-"""A response object of the Responses dialect: its ids, its usage, how it ends. Pure."""
+"""Response objects of the Responses API: their ids, usage and final states. Pure."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from batuta.store.responses import RESPONSE_PREFIX
 
 Json = dict[str, Any]
 _REFUSED_CODE = "invalid_prompt"
-"""The API's own code for what a provider refuses: Codex sends any other one five times more."""
+"""The API's code for a refusal by a provider; Codex retries any other code five times."""
 
 
 def item_id(kind: str, response: str, index: int, side: str = "") -> str:
-    """Return an item's id, from which its response can be derived."""
+    """Return an item's id, which contains the id of its response."""
     return f"{kind}_{response.removeprefix(RESPONSE_PREFIX)}_{side}{index}"
 
 
 def response_id_of_item(item: str) -> str | None:
-    """Return the response that an item belongs to, by the item's id; None if it is none of ours."""
+    """Return the id of the response that an item belongs to; None if the item's id is not ours."""
     parts = item.split("_")
     return RESPONSE_PREFIX + parts[1] if len(parts) > 2 else None  # noqa: PLR2004 - kind, owner, index
 
 
 def new_response(echo: Json, response: str, created: int, status: str = "in_progress") -> Json:
-    """Return the object before there is an answer."""
+    """Return the response object before it has an answer."""
     return {
         "id": response,
         "object": "response",
@@ -45,7 +45,7 @@ def new_response(echo: Json, response: str, created: int, status: str = "in_prog
 def finished_response(
     base: Json, output: list[Json], run: Run, reply: Reply, *, trace: bool
 ) -> Json:
-    """Return the object of a run that has an answer."""
+    """Return the response object of a run that has an answer."""
     reason = _incomplete_reason(reply)
     return {
         **base,
@@ -59,14 +59,14 @@ def finished_response(
 
 
 def failed_response(base: Json, output: list[Json], api_error: APIError) -> Json:
-    """Return the object of a run that has none."""
+    """Return the response object of a run that failed."""
     code = _REFUSED_CODE if api_error.code == "bad_request" else api_error.code
     error = {"code": code, "message": api_error.message}
     return {**base, "status": "failed", "error": error, "output": output}
 
 
 def response_usage(run: Run) -> Json:
-    """Return the tokens as this dialect names them; what they mean is as in `usage_of`."""
+    """Return `usage_of(run)` with this API's field names."""
     usage = usage_of(run)
     return {
         "input_tokens": usage["prompt_tokens"],
@@ -78,7 +78,7 @@ def response_usage(run: Run) -> Json:
 
 
 def _incomplete_reason(reply: Reply) -> str | None:
-    """Return why the answer is not whole; None if it is."""
+    """Return the reason why the answer is incomplete; None if it is complete."""
     if reply.finish is Finish.LENGTH:
         return "max_output_tokens"
     return "content_filter" if reply.finish is Finish.CONTENT_FILTER else None

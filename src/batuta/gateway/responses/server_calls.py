@@ -1,4 +1,4 @@
-"""Calls that the server ran, as items of the Responses dialect and the events between. Pure."""
+"""Tool calls that the server ran, as items and events of the Responses API. Pure."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ ITEM_IDS = {
     "file_search_call": "fs",
     "image_generation_call": "ig",
 }
-"""The beginnings of the ids of such items, by their types."""
+"""Prefixes of the ids of these items, by item type."""
 
 
 def call_item(call: ServerCall, response: str) -> Json:
     """Return the item of a call that has ended.
 
     Args:
-        call: what was done.
-        response: the response's id; its programs share what they leave behind.
+        call: the call.
+        response: the response's id; its programs run in one container.
     """
     status = "failed" if call.error else "completed"
     if call.name == CODE_INTERPRETER:
@@ -49,7 +49,7 @@ def call_item(call: ServerCall, response: str) -> Json:
 
 
 def image_item(image: Image) -> Json:
-    """Return the item of a picture that a model made; of one elsewhere it holds the address."""
+    """Return the item of an image that a model generated; its result is base64, or else a URL."""
     data = split_data_url(image.url)
     fields: Json = {"type": "image_generation_call", "status": "completed"}
     if data is None:
@@ -58,24 +58,27 @@ def image_item(image: Image) -> Json:
 
 
 def container_id(response: str) -> str:
-    """Return the id of what a response's programs share."""
+    """Return the id of the container that a response's programs share."""
     return "cntr_" + response.partition("_")[2]
 
 
 def file_annotations(text: str, files: Sequence[WrittenFile], response: str) -> list[Json]:
-    """Return where a text speaks of files that programs wrote; its end, where it does not."""
+    """Return the citations of files that programs wrote.
+
+    A citation marks the first mention of the file's name, or the end of a text without a mention.
+    """
     cited: list[Json] = []
     for file in files:
         start = text.find(file.name)
-        place = (start, start + len(file.name)) if start >= 0 else (len(text), len(text))
+        span = (start, start + len(file.name)) if start >= 0 else (len(text), len(text))
         cited.append(
             {
                 "type": "container_file_citation",
                 "container_id": container_id(response),
                 "file_id": file.id,
                 "filename": file.name,
-                "start_index": place[0],
-                "end_index": place[1],
+                "start_index": span[0],
+                "end_index": span[1],
             }
         )
     return cited
@@ -87,14 +90,14 @@ def _passage_object(page: Citation) -> Json:
 
 
 def _program_outputs(call: ServerCall) -> list[Json]:
-    """Return what a program printed, and what it drew."""
+    """Return a program's printed output and its images."""
     printed = "\n".join(filter(None, (call.output.rstrip("\n"), call.failure)))
     logs = [{"type": "logs", "logs": printed}] if printed else []
     return [*logs, *({"type": "image", "url": url} for url in call.pictures)]
 
 
 def begun_item(item: Json) -> Json:
-    """Return the item as it is before anything came out."""
+    """Return the item as it is before the call has a result."""
     if item["type"] == "code_interpreter_call":
         return {**item, "code": "", "outputs": None}
     if item["type"] == "file_search_call":
@@ -106,7 +109,7 @@ def begun_item(item: Json) -> Json:
 
 
 def call_phases(item: Json) -> Iterator[tuple[str, Json]]:
-    """Yield the names of a call's events, in order, and their fields."""
+    """Yield the names and fields of a call's events, in order."""
     kind = item["type"]
     yield f"{kind}.in_progress", {}
     if kind == "code_interpreter_call":

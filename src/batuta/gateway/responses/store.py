@@ -1,4 +1,4 @@
-"""Responses between the wire and the store."""
+"""Loading and saving of responses: the history of a request, and finished responses."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from batuta.store.responses import ResponseTable, StoredResponse
 
 Json = dict[str, Any]
 MAX_THREAD = 500
-"""Responses of one thread at most."""
+"""Limit on the responses of one thread."""
 MAX_HISTORY_BYTES = MAX_BODY
-"""The most bytes of earlier responses that one request may read: as many as it could have sent."""
+"""Limit on the bytes of earlier responses that one request reads: the limit of a request body."""
 MAX_HISTORY_VALUES = 240_000
-"""The most values of earlier responses that one request may read."""
+"""Limit on the JSON values of earlier responses that one request reads."""
 _EVENTS_FACTOR = 20
-"""The factor by which loaded events are larger than their stored bytes, roughly at most."""
+"""Approximate maximum ratio of loaded events to their compressed bytes."""
 _SMALL_PART = 64 * 1024
-"""The most bytes that are decoded in the event loop."""
+"""Limit on the bytes that are decoded in the event loop."""
 PREVIOUS_FIELD = "previous_response_id"
 _PREFIXES = {
     "message": "msg",
@@ -51,26 +51,26 @@ _USABLE_STATUSES = {"completed", "incomplete"}
 
 @final
 class ResponseStore:
-    """Keeps responses, each under its tenant, and finds what a body continues from."""
+    """Stores responses by tenant, and loads the history that a request continues."""
 
     def __init__(self, store: Store | None) -> None:
         self._store = store
 
     @property
     def responses(self) -> ResponseTable | None:
-        """The table of responses; None if this server keeps nothing."""
+        """The table of responses; None if this server has no store."""
         return None if self._store is None else self._store.responses
 
     @property
     def budgets(self) -> Budgets | None:
-        """The budgets that are left; None if this server keeps nothing."""
+        """The budgets; None if this server has no store."""
         return None if self._store is None else self._store.budgets
 
     async def load_history(self, references: HistoryReferences, scope: Scope) -> ResponseHistory:
         """Load the earlier responses and items that the body refers to.
 
         Raises:
-            APIError: the previous response cannot be gone on from, or there is no room for it.
+            APIError: the previous response cannot be continued, or the history is too large.
         """
         table, tenant = self.responses, caller_of(scope).tenant
         if table is None:
@@ -106,10 +106,10 @@ class ResponseStore:
         return ResponseHistory(items, named, files)
 
     async def _container_files(self, response_id: str, scope: Scope) -> tuple[str, ...]:
-        """Return the files of a response of the caller's, whose programs others go on from.
+        """Return the files of the caller's response whose container is to be used again.
 
         Raises:
-            APIError: there is no room for it.
+            APIError: the response is too large.
         """
         table, tenant = self.responses, caller_of(scope).tenant
         if table is None:
@@ -124,10 +124,10 @@ class ResponseStore:
     async def find(
         self, response_id: str, scope: Scope, parts: Collection[str] = ("body",)
     ) -> StoredResponse | None:
-        """Return the caller's response of that id, with those parts of it; None if there is none.
+        """Return the caller's response, loading only those parts of it; None if it does not exist.
 
         Raises:
-            APIError: there is no room for it, or its reader reads too much.
+            APIError: there is no memory for it, or the caller reads too much at once.
         """
         table, tenant = self.responses, caller_of(scope).tenant
         if table is None:
@@ -140,7 +140,7 @@ class ResponseStore:
         return await table.get(response_id, tenant, parts)
 
     async def read_again(self, response_id: str, tenant: str) -> StoredResponse | None:
-        """Read once more a response whose reader was let read it before."""
+        """Return the body of a response that the caller was already allowed to read."""
         table = self.responses
         return None if table is None else await table.get(response_id, tenant, ("body",))
 
@@ -151,7 +151,7 @@ class ResponseStore:
         response: Json,
         sent_events: Sequence[bytes] = (),
     ) -> None:
-        """Store the response; an answer is not lost because the disk fails."""
+        """Store the response; a store failure is logged, so that the answer is still delivered."""
         if self.responses is None or not response_call.call.store:
             return
         encode = partial(_encode_items, response_call.items, response["id"])
@@ -178,17 +178,17 @@ async def body_of(row: StoredResponse) -> Json:
 
 
 async def inputs_of(row: StoredResponse) -> list[Json]:
-    """Return the items that were put in."""
+    """Return the input items."""
     return await _decode_part(row.input)
 
 
 async def events_of(row: StoredResponse) -> list[bytes] | None:
-    """Return the events in which it was told; None if it was not told in events."""
+    """Return the events as they were streamed; None if the response was not streamed."""
     return None if row.events is None else await run_sync(_decompress_events, row.events)
 
 
 async def _decode_part(part: bytes) -> Any:
-    """Decode what was stored; a large part outside the event loop."""
+    """Decode a stored part; a large part is decoded in a thread."""
     return orjson.loads(part) if len(part) <= _SMALL_PART else await run_sync(orjson.loads, part)
 
 
@@ -196,7 +196,7 @@ async def _decode_items(rows: Sequence[StoredResponse]) -> list[Json]:
     """Return the items of the responses, each response's input before its output.
 
     Raises:
-        APIError: they are too many.
+        APIError: the items have too many values.
     """
     if sum(len(row.body) + len(row.input) for row in rows) <= _SMALL_PART:
         return _items_now(rows)
@@ -217,22 +217,22 @@ def _items_now(rows: Sequence[StoredResponse]) -> list[Json]:
 
 
 async def _given_files(rows: Sequence[StoredResponse]) -> tuple[str, ...]:
-    """Return the files that the responses' tools were given, the newest first."""
+    """Return the files that were given to the responses' tools, newest response first."""
     bodies = [row.body for row in reversed(rows) if row.body and b"file_ids" in row.body]
     offered = [(await _decode_part(body)).get("tools") for body in bodies]
     return tuple(name for tools in offered for name in container_files(tools))
 
 
 def _parts_with(references: Sequence[str]) -> frozenset[str]:
-    """Return the parts of responses that hold those items: an item's id tells its side."""
+    """Return the parts of responses that contain those items, according to the items' ids."""
     sides = {name.rpartition("_")[2].startswith("in") for name in references}
-    return frozenset({"input" if put_in else "body" for put_in in sides})
+    return frozenset({"input" if is_input else "body" for is_input in sides})
 
 
 def _check_thread(previous: str, rows: list[StoredResponse]) -> None:
     if not rows or rows[0].previous is not None:
         raise _previous_not_found(
-            f"there is no response '{previous}', or one before it was deleted."
+            f"the response '{previous}' does not exist, or an earlier one of it was deleted."
         )
     if rows[-1].status not in _USABLE_STATUSES:
         reason = (
@@ -247,7 +247,10 @@ def _check_history_size(size: int) -> None:
 
 
 def _history_too_large(most: str) -> APIError:
-    message = f"What is read of earlier responses has more than {most}; send what is needed of it."
+    message = (
+        f"The earlier responses that this request refers to have more than {most}; "
+        "send only the items that are needed."
+    )
     return APIError(413, "request_too_large", message)
 
 
@@ -261,7 +264,7 @@ def _encode_items(items: Sequence[Json], response_id: str) -> bytes:
 
 
 def _items_with_ids(items: Sequence[Json], response_id: str) -> list[Json]:
-    """Return the items, each with a type and with an id under which it can be referred to."""
+    """Return the items, each with a type and an id by which it can be referenced."""
     return [_item_with_id(item, response_id, index) for index, item in enumerate(items)]
 
 
@@ -276,7 +279,7 @@ def _item_with_id(item: Json, response_id: str, index: int) -> Json:
 
 
 def _compress_events(sent_events: Sequence[bytes]) -> bytes:
-    # Events repeat each other: the fastest level makes them some twenty times smaller.
+    # Events are repetitive: even the fastest level makes them about twenty times smaller.
     return zlib.compress(b"\n".join(sent_events), 1)
 
 

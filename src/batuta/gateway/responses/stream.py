@@ -1,4 +1,4 @@
-"""A run told as the events of a response: to its reader, to a job, or again to who comes later."""
+"""A run as response events: sent to an SSE client or a job, or replayed to a late client."""
 
 from __future__ import annotations
 
@@ -27,29 +27,29 @@ from batuta.gateway.serving.progress import RunProgress
 
 Json = dict[str, Any]
 SaveResponse = Callable[[Json, list[bytes]], Awaitable[None]]
-"""Takes the response as it ended, and its events so far."""
+"""Stores the finished response with its events."""
 
 
 class EventSink(Protocol):
-    """Takes events."""
+    """Receives the events of a response."""
 
     @property
     def kept_events(self) -> list[bytes] | None:
-        """The events so far as JSON; None if they are not to be kept, or are kept elsewhere."""
+        """The events so far as JSON; None if the sink does not collect them."""
         ...
 
     async def open(self, headers: dict[str, str]) -> None:
-        """Prepare what comes before the first event."""
+        """Send the headers, if the sink has any."""
         ...
 
     async def send(self, event: Json, *, last: bool = False) -> None:
-        """Return the next event."""
+        """Send the next event."""
         ...
 
 
 @final
 class SSEEventSink:
-    """A reader on a line, which says by an event that the response is still going on."""
+    """An SSE connection; while it is silent, it sends keep-alive events of the response."""
 
     def __init__(
         self,
@@ -61,21 +61,22 @@ class SSEEventSink:
     ) -> None:
         kept: list[bytes] | None = [] if keep_events else None
 
-        def note(event: Json) -> bytes:
-            """Return the event's frame; kept if events are."""
+        def encode_event(event: Json) -> bytes:
+            """Return the event's frame, and collect the event if events are kept."""
             data = encode_json(event)
             if kept is not None:
                 kept.append(data)
             return encoded_event_frame(event["type"], data)
 
-        def sign() -> bytes:
-            """Return a sign of life; a comment while the last event waits to be stored."""
+        def keep_alive() -> bytes:
+            """Return a keep-alive frame; a comment while the final event waits to be stored."""
             event = alive()
-            return KEEP_ALIVE_COMMENT if event is None else note(event)
+            return KEEP_ALIVE_COMMENT if event is None else encode_event(event)
 
-        # The line knows `note` and not this: in a ring the events would outlive the request.
-        self._encode_event = note
-        self.writer = SSEWriter(send, timing, sign)
+        # SSEWriter gets a closure, not a method of `self`: a reference cycle would keep the
+        # events alive after the request.
+        self._encode_event = encode_event
+        self.writer = SSEWriter(send, timing, keep_alive)
         self.kept_events = kept
 
     async def open(self, headers: dict[str, str]) -> None:
@@ -83,14 +84,14 @@ class SSEEventSink:
         await self.writer.open(headers)
 
     async def send(self, event: Json, *, last: bool = False) -> None:
-        """Write the event; after the last one the connection is closed."""
+        """Write the event; the last event ends the response."""
         write = self.writer.close if last else self.writer.write
         await write(self._encode_event(event))
 
 
 @final
 class ResponsesStreamRenderer:
-    """Tells a run as the events of a response."""
+    """Sends a run to a sink as the events of a response."""
 
     def __init__(
         self,
@@ -106,7 +107,7 @@ class ResponsesStreamRenderer:
         self._save = save
         self._lock = asyncio.Lock()
         self.response: Json | None = None
-        """The response as it ended; None while it has not."""
+        """The finished response; None until the run has ended."""
 
     async def open(self, headers: dict[str, str]) -> None:
         """Send the headers and the first events, before anything is planned."""
@@ -114,7 +115,7 @@ class ResponsesStreamRenderer:
         await self._send_events(self._events.begin())
 
     async def on_event(self, event: Event) -> None:
-        """Send what is shown of an event of the run."""
+        """Send the response events of an event of the run, if there are any."""
         if self._events.compacts:
             return
         if isinstance(event, StepDelta):
@@ -127,11 +128,11 @@ class ResponsesStreamRenderer:
         await self._send_events([e for p in pieces for e in self._events.progress(p)])
 
     def matches(self, reply: Reply) -> bool:
-        """Return True if the shown text begins that reply."""
+        """Return True if the text sent so far is a prefix of the reply."""
         return reply.text.startswith(self._events.text_so_far)
 
     async def finish(self, run: Run, reply: Reply) -> None:
-        """Write the rest, and the response as it ended."""
+        """Send the rest of the reply and the final event."""
         direct = self._progress.direct
         hidden = direct and not self._progress.has_streamed
         await self._send_events(self._events.remaining(reply, reasoning=hidden, thoughts=direct))
@@ -139,7 +140,7 @@ class ResponsesStreamRenderer:
         await self._send_end(finished_response(base, output, run, reply, trace=self._trace))
 
     async def fail(self, error: APIError) -> None:
-        """Say that there is no answer."""
+        """Send the final event of a failed response."""
         await self._send_end(
             failed_response(self._events.base, self._events.unfinished_items(), error)
         )
@@ -152,7 +153,7 @@ class ResponsesStreamRenderer:
         await self._sink.send(event, last=True)
 
     async def _send_events(self, events: list[Json]) -> None:
-        async with self._lock:  # steps that run at once write one after another
+        async with self._lock:  # keeps the events of concurrent steps together
             for event in events:
                 await self._sink.send(event)
 
@@ -167,27 +168,27 @@ async def send_events(
     *,
     after: int = -1,
 ) -> None:
-    """Send the events as they come, until they end, the reader goes or the reader's key ends.
+    """Send the events as they occur, until they end, the client leaves or its key becomes invalid.
 
-    A sign of life repeats the last number: it is not one of the events, and whoever resumes after
-    it misses nothing.
+    A keep-alive frame repeats the last number, because it is not an event of the response. A client
+    that resumes after it misses nothing.
 
     Args:
-        delivery: whose readers these are.
-        events: of the response, each with its number.
-        response: as it is now; what signs of life show.
-        scope: of the request.
-        receive: of the request.
-        send: of the request.
-        after: the number of the last event that the reader has.
+        delivery: watches the connection and the caller's key.
+        events: events of the response, each with its number.
+        response: the current response, which keep-alive frames contain.
+        scope: the request's ASGI scope.
+        receive: the request's ASGI receive channel.
+        send: the request's ASGI send channel.
+        after: the number of the last event that the client has.
     """
     number = max(after, 0)
 
-    def sign() -> bytes:
+    def keep_alive() -> bytes:
         alive = {"type": "response.in_progress", "sequence_number": number}
         return event_frame({**alive, "response": response})
 
-    writer = SSEWriter(send, delivery.timeouts, sign)
+    writer = SSEWriter(send, delivery.timeouts, keep_alive)
 
     async def work() -> None:
         nonlocal number
@@ -199,11 +200,11 @@ async def send_events(
 
     try:
         refusal = await delivery.show(caller_of(scope), receive, work, writer)
-    except Exception as error:  # noqa: BLE001 - the 200 is out: the reader sees the stream break
+    except Exception as error:  # noqa: BLE001 - status 200 was sent: the stream ends early
         log_exception(error)
         await writer.close(b"")
         return
     if refusal is not None:
-        # The response itself goes on, so it is not said to have failed.
+        # The response itself continues, so it is not reported as failed.
         reason = {"code": refusal.code, "message": refusal.message, "param": None}
         await writer.close(event_frame({"type": "error", "sequence_number": number, **reason}))

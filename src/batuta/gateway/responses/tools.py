@@ -1,4 +1,4 @@
-"""`tools`, `tool_choice` and `text.format` of a Responses body."""
+"""Parsers of `tools`, `tool_choice` and `text.format` of a Responses body."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from batuta.gateway.serving.tools import (
 Json = dict[str, Any]
 NAMESPACE = "namespace"
 CUSTOM = "custom"
-"""The type of a tool whose input is a text of any form; workers get it as a function."""
+"""The type of a tool with free-form text input; workers get it as a function."""
 CUSTOM_INPUT = "input"
-"""The only argument of such a function."""
+"""The single argument of that function."""
 TOOL_SEARCH = "tool_search"
-"""The type, and the name, of a tool by which a client looks for tools of its own."""
+"""The type and the name of the tool by which a client searches its own tools."""
 _CALLED = frozenset({"function", CUSTOM})
 MAX_NAME = 64
 """The longest function name that every provider accepts."""
@@ -41,7 +41,7 @@ _ODD = re.compile(r"[^A-Za-z0-9_-]")
 
 
 def flat_name(namespace: str | None, name: str) -> str:
-    """Return the name by which workers know the function; without a namespace it is its own."""
+    """Return the name under which workers get the function: the namespace and the name joined."""
     if not namespace:
         return name
     joined = namespace + name if namespace.endswith("__") else f"{namespace}__{name}"
@@ -53,7 +53,7 @@ def flat_name(namespace: str | None, name: str) -> str:
 
 
 def named_functions(tools: Iterable[Fields]) -> Iterator[tuple[str | None, Fields]]:
-    """Yield each tool, and each function of a namespace, with the namespace's name.
+    """Yield each tool with None, and each function in a namespace with the namespace's name.
 
     Raises:
         APIError: a namespace is malformed.
@@ -70,7 +70,7 @@ def named_functions(tools: Iterable[Fields]) -> Iterator[tuple[str | None, Field
 
 
 def own_names(tools: Iterable[Json]) -> dict[str, Json]:
-    """Map the names by which workers know a namespace's functions to the fields of their calls."""
+    """Map the workers' names of namespaced functions to the name fields of their calls."""
     return {
         flat_name(tool["name"], function["name"]): {
             "name": function["name"],
@@ -84,22 +84,22 @@ def own_names(tools: Iterable[Json]) -> dict[str, Json]:
 
 
 def custom_names(tools: Iterable[Json]) -> frozenset[str]:
-    """Return the names by which workers know the tools whose input is a text of any form."""
+    """Return the workers' names of the custom tools."""
     names: set[str] = set()
     for tool in tools:
         inner = tool.get("tools") or () if tool["type"] == NAMESPACE else ()
-        names |= {flat_name(tool["name"], one["name"]) for one in inner if one["type"] == CUSTOM}
+        names |= {flat_name(tool["name"], each["name"]) for each in inner if each["type"] == CUSTOM}
         if tool["type"] == CUSTOM:
             names.add(tool["name"])
     return frozenset(names)
 
 
 def custom_input(arguments: str) -> str:
-    """Return the text that a worker wants to give such a tool, from the function's arguments."""
+    """Return the input of a custom tool from the arguments of the worker's function call."""
     try:
         given: Any = orjson.loads(arguments)
     except orjson.JSONDecodeError:
-        return arguments  # a worker that wrote the text itself
+        return arguments  # the worker wrote the text itself instead of JSON
     if isinstance(given, str):
         return given
     found = cast("Json", given).get(CUSTOM_INPUT) if isinstance(given, dict) else None
@@ -111,10 +111,10 @@ def parse_functions(body: Fields, found: Iterable[Fields] = ()) -> tuple[Tool, .
 
     Args:
         body: the request.
-        found: tools that its searches have found; one that is offered too counts once.
+        found: tools that the client's searches found; `tools` has precedence for equal names.
 
     Raises:
-        APIError: they are malformed, or two have one name.
+        APIError: a tool is malformed, or two have the same name.
     """
     tools = list(_parse_called(body.objects("tools", MAX_ENTRIES) or ()))
     if len({tool.name for tool in tools}) != len(tools):
@@ -125,7 +125,7 @@ def parse_functions(body: Fields, found: Iterable[Fields] = ()) -> tuple[Tool, .
 
 
 def _parse_called(tools: Iterable[Fields]) -> Iterator[Tool]:
-    """Yield those that workers can call."""
+    """Yield the tools that workers can call."""
     for namespace, entry in named_functions(tools):
         kind = entry.text("type")
         if kind in _CALLED:
@@ -136,7 +136,7 @@ def _parse_called(tools: Iterable[Fields]) -> Iterator[Tool]:
 
 
 def _is_own_search(entry: Fields) -> bool:
-    """Tell whether the client itself looks for tools; the provider's search has nothing to find."""
+    """Return True for a tool search that the client runs; a provider's search is not supported."""
     return entry.text("type") == TOOL_SEARCH and entry.text("execution") == "client"
 
 
@@ -146,17 +146,17 @@ def found_tools(items: Iterable[Fields]) -> list[Fields]:
     Raises:
         APIError: a result is malformed.
     """
-    searches = (one for one in items if one.text("type") == f"{TOOL_SEARCH}_output")
+    searches = (item for item in items if item.text("type") == f"{TOOL_SEARCH}_output")
     return [tool for search in searches for tool in search.objects("tools", MAX_ENTRIES) or ()]
 
 
 def searches_tools(tools: Iterable[Json]) -> bool:
-    """Tell whether the client looks for tools of its own."""
+    """Return True if the tools include a tool search that the client runs."""
     return any(t["type"] == TOOL_SEARCH and t.get("execution") == "client" for t in tools)
 
 
 def search_arguments(arguments: str) -> Json:
-    """Return the object that the client is given of a search's arguments."""
+    """Return the arguments of a tool search as the object that the client gets."""
     try:
         given: Any = orjson.loads(arguments)
     except orjson.JSONDecodeError:
@@ -194,7 +194,7 @@ def _parse_search(entry: Fields) -> Tool:
 
 
 def _parse_custom(entry: Fields, namespace: str | None) -> Tool:
-    """Return a tool whose input is a text as a function with one argument."""
+    """Return a custom tool as a function with one text argument."""
     description = [
         entry.text("description") or "",
         f"Give the whole text as the argument `{CUSTOM_INPUT}`.",
@@ -215,10 +215,10 @@ def _parse_custom(entry: Fields, namespace: str | None) -> Tool:
 
 
 def parse_tool_choice(body: Fields, tools: tuple[Tool, ...]) -> ToolSelection:
-    """Return the tools that may be called, and which of them is wanted.
+    """Return the tools that may be called, and the requested choice among them.
 
     Raises:
-        APIError: it is malformed, or asks for a tool that is not offered.
+        APIError: `tool_choice` is malformed, or names a tool that is not offered.
     """
     choice = body.get("tool_choice")
     if choice is None:
@@ -239,15 +239,15 @@ def parse_tool_choice(body: Fields, tools: tuple[Tool, ...]) -> ToolSelection:
         case kind if any(w.tool == server_tool_name(kind) for w in _offered_server_tools(body)):
             return tools, "auto" if tools else None
         case kind:
-            reason = f"a tool of type '{kind}' is not supported here."
+            reason = f"tools of type '{kind}' are not supported."
             raise unsupported_parameter(picked.path("type"), reason)
 
 
 def parse_server_tools(body: Fields) -> tuple[RequestedTool, ...]:
-    """Return the server's tools that the client asks for; none if it forbids all tools.
+    """Return the server tools that the client requests; none if `tool_choice` forbids all tools.
 
     Raises:
-        APIError: one is malformed.
+        APIError: a tool is malformed.
     """
     requested_tools = _offered_server_tools(body)
     choice = body.get("tool_choice")
@@ -283,10 +283,10 @@ def _parse_allowed_tools(allowed: Fields, tools: tuple[Tool, ...]) -> ToolSelect
 
 
 def parse_text_format(body: Fields) -> ResponseFormat | None:
-    """Return the form that `text.format` asks for; None: any text.
+    """Return the format that `text.format` requests; None for free text.
 
     Raises:
-        APIError: it is malformed.
+        APIError: the format is malformed.
     """
     text = body.object("text")
     form = text.object("format") if text else None

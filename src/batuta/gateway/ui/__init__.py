@@ -1,7 +1,7 @@
-"""The web page: screens for people who would rather look than read.
+"""The web UI: screens for asking questions, inspecting runs and administering the server.
 
-Rendered here, on the server; one script and one style sheet, both our own, go to the browser, and
-nothing is asked of any other host.
+Pages are rendered on the server. The browser gets one script and one style sheet of our own and
+loads nothing from other hosts.
 """
 
 from batuta.gateway.ui.rendering import compile_templates

@@ -1,4 +1,4 @@
-"""GET /docs: every address of the API with its parameters and fields, for people to read."""
+"""GET /docs: every route of the API with its parameters and body fields, as a page."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from batuta.gateway.ui.rendering import render_page
 
 @dataclass(frozen=True, slots=True)
 class ShownField:
-    """A parameter of the address, or a field of the body."""
+    """A path or query parameter, or a field of the body."""
 
     name: str
     kind: str
-    """The types and values that it may have, as words; empty: anything."""
+    """The allowed types and values, in words; empty if any value is allowed."""
     is_required: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownOperation:
-    """An address of the API and a method of it."""
+    """A method of a path of the API."""
 
     method: str
     path: str
@@ -35,13 +35,13 @@ class ShownOperation:
 
 @final
 class ApiReference:
-    """The screen; it needs no key, as the document that it shows needs none."""
+    """Serves /docs; like /openapi.json, which it renders, it needs no key."""
 
     def __init__(self, read_document: Callable[[], Awaitable[Mapping[str, Any]]]) -> None:
         self._read_document = read_document
 
     async def page(self, request: Request) -> Response:
-        """Show the server's own description of its API."""
+        """Render the server's OpenAPI document."""
         operations = list(list_operations(await self._read_document()))
         return render_page(request, "api_reference.html.jinja", operations=operations)
 
@@ -78,7 +78,7 @@ def _list_fields(document: Mapping[str, Any], operation: Mapping[str, Any]) -> I
 
 
 def _describe_schema(schema: Mapping[str, Any]) -> str:
-    """Return a schema's types, values and bounds as words."""
+    """Return a schema's types, values and bounds in words."""
     kinds = schema.get("type", ())
     words = [kinds] if isinstance(kinds, str) else [kind for kind in kinds if kind != "null"]
     text = " or ".join(words)

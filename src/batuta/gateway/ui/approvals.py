@@ -1,4 +1,4 @@
-"""The screen of plans that wait for approval; nobody but an administrator sees it."""
+"""The screen of plans that wait for approval, for administrators only."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ _SEE_OTHER = 303
 
 @final
 class ApprovalPage:
-    """The screen and its form."""
+    """Serves /ui/approvals and its form."""
 
     def __init__(self, store: Store | None) -> None:
-        self._kept = store
+        self._store = store
 
     async def page(self, request: Request, session: WebSession) -> Response:
-        """Show the plans that wait, oldest first."""
-        store = self._open_store(session)
+        """Show the waiting plans, oldest first."""
+        store = self._require_store(session)
         plans = [plan_entry(plan) for plan in await store.approvals.list()]
         return render_page(request, "approvals.html.jinja", session=session, plans=plans)
 
     async def decide(self, request: Request, session: WebSession) -> Response:
         """Approve, refuse or edit the plan that was shown."""
-        store = self._open_store(session)
+        store = self._require_store(session)
         form = await read_form(request, session)
         verdict = PlanVerdict(
             plan_id=request.path_params["id"],
@@ -45,12 +45,12 @@ class ApprovalPage:
         await verdict.give(store)
         return RedirectResponse(APPROVALS_SCREEN[0], _SEE_OTHER, PAGE_HEADERS)
 
-    def _open_store(self, session: WebSession) -> Store:
+    def _require_store(self, session: WebSession) -> Store:
         """Return the store, for an administrator.
 
         Raises:
-            APIError: somebody else asks, or there is no store.
+            APIError: the visitor is not an administrator, or the server has no store.
         """
         if not session.is_admin:
             raise not_found(f"The screen {APPROVALS_SCREEN[0]}")
-        return require_part(self._kept, "This server keeps no plans for approval.")
+        return require_part(self._store, "This server keeps no plans for approval.")

@@ -1,4 +1,4 @@
-"""The page's own script, style sheet and icon, under names that change with their content."""
+"""The UI's script, style sheet and icon, under file names that contain a hash of the content."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ _CACHE_FOREVER = "public, max-age=31536000, immutable"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asset:
-    """A file as it is sent."""
+    """A static file with its response data."""
 
     name: str
     """The file's name with the first digits of its hash: `app.1f0c….js`."""
     kind: str
     body: bytes
     compressed_body: bytes
-    """Under gzip."""
+    """The body compressed with gzip."""
 
 
 @cache
 def load_assets() -> dict[str, Asset]:
-    """Return every file by its own name."""
+    """Return every file by its name without the hash."""
     folder = files("batuta.gateway.ui") / "static"
     found = (path for path in folder.iterdir() if PurePath(path.name).suffix in _TYPES)
     return {path.name: _load_asset(path.name, path.read_bytes()) for path in found}
@@ -59,12 +59,12 @@ def _load_asset(name: str, body: bytes) -> Asset:
 
 
 def asset_url(name: str) -> str:
-    """Return the file's address for the browser."""
+    """Return the file's URL path."""
     return ROOT + load_assets()[name].name
 
 
 def takes_gzip(headers: Headers) -> bool:
-    """Return True if a browser that sends these headers reads gzip."""
+    """Return True if the headers accept gzip."""
     return _GZIP.search(headers.get("accept-encoding", "")) is not None
 
 
@@ -72,7 +72,7 @@ async def send_asset(request: Request) -> Response:
     """Return the file of that name.
 
     Raises:
-        APIError: there is none, or it has changed since.
+        APIError: the file does not exist, or its content has changed.
     """
     wanted: str = request.path_params["name"]
     asset = next((each for each in load_assets().values() if each.name == wanted), None)

@@ -1,4 +1,4 @@
-"""The audit trail's screen; nobody but an administrator sees that there is one."""
+"""The screen of the audit trail; for other visitors than administrators it does not exist."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ _LONGEST_NUMBER = 18
 
 @final
 class AuditPage:
-    """The screen."""
+    """Serves /ui/audit."""
 
     def __init__(self, store: Store | None) -> None:
-        self._kept = store
+        self._store = store
 
     async def page(self, request: Request, session: WebSession) -> Response:
-        """Show a page of records, newest first; all, or those of an action."""
+        """Show a page of records, newest first, optionally of one action only."""
         if not session.is_admin:
             raise not_found(f"The screen {AUDIT_SCREEN[0]}")
-        store = require_part(self._kept, "This server keeps no audit trail.")
+        store = require_part(self._store, "This server keeps no audit trail.")
         after = request.query_params.get("after", "")
         action = request.query_params.get("action", "").strip()
         if after and not (after.isascii() and after.isdigit() and len(after) <= _LONGEST_NUMBER):
-            raise invalid_value("after", "it is not a position in this list.")
+            raise invalid_value("after", "it is not a cursor of this list.")
         before = int(after) if after else None
         found = await store.audit.list(PAGE_SIZE + 1, before=before, action=action)
         shown = found[:PAGE_SIZE]
@@ -49,7 +49,7 @@ class AuditPage:
 
 
 def describe_details(record: AuditRecord) -> str:
-    """Return the details in one line, the values as JSON."""
+    """Return the record's details in one line, with values as JSON."""
     found = record.told_details
     details = cast("dict[str, Any]", found if isinstance(found, dict) else {"": found})
     return ", ".join(f"{name}: {json.dumps(value)}" for name, value in details.items())

@@ -1,4 +1,4 @@
-"""What is spent of each budget, as the usage screen and the list of keys draw it."""
+"""The spent share of each budget, drawn as bars by the usage screen and the list of keys."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from batuta.store.keys import ApiKey, Tenant
 from batuta.store.ledger import Bucket, usd_to_nano, utc_day
 from batuta.store.spend_report import report_spending
 
-NEARLY = 80
-"""Per cent of a budget from which on its bar warns."""
+WARN_PERCENT = 80
+"""Spent percentage from which the bar of a budget warns."""
 _WHOLE = 100
 
 Spent = Mapping[tuple[str, str], Decimal]
@@ -22,32 +22,32 @@ Spent = Mapping[tuple[str, str], Decimal]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetBar:
-    """The spending of one budget in the present day or month."""
+    """The spending of one budget in the current day or month."""
 
     name: str
     period: str
     """`day` or `month`, in UTC."""
     spent: Decimal
-    """Dollars as budgets count them: calls without a price at the assumed one."""
+    """Dollars, with calls of unknown price counted at the assumed price."""
     cap: Decimal
     account: str = ""
     """`key:ID` or `tenant:NAME`."""
     held: str = ""
-    """The words that say how much running requests hold of it; empty if nothing, or not asked."""
+    """Text about the part reserved by running requests; empty if nothing is, or not loaded."""
 
     @property
     def share(self) -> float:
-        """The spent share in per cent, at most 100."""
+        """The spent percentage, at most 100."""
         return min(float(_WHOLE * self.spent / self.cap), _WHOLE) if self.cap else _WHOLE
 
     @property
     def state(self) -> str:
-        """`good`, `warn` if little is left, or `bad` if nothing is."""
-        return "bad" if self.share >= _WHOLE else "warn" if self.share >= NEARLY else "good"
+        """`good`, `warn` if little is left, or `bad` if nothing is left."""
+        return "bad" if self.share >= _WHOLE else "warn" if self.share >= WARN_PERCENT else "good"
 
 
 async def sum_accounts(store: Store, now: float, tenant: str | None) -> Spent:
-    """Return what each key and each tenant has spent today and in this month."""
+    """Return the spending of each key and each tenant today and in the current month."""
     spent: dict[tuple[str, str], Decimal] = {}
     day = utc_day(now)
     for period, since in (("day", day), ("month", f"{day[:7]}-01")):
@@ -59,7 +59,7 @@ async def sum_accounts(store: Store, now: float, tenant: str | None) -> Spent:
 
 
 async def add_held(store: Store, bars: Sequence[BudgetBar], now: float) -> list[BudgetBar]:
-    """Return the bars with what requests that are running now hold of them."""
+    """Return the bars with the amounts that running requests have reserved."""
     day = utc_day(now)
     buckets = [
         Bucket(bar.account, day if bar.period == "day" else day[:7], usd_to_nano(bar.cap))

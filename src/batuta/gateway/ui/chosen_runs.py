@@ -1,4 +1,4 @@
-"""Several runs of the list at once are compared, exported, made tasks or deleted here."""
+"""Bulk actions on runs of the list: compare, export, make task files, delete."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ from batuta.store import RunSummary, Store, read_run
 
 _SEE_OTHER = 303
 _MOST = 50
-"""Runs that are taken at once, as many as a page of the list has."""
+"""Limit on the selected runs: the size of a page of the list."""
 _MAX_BYTES = 64 * 1024 * 1024
-"""Bytes of an export."""
+"""Limit on the size of an export, in bytes."""
 _Act = Callable[[Request, WebSession, Sequence[RunSummary]], Awaitable[Response]]
 
 
 @final
 class ChosenRuns:
-    """The form below the list of runs."""
+    """Handles the form below the list of runs."""
 
     def __init__(self, store: Store | None, deletions: Deletions) -> None:
-        self._kept = store
+        self._optional_store = store
         self._deletions = deletions
 
     async def act(self, request: Request, session: WebSession) -> Response:
-        """Do with the chosen runs what the pressed button says.
+        """Perform the action of the pressed button on the selected runs.
 
         Raises:
-            APIError: no run is chosen, too many are, or one is not there.
+            APIError: no run or too many runs are selected, or a run does not exist.
         """
         form = await read_form_lists(request, session)
         acts: dict[str, _Act] = {
@@ -59,7 +59,7 @@ class ChosenRuns:
             raise invalid_value("act", f"it must be one of {', '.join(acts)}.")
         chosen = list(dict.fromkeys(form.get("run", ())))
         if not 0 < len(chosen) <= _MOST:
-            raise invalid_value("run", f"choose between one run and {_MOST}.")
+            raise invalid_value("run", f"choose between 1 and {_MOST} runs.")
         return await act(request, session, [await self._find(name, session) for name in chosen])
 
     async def _find(self, run_id: str, session: WebSession) -> RunSummary:
@@ -77,7 +77,7 @@ class ChosenRuns:
     async def _export(
         self, _: Request, session: WebSession, chosen: Sequence[RunSummary]
     ) -> Response:
-        """Send a line of JSON for each run, as `GET /v1/runs/ID` answers it."""
+        """Send one line of JSON for each run, in the form of `GET /v1/runs/ID`."""
         lines: list[bytes] = []
         for run in chosen:
             await record_export(self._store, session.caller, run.id, run.tenant)
@@ -93,7 +93,7 @@ class ChosenRuns:
     async def _make_tasks(
         self, _: Request, session: WebSession, chosen: Sequence[RunSummary]
     ) -> Response:
-        """Send the questions whose right answer is known, as `batuta eval --tasks` reads them."""
+        """Send the questions with a known correct answer as a file for `batuta eval --tasks`."""
         lines: dict[str, bytes] = {}
         for summary in chosen:
             await record_export(self._store, session.caller, summary.id, summary.tenant)
@@ -110,30 +110,30 @@ class ChosenRuns:
         if not lines:
             raise invalid_value(
                 "run",
-                "the right answer of none is known. Judge a short answer Right, or give the right "
-                "one in the comment as `Expected: ANSWER`.",
+                "no selected run has a known right answer. Judge a short answer as Right, or give "
+                "the right answer in the comment as `Expected: ANSWER`.",
             )
         return _send_lines(list(lines.values()), f"tasks-{len(lines)}-of-{len(chosen)}.jsonl")
 
     async def _delete(
         self, request: Request, _: WebSession, chosen: Sequence[RunSummary]
     ) -> Response:
-        """Forget the runs, and those that went on from them, and show the same list again."""
-        by, gone = actor_of(request), set[str]()
+        """Delete the runs and the runs that continued them, and return to the list."""
+        by, deleted = actor_of(request), set[str]()
         for run in chosen:
-            if run.id not in gone:
-                gone |= set(
+            if run.id not in deleted:
+                deleted |= set(
                     await self._deletions.delete_run(self._store, run.id, run.tenant, by=by)
                 )
         return RedirectResponse(_list_address(request), _SEE_OTHER, PAGE_HEADERS)
 
     @property
     def _store(self) -> Store:
-        return require_part(self._kept, "This server keeps no runs.")
+        return require_part(self._optional_store, "This server keeps no runs.")
 
 
 def _list_address(request: Request) -> str:
-    """Return the address of the list with the filters that it had."""
+    """Return the URL of the list with its filters."""
     query = request.url.query
     return f"/ui/runs?{query}" if query else "/ui/runs"
 

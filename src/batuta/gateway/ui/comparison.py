@@ -1,4 +1,4 @@
-"""Up to four runs side by side, and what differs between them."""
+"""The comparison screen: up to four runs side by side, with their differences."""
 
 from __future__ import annotations
 
@@ -22,46 +22,46 @@ from batuta.rendering.difference import DiffPiece, compare_texts
 from batuta.store import RunSummary, Store
 
 _LATEST = 50
-"""Runs that are offered to choose from."""
+"""Number of stored runs offered for selection."""
 
 
 SIDES = ("a", "b", "c", "d")
-"""The names of the sides, as addresses have them."""
+"""The names of the sides in URLs."""
 CHOICES = ("first", "second", "third", "fourth")
 """The names of the fields that choose each side's system."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonRow:
-    """A figure of all runs."""
+    """One figure, with its value for each run."""
 
     name: str
     values: tuple[str, ...]
     changes: tuple[str, ...]
-    """How each differs from the first; empty if there is nothing to say."""
+    """Each run's change relative to the first run; an empty string if there is none."""
 
     @property
     def differs(self) -> bool:
-        """Return True if the runs do not all have the same."""
+        """Return True if the values of the runs differ."""
         return len(set(self.values)) > 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextDifference:
-    """How an answer differs from the first one."""
+    """The difference of an answer from the first answer."""
 
     side: str
     pieces: list[DiffPiece]
 
     @property
     def is_same(self) -> bool:
-        """Return True if the two are the same, to the letter."""
+        """Return True if the two answers are identical."""
         return all(kind == "same" for kind, _ in self.pieces)
 
 
 @dataclass(frozen=True, slots=True)
 class FollowedRun:
-    """A run that the page shows from its beginning."""
+    """A run whose events the page follows from the beginning."""
 
     id: str
     model: str
@@ -69,7 +69,7 @@ class FollowedRun:
 
 
 def comparison_rows(runs: Sequence[Run]) -> list[ComparisonRow]:
-    """Return the figures of all runs, and how those after the first differ from it."""
+    """Return the figures of all runs, with the changes relative to the first run."""
     words: list[tuple[str, Callable[[Run], str]]] = [
         ("System", lambda run: run.header.model or "–"),
         ("Conductor", lambda run: run.header.conductor),
@@ -102,7 +102,7 @@ def _known_dollars(run: Run) -> float | None:
 
 
 def ask_differently(runs: Sequence[Run]) -> bool:
-    """Tell whether the runs were asked different things; earlier turns count, too."""
+    """Return True if the runs' conversations differ, including earlier turns."""
     first, *others = (run.header.question.messages for run in runs)
     return any(other != first for other in others)
 
@@ -116,7 +116,7 @@ def _relative_change(one: float | None, other: float | None) -> str:
 
 @final
 class ComparisonPage:
-    """The screen."""
+    """Serves /ui/compare."""
 
     def __init__(self, catalogue: Catalogue, store: Store | None, page_runs: PageRuns) -> None:
         self._catalogue = catalogue
@@ -152,7 +152,7 @@ class ComparisonPage:
         )
 
     async def difference(self, request: Request, session: WebSession) -> Response:
-        """Show the differences of the runs, as a piece of a page."""
+        """Return the differences of the runs as an HTML fragment."""
         runs = await self._runs(request, session)
         if len(runs) < 2:  # noqa: PLR2004 - nothing to compare with
             return HTMLResponse("", headers=PAGE_HEADERS)
@@ -160,13 +160,13 @@ class ComparisonPage:
         return HTMLResponse(html, headers=PAGE_HEADERS)
 
     async def _following(self, request: Request, session: WebSession) -> list[FollowedRun]:
-        """Return all runs if one of them goes on, for the page tells all of them then."""
+        """Return all named runs if one is still running; the page then follows all of them."""
         given = _given_runs(request)
-        going_on = [await self._page_runs.find_going_on(name, session) for name in given]
-        if len(given) < 2 or not any(going_on):  # noqa: PLR2004 - nothing to compare with
+        running = [await self._page_runs.find_running(name, session) for name in given]
+        if len(given) < 2 or not any(running):  # noqa: PLR2004 - nothing to compare with
             return []
         found: list[FollowedRun] = []
-        for name, live in zip(given, going_on, strict=True):
+        for name, live in zip(given, running, strict=True):
             if live is not None:
                 found.append(FollowedRun(live.id, live.model, live.question))
                 continue
@@ -180,7 +180,7 @@ class ComparisonPage:
         return await self._store.list(_LATEST, tenant=session.tenant)
 
     async def _runs(self, request: Request, session: WebSession) -> list[Run]:
-        """Return the runs that were named."""
+        """Return the runs named in the URL."""
         return [
             await load_run(self._store, self._page_runs, name, session)
             for name in _given_runs(request)
@@ -188,21 +188,21 @@ class ComparisonPage:
 
 
 def _given_runs(request: Request) -> list[str]:
-    """Return the ids in the address: of the sides, or those that were chosen in a list.
+    """Return the run ids in the URL, from the sides or from the selection in a list.
 
     Raises:
-        APIError: they are too many.
+        APIError: the URL names too many runs.
     """
     query = request.query_params
     named = [*(query.get(side, "") for side in SIDES), *query.getlist("run")]
     given = [name.strip() for name in named if name.strip()]
     if len(given) > len(SIDES):
-        raise invalid_value("run", f"at most {len(SIDES)} runs are compared.")
+        raise invalid_value("run", f"at most {len(SIDES)} runs can be compared.")
     return given
 
 
 def _chosen_models(request: Request, catalogue: Catalogue, shown: Sequence[str]) -> list[str]:
-    """Return the system that each side asks, which is that of the run shown; empty: none."""
+    """Return the selected system of each side, by default that of its run; empty for no system."""
     second = MINI_MODEL if catalogue.find_model(MINI_MODEL) else catalogue.models[-1].name
     usual = [default_model(catalogue), second, "", ""]
     if len(shown) > 1 and all(map(catalogue.find_model, shown)):
@@ -212,7 +212,7 @@ def _chosen_models(request: Request, catalogue: Catalogue, shown: Sequence[str])
 
 
 async def _compare_runs(runs: Sequence[Run]) -> dict[str, Any]:
-    """Return what the templates show of the runs' differences."""
+    """Return the template values for the runs' differences."""
     if len(runs) < 2:  # noqa: PLR2004 - nothing to compare with
         return {"lines": [], "texts": [], "differ": False}
     first, *others = (run.answer or "" for run in runs)

@@ -1,4 +1,4 @@
-"""A session's screen: its turns in order, who acted, where the worker was switched and why."""
+"""The screen of a session: its requests by turn, the acting workers, and why they were switched."""
 
 from __future__ import annotations
 
@@ -25,38 +25,38 @@ from batuta.store.session_course import SessionRequest, read_requests, read_sess
 from batuta.usage import ZERO_COST
 
 PAGE_SIZE = 50
-"""Requests that are shown at once."""
+"""Requests shown on a page."""
 MOST_SWITCHES = 50
-"""Switches that are told above the requests, the first ones."""
+"""Limit on the switches listed above the requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownRequest:
-    """A request of the session, with its place in it."""
+    """A request of the session with its number."""
 
     number: int
-    """From 1."""
+    """Position in the session, from 1."""
     request: SessionRequest
     run: RunSummary
 
     @property
     def cached_share(self) -> float | None:
-        """The part of the prompt that was read from a cache; None: there was no prompt."""
+        """The fraction of the prompt read from a cache; None if there was no prompt."""
         return _cached_share(self.request)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownTurn:
-    """Requests in a row of one turn."""
+    """Consecutive requests of one turn."""
 
     number: int | None
-    """From 1; None: they belong to no turn, such as what an agent asks for itself."""
+    """Number of the turn, from 1; None for requests outside any turn, such as an agent's own."""
     requests: Sequence[ShownRequest]
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Requests in a row at which one worker acted, as a piece of the session in per cent."""
+    """Consecutive requests answered by one worker; `start` and `width` are percentages."""
 
     worker: str
     start: float
@@ -65,7 +65,7 @@ class Stretch:
 
 @dataclass(slots=True)
 class WorkerPart:
-    """What one worker did in a session."""
+    """One worker's requests and cost in a session."""
 
     requests: int = 0
     cost: Cost = field(default=ZERO_COST)
@@ -78,9 +78,9 @@ class SessionCourse:
     def __init__(self, requests: Sequence[SessionRequest]) -> None:
         self.requests = requests
         self.turns: dict[str, int] = {}
-        """The number of each turn by its digest."""
+        """The number of each turn, by its digest."""
         self.parts: dict[str, WorkerPart] = {}
-        """What each worker did, in the order in which they began to act."""
+        """The share of each worker, in the order of their first requests."""
         for request in requests:
             if request.acted.turn is not None:
                 self.turns.setdefault(request.acted.turn, len(self.turns) + 1)
@@ -90,25 +90,25 @@ class SessionCourse:
 
     @property
     def cost(self) -> Cost:
-        """What all requests have cost."""
+        """The cost of all requests."""
         return sum((request.cost for request in self.requests), ZERO_COST)
 
     @property
     def cached_share(self) -> float | None:
-        """The part of all prompts that was read from a cache; None: there was no prompt."""
+        """The fraction of all prompts read from a cache; None if there was no prompt."""
         tokens = sum(request.input_tokens for request in self.requests)
         cached = sum(request.cached_tokens for request in self.requests)
         return cached / tokens if tokens else None
 
     @property
     def switches(self) -> list[tuple[int, SessionRequest]]:
-        """The requests at which another worker took over, with their numbers."""
+        """The requests at which another worker took over, each with its number."""
         numbered = enumerate(self.requests, 1)
         return [(number, each) for number, each in numbered if each.acted.took_over_from]
 
     @property
     def stretches(self) -> Iterator[Stretch]:
-        """Who acted along the session."""
+        """The acting workers in the order of the requests."""
         begun, whole = 0, len(self.requests)
         for worker, members in groupby(self.requests, lambda each: each.acted.acting or ""):
             count = sum(1 for _ in members)
@@ -116,7 +116,7 @@ class SessionCourse:
             begun += count
 
     def draw(self) -> list[Chart]:
-        """Draw what it had cost at each request, and what was read from a cache."""
+        """Draw the accumulated cost and the cached fraction over the requests."""
         spent, lines = ZERO_COST, list[dict[str, float | int | None]]()
         for number, request in enumerate(self.requests, 1):
             spent += request.cost
@@ -130,7 +130,7 @@ class SessionCourse:
         return [chart for chart in drawn if chart is not None]
 
     def group(self, shown: Sequence[ShownRequest]) -> list[ShownTurn]:
-        """Return these requests by the turns to which they belong."""
+        """Group the requests by turn."""
         return [
             ShownTurn(number=self.turns.get(turn or ""), requests=list(members))
             for turn, members in groupby(shown, lambda each: each.request.acted.turn)
@@ -139,26 +139,26 @@ class SessionCourse:
 
 @final
 class ConductedSessionPage:
-    """The screen; a tenant sees its own sessions and nobody else's."""
+    """Serves /ui/sessions/{session}; a tenant sees only its own sessions."""
 
     def __init__(self, catalogue: Catalogue, store: Store | None, page_runs: PageRuns) -> None:
         self._catalogue = catalogue
         self._page_runs = page_runs
-        self._kept = store
+        self._store = store
 
     async def page(self, request: Request, session: WebSession) -> Response:
         """Show a session's figures, its switches, and a page of its requests, oldest first.
 
-        Those that still run stand above them.
+        Running requests are listed above them.
 
         Raises:
-            APIError: there is no such session for this visitor, or no such request in it.
+            APIError: the visitor has no such session, or the session no such request.
         """
-        store = require_part(self._kept, "This server keeps no runs.")
+        store = require_part(self._store, "This server keeps no runs.")
         name: str = request.path_params["session"]
         course = SessionCourse(await read_session(store.database, name, session.tenant))
-        going_on = [run for run in self._page_runs.unfinished(session) if run.session == name]
-        if not course.requests and not going_on:
+        running = [run for run in self._page_runs.unfinished(session) if run.session == name]
+        if not course.requests and not running:
             raise not_found(f"The session '{name[:80]}'")
         first = _read_first(request, max(len(course.requests), 1))
         shown = await _read_page(store, course, first)
@@ -167,7 +167,7 @@ class ConductedSessionPage:
         question = beginning[0].run.question_preview if beginning else ""
         tenant = beginning[0].run.tenant if beginning else ""
         if not course.requests:
-            question, tenant = going_on[-1].question, going_on[-1].tenant
+            question, tenant = running[-1].question, running[-1].tenant
         pool = self._catalogue.pool
         return render_page(
             request,
@@ -176,7 +176,7 @@ class ConductedSessionPage:
             name=name,
             question=question,
             tenant=tenant,
-            going_on=going_on,
+            running=running,
             course=course,
             colours={worker: worker_colour(pool, worker) for worker in course.parts},
             turns=course.group(shown),
@@ -193,22 +193,22 @@ def _cached_share(request: SessionRequest) -> float | None:
 
 
 def _read_first(request: Request, count: int) -> int:
-    """Return the number of the first request that is shown.
+    """Return the number of the first request to show.
 
     Raises:
-        APIError: the session has no request of that number.
+        APIError: the session has no request with that number.
     """
     given = request.query_params.get("from", "1")
     number = read_small_number(given)
     if number is None or not 1 <= number <= count:
-        raise invalid_value("from", f"it is the number of a request, from 1 to {count}.")
+        raise invalid_value("from", f"it must be the number of a request, from 1 to {count}.")
     return number
 
 
 async def _read_page(
     store: Store, course: SessionCourse, first: int, count: int = PAGE_SIZE
 ) -> list[ShownRequest]:
-    """Return the requests from that one on; those that were deleted meanwhile are left out."""
+    """Return a page of requests from the number `first`, without deleted ones."""
     wanted = course.requests[first - 1 : first - 1 + count]
     found = {run.id: run for run in await read_requests(store.database, wanted)}
     return [

@@ -1,4 +1,4 @@
-"""A question of the page keeps an earlier run's conversation, files and tools. Pure."""
+"""Further questions on the page: a new question within the conversation of an earlier run. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _API = ChatDialect(developer=True, cache_keys=True, cache_marks=True, files=True
 
 @final
 class Conversation:
-    """The conversation of a run, as a further question sees it."""
+    """The conversation of a run, which a further question continues."""
 
     def __init__(self, run: Run) -> None:
         self._question = run.header.question
@@ -30,50 +30,50 @@ class Conversation:
 
     @property
     def instructions(self) -> str:
-        """The system prompt; empty: there is none."""
+        """The system prompt; empty if there is none."""
         texts = [m.text for m in self._question.messages if m.role in _INSTRUCTIONS]
         return "\n\n".join(text for text in texts if text)
 
     @property
     def tools(self) -> str:
-        """The caller's tools as JSON, as the API has them; empty: there are none."""
+        """The caller's tools as JSON in the API's form; empty if there are none."""
         if not self._question.tools:
             return ""
-        alone = Question(messages=(user_message(""),), tools=self._question.tools)
-        return json.dumps(encode_question(alone)["tools"], indent=2, ensure_ascii=False)
+        only_tools = Question(messages=(user_message(""),), tools=self._question.tools)
+        return json.dumps(encode_question(only_tools)["tools"], indent=2, ensure_ascii=False)
 
     @property
     def attachments(self) -> list[str]:
-        """The names of the pictures, files and recordings of the last question."""
+        """The names of the images, files and recordings of the last question."""
         named = describe_attachments(last_asked(self._question))
         return [f"{kind.lower()} {name}".strip() for kind, name in named]
 
     @property
     def turns_before(self) -> int:
-        """The messages of the user before the last one."""
-        return sum(
-            m.role is Role.USER
-            for m in self._question.messages[: _last_place(self._question.messages)]
-        )
+        """The number of user messages before the last one."""
+        messages = self._question.messages
+        return sum(m.role is Role.USER for m in messages[: _last_user_index(messages)])
 
     def continue_with(self, asked: Question) -> Question:
-        """Return the conversation with the run's answer and the question behind it.
+        """Return the conversation followed by the run's answer and the new question.
 
-        A run without an answer leaves its question out.
+        If the run has no answer, its own question is left out.
 
         Raises:
             APIError: a worker waits for results of the caller's tools.
         """
         if self._answer and self._reply is not None and self._reply.tool_calls:
-            reason = "its worker waits for results of tools: send them first."
+            reason = "its worker waits for tool results: send them first."
             raise invalid_value("follow", reason)
         messages = self._question.messages
-        before = messages if self._answer else messages[: _last_place(self._question.messages)]
+        before = messages if self._answer else messages[: _last_user_index(messages)]
         answer = (assistant_message(self._answer),) if self._answer else ()
-        return self._with_messages(asked, (*_leave_instructions(before), *answer, _asked_of(asked)))
+        return self._with_messages(
+            asked, (*_without_instructions(before), *answer, _single_user_message(asked))
+        )
 
     def answer_calls(self, given: Question) -> Question:
-        """Return the conversation with its worker's calls and their results behind it.
+        """Return the conversation followed by its worker's tool calls and their results.
 
         Raises:
             APIError: a call has no result, or a result has no call.
@@ -84,7 +84,7 @@ class Conversation:
             part.call_id for m in results for part in m.parts if isinstance(part, ToolResult)
         )
         if self._reply is None or not calls or answered != sorted(call.id for call in calls):
-            raise invalid_value("messages", "there must be one result of each call of its worker.")
+            raise invalid_value("messages", "each tool call of the worker needs one result.")
         text = (Text(self._answer),) if self._answer else ()
         asking = Message(
             role=Role.ASSISTANT, parts=(*text, *calls), reasoning=self._reply.reasoning
@@ -92,22 +92,22 @@ class Conversation:
         return replace(self._question, messages=(*self._question.messages, asking, *results))
 
     def ask_again(self, asked: Question) -> Question:
-        """Return the conversation with the asked words in the place of its last question's.
+        """Return the conversation with the text of its last question replaced by the new text.
 
-        Files and pictures of that question stay, and those of the new one are added.
+        The attachments of the last question are kept, and those of the new question are added.
         """
-        place, messages = _last_place(self._question.messages), self._question.messages
-        newest = _asked_of(asked)
-        kept = tuple(part for part in messages[place].parts if not isinstance(part, Text))
-        again = replace(messages[place], parts=(*kept, *newest.parts))
+        index, messages = _last_user_index(self._question.messages), self._question.messages
+        newest = _single_user_message(asked)
+        kept = tuple(part for part in messages[index].parts if not isinstance(part, Text))
+        again = replace(messages[index], parts=(*kept, *newest.parts))
         return self._with_messages(
-            asked, (*_leave_instructions(messages[:place]), again, *messages[place + 1 :])
+            asked, (*_without_instructions(messages[:index]), again, *messages[index + 1 :])
         )
 
     def _with_messages(self, asked: Question, messages: Sequence[Message]) -> Question:
-        """Return the question with these messages, all else as in the conversation.
+        """Return the conversation's question with these messages and the form's settings.
 
-        The form has its own system prompt, temperature, top-p, seed, length and effort.
+        The system prompt, temperature, top-p, seed, length and effort come from the form.
         """
         own = asked.sampling
         sampling = replace(
@@ -139,38 +139,38 @@ def encode_question(question: Question) -> dict[str, Any]:
 
 
 def sent_results(question: Question) -> list[tuple[str, str]]:
-    """Return the results of tools with which a conversation ends, each behind its tool's name."""
+    """Return the tool results at the end of a conversation, as pairs of tool name and content."""
     names, found = dict[str, str](), list[tuple[str, str]]()
     for message in question.messages:
         calls = [part for part in message.parts if isinstance(part, ToolCall)]
         names.update((call.id, call.name) for call in calls)
         given = [part for part in message.parts if isinstance(part, ToolResult)]
-        found = [*found, *((names.get(one.call_id, "a tool"), one.content) for one in given)]
+        found += [(names.get(result.call_id, "a tool"), result.content) for result in given]
         if not given:
             found = []
     return found
 
 
 def list_pictures(question: Question) -> list[Image]:
-    """Return the pictures of a conversation in their order."""
+    """Return the images of a conversation in order."""
     return [
         part for message in question.messages for part in message.parts if isinstance(part, Image)
     ]
 
 
 def last_asked(question: Question) -> Message:
-    """Return the last message of the user, or the last message if no user spoke."""
-    return question.messages[_last_place(question.messages)]
+    """Return the last user message, or the last message if there is no user message."""
+    return question.messages[_last_user_index(question.messages)]
 
 
 def pictures_before(question: Question) -> int:
-    """Return the number of pictures before the last message of the user."""
-    before = question.messages[: _last_place(question.messages)]
+    """Return the number of images before the last user message."""
+    before = question.messages[: _last_user_index(question.messages)]
     return sum(isinstance(part, Image) for message in before for part in message.parts)
 
 
 def describe_attachments(message: Message) -> Iterator[tuple[str, str]]:
-    """Yield the kind and the name of each picture, file and recording of a message."""
+    """Yield the kind and the name of each image, file and recording of a message."""
     for part in message.parts:
         if isinstance(part, Image):
             yield "Picture", "" if part.url.startswith("data:") else part.url[:80]
@@ -181,27 +181,27 @@ def describe_attachments(message: Message) -> Iterator[tuple[str, str]]:
 
 
 def show_sampling(sampling: Sampling) -> dict[str, Any]:
-    """Return the fields of the form that say how the answer is sampled; an unset one is empty."""
+    """Return the sampling fields of the form; an unset field is empty."""
     values = {name: getattr(sampling, name) for name in _SAMPLING_FIELDS}
     return {name: "" if value is None else value for name, value in values.items()}
 
 
-def _last_place(messages: Sequence[Message]) -> int:
-    spoken = [at for at, m in enumerate(messages) if m.role is Role.USER]
-    return spoken[-1] if spoken else len(messages) - 1
+def _last_user_index(messages: Sequence[Message]) -> int:
+    indexes = [index for index, m in enumerate(messages) if m.role is Role.USER]
+    return indexes[-1] if indexes else len(messages) - 1
 
 
-def _asked_of(asked: Question) -> Message:
-    """Return the message that asks.
+def _single_user_message(asked: Question) -> Message:
+    """Return the user message of a question without history.
 
     Raises:
-        APIError: there are others beside it and the system prompt.
+        APIError: the question has other messages besides it and the system prompt.
     """
-    messages = _leave_instructions(asked.messages)
+    messages = _without_instructions(asked.messages)
     if len(messages) != 1 or messages[0].role is not Role.USER:
-        raise invalid_value("messages", "there must be one of the user, which asks.")
+        raise invalid_value("messages", "it must have exactly one user message, the new question.")
     return messages[0]
 
 
-def _leave_instructions(messages: Sequence[Message]) -> tuple[Message, ...]:
+def _without_instructions(messages: Sequence[Message]) -> tuple[Message, ...]:
     return tuple(message for message in messages if message.role not in _INSTRUCTIONS)

@@ -1,4 +1,4 @@
-"""The curves of a training as lines of a picture. Pure."""
+"""Line charts of training metrics and sessions, as SVG paths. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from batuta.core.formatting import format_count, format_short, format_usd
 
 WIDTH, HEIGHT = 300, 100
 _POINTS = 240
-"""Points of a curve at most; means where there are more values."""
+"""Limit on the points of a curve; more values are averaged."""
 CURVES: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
     ("Reward", (("reward", ""),)),
     ("Right answers", (("right", ""),)),
@@ -31,7 +31,7 @@ CURVES: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
     ("Dollars a workflow", (("usd", ""),)),
     ("Seconds a step", (("step_time", ""),)),
 )
-"""The curves of a training, with the figures of each."""
+"""The charts of a training: the title, and each curve's metric and label."""
 _UNITS = {
     "Right answers": "%",
     "Valid workflows": "%",
@@ -44,21 +44,21 @@ _UNITS = {
     "Dollars so far": "$",
     "Read from a cache": "%",
 }
-"""The units of the charts; the others count."""
+"""The units of the charts; the other charts show plain numbers."""
 _MOST_PARTS = 4
-"""Parts of an axis at most."""
+"""Limit on the intervals between the ticks of an axis."""
 _SIZES = (1, 2, 5, 10, 20)
-"""Parts of an axis are as long as one of these times a power of ten."""
+"""The interval between ticks is one of these times a power of ten."""
 _NEAR_END = 0.18
-"""Share of an axis near its ends in which no other number has room."""
+"""Fraction of the axis at each end that is kept free of other labels."""
 _DRAWN_IF_ANY = ("Left out for outages", "Ended by a limit", "Dollars a workflow")
-"""Charts drawn only if a value is not zero; trainings of earlier versions wrote 0 dollars for
-workers without a price."""
+"""Charts drawn only if a value is not zero; earlier versions logged 0 dollars for workers without
+a price."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """One line."""
+    """One line of a chart."""
 
     name: str
     path: str
@@ -78,16 +78,16 @@ class Chart:
     steps: tuple[int, ...]
     joins_gaps: bool
     axis: str = "step"
-    """One of what is counted along it."""
+    """The unit of the horizontal axis, in the singular."""
 
     @property
     def unit(self) -> str:
-        """`%`, `$`, `s`, or an empty text."""
+        """`%`, `$`, `s`, or an empty string."""
         return _UNITS.get(self.title, "")
 
     @property
     def heights(self) -> list[str]:
-        """The numbers beside the chart from top to bottom, which are as far from each other."""
+        """The evenly spaced tick labels of the vertical axis, from top to bottom."""
         ticks = find_ticks(self.low, self.high)
         scale = _find_scale(self.unit)
         digits = (
@@ -99,18 +99,16 @@ class Chart:
 
     @property
     def grid(self) -> str:
-        """The lines at those numbers."""
+        """The SVG path of the horizontal grid lines at the ticks."""
         last = len(find_ticks(self.low, self.high)) - 1
         return "".join(f"M0 {HEIGHT * at / last:.1f}H{WIDTH}" for at in range(last + 1))
 
     @property
-    def places(self) -> list[tuple[float, str]]:
-        """The numbers below the chart, each behind its share of the width."""
-        return [
-            (round(100 * place, 1), format_count(step)) for place, step in mark_steps(self.steps)
-        ]
+    def step_labels(self) -> list[tuple[float, str]]:
+        """The labels below the chart, as pairs of horizontal position (in per cent) and text."""
+        return [(round(100 * x, 1), format_count(step)) for x, step in mark_steps(self.steps)]
 
-    def tell(self, value: float) -> str:
+    def format_value(self, value: float) -> str:
         """Return a value with its unit."""
         if self.unit == "$":
             return format_usd(value)
@@ -118,7 +116,7 @@ class Chart:
 
     @property
     def data(self) -> str:
-        """The chart as JSON, from which the page's script tells values, zooms and smooths."""
+        """The chart as JSON, by which the page's script shows values, zooms and smooths."""
         curves = [
             {"name": curve.name, "values": [v and float(f"{v:.5g}") for v in curve.values]}
             for curve in self.curves
@@ -128,7 +126,7 @@ class Chart:
 
 
 def draw_charts(lines: Sequence[Mapping[str, Any]]) -> list[Chart]:
-    """Return a chart for everything that the lines tell."""
+    """Return a chart for each metric of `CURVES` that the lines contain."""
     found = (draw_chart(title, series, lines) for title, series in CURVES)
     return [chart for chart in found if chart]
 
@@ -141,14 +139,14 @@ def draw_chart(
     joins_gaps: bool = False,
     axis: str = "step",
 ) -> Chart | None:
-    """Draw some figures over the steps of the lines; None if nothing is known of them.
+    """Draw metrics over the steps of the lines; None if the lines contain none of them.
 
     Args:
-        title: what the figures are.
-        series: each one's name in the lines, and that of its curve.
-        lines: the figures by step.
-        joins_gaps: whether a curve goes on over steps of which it has no value.
-        axis: one of what is counted along it.
+        title: the chart's title.
+        series: each curve's key in the lines and its label.
+        lines: the logged values, one mapping per step.
+        joins_gaps: whether curves are drawn through steps without a value.
+        axis: the unit of the horizontal axis, in the singular.
     """
     columns = {name or title: _curve_values(key, lines) for key, name in series}
     known = {name: values for name, values in columns.items() if any(v is not None for v in values)}
@@ -178,9 +176,9 @@ def draw_chart(
 
 
 def find_ticks(low: float, high: float) -> list[float]:
-    """Return a few round numbers, as far from each other, between which the values lie.
+    """Return a few evenly spaced round numbers that enclose the values.
 
-    Values that are all the same are seen from zero.
+    If all values are equal, the range is extended to zero.
     """
     if low == high:
         low, high = min(low, 0.0), max(high, 0.0)
@@ -200,12 +198,15 @@ def find_ticks(low: float, high: float) -> list[float]:
 
 
 def mark_steps(steps: Sequence[int]) -> list[tuple[float, int]]:
-    """Return the ends of the steps, and round ones with room, each behind its share of the way."""
+    """Return the labelled steps, each with its position as a fraction of the width.
+
+    These are the first and the last step, and round numbers between them that have room.
+    """
     first, end = steps[0], steps[-1]
     if end <= first:
         return [(0.0, first)]
     marks = [(0.0, first)]
-    if list(steps) != sorted(steps):  # a training that was taken up again before its last step
+    if list(steps) != sorted(steps):  # a training that was resumed from an earlier step
         return [*marks, (1.0, end)]
     for tick in find_ticks(first, end):
         step = round(tick)
@@ -213,9 +214,9 @@ def mark_steps(steps: Sequence[int]) -> list[tuple[float, int]]:
             continue
         at = bisect_left(steps, step)
         within = (step - steps[at - 1]) / (steps[at] - steps[at - 1])
-        place = (at - 1 + within) / (len(steps) - 1)
-        if _NEAR_END < place < 1 - _NEAR_END:
-            marks.append((place, step))
+        position = (at - 1 + within) / (len(steps) - 1)
+        if _NEAR_END < position < 1 - _NEAR_END:
+            marks.append((position, step))
     return [*marks, (1.0, end)]
 
 
@@ -230,7 +231,7 @@ def _add_unit(number: str, unit: str) -> str:
 
 
 def step_of(line: Mapping[str, Any]) -> int:
-    """Return the step that a line tells of; 0 if it says none."""
+    """Return the step of a logged line; 0 if it has none."""
     value = line.get("step")
     return value if isinstance(value, int) else 0
 
@@ -244,7 +245,7 @@ def _curve_values(key: str, lines: Sequence[Mapping[str, Any]]) -> list[float | 
 
 
 def _curve_steps(lines: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
-    """Return the step of each point; of several lines, the last one's."""
+    """Return the step of each point; a point of several lines has the step of the last line."""
     steps = tuple(step_of(line) for line in lines)
     if len(steps) <= _POINTS:
         return steps
@@ -252,7 +253,7 @@ def _curve_steps(lines: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
 
 
 def _find_edges(count: int) -> list[int]:
-    """Return where the lines of each point begin, and where those of the last end."""
+    """Return the index at which each point's lines begin, and the end of the last point."""
     return [round(at * count / _POINTS) for at in range(_POINTS + 1)]
 
 
@@ -264,7 +265,7 @@ def _known_mean(values: Sequence[float | None]) -> float | None:
 def _curve_path(
     values: Sequence[float | None], low: float, high: float, *, joins_gaps: bool = False
 ) -> str:
-    """Return the line, with a gap where nothing is known unless gaps are joined."""
+    """Return the SVG path of a curve, with gaps at missing values unless `joins_gaps`."""
     spread, across = high - low or 1.0, max(len(values) - 1, 1)
     parts: list[str] = []
     broken = True

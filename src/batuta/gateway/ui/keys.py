@@ -1,4 +1,4 @@
-"""Keys and budgets, for the admin: made, limited, rotated and revoked; what was spent with them."""
+"""The admin's screen of API keys and budgets: create, limit, rotate and revoke keys."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from batuta.store.keys import ApiKey, ApiKeyStore, Tenant
 from batuta.store.spend_report import SpendGroup, report_spending
 
 SPEND_DAYS = 14
-"""Days whose spending is shown."""
+"""Number of days whose spending is shown."""
 PAGE_SIZE = 50
-"""Keys, and tenants, that are shown at once."""
+"""Keys, and tenants, per page."""
 GRACE_SECONDS = 24 * 3600.0
-"""Seconds for which a rotated key's old text is taken."""
+"""Seconds for which the old text of a rotated key stays valid."""
 _SEE_OTHER = 303
 _DAY = 86400.0
 _MONEY_FIELDS = ("max_cost", "per_day", "per_month", "session_max_cost")
@@ -50,11 +50,11 @@ LIMIT_FIELDS = (
     ("concurrency", "Runs at once", "no limit"),
     ("workers_allow", "Only these workers", "all; ids or tag:local"),
     ("workers_deny", "Not these workers", "ids or tag:region:us"),
-    ("tags", "Tags of its questions", "none; for rules for plans"),
-    ("tools", "Tools of the server", "all; web_search or none"),
-    ("min_confidence", "Least confidence", "any; 0.9"),
+    ("tags", "Tags of its questions", "none; used by planning rules"),
+    ("tools", "Server tools", "all; web_search or none"),
+    ("min_confidence", "Minimum confidence", "any; 0.9"),
 )
-"""The limits in a form: each one's field, label and placeholder."""
+"""The limits in a form: field, label and placeholder."""
 _LABELS = {name: label for name, label, _ in LIMIT_FIELDS}
 
 
@@ -64,19 +64,19 @@ class SpendSummary:
 
     days: list[DailyCost]
     tenants: list[SpendGroup]
-    """Spending by tenant, the highest first; at most a page of it."""
+    """Spending by tenant, the highest first, up to a page."""
     others: int
-    """Tenants that spent something and are not among them."""
+    """Number of further tenants that spent something."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Page:
-    """The keys and tenants that one page shows, and the addresses of the pages beside it."""
+    """The keys and tenants of one page, and the query strings of the neighbouring pages."""
 
     keys: list[ApiKey]
     tenants: list[Tenant]
     tenant: str
-    """Only that tenant's keys; empty: everybody's."""
+    """The tenant whose keys are shown; empty for all tenants."""
     older: str | None
     newest: str | None
     later_tenants: str | None
@@ -85,19 +85,19 @@ class _Page:
 
 @final
 class KeyPages:
-    """The screens; nobody but the admin sees that there are any."""
+    """Serves /ui/keys; for other visitors than the admin it does not exist."""
 
     def __init__(
         self, catalogue: Catalogue, store: Store | None, authenticator: Authenticator
     ) -> None:
         self._catalogue = catalogue
-        self._kept = store
+        self._optional_store = store
         self._authenticator = authenticator
 
     async def page(self, request: Request, session: WebSession) -> Response:
-        """Show the keys, the tenants' budgets, a page of each, and what was spent.
+        """Show a page of the keys, a page of the tenants' budgets, and the spending.
 
-        A key that was just made is shown with its text, once.
+        A key that was just created is shown with its text, once.
         """
         self._check(session)
         hasher = self._authenticator.key_hasher
@@ -106,7 +106,7 @@ class KeyPages:
         return forget_issued_key(request, response, KEYS_SCREEN[0])
 
     async def create(self, request: Request, session: WebSession) -> Response:
-        """Make a key; its text is shown on the next page and never again."""
+        """Create a key; its text is shown on the next page and never again."""
         form = await self._form(request, session)
         try:
             _, issued = await self._keys.create(
@@ -123,7 +123,7 @@ class KeyPages:
         return redirect_with_key(request, KEYS_SCREEN[0], issued, self._key_hasher)
 
     async def change(self, request: Request, session: WebSession) -> Response:
-        """Revoke or rotate a key, or give it other limits."""
+        """Revoke or rotate a key, or change its limits."""
         form = await self._form(request, session)
         key_id: str = request.path_params["id"]
         match request.path_params["what"]:
@@ -146,7 +146,7 @@ class KeyPages:
         return RedirectResponse(KEYS_SCREEN[0], _SEE_OTHER, PAGE_HEADERS)
 
     async def budget(self, request: Request, session: WebSession) -> Response:
-        """Return a tenant's budget, of all its keys together."""
+        """Set a tenant's budget, which all its keys share."""
         form = await self._form(request, session)
         try:
             day, month = (
@@ -175,10 +175,10 @@ class KeyPages:
     def _parse_permissions(
         self, form: Mapping[str, str], before: ApiKey | None = None
     ) -> KeyPermissions:
-        """Read the limits in a form, which may name only models and workers that exist.
+        """Return the limits in a form, checking that the models and workers in them exist.
 
         Raises:
-            ValueError: a field cannot be used.
+            ValueError: a field is invalid.
         """
         permissions = parse_permissions(form)
         old = None if before is None else before.policy
@@ -217,7 +217,7 @@ class KeyPages:
         )
 
     async def _page(self, query: Mapping[str, str]) -> _Page:
-        """Read the page's `tenant` and its positions `after` and `tenants_after`."""
+        """Return the page selected by the parameters `tenant`, `after` and `tenants_after`."""
         tenant, after = query.get("tenant", "").strip(), query.get("after")
         tenants_after = query.get("tenants_after")
         try:
@@ -248,9 +248,9 @@ class KeyPages:
         database = self._store.database
         by_day = await report_spending(database, ("day",), since=days[0])
         by_tenant = await report_spending(database, ("tenant",), since=days[0])
-        dearest = sorted(by_tenant, key=lambda each: -each.cost.usd)
+        ordered = sorted(by_tenant, key=lambda each: -each.cost.usd)
         return SpendSummary(
-            daily_costs(days, by_day), dearest[:PAGE_SIZE], len(dearest[PAGE_SIZE:])
+            daily_costs(days, by_day), ordered[:PAGE_SIZE], len(ordered[PAGE_SIZE:])
         )
 
     async def _form(self, request: Request, session: WebSession) -> dict[str, str]:
@@ -258,17 +258,17 @@ class KeyPages:
         return await read_form(request, session)
 
     def _check(self, session: WebSession) -> None:
-        """Return for the admin; others see what is seen where there is nothing.
+        """Raise "not found" unless the visitor is the admin.
 
         Raises:
-            APIError: somebody else.
+            APIError: the visitor is not the admin.
         """
         if not session.is_admin:
             raise not_found(f"The screen {KEYS_SCREEN[0]}")
 
     @property
     def _store(self) -> Store:
-        return require_part(self._kept, "This server keeps no keys.")
+        return require_part(self._optional_store, "This server keeps no keys.")
 
     @property
     def _keys(self) -> ApiKeyStore:
@@ -280,10 +280,10 @@ class KeyPages:
 
 
 def parse_permissions(form: Mapping[str, str]) -> KeyPermissions:
-    """Read the limits in a form; an empty field is no limit.
+    """Return the limits in a form; an empty field sets no limit.
 
     Raises:
-        ValueError: a field cannot be used; the sentence begins with its label.
+        ValueError: a field is invalid; the message begins with its label.
     """
     values: dict[str, Any] = {
         name: _parse_dollars(name, form.get(name, "")) for name in _MONEY_FIELDS
@@ -329,7 +329,7 @@ def _parse_dollars(name: str, text: str) -> Decimal | None:
 
 
 def _parse_expiry(text: str) -> float | None:
-    """Return when a key of so many days ends; None for never."""
+    """Return the time at which a key expires after that many days; None for never."""
     if not text.strip():
         return None
     try:

@@ -1,7 +1,7 @@
-"""Screens of training runs as they go, and of reports of what was measured.
+"""The screens of training runs and of evaluation reports.
 
-The folders are the operator's; a visitor names one only by a mark that is computed from its path,
-so that no path comes from outside.
+The folders are set by the operator. A URL names a folder by a hash of its path, so that visitors
+never supply a path.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ METRICS, SAMPLES, SETTINGS = "metrics.jsonl", "samples.jsonl", "settings.json"
 STOP_FILE, STOPPED_FILE = "stop", "stopped"
 REPORT, REPORT_PAGE, QUESTION_PAGE = "report.json", "report.html", "questions.html"
 _MAX_DEPTH = 4
-"""Folders below one that is searched."""
+"""Depth to which folders are searched."""
 _MAX_FOLDERS = 300
-"""Folders that are shown."""
+"""Limit on the folders shown."""
 _MAX_BYTES = 64 * 1024 * 1024
 _STALE_SECONDS = 120.0
-"""Seconds without a new line, beyond a few steps' time, after which a training has stopped."""
+"""Seconds without a new line, beyond the time of a few steps, that mean a training has stopped."""
 _RECENT_STEPS = 10
 
 JsonRecord = Mapping[str, Any]
@@ -48,42 +48,42 @@ JsonRecord = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ResultFolder:
-    """A folder with something to show."""
+    """A folder with a training or a report."""
 
     path: Path
     name: str
-    """The path within the searched folder."""
+    """The path relative to the searched folder."""
     modified_at: float
     """Seconds since the epoch."""
 
     @property
     def mark(self) -> str:
-        """The folder's name on the page."""
+        """The hash of the path that names the folder in URLs."""
         return hashlib.blake2b(str(self.path).encode(), digest_size=8).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingFolder:
-    """A training run as its folder tells it."""
+    """A training run, as read from its folder."""
 
     folder: ResultFolder
     state: str
     """`running`, `stopped`, `finished` or `begun`."""
     lines: tuple[JsonRecord, ...]
-    """The figures of each step."""
+    """The metrics of each step."""
     steps: int | None
-    """Steps of the whole training; None if not written down."""
+    """Planned number of steps; None if unknown."""
     is_asked_to_stop: bool = False
-    """True if it runs and is to end after its step."""
+    """True if it is running and will stop after the current step."""
 
     @property
     def current_step(self) -> int:
-        """The step it has come to."""
+        """The last logged step."""
         return int(self.lines[-1].get("step", 0)) if self.lines else 0
 
 
 def find_trainings(folders: Sequence[Path]) -> list[ResultFolder]:
-    """Return the folders of training runs, the one that changed last first."""
+    """Return the folders of training runs, the most recently changed first."""
     return _find_folders(folders, (METRICS, SETTINGS))
 
 
@@ -93,9 +93,9 @@ def find_reports(folders: Sequence[Path]) -> list[ResultFolder]:
 
 
 def drop_copies(found: Sequence[ResultFolder]) -> list[ResultFolder]:
-    """Keep one of the folders that have the same report, as `--out` and `--report` make them.
+    """Keep one folder of those with the same report, as `--out` and `--report` create copies.
 
-    It is the one with the report's own page, if one has it.
+    A folder with the report's HTML page is preferred.
     """
     chosen: dict[bytes, ResultFolder] = {}
     for each in found:
@@ -110,12 +110,12 @@ def drop_copies(found: Sequence[ResultFolder]) -> list[ResultFolder]:
 
 
 def folder_by_mark(found: Sequence[ResultFolder], mark: str) -> ResultFolder | None:
-    """Return the one of that mark."""
+    """Return the folder with that mark; None if it is not among those found."""
     return next((each for each in found if each.mark == mark), None)
 
 
 def read_training(found: ResultFolder, now: float | None = None) -> TrainingFolder:
-    """Read the folder's contents."""
+    """Return the training in the folder, with its state at `now`."""
     lines = tuple(read_lines(found.path / METRICS))
     steps = _planned_steps(found.path)
     state = _training_state(found, lines, steps, now or time.time())
@@ -129,12 +129,12 @@ def read_training(found: ResultFolder, now: float | None = None) -> TrainingFold
 
 
 def read_samples(found: ResultFolder) -> list[JsonRecord]:
-    """Return the workflows that were sampled."""
+    """Return the workflows sampled in training."""
     return read_lines(found.path / SAMPLES)
 
 
 def read_report(found: ResultFolder) -> list[JsonRecord]:
-    """Return the report, or the several of an index; none if the file is something else."""
+    """Return the report, or list of reports, in the file; empty if it holds something else."""
     data = _read_json(found.path / REPORT)
     several = cast("list[Any]", data) if isinstance(data, list) else [data]
     several = [_tuning_report(each) if _is_tuning(each) else each for each in several]
@@ -148,20 +148,20 @@ def read_report(found: ResultFolder) -> list[JsonRecord]:
 def find_evaluations(
     training: ResultFolder, trainings: Sequence[ResultFolder], reports: Sequence[ResultFolder]
 ) -> list[ResultFolder]:
-    """Return the reports in the training's folder, and those of a conductor that came from it."""
-    place = training.path.resolve()
-    places = {each.path.resolve() for each in trainings}
+    """Return the reports in the training's folder, and those about a conductor trained there."""
+    own = training.path.resolve()
+    paths = {each.path.resolve() for each in trainings}
     return [
         each
         for each in reports
-        if each.path.resolve().is_relative_to(place) or _conductor_home(each, places) == place
+        if each.path.resolve().is_relative_to(own) or _conductor_home(each, paths) == own
     ]
 
 
-def _conductor_home(report: ResultFolder, places: set[Path]) -> Path | None:
-    """Return the training that the report's conductor came from; None if it is not sure.
+def _conductor_home(report: ResultFolder, paths: set[Path]) -> Path | None:
+    """Return the training folder of the report's conductor; None if it cannot be determined.
 
-    The command names the conductor relative to the folder it was run in, which nobody knows.
+    The report's command may name the conductor relative to an unknown working directory.
     """
     command = next((str(each.get("command") or "") for each in read_report(report)), "")
     try:
@@ -173,7 +173,7 @@ def _conductor_home(report: ResultFolder, places: set[Path]) -> Path | None:
     path = Path(words[words.index("--conductor") + 1])
     for folder in (path, *path.parents):
         size = len(folder.parts)
-        homes = [each for each in places if size and each.parts[-size:] == folder.parts]
+        homes = [each for each in paths if size and each.parts[-size:] == folder.parts]
         if homes:
             return homes[0] if len(homes) == 1 else None
     return None
@@ -184,25 +184,25 @@ def _is_tuning(data: Any) -> bool:
 
 
 def _tuning_report(data: JsonRecord) -> JsonRecord:
-    """Turn a report of `batuta tune` into the form of an evaluation: the systems judged last."""
+    """Turn a report of `batuta tune` into an evaluation of the systems of its last stage."""
     figures: list[Any] = []
     for name in ("selection", "finalists", "judged"):
         stage = data.get(name)
         figures = cast("list[Any]", stage) if isinstance(stage, list) and stage else figures
-    known = [cast("JsonRecord", one) for one in figures if isinstance(one, dict)]
+    known = [cast("JsonRecord", each) for each in figures if isinstance(each, dict)]
     advice = data.get("recommendation")
     return {
         "tasks": "A tuned pool",
-        "questions": max((int(one.get("questions") or 0) for one in known), default=0),
+        "questions": max((int(each.get("questions") or 0) for each in known), default=0),
         "systems": {
-            str(one.get("name")): {
-                "accuracy": one.get("share"),
-                "ci95": (one["low"], one["high"]) if one.get("high") is not None else None,
-                "n": one.get("questions"),
-                "calls": one.get("calls"),
-                "usd": one.get("usd"),
+            str(each.get("name")): {
+                "accuracy": each.get("share"),
+                "ci95": (each["low"], each["high"]) if each.get("high") is not None else None,
+                "n": each.get("questions"),
+                "calls": each.get("calls"),
+                "usd": each.get("usd"),
             }
-            for one in known
+            for each in known
         },
         "why": cast("JsonRecord", advice).get("why", []) if isinstance(advice, dict) else [],
         "workflows": data.get("workflows") or [],
@@ -211,10 +211,10 @@ def _tuning_report(data: JsonRecord) -> JsonRecord:
 
 
 def _read_line(text: bytes) -> Any:
-    """Read the value of a line; NaN and Infinity, which earlier versions wrote, are None.
+    """Decode a line of JSON; NaN and Infinity, which earlier versions wrote, become None.
 
     Raises:
-        ValueError: it is not JSON.
+        ValueError: the line is not JSON.
     """
     try:
         return orjson.loads(text)
@@ -223,9 +223,9 @@ def _read_line(text: bytes) -> Any:
 
 
 def read_lines(path: Path) -> list[JsonRecord]:
-    """Return the whole lines of a JSONL file.
+    """Return the objects in a JSONL file, without truncated lines.
 
-    None if it is not there; a line cut short is left out.
+    The list is empty if the file does not exist or is too large.
     """
     lines: list[JsonRecord] = []
     for text in _read_bytes(path).split(b"\n"):
@@ -250,7 +250,7 @@ def _find_folders(folders: Sequence[Path], files: Sequence[str]) -> list[ResultF
 
 
 def _walk_folders(folder: Path, depth: int) -> Iterator[Path]:
-    """Yield the folder and those in it; links are not followed."""
+    """Yield the folder and its subfolders without following links."""
     yield folder
     if not depth:
         return
@@ -306,15 +306,15 @@ def _read_bytes(path: Path) -> bytes:
 
 
 _LONGEST_VALUE = 80
-"""Characters of a setting that are shown."""
+"""Limit on the characters shown of a setting."""
 MOST_OVERLAID = 4
-"""Trainings whose curves are drawn over each other."""
+"""Limit on the trainings whose curves are overlaid."""
 _MAX_CHANGED = 200
-"""Settings that are shown where two trainings differ."""
+"""Limit on the differing settings shown."""
 
 
 def overlay_charts(runs: Sequence[TrainingFolder]) -> list[Chart]:
-    """Draw the curves of several trainings over each other, by their steps."""
+    """Overlay the curves of several trainings by step."""
     found: list[Chart | None] = []
     names = [(str(at), run.folder.name) for at, run in enumerate(runs)]
     for title, ((key, _), *_) in CURVES:
@@ -329,10 +329,10 @@ def overlay_charts(runs: Sequence[TrainingFolder]) -> list[Chart]:
 
 
 def compare_settings(folders: Sequence[Path]) -> list[tuple[str, list[str]]]:
-    """Return the settings in which the trainings differ: each one's name and values."""
+    """Return the settings that differ between the trainings, each with its values."""
     settings = [dict(_flat_settings(_read_json(path / SETTINGS))) for path in folders]
     rows = [
-        (name, [one.get(name, "–") for one in settings])
+        (name, [values.get(name, "–") for values in settings])
         for name in sorted({n for t in settings for n in t})
     ]
     return [(name, values) for name, values in rows if len(set(values)) > 1][:_MAX_CHANGED]
@@ -349,32 +349,32 @@ def _flat_settings(value: object, path: str = "") -> Iterator[tuple[str, str]]:
 REPORT_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'; sandbox"
 )
-"""A report is one file with its own styles; it runs no script and reaches nothing."""
+"""The policy for report pages: inline styles only, no scripts, no network access."""
 _MAX_LISTED = 40
-"""Trainings whose figures are read for the list."""
+"""Limit on the trainings, and on the reports, that are read for the list."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSample:
-    """A workflow that was sampled in training."""
+    """A workflow draft that was sampled in training."""
 
     line: JsonRecord
     pool: Pool | None
     round: Round | None
-    """The picture of the draft; None if it is no workflow."""
+    """The draft as a round to be drawn; None if it is not a valid workflow."""
     reason: str = ""
-    """Why it is none."""
+    """Why the draft is not valid."""
 
 
 @final
 class LearningPages:
-    """The screens."""
+    """Serves the screens below /ui/learning."""
 
     def __init__(self, catalogue: Catalogue) -> None:
         self._catalogue = catalogue
 
     async def page(self, request: Request, session: WebSession) -> Response:
-        """Return every training and every report."""
+        """Show the list of trainings and reports."""
         runs = await run_sync(find_trainings, self._folders)
         seen = [await run_sync(read_training, each) for each in runs[:_MAX_LISTED]]
         found = await run_sync(find_reports, self._folders)
@@ -390,9 +390,10 @@ class LearningPages:
         )
 
     async def training(self, request: Request, session: WebSession) -> Response:
-        """Return one training: curves and sampled workflows; `part` answers the moving part alone.
+        """Show one training with its curves and sampled workflows.
 
-        With others' marks in `with` it is all of them, one over the other.
+        The query parameter `part` selects the curves alone, as a fragment. With the marks of other
+        trainings in `with`, the curves of all are overlaid.
         """
         found = await self._find_folder(request, find_trainings)
         run = await run_sync(read_training, found)
@@ -422,13 +423,13 @@ class LearningPages:
         )
 
     def _list_evaluations(self, found: ResultFolder) -> list[tuple[ResultFolder, list[str]]]:
-        """Return the reports about what this training has made, each with its headlines."""
+        """Return the reports about this training's conductor, each with its headlines."""
         reports = drop_copies(find_reports(self._folders)[: 2 * _MAX_LISTED])
         own = find_evaluations(found, find_trainings(self._folders), reports)
         return [(each, lines) for each in own if (lines := _report_headlines(each))]
 
     async def _list_others(self, found: ResultFolder) -> list[ResultFolder]:
-        """Return the trainings that this one can be compared with."""
+        """Return the other trainings, with which this one can be compared."""
         known = await run_sync(find_trainings, self._folders)
         return [each for each in known if each.mark != found.mark][:_MAX_LISTED]
 
@@ -436,7 +437,7 @@ class LearningPages:
         self, request: Request, session: WebSession, run: TrainingFolder, marks: Sequence[str]
     ) -> Response:
         if len(marks) >= MOST_OVERLAID:
-            raise invalid_value("with", f"at most {MOST_OVERLAID} trainings are compared.")
+            raise invalid_value("with", f"at most {MOST_OVERLAID} trainings can be compared.")
         known = await run_sync(find_trainings, self._folders)
         chosen = [folder_by_mark(known, mark) for mark in dict.fromkeys(marks)]
         found = [each for each in chosen if each is not None and each.mark != run.folder.mark]
@@ -457,7 +458,7 @@ class LearningPages:
         )
 
     async def report(self, request: Request, session: WebSession) -> Response:
-        """Return one report's figures."""
+        """Show one report's figures."""
         found = await self._find_folder(request, find_reports)
         figures = await run_sync(read_report, found)
         return render_page(
@@ -471,11 +472,11 @@ class LearningPages:
         )
 
     async def report_page(self, request: Request, _: WebSession) -> Response:
-        """Return the report's own page, with its figures, as it was written."""
+        """Send the report's HTML page, as it was written."""
         return await self._send_page(request, REPORT_PAGE, "The report's page")
 
     async def question_page(self, request: Request, _: WebSession) -> Response:
-        """Return the page of the report's questions, with each system's grade and answer."""
+        """Send the HTML page of the report's questions, with each system's grades and answers."""
         return await self._send_page(request, QUESTION_PAGE, "The page of the report's questions")
 
     async def _send_page(self, request: Request, name: str, what: str) -> Response:
@@ -487,24 +488,24 @@ class LearningPages:
 
     @property
     def _folders(self) -> Sequence[Path]:
-        """The folders to look in; the settings may be read again while the server runs."""
+        """The folders to search; they may change when the settings are reloaded."""
         return self._catalogue.page_context.folders
 
     async def _find_folder(self, request: Request, search: Any) -> ResultFolder:
         found = folder_by_mark(await run_sync(search, self._folders), request.path_params["mark"])
         if found is None:
-            raise not_found("What you look for")
+            raise not_found("The training or report")
         return found
 
 
 def rank_systems(report: JsonRecord) -> list[tuple[str, JsonRecord]]:
-    """Return the systems of a report, the best first."""
+    """Return the systems of a report, the most accurate first."""
     systems: Mapping[str, JsonRecord] = report["systems"]
     return sorted(systems.items(), key=lambda item: -(item[1].get("accuracy") or 0.0))
 
 
 def _report_headlines(found: ResultFolder) -> list[str]:
-    """Return a sentence for each report of a file."""
+    """Return a sentence for each of the first reports in a file."""
     return [_report_headline(each) for each in read_report(found)][:5]
 
 
@@ -523,28 +524,28 @@ def _report_headline(report: JsonRecord) -> str:
 
 
 def _selected_step(given: str | None, steps: Sequence[int]) -> int | None:
-    """Return the step that was asked for, or the last."""
+    """Return the requested step, or the last step."""
     if given and given.isascii() and given.isdigit() and int(given[:9]) in steps:
         return int(given[:9])
     return steps[-1] if steps else None
 
 
 def _all_workers(pool: Pool, samples: Sequence[TrainingSample]) -> Pool:
-    """Return the workers of all samples, this server's first, each with its colour."""
+    """Return this server's workers followed by the other workers of the samples."""
     seen = {worker.id: worker for sample in samples if sample.pool for worker in sample.pool}
     others = [seen[name] for name in sorted(seen) if name not in pool]
     return Pool((*pool, *others))
 
 
-def _parse_sample(writer: JsonRecord) -> TrainingSample:
-    names: Any = writer.get("pool")
+def _parse_sample(line: JsonRecord) -> TrainingSample:
+    names: Any = line.get("pool")
     try:
         pool = Pool(tuple(Worker(id=WorkerId(str(name)), model=str(name)) for name in names))
-        flow = parse_workflow(str(writer.get("draft", "")), pool)
+        flow = parse_workflow(str(line.get("draft", "")), pool)
     except WorkflowError as error:
-        return TrainingSample(line=writer, pool=None, round=None, reason=str(error))
+        return TrainingSample(line=line, pool=None, round=None, reason=str(error))
     except (TypeError, ValueError):
-        return TrainingSample(line=writer, pool=None, round=None)
+        return TrainingSample(line=line, pool=None, round=None)
     if not isinstance(flow, Workflow):
-        return TrainingSample(line=writer, pool=None, round=None)
-    return TrainingSample(line=writer, pool=pool, round=Round(decision=Plan(flow), workflow=flow))
+        return TrainingSample(line=line, pool=None, round=None)
+    return TrainingSample(line=line, pool=pool, round=Round(decision=Plan(flow), workflow=flow))

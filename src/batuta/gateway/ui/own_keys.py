@@ -1,8 +1,8 @@
-"""The keys of somebody who signs in by an identity provider, and how a new one is shown once.
+"""The keys of a user who signs in by an identity provider, and the one-time display of a new key.
 
-A page that is the direct answer to a form repeats the action when it is reloaded. So the answer is
-a redirect, and the text waits in the browser that asked for it, in a signed cookie that no script
-can read and that the next page removes.
+If a form were answered with a page, reloading the page would repeat the action. The answer is
+therefore a redirect. The key's text travels in a signed cookie that scripts cannot read and that
+the next page removes.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _COOKIE_PATTERN = re.compile(r"([0-9]{1,12})\.([A-Za-z0-9_-]{1,200})\.([0-9a-f]{
 def redirect_with_key(
     request: Request, screen: str, issued: IssuedKey, hasher: KeyHasher
 ) -> Response:
-    """Lead to the screen, which shows the key's text once."""
+    """Redirect to the screen, which shows the key's text once."""
     until = int(time()) + _SECONDS
     value = f"{until}.{issued.text}.{_sign_text(request, until, issued.text, hasher)}"
     response = RedirectResponse(screen, _SEE_OTHER, PAGE_HEADERS)
-    # Without an age, browsers do not write the cookie to their disk.
+    # Without a max-age it is a session cookie, which browsers do not write to disk.
     response.set_cookie(
         _COOKIE,
         value,
@@ -53,7 +53,7 @@ def redirect_with_key(
 async def find_issued_key(
     request: Request, store: Store, hasher: KeyHasher | None
 ) -> tuple[ApiKey, str] | None:
-    """Return the key that this browser's session has just made, and its text."""
+    """Return the key that this browser's session has just created, and its text."""
     match = _COOKIE_PATTERN.fullmatch(cookie_value(request.scope, _COOKIE) or "")
     if match is None or hasher is None or int(match[1]) < time():
         return None
@@ -64,35 +64,35 @@ async def find_issued_key(
 
 
 def forget_issued_key(request: Request, response: Response, screen: str) -> Response:
-    """Make the browser forget the key's text with this response."""
+    """Delete the cookie with the key's text in this response."""
     if cookie_value(request.scope, _COOKIE) is not None:
         response.delete_cookie(_COOKIE, path=screen, httponly=True, samesite="strict")
     return response
 
 
 def _sign_text(request: Request, until: int, text: str, hasher: KeyHasher) -> str:
-    """Sign the text for the visitor's own session."""
+    """Return a signature that binds the key's text to the visitor's session."""
     session = cookie_value(request.scope, SESSION_COOKIE) or ""
     return hasher.sign(_PURPOSE, f"{session}.{until}.{text}")
 
 
 MAX_OWN_KEYS = 20
-"""Keys of one user that are active at the same time; they share the user's limits and budget."""
+"""Limit on the active keys of a user; they share the user's limits and budget."""
 _SHOWN_KEYS = 100
-"""Most keys that are shown: a person who revokes and makes them in turn has many more."""
+"""Limit on the keys shown, including revoked ones, of which a user may have many."""
 _SEE_OTHER = 303
 
 
 @final
 class OwnKeyPages:
-    """The screen; for somebody without an entry of their own there is none."""
+    """Serves /ui/own-keys; for visitors without a user entry it does not exist."""
 
     def __init__(self, store: Store | None, authenticator: Authenticator) -> None:
-        self._kept = store
+        self._optional_store = store
         self._authenticator = authenticator
 
     async def page(self, request: Request, session: WebSession) -> Response:
-        """Show the user's keys; one that was just made is shown with its text, once."""
+        """Show the user's keys; a key that was just created is shown with its text, once."""
         user, hasher = _user_of(session), self._authenticator.key_hasher
         issued = await find_issued_key(request, self._store, hasher)
         if issued is not None and issued[0].user != user:
@@ -101,7 +101,7 @@ class OwnKeyPages:
         return forget_issued_key(request, response, OWN_KEYS_SCREEN[0])
 
     async def create(self, request: Request, session: WebSession) -> Response:
-        """Make a key; its text is shown on the next page and never again."""
+        """Create a key; its text is shown on the next page and never again."""
         user = _user_of(session)
         form = await read_form(request, session)
         hasher = require_part(self._authenticator.key_hasher, "This server makes no keys.")
@@ -119,7 +119,7 @@ class OwnKeyPages:
         return redirect_with_key(request, OWN_KEYS_SCREEN[0], issued, hasher)
 
     async def revoke(self, request: Request, session: WebSession) -> Response:
-        """Return the end of one of the user's keys."""
+        """Revoke one of the user's keys."""
         user, keys = _user_of(session), self._keys
         await read_form(request, session)
         key = await keys.find(request.path_params["id"])
@@ -135,7 +135,7 @@ class OwnKeyPages:
 
     @property
     def _store(self) -> Store:
-        return require_part(self._kept, "This server keeps no keys.")
+        return require_part(self._optional_store, "This server keeps no keys.")
 
     async def _render(
         self,
@@ -160,10 +160,10 @@ class OwnKeyPages:
 
 
 def _user_of(session: WebSession) -> str:
-    """Return the id of the visitor's own entry.
+    """Return the id of the visitor's user entry.
 
     Raises:
-        APIError: the visitor has none.
+        APIError: the visitor has no user entry.
     """
     if session.caller.user is None:
         raise not_found(f"The screen {OWN_KEYS_SCREEN[0]}")

@@ -1,7 +1,7 @@
-"""The runs that go on and can be stopped on the page.
+"""The running runs that can be watched or stopped on the page.
 
-Those that the page has asked for continue unless a user stops them, watched or not; those that a
-client of the API waits for are watched by that client.
+A run started on the page continues until it ends or a user stops it, whether it is watched or not.
+A run started by an API client is watched by that client and can only be stopped here.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from batuta.gateway.serving.tenant_memory import TenantMemory
 from batuta.gateway.ui.session import WebSession
 
 _SECONDS_TO_END = 5.0
-"""Seconds that a reader waits at most for a stopped run to be stored."""
+"""Limit on the seconds that a request waits until a stopped run has been stored."""
 _ENDED_CHARACTERS = 8_000_000
-"""The most characters in the questions of ended runs whose events are kept, including pictures and
-files; other runs are shown from the store."""
+"""Limit on the total size of the ended runs whose events are kept in memory, in characters of their
+questions including images and files; other runs are loaded from the store."""
 _LEAST_CHARACTERS = 500_000
-"""The characters that a run counts as at least, for its events."""
+"""Minimum size that a run counts as, to account for its events."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drafted:
-    """The conductor wrote a piece of its draft."""
+    """The conductor wrote a fragment of its draft."""
 
     text: str
 
@@ -63,14 +63,14 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """There is no answer."""
+    """The run failed without an answer."""
 
     error: APIError
 
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """A user stopped the run; its spending is stored."""
+    """A user stopped the run; its cost is stored."""
 
 
 PageEvent = Event | Drafted | Ended | Failed | Stopped
@@ -78,31 +78,31 @@ PageEvent = Event | Drafted | Ended | Failed | Stopped
 
 @final
 class PageRun:
-    """A run and all its events so far, for readers who come and go.
+    """A run and all its events so far, for pages that may connect at any time.
 
-    It is the renderer of its own execution: it keeps the run's events, and each reader's page is
-    made from them.
+    It acts as the stream renderer of its own execution: it stores the run's events, from which
+    each page is rendered.
     """
 
     has_screen = True
-    """Whether it can be watched at an address of its own."""
+    """Whether it can be watched on its own screen."""
 
     def __init__(self, prepared: PreparedCall, *, tenant: str | None) -> None:
         self.id = str(prepared.run_id)
         self.tenant = tenant
-        """The tenant that owns the run; never the admin's None, as the admin starts no runs."""
+        """The tenant that owns the run; never None, because the admin cannot start runs."""
         self.session = prepared.session
-        """The id of the conversation; None: of none."""
+        """The id of the conversation; None if the run belongs to none."""
         self.model = prepared.served_model.name
         self.question = prepared.call.question.title
         self.size = _count_characters(prepared.call.question)
         self.started = time()
         self.is_stopped = False
-        """True if a user has asked it to stop."""
+        """True if a user has requested a stop."""
         self._events: list[PageEvent | None] = []
-        """The events; None: one that a later event has made superfluous."""
+        """The events; an event that a later event replaced is None."""
         self._fragments: dict[tuple[int, int], list[int]] = {}
-        """The places of the fragments of each unfinished step among the events."""
+        """Indexes into `_events` of each unfinished step's fragments, by round and step."""
         self._news = anyio.Event()
         self._stop = anyio.Event()
         self._ended = anyio.Event()
@@ -117,29 +117,29 @@ class PageRun:
         return time() - self.started
 
     def stop(self) -> None:
-        """End the run and its paid calls; nothing, if it has ended."""
+        """End the run and its paid calls; a run that has ended is not changed."""
         self.is_stopped = True
         self._stop.set()
 
     async def wait_for_stop(self) -> Message:
-        """Wait until somebody stops the run, and return what a server says of a gone reader."""
+        """Wait until a user stops the run; return the ASGI message of a disconnected client."""
         await self._stop.wait()
         return {"type": "http.disconnect"}
 
     async def wait_for_end(self) -> None:
-        """Wait until the run is stored, for some seconds at most."""
+        """Wait until the run is stored, for a few seconds at most."""
         with anyio.move_on_after(_SECONDS_TO_END):
             await self._ended.wait()
 
     def close(self) -> None:
-        """Let the readers go: nothing more will be told."""
+        """Mark the run as ended, so that followers stop waiting for events."""
         if self.is_stopped and not self.has_ended:
             self._add(Stopped())
         self._ended.set()
         self._news.set()
 
     async def follow(self) -> AsyncIterator[PageEvent]:
-        """Yield what the run has told, from its beginning, and what it tells until it ends."""
+        """Yield the run's past events from the beginning, then its new events until it ends."""
         number = 0
         while True:
             while number < len(self._events):
@@ -153,14 +153,14 @@ class PageRun:
             await self._news.wait()
 
     async def show_draft(self, text: str) -> None:
-        """Keep what the conductor has just written of its draft."""
+        """Store a fragment of the conductor's draft."""
         self._add(Drafted(text))
 
     async def open(self, headers: dict[str, str]) -> None:
-        """Tell nothing: readers know the run's address before it begins."""
+        """Do nothing: pages know the run's URL before it begins."""
 
     async def on_event(self, event: Event) -> None:
-        """Keep an event of the run, and forget the fragments that it completes."""
+        """Store an event of the run, and drop the fragments that it replaces."""
         if isinstance(event, StepFinished):
             for number in self._fragments.pop((event.round, event.step.index), ()):
                 self._events[number] = None
@@ -169,16 +169,16 @@ class PageRun:
             self._fragments.setdefault((event.round, event.index), []).append(number)
 
     def matches(self, reply: Reply) -> bool:
-        """Accept any answer: it replaces whatever was shown."""
+        """Accept any answer: it replaces what was shown."""
         return True
 
     async def finish(self, run: Run, reply: Reply) -> None:
-        """Keep the run's end; it is stored already."""
+        """Add the final event of the run, which is already stored."""
         self._add(Ended(run))
         self._ended.set()
 
     async def fail(self, error: APIError) -> None:
-        """Keep why there is no answer."""
+        """Add the error as the final event."""
         self._add(Failed(error))
         self._ended.set()
 
@@ -190,7 +190,7 @@ class PageRun:
 
 @final
 class ClientRun:
-    """A run that a client of the API waits for: it can be stopped here, and is watched there."""
+    """A run started by an API client: the page can stop it but not watch it."""
 
     has_screen = False
 
@@ -200,10 +200,10 @@ class ClientRun:
         self.tenant = prepared.caller.tenant
         """The tenant that owns the run."""
         self.session = prepared.session
-        """The id of its session; None: of none."""
+        """The id of its session; None if it belongs to none."""
         self.model = prepared.served_model.name
         self.question = prepared.call.question.title if prepared.call.store else ""
-        """The question that it answers; empty where its content is not to be kept."""
+        """The question that it answers; empty if its content must not be stored."""
         self.started = request.started
 
     def elapsed(self) -> float:
@@ -211,83 +211,83 @@ class ClientRun:
         return time() - self.started
 
     def stop(self) -> None:
-        """End the run and its paid calls; its client is told so."""
+        """End the run and its paid calls; the client gets an error."""
         self._request.end(DisconnectReason.STOPPED)
 
     async def wait_for_end(self) -> None:
-        """Wait until the run is stored, for some seconds at most."""
+        """Wait until the run is stored, for a few seconds at most."""
         with anyio.move_on_after(_SECONDS_TO_END):
             await self._request.wait_for_end()
 
 
 @final
 class PageRuns:
-    """The runs of one process that the page has asked for: the unfinished and the latest ones."""
+    """The runs started on the page in this process: the running and the latest ended ones."""
 
     def __init__(self, requests: RequestScopes) -> None:
-        """Begin without a run.
+        """Begin without runs.
 
         Args:
             requests: the requests that the server is answering.
         """
         self._requests = requests
-        self._going_on: OrderedDict[str, PageRun] = OrderedDict()
+        self._running: OrderedDict[str, PageRun] = OrderedDict()
         self._ended = TenantMemory[str, PageRun](_ENDED_CHARACTERS, inf, monotonic)
 
     @contextmanager
     def track(self, prepared: PreparedCall, session: WebSession) -> Generator[PageRun]:
-        """Keep the run while the block lasts, at whose end the run is stored."""
+        """Register the run as running during the block, at whose end the run is stored."""
         run = PageRun(prepared, tenant=session.tenant)
-        self._going_on[run.id] = run
+        self._running[run.id] = run
         try:
             yield run
         finally:
             run.close()
-            del self._going_on[run.id]
+            del self._running[run.id]
             size = max(run.size, _LEAST_CHARACTERS)
             self._ended.put(run.tenant or "", run.id, run, size)
 
     def find(self, run_id: str, session: WebSession) -> PageRun | None:
-        """Return the run of that id, if the visitor may see it and its events are still here."""
+        """Return the run if the visitor may see it and its events are still in memory."""
         run = self._find(run_id)
         return run if run is not None and session.tenant in {None, run.tenant} else None
 
-    def going_on(self, session: WebSession) -> list[PageRun]:
-        """Return the visitor's runs that have not ended, newest first."""
-        known = reversed(self._going_on.values())
+    def running(self, session: WebSession) -> list[PageRun]:
+        """Return the visitor's running runs that were started on the page, newest first."""
+        known = reversed(self._running.values())
         return [run for run in known if session.tenant in {None, run.tenant}]
 
     def unfinished(self, session: WebSession) -> list[PageRun | ClientRun]:
-        """Return the visitor's runs that have not ended, also those of clients, newest first."""
-        called = [
+        """Return the visitor's running runs, including those of API clients, newest first."""
+        client_runs = [
             ClientRun(request, request.prepared)
             for request in self._requests
             if request.prepared is not None and self._find(str(request.prepared.run_id)) is None
         ]
-        seen = [run for run in called if session.tenant in {None, run.tenant}]
-        return sorted([*self.going_on(session), *seen], key=lambda run: -run.started)
+        visible = [run for run in client_runs if session.tenant in {None, run.tenant}]
+        return sorted([*self.running(session), *visible], key=lambda run: -run.started)
 
     def _find(self, run_id: str) -> PageRun | None:
-        going_on = self._going_on.get(run_id)
-        if going_on is not None:
-            return going_on
+        running = self._running.get(run_id)
+        if running is not None:
+            return running
         return next((ended for ended in self._ended.values() if ended.id == run_id), None)
 
-    async def find_going_on(self, run_id: str, session: WebSession) -> PageRun | None:
-        """Return the visitor's run of that id if it goes on; wait for one that is being stopped."""
+    async def find_running(self, run_id: str, session: WebSession) -> PageRun | None:
+        """Return the visitor's run if it is still running; wait for a run that is being stopped."""
         run = self.find(run_id, session)
         if run is not None and run.is_stopped:
             await run.wait_for_end()
         return None if run is None or run.has_ended else run
 
     async def check_ended(self, run_id: str, session: WebSession) -> None:
-        """Raise APIError if the visitor's run of that id goes on.
+        """Raise if the visitor's run of that id is still running.
 
         Raises:
-            APIError: it goes on.
+            APIError: the run is still running.
         """
-        if await self.find_going_on(run_id, session) is not None:
-            message = "This run goes on: open it to watch or to stop it, and repeat this then."
+        if await self.find_running(run_id, session) is not None:
+            message = "This run is still running: wait until it ends, or open and stop it."
             raise APIError(409, "conflict", message)
 
 
@@ -309,8 +309,8 @@ def _content_of(part: Part) -> str:
             return part.data
 
 
-async def retell_run(run: Run) -> AsyncIterator[PageEvent]:
-    """Yield what a stored run would have told, as far as it is recorded."""
+async def replay_run(run: Run) -> AsyncIterator[PageEvent]:
+    """Yield the events of a stored run, as far as they are recorded."""
     yield run.header
     for number, round_ in enumerate(run.rounds):
         yield RoundPlanned(number, replace(round_, steps=()))

@@ -1,4 +1,4 @@
-"""The pictures of a stored run, each at an address of the page's own: its policy shows no other."""
+"""Images of a stored run, served at our own URLs, as required by the page's security policy."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from batuta.gateway.ui.session import WebSession
 from batuta.store import Store
 
 SHOWN_TYPES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
-"""The types that are sent: an SVG could hold a script."""
+"""Image types that are served; SVG is excluded because it can contain scripts."""
 
 
 @final
 class RunPictures:
-    """Sends the pictures that a run's models and programs made."""
+    """Serves the images that a run's models and programs generated."""
 
     def __init__(self, store: Store | None, page_runs: PageRuns) -> None:
         self._store = store
         self._page_runs = page_runs
 
     async def send(self, request: Request, session: WebSession) -> Response:
-        """Send the picture of that number of the answer, or of that round's step.
+        """Send the image at the path's `place`, such as `answer.0` or `0.2.1` (round, step, image).
 
         Raises:
-            APIError: there is none.
+            APIError: the image does not exist.
         """
         run_id: str = request.path_params["id"]
         run = await load_run(self._store, self._page_runs, run_id, session)
@@ -53,7 +53,7 @@ class RunPictures:
 
 
 def _find_pictures(run: Run, place: str) -> tuple[Sequence[str], int]:
-    """Return the pictures of a place such as `answer.0` or `0.2.1`, and the number meant."""
+    """Return the images of the answer or the step at that place, and the index of the image."""
     where, _, last = place.rpartition(".")
     number = read_small_number(last)
     if number is None:

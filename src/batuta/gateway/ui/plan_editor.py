@@ -1,4 +1,4 @@
-"""A run's workflow, edited by hand, priced while it is edited, and played as a new run."""
+"""The plan editor: a run's workflow is edited and priced by hand, then executed as a new run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from batuta.usage import usage_cost
 
 
 def planned_rounds(run: Run) -> list[tuple[int, Workflow]]:
-    """Return the workflows of a run and the numbers of their rounds, from 1."""
+    """Return the workflows of a run, each with the number of its round, from 1."""
     return [
         (number, round_.workflow)
         for number, round_ in enumerate(run.rounds, 1)
@@ -33,7 +33,7 @@ def planned_rounds(run: Run) -> list[tuple[int, Workflow]]:
 
 
 def find_playing_model(catalogue: Catalogue, run: Run) -> ServedModel:
-    """Return the model whose workers may play the run's workflow: its own, or the default."""
+    """Return the model that may execute the run's workflow: the run's own, or the default."""
     own = catalogue.find_model(run.header.model or "")
     if own is not None and own.writes_workflows:
         return own
@@ -43,7 +43,7 @@ def find_playing_model(catalogue: Catalogue, run: Run) -> ServedModel:
 
 
 def estimate_notes(estimate: PlanEstimate) -> list[str]:
-    """Say of each step what its call is expected to take."""
+    """Describe the expected tokens and cost of each step."""
     workers = [estimate.pool[step.worker] for step in estimate.workflow.steps]
     return [
         f"about {format_count(usage.total)} tok, {format_cost(usage_cost(usage, worker.price))}"
@@ -53,7 +53,7 @@ def estimate_notes(estimate: PlanEstimate) -> list[str]:
 
 @final
 class PlanEditorPage:
-    """The screen."""
+    """Serves /ui/runs/{id}/edit."""
 
     def __init__(self, catalogue: Catalogue, store: Store | None, page_runs: PageRuns) -> None:
         self._catalogue = catalogue
@@ -61,10 +61,10 @@ class PlanEditorPage:
         self._page_runs = page_runs
 
     async def page(self, request: Request, session: WebSession) -> Response:
-        """Show the steps of a round of the run, to be changed and played.
+        """Show the steps of a round of the run, for editing.
 
         Raises:
-            APIError: there is no such run, or no workflow in it.
+            APIError: the run does not exist, or the round has no workflow.
         """
         run_id: str = request.path_params["id"]
         run = await load_run(self._store, self._page_runs, run_id, session)
@@ -97,16 +97,16 @@ def _offered_workers(pool: Pool, session: WebSession) -> list[str]:
 
 @final
 class PlanPreviewEndpoint(ScriptEndpoint):
-    """POST /ui/plan: the body of the playground's plan; its picture and what it will cost.
+    """POST /ui/plan: renders an edited plan with its estimated cost.
 
-    Nothing is called, booked or stored, and the workflow is read by the parser of the API.
+    The workflow is parsed as in the API. No worker is called, and nothing is reserved or stored.
     """
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request.
 
         Raises:
-            APIError: the plan may not be played; the message says why in a sentence.
+            APIError: the plan cannot be executed, for the reason in the message.
         """
         request = Request(scope)
         visitor = self._sessions.identify_signed_in(request)

@@ -1,4 +1,4 @@
-"""The playground: a question asked, its workflow seen while it is written and executed."""
+"""The playground: ask a question and watch its workflow while it is planned and executed."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ ShowDraft = Callable[[str], Awaitable[None]]
 
 @final
 class StreamedConductor:
-    """The conductor `inner`, with somebody who listens."""
+    """Wraps the conductor `inner` and passes fragments of its drafts to `show_draft`."""
 
     def __init__(self, inner: Conductor, show_draft: ShowDraft) -> None:
         self._inner = inner
@@ -66,19 +66,19 @@ class StreamedConductor:
 
     @property
     def name(self) -> str:
-        """The conductor's own."""
+        """The name of the wrapped conductor."""
         return self._inner.name
 
     async def plan(
         self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
-        """Return the conductor's decision."""
+        """Return the conductor's decision, showing its drafts meanwhile."""
         return await self._inner.plan(context, _DraftListener(listener, self._show_draft))
 
 
 @final
 class _DraftListener:
-    """Passes on what the engine must know, and tells the rest."""
+    """Forwards every notification to the engine's listener, and shows text fragments."""
 
     streaming = True
 
@@ -87,24 +87,24 @@ class _DraftListener:
         self._show_draft = show_draft
 
     async def before_call(self, request: CallRequest, worker: Worker) -> CallRequest:
-        """Return the request as it may be made.
+        """Return the request, possibly with a lower output limit.
 
         Raises:
-            LimitReachedError: it may cost more than is left.
+            LimitReachedError: the call may cost more than the remaining budget.
         """
         return await self._listener.before_call(request, worker)
 
     async def on_delta(self, delta: Delta) -> None:
-        """Show a fragment of the draft."""
+        """Forward the fragment and show its text."""
         await self._listener.on_delta(delta)
         if text := delta.text or delta.reasoning:
             await self._show_draft(text)
 
     async def on_failure(self, failure: Failure) -> None:
-        """Note that an attempt failed; the next one begins a new draft.
+        """Forward the failed attempt and show a line break; the next attempt begins a new draft.
 
         Raises:
-            LimitReachedError: no further attempt may be paid for.
+            LimitReachedError: the budget allows no further attempt.
         """
         await self._listener.on_failure(failure)
         await self._show_draft("\n")
@@ -112,24 +112,24 @@ class _DraftListener:
 
 _SEE_OTHER = 303
 PLAYGROUND_TAG = "playground"
-"""The tag of the runs that are asked in the playground."""
+"""The tag of runs started in the playground."""
 MOST_TURNS = 20
-"""Turns of a conversation that are shown; earlier ones are in the list of runs."""
+"""Limit on the turns shown of a conversation; earlier turns are in the list of runs."""
 MOST_RECENT = 6
-"""Conversations that a new one offers to continue."""
+"""Limit on the recent conversations listed on the empty playground."""
 _MOST_SEARCHED = 60
-"""Runs that are looked at for a conversation's turns, and for the latest conversations."""
+"""Limit on the runs loaded for a conversation's turns, or for the recent conversations."""
 _RECENT_SECONDS = 30 * 86_400.0
 _ORIGINS = ("replay", "edit", "follow", "again", "results")
 """Fields of a body that refer to an earlier run by its id."""
 _TOOLS = frozenset({"tools"})
 MOST_PARTS = 5000
-"""JSON objects of a stored run that is read to be shown: about 40 ms of the event loop."""
+"""Limit on the JSON objects of a stored run to be shown: about 40 ms of the event loop."""
 ModelGroups = tuple[tuple[str, tuple[ServedModel, ...]], ...]
 
 
 def group_models(models: Iterable[ServedModel]) -> ModelGroups:
-    """Return the served models as a list of choices shows them."""
+    """Return the served models in the groups of the selection list."""
     known = tuple(models)
     workers = tuple(each for each in known if each.name.startswith(WORKER_PREFIX))
     baselines = tuple(each for each in known if each.name.startswith(BASELINE_PREFIX))
@@ -139,7 +139,7 @@ def group_models(models: Iterable[ServedModel]) -> ModelGroups:
 
 
 def default_model(catalogue: Catalogue) -> str:
-    """Return the model that is asked unless somebody chooses."""
+    """Return the model that is selected by default."""
     return ULTRA_MODEL if catalogue.find_model(ULTRA_MODEL) else catalogue.models[0].name
 
 
@@ -148,12 +148,12 @@ class ChatTurn:
     """A question of a conversation, with the run that answers it."""
 
     number: int
-    """From 1; the names of its panels begin with it."""
+    """Position among the shown turns, from 1; used as a prefix of its panels' HTML ids."""
     id: str
     question: str
     run: Run | None = None
-    """None: it goes on, or its content was not kept."""
-    goes_on: bool = False
+    """None if the run is still running, or its content was not stored."""
+    is_running: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -162,15 +162,15 @@ class RecentChat:
 
     session: str
     question: str
-    """The first question of those that were looked at."""
+    """The earliest of the loaded questions."""
     created: float
-    """When its latest question was asked."""
+    """Time of its latest question."""
     turns: int = 1
 
 
 @final
 class PlaygroundPage:
-    """The screen: a new conversation, or one that goes on."""
+    """Serves /ui/ (a new conversation) and /ui/chat/{session} (an existing one)."""
 
     def __init__(self, catalogue: Catalogue, store: Store | None, page_runs: PageRuns) -> None:
         self._catalogue = catalogue
@@ -178,9 +178,10 @@ class PlaygroundPage:
         self._page_runs = page_runs
 
     async def page(self, request: Request, session: WebSession) -> Response:
-        """Return the composer.
+        """Show the form for a new question.
 
-        `again` fills it with a run's question, `replay` repeats its workflow.
+        The query parameter `again` fills in the question of a run; `replay` prepares a repetition
+        of its workflow.
         """
         query = request.query_params
         given = query.get("again") or query.get("replay")
@@ -197,10 +198,10 @@ class PlaygroundPage:
         )
 
     async def chat(self, request: Request, session: WebSession) -> Response:
-        """Show the turns of a conversation, each with its workflow, and the composer below them.
+        """Show the turns of a conversation with their workflows, above the form.
 
         Raises:
-            APIError: there is no such conversation for this visitor.
+            APIError: the visitor has no such conversation.
         """
         name: str = request.path_params["session"]
         turns, earlier = await self._load_turns(name, session)
@@ -222,7 +223,7 @@ class PlaygroundPage:
     def _show(
         self, request: Request, session: WebSession, *, run: Run | None, **values: Any
     ) -> Response:
-        """Render the screen; the form stands as the run had it."""
+        """Render the screen, with the form filled from the run's settings."""
         catalogue, query = self._catalogue, request.query_params
         model = query.get("model") or (run.header.model if run else "")
         limits = run.header.limits if run else None
@@ -251,20 +252,20 @@ class PlaygroundPage:
         )
 
     def _chosen_workers(self, run: Run) -> set[str]:
-        """Return the workers that the run was restricted to; empty: to none."""
+        """Return the workers that the run was restricted to; empty if it was not restricted."""
         served = self._catalogue.find_model(run.header.model or "")
         took_part = {str(worker.id) for worker in run.header.pool}
         whole = served is not None and {str(worker.id) for worker in served.pool} <= took_part
         return set() if whole else took_part
 
     async def _load_turns(self, name: str, session: WebSession) -> tuple[list[ChatTurn], int]:
-        """Return the latest turns of a conversation, oldest first, and how many came before."""
-        going_on = {r.id: r for r in self._page_runs.going_on(session) if r.session == name}
+        """Return a conversation's latest turns, oldest first, and the number of earlier turns."""
+        running = {r.id: r for r in self._page_runs.running(session) if r.session == name}
         rows: Sequence[RunSummary] = ()
         if self._store is not None:
             wanted = RunFilter(tenant=session.tenant, session=name)
             rows = (await self._store.find(wanted, _MOST_SEARCHED)).rows
-        ended = [row for row in reversed(rows) if row.id not in going_on]
+        ended = [row for row in reversed(rows) if row.id not in running]
         shown = ended[-MOST_TURNS:]
         turns = [
             ChatTurn(
@@ -276,8 +277,8 @@ class PlaygroundPage:
             for number, row in enumerate(shown, 1)
         ]
         turns += [
-            ChatTurn(number=number, id=run.id, question=run.question, goes_on=True)
-            for number, run in enumerate(reversed(going_on.values()), len(turns) + 1)
+            ChatTurn(number=number, id=run.id, question=run.question, is_running=True)
+            for number, run in enumerate(reversed(running.values()), len(turns) + 1)
         ]
         return turns, len(ended) - len(shown)
 
@@ -285,10 +286,10 @@ class PlaygroundPage:
         try:
             return await load_run(self._store, self._page_runs, row.id, session)
         except APIError:
-            return None  # its content was not kept, or is too large to be shown here
+            return None  # its content was not stored, or is too large to be shown
 
     async def _list_recent(self, session: WebSession) -> list[RecentChat]:
-        """Return the visitor's latest conversations of the playground, newest first."""
+        """Return the visitor's recent playground conversations, newest first."""
         if self._store is None or session.is_admin:
             return []
         labels = (format_label(TAG, PLAYGROUND_TAG),)
@@ -309,7 +310,7 @@ class PlaygroundPage:
 
 
 class ScriptEndpoint:
-    """Answers what the page's script asks about runs that it began or that are stored."""
+    """Base of the endpoints that the page's script calls to start, inspect or follow runs."""
 
     def __init__(
         self,
@@ -326,22 +327,22 @@ class ScriptEndpoint:
 
 @final
 class PlaygroundEndpoint(ScriptEndpoint):
-    """POST /ui/ask: the body of a chat completion; begins a run.
+    """POST /ui/ask: starts a run from the body of a chat completion.
 
-    In its place, `replay` with a run's id repeats that run, and `edit` with one answers its
-    question by the workflow in `orchestration`. Beside it, `follow` with a run's id continues its
-    conversation, `again` asks its last question in other words, and `results` answers its calls of
-    tools.
+    Further fields of the body name an earlier run by its id. `replay` repeats that run, and `edit`
+    answers its question by the workflow in `orchestration`; both ignore the messages. `follow`
+    continues its conversation, `again` rephrases its last question, and `results` answers its tool
+    calls.
 
-    It is booked and executed like a call of the API, under the same rules and limits. The answer
-    is the address of its events; the request continues behind the answer until the run has ended.
+    The run is charged and executed like an API call, under the same rules and limits. The response
+    redirects to the run's events; the request continues in the background until the run has ended.
     """
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request.
 
         Raises:
-            APIError: the run was not begun.
+            APIError: the run cannot be started.
         """
         visitor = self._sessions.identify_signed_in(Request(scope, receive))
         check_form_token(visitor, Request(scope).headers.get("x-token"))
@@ -363,11 +364,11 @@ class PlaygroundEndpoint(ScriptEndpoint):
                 await delivery.stream_answer(streamed, page_run, None, page_run.wait_for_stop)
 
     def _with_recorded_plan(self, prepared: PreparedCall, run: Run) -> PreparedCall:
-        """Return the prepared call, conducted as the run was."""
+        """Return the prepared call with a conductor that repeats the run's workflows."""
         recorded = ReplayConductor(run)
         for worker in recorded.workers:
             if worker not in prepared.pool:
-                message = f"The worker '{worker}' of that run is not in the pool any more."
+                message = f"The worker '{worker}' of that run is no longer in the pool."
                 raise APIError(409, "conflict", message)
         served = replace(prepared.served_model, conductor=recorded, solver=None, direct=False)
         steps = max((len(flow.workflow) for flow in run.rounds if flow.workflow), default=1)
@@ -381,16 +382,17 @@ class PlaygroundEndpoint(ScriptEndpoint):
 
 @final
 class ApiBodyEndpoint(ScriptEndpoint):
-    """POST /ui/body: the body of the playground's question; returns the API's whole body for it.
+    """POST /ui/body: turns the playground's body into the complete body of an API request.
 
-    Nothing is called, booked or stored. What the question keeps of an earlier run is in the result.
+    The result includes the history of an earlier run. No worker is called, and nothing is reserved
+    or stored.
     """
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request.
 
         Raises:
-            APIError: the body is malformed, or there is no such run.
+            APIError: the body is malformed, or the run does not exist.
         """
         visitor = self._sessions.identify_signed_in(Request(scope, receive))
         check_form_token(visitor, Request(scope).headers.get("x-token"))
@@ -407,12 +409,11 @@ class ApiBodyEndpoint(ScriptEndpoint):
 async def load_run(
     store: Store | None, page_runs: PageRuns, run_id: str, session: WebSession
 ) -> Run:
-    """Return the run of that id, if the visitor may see it.
-
-    One that is being stopped is waited for.
+    """Return the run of that id, if the visitor may see it; wait if it is being stopped.
 
     Raises:
-        APIError: there is none, it goes on, its content was not kept, or it is too large.
+        APIError: the run does not exist or is still running, or its content was not stored or is
+            too large.
     """
     await page_runs.check_ended(run_id, session)
     encoded = None
@@ -421,7 +422,7 @@ async def load_run(
     if encoded is None:
         raise not_found(f"The run '{run_id[:80]}', or its content,")
     if is_too_large(encoded):
-        raise invalid_value("run", "it has too many parts to be shown; it can be exported.")
+        raise invalid_value("run", "it has too many parts to be shown; export it instead.")
     if store is not None and session.is_admin:
         summary = await store.summary(run_id)
         tenant = "" if summary is None else summary.tenant
@@ -430,12 +431,12 @@ async def load_run(
 
 
 def is_too_large(encoded: bytes) -> bool:
-    """Return True if showing the stored run, of so many parts, would hold everybody else up."""
+    """Return True if the stored run has too many parts to be shown without blocking the loop."""
     return encoded.count(b"{") > MOST_PARTS
 
 
 def _stream_drafts(prepared: PreparedCall, page_run: PageRun) -> PreparedCall:
-    """Return the prepared call, its conductor seen while it writes."""
+    """Return the prepared call with a conductor whose drafts are shown as they are written."""
     served = prepared.served_model
     if served.conductor is None:
         return prepared
@@ -444,13 +445,16 @@ def _stream_drafts(prepared: PreparedCall, page_run: PageRun) -> PreparedCall:
 
 
 def _find_origin(body: Fields) -> tuple[str, str]:
-    """Return how the body refers to an earlier run, and that run's id; both empty: not at all."""
+    """Return the field by which the body refers to an earlier run, and the run's id.
+
+    Both are empty if it refers to none.
+    """
     named = ((name, body.text(name)) for name in _ORIGINS)
     return next(((name, text) for name, text in named if text), ("", ""))
 
 
 def _read_call(body: Fields, origin: str, run: Run | None) -> ParsedCall:
-    """Return what the body asks; `run` is the one to which it refers.
+    """Return the body as a call; `run` is the earlier run to which it refers.
 
     Raises:
         APIError: the body is malformed.
@@ -478,7 +482,7 @@ def _read_call(body: Fields, origin: str, run: Run | None) -> ParsedCall:
 
 
 def _use_own_tools(question: Question, asked: Question, body: Fields) -> Question:
-    """Return the question with the tools of the form, if it has them, in place of the run's."""
+    """Return the question with the tools of the form, if given, in place of the run's tools."""
     if not body.mentions(_TOOLS) or asked.tools == question.tools:
         return question
     return replace(question, tools=asked.tools, tool_choice=asked.tool_choice)
@@ -489,14 +493,14 @@ def _repeat_call(run: Run) -> ParsedCall:
 
 
 def edited_call(run: Run, body: Fields) -> ParsedCall:
-    """Return the question of the run, to be answered by the workflow in the body.
+    """Return a call that answers the question of the run by the workflow in the body.
 
     Raises:
         APIError: the body is malformed or has no workflow.
     """
     options = parse_run_options(body)
     if options.workflow is None:
-        raise invalid_value("orchestration.workflow", "a plan needs at least one step.")
+        raise invalid_value("orchestration.workflow", "a plan must have at least one step.")
     return ParsedCall(model=body.need_text("model"), question=run.header.question, options=options)
 
 

@@ -1,4 +1,4 @@
-"""How the workers stand: what they did in the latest runs, and what is known of their skills."""
+"""The pool screen: the workers' health, figures in the latest runs, and measured skills."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ from batuta.store.recent_runs import recent_runs
 from batuta.usage import ZERO_COST, ZERO_USAGE
 
 LATEST_RUNS = 100
-"""Runs that are looked at, at most."""
+"""Limit on the runs that are evaluated."""
 CACHE_SECONDS = 20.0
-"""Seconds for which what was counted is shown again."""
+"""Seconds for which the figures are cached."""
 _DOWN_SHARE = 0.5
 _TROUBLED_SHARE = 0.1
-"""Shares of failed calls from which a worker counts as down, and as troubled."""
+"""Fractions of failed calls from which a worker counts as down, and as troubled."""
 _MIN_CALLS = 3
-"""Calls from which a share of failures says something."""
+"""Minimum number of calls for a worker to count as down."""
 _MAX_FAMILIES = 12
 _MAX_ARMS = 60
 
@@ -65,11 +65,11 @@ class WorkerStats:
     cost: Cost = ZERO_COST
     seconds: list[float] = field(default_factory=list[float])
     scores: list[float] = field(default_factory=list[float])
-    """Scores of the judged runs whose answer is this worker's."""
+    """Scores of the judged runs that this worker answered."""
 
     @property
     def health(self) -> str:
-        """`good`, `troubled`, `down`, or `unknown` where it was not called."""
+        """`good`, `troubled`, `down`, or `unknown` if it was not called."""
         if self.calls < 1:
             return "unknown"
         share = self.failures / self.calls
@@ -79,7 +79,7 @@ class WorkerStats:
 
     @property
     def median_seconds(self) -> float | None:
-        """The median over calls that gave a reply."""
+        """The median time of the calls that returned a reply."""
         return median(self.seconds) if self.seconds else None
 
     @property
@@ -90,17 +90,17 @@ class WorkerStats:
 
 @dataclass(frozen=True, slots=True)
 class SkillTable:
-    """Shares of right answers by task family."""
+    """Accuracy of the workers by task family."""
 
     families: tuple[str, ...]
     share: dict[str, dict[str, float]]
-    """Shares by worker and family; what is not known is not there."""
+    """Accuracy by worker and family; unknown values are missing."""
 
 
 def count_worker_stats(
     pool: Pool, scored_runs: Iterable[tuple[Run, float | None]]
 ) -> dict[str, WorkerStats]:
-    """Return the figures of each worker of the pool over those runs, given with their scores."""
+    """Return the figures of each worker of the pool over the runs, given with their scores."""
     found: defaultdict[str, WorkerStats] = defaultdict(WorkerStats)
     for run, score in scored_runs:
         if score is not None and (author := _answer_author(run)) is not None:
@@ -120,35 +120,35 @@ def count_worker_stats(
 
 
 def _answer_author(run: Run) -> WorkerId | None:
-    """Return the worker whose reply is the answer; a stored run has its reply a second time."""
-    return next((s.worker for s in reversed(run.steps) if _has_said(s.result, run.reply)), None)
+    """Return the worker whose reply is the answer, found by comparing the replies of the steps."""
+    return next((s.worker for s in reversed(run.steps) if _is_answer(s.result, run.reply)), None)
 
 
-def _has_said(result: Reply | Failure, answer: Reply | None) -> bool:
-    """Tell whether a step's result is the answer, which may have pictures of steps before it."""
+def _is_answer(result: Reply | Failure, answer: Reply | None) -> bool:
+    """Return True if the result is the answer, which may also contain earlier steps' images."""
     if answer is None or isinstance(result, Failure):
         return False
     return replace(answer, images=result.images) == result
 
 
-def _count_failure(standing: WorkerStats, failure: Failure) -> None:
-    standing.calls += 1
-    standing.failures += 1
-    standing.last_failure = standing.last_failure or failure.code
-    standing.usage, standing.cost = standing.usage + failure.usage, standing.cost + failure.cost
+def _count_failure(stats: WorkerStats, failure: Failure) -> None:
+    stats.calls += 1
+    stats.failures += 1
+    stats.last_failure = stats.last_failure or failure.code
+    stats.usage, stats.cost = stats.usage + failure.usage, stats.cost + failure.cost
 
 
 def skill_table(history: Outcomes | None, pool: Pool) -> SkillTable | None:
-    """Return the table of the outcomes; None if there are none of these workers."""
+    """Return the accuracies in the outcomes; None if there are none of the pool's workers."""
     if history is None:
         return None
     families = tuple(dict.fromkeys(name for name in history.families if name))[:_MAX_FAMILIES]
     rows = {name: [i for i, own in enumerate(history.families) if own == name] for name in families}
     share: dict[str, dict[str, float]] = {}
-    for place, worker in enumerate(history.workers):
+    for column, worker in enumerate(history.workers):
         if worker in pool:
             scores_qm: NDArray[np.float64] = history.scores_qm
-            means = {name: scores_qm[rows[name], place] for name in families}
+            means = {name: scores_qm[rows[name], column] for name in families}
             known = {n: float(np.nanmean(m)) for n, m in means.items() if not np.isnan(m).all()}
             share[str(worker)] = known
     return SkillTable(families, share) if families and share else None
@@ -156,7 +156,7 @@ def skill_table(history: Outcomes | None, pool: Pool) -> SkillTable | None:
 
 @final
 class PoolPage:
-    """The screen."""
+    """Serves /ui/pool."""
 
     def __init__(
         self, catalogue: Catalogue, store: Store | None, drift: DriftMonitor, forms: PoolForms
@@ -169,9 +169,9 @@ class PoolPage:
         self._counting = anyio.Lock()
 
     async def page(self, request: Request, session: WebSession) -> Response:
-        """Return every worker, and how it stands.
+        """Show every worker with its health and figures.
 
-        A key's holder sees no numbers that count others.
+        A visitor with a key does not see figures that include other tenants' runs.
         """
         catalogue, whole = self._catalogue, session.caller.role is not CallerRole.KEY
         found, runs = await self._worker_stats(session)
@@ -201,7 +201,7 @@ class PoolPage:
         )
 
     async def _learned(self) -> list[tuple[str, str, str, ArmStats]]:
-        """Return what judgements said of each exploring system's alternatives."""
+        """Return the judged results of each exploring system's alternatives."""
         found: list[tuple[str, str, str, ArmStats]] = []
         for model in self._catalogue.models:
             if model.explore is None or model.conductor is None or self._store is None:
@@ -211,12 +211,12 @@ class PoolPage:
         return found
 
     def _ultra_prompt(self) -> PromptDescription | None:
-        """Return what the model that writes batuta-ultra's workflows is told."""
+        """Return the description of the prompt of batuta-ultra's conductor."""
         served = self._catalogue.find_model(ULTRA_MODEL)
         return describe_prompt(served.conductor, self._catalogue.pool) if served else None
 
     async def _worker_stats(self, session: WebSession) -> tuple[dict[str, WorkerStats], int]:
-        """Count anew after a while, for one visitor; the others see what was counted before."""
+        """Return the visitor's cached figures; once they expire, one request recounts them."""
         kept = self._cache.get(session.tenant)
         if kept is not None and (kept[0] > time.monotonic() or self._counting.locked()):
             return kept[1], kept[2]
@@ -227,7 +227,7 @@ class PoolPage:
             return kept[1], kept[2]
 
     async def _count(self, session: WebSession) -> tuple[float, dict[str, WorkerStats], int]:
-        """Return the figures of the latest runs, and until when they count."""
+        """Return the expiry time of the figures, the figures, and the number of runs in them."""
         scored_runs = list[tuple[Run, float | None]]()
         if self._store is not None:
             scored_runs = await recent_runs(self._store.database, LATEST_RUNS, session.tenant)
@@ -238,14 +238,14 @@ class PoolPage:
 
 
 def _describe_workers(prompt: PromptDescription | None) -> dict[str, list[str]]:
-    """Return the lines of the prompt about each worker; empty: no model conducts."""
+    """Return the lines of the prompt about each worker; empty if no model conducts."""
     if prompt is None:
         return {}
     return {str(worker): [*lines] or ["Its name alone."] for worker, lines in prompt.cards.items()}
 
 
 def _worker_facts(worker: Worker) -> list[str]:
-    """Describe the known facts of a worker, in words."""
+    """Return the tags, context window and strength of a worker, in words."""
     window = f"{worker.context_window:,} tokens of context" if worker.context_window else ""
     strength = f"strength {format_percent(worker.strength)}" if worker.strength is not None else ""
     return [fact for fact in (*worker.tags, window, strength) if fact]

@@ -1,4 +1,4 @@
-"""The admin's changes of the pool: add, test, price, describe, switch off, take back."""
+"""The admin's changes to the pool: add, test, price, describe or switch off workers, and undo."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _MOST_TESTS = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerTest:
-    """The result of asking a worker for one word."""
+    """The result of a test call to a worker."""
 
     at: float
     answers: bool
@@ -47,7 +47,7 @@ class WorkerTest:
 
 @final
 class PoolForms:
-    """The forms of the pool's screen; nobody but the admin is answered."""
+    """Handles the forms of the pool screen, for the admin only."""
 
     def __init__(
         self, catalogue: Catalogue, store: Store | None, editor: PoolEditor | None
@@ -56,10 +56,10 @@ class PoolForms:
         self._store = store
         self._editor = editor
         self.tests: dict[str, WorkerTest] = {}
-        """The latest test of each worker, in this process."""
+        """The latest test of each worker by this process."""
 
     async def describe(self, session: WebSession) -> dict[str, Any] | None:
-        """Return what the screen offers to change; None: nothing, or not to this visitor."""
+        """Return the editable state of the pool for the admin; None for other visitors."""
         if not session.is_admin:
             return None
         if self._editor is None:
@@ -79,14 +79,14 @@ class PoolForms:
         }
 
     async def add(self, request: Request, session: WebSession) -> Response:
-        """Add a worker to the file, and serve it."""
+        """Add a worker to the settings file and serve it."""
         form = await self._form(request, session)
         values = parse_new_worker(form)
         worker: str = values["id"]
         return await self._change(session, partial(add_worker, values=values), worker, "added")
 
     async def change(self, request: Request, session: WebSession) -> Response:
-        """Test, describe, price or switch a worker."""
+        """Test, describe or price a worker, or switch it on or off."""
         form = await self._form(request, session)
         worker: str = request.path_params["id"]
         match request.path_params["what"]:
@@ -104,7 +104,7 @@ class PoolForms:
         return await self._change(session, edit, worker, what)
 
     async def undo(self, request: Request, session: WebSession) -> Response:
-        """Take the latest change back."""
+        """Undo the latest change."""
         await self._form(request, session)
         try:
             await self._require_editor().undo(by=session.caller.actor)
@@ -150,13 +150,13 @@ class PoolForms:
 
     def _require_editor(self) -> PoolEditor:
         if self._editor is None:
-            message = "The pool comes from no settings file: write a batuta.toml to change it."
+            message = "The pool has no settings file: write a batuta.toml to change it here."
             raise APIError(409, "conflict", message)
         return self._editor
 
 
 def _show_worker(worker: str) -> Response:
-    """Lead back to the screen, where the worker is unfolded."""
+    """Redirect to the screen, with the worker's entry unfolded."""
     address = f"{_POOL_PATH}?worker={quote(worker, safe='')}#change"
     return RedirectResponse(address, _SEE_OTHER, PAGE_HEADERS)
 
@@ -166,25 +166,27 @@ def _refuse_change(error: BatutaError) -> APIError:
 
 
 def parse_new_worker(form: Mapping[str, str]) -> dict[str, Any]:
-    """Read a new worker from the form.
+    """Return the values of a new worker in the form.
 
     Raises:
-        APIError: a field cannot be used; a key itself is never taken.
+        APIError: a field is invalid, or contains an API key.
     """
     text = {name: form.get(name, "").strip() for name in ("id", "model", "provider", "base_url")}
     if not _ID.fullmatch(text["id"]):
-        raise invalid_value("id", "it is a name of letters, digits and . _ : / -.")
+        raise invalid_value("id", "it must consist of letters, digits and . _ : / -.")
     if not text["model"]:
-        raise invalid_value("model", "a worker has a model.")
+        raise invalid_value("model", "a worker needs a model.")
     if text["base_url"]:
         address = urlsplit(text["base_url"])
         if address.username or address.password or address.query:
-            raise invalid_value("base_url", "it must not hold a key; name its variable.")
+            raise invalid_value(
+                "base_url", "it must not contain a key; name the key's environment variable."
+            )
     values: dict[str, Any] = {name: value for name, value in text.items() if value}
     variable = form.get("key_env", "").strip()
     if variable:
         if not _VARIABLE.fullmatch(variable):
-            reason = "it is the name of an environment variable, such as MY_KEY, never the key."
+            reason = "it must be the name of an environment variable such as MY_KEY, not the key."
             raise invalid_value("key_env", reason)
         values["key_env"] = variable
     card = {name: value for name, value in parse_card(form).items() if value is not None}
@@ -192,16 +194,16 @@ def parse_new_worker(form: Mapping[str, str]) -> dict[str, Any]:
 
 
 def parse_card(form: Mapping[str, str]) -> dict[str, Any]:
-    """Read a worker's description, tags and price from the form; None takes one away.
+    """Return a worker's description, tags and price in the form; None removes a value.
 
     Raises:
-        APIError: a field cannot be used.
+        APIError: a field is invalid.
     """
     description = form.get("description", "").replace("\r", "").strip()
     tags = [*dict.fromkeys(form.get("tags", "").replace(",", " ").split())]
     amounts = [_parse_price(name, form.get(name, "")) for name in ("input", "output")]
     if (amounts[0] is None) != (amounts[1] is None):
-        raise invalid_value("price", "it has both parts: input and output.")
+        raise invalid_value("price", "give both parts: input and output.")
     price = None
     if amounts[0] is not None:
         price = dict(zip(("input", "output"), amounts, strict=True))
@@ -216,5 +218,5 @@ def _parse_price(name: str, text: str) -> int | float | None:
     except InvalidOperation:
         amount = Decimal("NaN")
     if not amount.is_finite() or not 0 <= amount < 1_000_000:  # noqa: PLR2004 - dollars
-        raise invalid_value(name, "it is an amount of dollars a million tokens, such as 2.50.")
+        raise invalid_value(name, "it must be dollars per million tokens, such as 2.50.")
     return int(amount) if amount == amount.to_integral_value() else float(amount)

@@ -1,4 +1,4 @@
-"""Up to ten questions by up to four systems: a table whose cells are runs."""
+"""The table of up to ten questions asked to up to four systems; each cell is a run."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from batuta.store import RunSummary, Store
 from batuta.usage import ZERO_COST
 
 MOST_QUESTIONS = 10
-"""Questions that are asked at once."""
+"""Limit on the questions asked at once."""
 _MOST_RUNS = MOST_QUESTIONS * len(SIDES)
 _SHOWN = 160
-"""Characters of an answer in a cell."""
+"""Limit on the characters of an answer in a cell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableCell:
-    """A run in the table, or one that goes on."""
+    """An ended or running run in the table."""
 
     id: str
     question: str
     model: str
     outcome: Outcome | None = None
-    """The outcome; None while it goes on."""
+    """The outcome; None while the run is running."""
     answer: str = ""
-    """The words that it ends with, or the reason why there are none."""
+    """The final answer, or the error if there is no answer."""
     cost: Cost = ZERO_COST
     seconds: float = 0.0
 
@@ -57,12 +57,12 @@ class TableCell:
 
     @classmethod
     def of_live(cls, run: PageRun) -> TableCell:
-        """Return the cell of a run that goes on."""
+        """Return the cell of a run that is still running."""
         return cls(id=run.id, question=run.question, model=run.model, seconds=run.elapsed())
 
     @classmethod
     def of_summary(cls, row: RunSummary) -> TableCell:
-        """Return the cell of a run of which the numbers alone can be shown."""
+        """Return the cell of a run whose content was not stored or cannot be shown."""
         return cls(
             id=row.id,
             question=row.question_preview or "content not kept",
@@ -75,20 +75,20 @@ class TableCell:
 
     @property
     def shown(self) -> str:
-        """The answer, cut to what a cell has room for."""
+        """The answer, truncated to the size of a cell."""
         return self.answer if len(self.answer) <= _SHOWN else f"{self.answer[:_SHOWN]}…"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRow:
-    """A question, with the run of each system; None where a system was not asked."""
+    """A question with the run of each system; None for a system that was not asked."""
 
     question: str
     cells: tuple[TableCell | None, ...]
 
     @property
     def common_answer(self) -> str:
-        """The answer that all systems gave to the letter; empty if they differ or go on."""
+        """The answer if all systems gave exactly the same; empty if not, or if one is running."""
         found = [cell for cell in self.cells if cell is not None]
         answered = all(cell.outcome is not None and cell.answer for cell in found)
         same = len({cell.answer for cell in found}) == 1
@@ -104,18 +104,18 @@ class SystemTotal:
     runs: int
     cost: Cost
     seconds: float
-    """The mean time of those that have ended."""
+    """The mean time of the runs that have ended."""
 
 
 def arrange_cells(cells: Sequence[TableCell]) -> tuple[list[TableRow], list[SystemTotal]]:
     """Return a row for each question and the totals of each system, both in the order given."""
     models = list(dict.fromkeys(cell.model for cell in cells))
-    by_place = {(cell.question, cell.model): cell for cell in cells}
+    by_key = {(cell.question, cell.model): cell for cell in cells}
     rows = [
-        TableRow(question=text, cells=tuple(by_place.get((text, model)) for model in models))
+        TableRow(question=text, cells=tuple(by_key.get((text, model)) for model in models))
         for text in dict.fromkeys(cell.question for cell in cells)
     ]
-    return rows, [_sum_system(model, list(by_place.values())) for model in models]
+    return rows, [_sum_system(model, list(by_key.values())) for model in models]
 
 
 def _sum_system(model: str, cells: Sequence[TableCell]) -> SystemTotal:
@@ -132,21 +132,21 @@ def _sum_system(model: str, cells: Sequence[TableCell]) -> SystemTotal:
 
 @final
 class QuestionTablePage:
-    """The screen."""
+    """Serves /ui/compare/table."""
 
     def __init__(self, store: Store | None, page_runs: PageRuns) -> None:
         self._store = store
         self._page_runs = page_runs
 
     async def page(self, request: Request, session: WebSession) -> Response:
-        """Show the runs of the address as a table; `part` answers the table alone.
+        """Show the runs in the URL as a table; `part` selects the table alone, as a fragment.
 
         Raises:
-            APIError: a run is not there, or there are too many.
+            APIError: a run does not exist, or the URL names none or too many.
         """
         names = list(dict.fromkeys(request.query_params.getlist("run")))
         if not 0 < len(names) <= _MOST_RUNS:
-            raise invalid_value("run", f"name between one run and {_MOST_RUNS}.")
+            raise invalid_value("run", f"name between 1 and {_MOST_RUNS} runs.")
         rows, totals = arrange_cells([await self._read_cell(name, session) for name in names])
         compared = [row for row in rows if sum(cell is not None for cell in row.cells) > 1]
         shown: dict[str, Any] = {
@@ -154,7 +154,7 @@ class QuestionTablePage:
             "totals": totals,
             "same": sum(bool(row.common_answer) for row in compared),
             "compared": len(compared),
-            "goes_on": any(cell and cell.outcome is None for row in rows for cell in row.cells),
+            "is_running": any(cell and cell.outcome is None for row in rows for cell in row.cells),
         }
         if request.query_params.get("part"):
             body = render_fragment("question_table.html.jinja", **shown)
@@ -165,12 +165,12 @@ class QuestionTablePage:
         )
 
     async def _read_cell(self, name: str, session: WebSession) -> TableCell:
-        live = await self._page_runs.find_going_on(name, session)
+        live = await self._page_runs.find_running(name, session)
         if live is not None:
             return TableCell.of_live(live)
         try:
             return TableCell.of(await load_run(self._store, self._page_runs, name, session))
-        except APIError:  # its content was not kept, or is too large: its numbers are shown
+        except APIError:  # the content was not stored or is too large: show the summary
             summary = self._store and await self._store.summary(name, session.tenant)
             if not summary:
                 raise

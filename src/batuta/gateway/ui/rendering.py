@@ -1,4 +1,4 @@
-"""Templates into responses, with the headers that a page of ours always carries."""
+"""Rendering of templates to responses, with the security headers of every page."""
 
 from __future__ import annotations
 
@@ -37,29 +37,29 @@ PAGE_HEADERS = {
     "cache-control": "no-store",
 }
 _SMALL_BYTES = 1_000
-"""A page of fewer bytes fits one packet anyway."""
+"""Pages below this size fit into one packet and are not compressed."""
 _QUICK_BYTES = 100_000
-"""A page of so many bytes is packed within a few milliseconds; a longer one in a thread."""
+"""Pages up to this size are compressed in the event loop, larger ones in a thread."""
 _GZIP_LEVEL = 5
 THEMES = ("light", "dark")
 
 
 @final
 class PageResponse(HTMLResponse):
-    """A page or a piece of one, with the headers of all and under gzip for who reads that.
+    """A page or fragment with the common headers, compressed if the client accepts gzip.
 
-    Its length tells nothing of the words or tokens in it: a session's cookie comes with no
-    request that another site causes, and each page has its token in another form.
+    The compressed length does not leak secrets (BREACH): cross-site requests do not carry the
+    session cookie, and the form token is masked differently on each page.
     """
 
     def __init__(
         self, body: str | bytes, status: int = 200, headers: Mapping[str, str] = PAGE_HEADERS
     ) -> None:
-        """Send that body."""
+        """Build the response with that body."""
         super().__init__(body, status, {**headers, "vary": "accept-encoding"})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pack the body, if that is worth it, and send it."""
+        """Compress the body if it is large enough, and send it."""
         if len(self.body) >= _SMALL_BYTES and takes_gzip(Headers(scope=scope)):
             body = bytes(self.body)
             is_quick = len(body) <= _QUICK_BYTES
@@ -109,9 +109,9 @@ def _template_environment() -> Environment:
 
 
 async def compile_templates() -> None:
-    """Compile every template in threads, so that no visitor waits until that is done.
+    """Compile every template in a thread, so that the first visitors need not wait for it.
 
-    A server that stops meanwhile waits for one template, not for all.
+    Templates are compiled one by one, so a server that stops meanwhile waits only for one.
     """
     await run_sync(importlib.import_module, "batuta.rendering.markdown")
     environment = _template_environment()
@@ -120,17 +120,17 @@ async def compile_templates() -> None:
 
 
 async def render_answers(*runs: Run | None) -> dict[str, Markup]:
-    """Return the answers of those runs as HTML, by the runs' ids."""
+    """Return the runs' answers as HTML, by run id."""
     return {run.id: await render_answer(run.answer) for run in runs if run and run.answer}
 
 
 def render_fragment(template: str, **values: Any) -> str:
-    """Return a piece of a page."""
+    """Return the template rendered to HTML."""
     return _template_environment().get_template(template).render(values)
 
 
 def render_page(request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
-    """Return a whole page."""
+    """Return the template rendered as a page, with the visitor's theme."""
     theme = cookie_value(request.scope, "theme")
     common = {"theme": theme if theme in THEMES else "", "path": request.url.path}
     return PageResponse(render_fragment(template, **common, **values), status)

@@ -1,4 +1,7 @@
-"""The page's addresses."""
+"""The routes of the web UI.
+
+A new screen needs a handler here, a template, and an entry in `SCREENS` of `gateway/ui/session.py`.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,7 @@ def page_routes(
     pool_editor: PoolEditor | None = None,
     oidc: OidcClient | None = None,
 ) -> list[BaseRoute]:
-    """Return every route of the page."""
+    """Return every route of the web UI."""
     sessions, page_runs = SessionManager(authenticator.key_hasher), PageRuns(delivery.scopes)
     shown = catalogue, store, page_runs
     runs, comparison, playground = RunPages(*shown), ComparisonPage(*shown), PlaygroundPage(*shown)
@@ -102,7 +105,7 @@ def page_routes(
 def _list_key_routes(
     sessions: SessionManager, keys: KeyPages, own_keys: OwnKeyPages
 ) -> list[Route]:
-    """List the routes of everybody's keys and of one's own."""
+    """List the routes of all keys and of the visitor's own keys."""
     screens = {"/ui/keys": keys.page, "/ui/own-keys": own_keys.page}
     forms = {
         "/ui/keys": keys.create,
@@ -116,7 +119,7 @@ def _list_key_routes(
 def _list_account_routes(
     sessions: SessionManager, catalogue: Catalogue, store: Store | None, page_runs: PageRuns
 ) -> list[Route]:
-    """List the routes of what was spent, by whom, and what was done."""
+    """List the routes of usage, sessions and the audit trail."""
     screens = {
         "/ui/usage": UsagePage(store).page,
         "/ui/sessions/{session}": ConductedSessionPage(catalogue, store, page_runs).page,
@@ -126,7 +129,7 @@ def _list_account_routes(
 
 
 def _list_pool_routes(sessions: SessionManager, forms: PoolForms, screen: PoolPage) -> list[Route]:
-    """List the routes of the pool: its screen, and the admin's changes."""
+    """List the routes of the pool screen and of the admin's changes."""
     changes = {
         "/ui/pool": forms.add,
         "/ui/pool-undo": forms.undo,
@@ -155,9 +158,9 @@ def _list_learning_routes(
 
 
 def _list_other_routes(sessions: SessionManager) -> list[Route]:
-    """List the routes that lead home, of the page's files, and of all that is not there."""
+    """List the redirects to the start screen, the static files, and the "not found" page."""
     return [
-        *(Route(place, _redirect_home) for place in ("/", "/ui")),
+        *(Route(path, _redirect_home) for path in ("/", "/ui")),
         Route(ROOT + "{name}", send_asset),
         Route("/ui/{path:path}", sessions.page_endpoint(_page_not_found)),
     ]
@@ -166,7 +169,7 @@ def _list_other_routes(sessions: SessionManager) -> list[Route]:
 def _list_asking_routes(
     delivery: AnswerDelivery, store: Store | None, sessions: SessionManager, page_runs: PageRuns
 ) -> list[Route]:
-    """List the routes of the page's script, which begin a run, price a plan and tell a run."""
+    """List the routes called by the page's script: start a run, price a plan, stream events."""
     asking = delivery, store, sessions, page_runs
     return [
         Route("/ui/ask", PlaygroundEndpoint(*asking), methods=["POST"]),
@@ -177,7 +180,7 @@ def _list_asking_routes(
 
 
 def _list_sign_in_routes(sessions: SessionManager, signing: SignInPages) -> list[Route]:
-    """List the routes for those who have not signed in."""
+    """List the routes for visitors who have not signed in."""
     shown = {
         SIGN_IN_PATH: signing.page,
         "/ui/oidc/start": signing.start_oidc,
@@ -196,7 +199,7 @@ def _list_routes(
     *,
     open_to_all: bool = False,
 ) -> list[Route]:
-    """List a route for each path, whose handler gets the visitor's session."""
+    """List a route for each path; its handler gets the visitor's session."""
     return [
         Route(path, sessions.page_endpoint(handler, open_to_all=open_to_all), methods=[method])
         for path, handler in handlers.items()
@@ -204,7 +207,7 @@ def _list_routes(
 
 
 async def _redirect_home(request: Request) -> Response:
-    if request.method == "HEAD":  # an agent's look whether somebody is there
+    if request.method == "HEAD":  # some agents check with HEAD whether the server is up
         return Response()
     return RedirectResponse("/ui/", 307)
 

@@ -1,7 +1,7 @@
-"""The events of a run, streamed to a page that may come late and may come again.
+"""The events of a run, streamed to a page that may connect late or reconnect.
 
-The page gets its HTML ready-made, by the same templates that show a stored run; only what workers
-say while they speak comes as bare text.
+The page gets HTML rendered by the same templates as for a stored run. Only fragments of unfinished
+replies are sent as plain text.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from batuta.gateway.ui.page_runs import (
     PageEvent,
     PageRun,
     Stopped,
-    retell_run,
+    replay_run,
 )
 from batuta.gateway.ui.playground import ScriptEndpoint, load_run
 from batuta.gateway.ui.rendering import PAGE_HEADERS, render_answers, render_fragment
@@ -49,19 +49,19 @@ from batuta.gateway.ui.session import WebSession
 from batuta.rendering.answer import render_answer
 
 _ANSWER_SECONDS = 0.25
-"""Seconds between two updates of a growing answer, at least."""
+"""Minimum seconds between two updates of a growing answer."""
 
 
 @final
 class PageStreamRenderer:
-    """Tells one run as events of the page."""
+    """Renders one run as events of the page."""
 
     def __init__(self, writer: SSEWriter, scope: str = "") -> None:
-        """Prepare to tell.
+        """Send nothing yet.
 
         Args:
-            writer: where the events go.
-            scope: what the names of this run's panels begin with, where a page shows two runs.
+            writer: receives the events.
+            scope: prefix of the HTML ids of this run's panels, for pages with several runs.
         """
         self._writer = writer
         self._scope = scope
@@ -72,12 +72,12 @@ class PageStreamRenderer:
         """The earliest time of the next update of the answer."""
 
     async def open(self, run_id: str, seconds: float = 0.0) -> None:
-        """Send the headers, the run's id, and for how many seconds it has gone on."""
+        """Send the headers, the run's id and the seconds since its start."""
         await self._writer.open({**PAGE_HEADERS, "x-batuta-run-id": run_id})
         await self._send_event("opened", id=run_id, seconds=seconds)
 
     async def show(self, event: PageEvent) -> None:
-        """Show what the run tells; its end closes the stream."""
+        """Send an event of the run; the final event closes the stream."""
         match event:
             case Drafted():
                 await self._send_event("drafted", text=event.text)
@@ -111,7 +111,7 @@ class PageStreamRenderer:
                 pass
 
     async def _fail(self, error: APIError) -> None:
-        """Send why there is no answer, and the end."""
+        """Send the failed run if it was recorded, else the error, and close the stream."""
         if self._recorder.header is not None and self._recorder.ended is not None:
             await self._send_end(self._recorder.run())
             return
@@ -163,14 +163,14 @@ class PageStreamRenderer:
             await self._send_answer_so_far(event.delta.text)
 
     def _is_last_step(self, event: StepDelta) -> bool:
-        """Tell whether the step's reply is the answer, as far as its workflow goes."""
+        """Return True if the step is the last of its workflow, whose reply is the answer."""
         workflow = self._recorder.rounds[event.round].workflow
         return workflow is not None and event.index == len(workflow.steps) - 1
 
     async def _send_answer_so_far(self, text: str) -> None:
-        """Show the beginning of the answer as the whole one will be shown.
+        """Send the beginning of the answer as rendered HTML.
 
-        Now and then: what rendering takes is a small part of the time from one to the next.
+        Updates are rate-limited, so that rendering takes at most about a tenth of the time.
         """
         self._answer.append(text)
         began = monotonic()
@@ -220,7 +220,7 @@ def _totals_text(tokens: int, cost: str) -> dict[str, str]:
 
 
 def _visible_text(delta: Delta) -> str:
-    """Return the part of a fragment that a reader sees."""
+    """Return the text of a fragment that is shown."""
     return delta.text or delta.reasoning or delta.tool_arguments
 
 
@@ -229,10 +229,10 @@ class RunEventsEndpoint(ScriptEndpoint):
     """GET /ui/runs/{id}/events: the events of a run, from its beginning to its end."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one reader, for as long as the run goes on.
+        """Serve one connection until the run ends.
 
         Raises:
-            APIError: there is no such run for this visitor.
+            APIError: the visitor has no such run.
         """
         request = Request(scope, receive)
         visitor = self._sessions.identify_signed_in(request)
@@ -250,7 +250,7 @@ class RunEventsEndpoint(ScriptEndpoint):
 
         try:
             refusal = await self._delivery.show(visitor.caller, receive, work, writer)
-        except Exception as error:  # noqa: BLE001 - the 200 is out: say it in the stream
+        except Exception as error:  # noqa: BLE001 - status 200 was sent: report it in the stream
             log_exception(error)
             await renderer.show(Failed(internal_error()))
             return
@@ -260,11 +260,11 @@ class RunEventsEndpoint(ScriptEndpoint):
     async def _events(
         self, run_id: str, page_run: PageRun | None, visitor: WebSession
     ) -> AsyncIterator[PageEvent]:
-        """Return what the run tells, or what it told if it has ended.
+        """Return the events of the run, live or from the store.
 
         Raises:
-            APIError: there is no such run for this visitor.
+            APIError: the visitor has no such run.
         """
         if page_run is not None:
             return page_run.follow()
-        return retell_run(await load_run(self._store, self._page_runs, run_id, visitor))
+        return replay_run(await load_run(self._store, self._page_runs, run_id, visitor))

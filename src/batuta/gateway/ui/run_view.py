@@ -1,4 +1,4 @@
-"""A run as its picture tells it: states of steps, bars of time, running totals. Pure."""
+"""View helpers for a run: states of steps, time bars, totals and descriptions. Pure."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ _ANSWERED = (
     Outcome.WAITING,
 )
 COLOURS = 8
-"""Colours of workers, by their number in the pool."""
+"""Number of colours for workers; a worker's colour follows from its number in the pool."""
 OUTCOMES = {
     Outcome.ANSWERED: ("good", "The workflow was run to its end."),
-    Outcome.FALLBACK: ("warn", "No workflow could be had: the best single worker answered."),
-    Outcome.DEGRADED: ("warn", "The last step failed: somebody else gave the answer."),
+    Outcome.FALLBACK: ("warn", "There was no valid workflow: the best single worker answered."),
+    Outcome.DEGRADED: ("warn", "The last step failed: another worker gave the answer."),
     Outcome.LIMITED: ("warn", "A limit ended the run."),
     Outcome.DECLINED: ("warn", "The worker says that it cannot answer this."),
-    Outcome.UNSURE: ("warn", "The answer may well be wrong: it is less sure than was asked for."),
-    Outcome.WAITING: ("live", "A worker asked for the caller's tools."),
+    Outcome.UNSURE: ("warn", "The answer may be wrong: its confidence is below the minimum."),
+    Outcome.WAITING: ("live", "A worker called the caller's tools."),
     Outcome.PLANNED: ("mute", "The workflow was written; no worker was called."),
-    Outcome.REFUSED: ("bad", "A policy forbade the question or the answer."),
+    Outcome.REFUSED: ("bad", "A policy blocked the question or the answer."),
     Outcome.FAILED: ("bad", "The run failed."),
     Outcome.CANCELLED: ("mute", "The run was stopped."),
 }
@@ -76,12 +76,12 @@ STATE_WORDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """A stretch of time in a run, as shares of its whole length in per cent."""
+    """A time span in a run; `start`, `width` and `marks` are percentages of the run's time."""
 
     label: str
     round: int
     step: int | None
-    """None: the conductor's planning."""
+    """Index of the step; None for the conductor's planning."""
     start: float
     width: float
     seconds: float
@@ -103,12 +103,12 @@ def step_state(step: StepRun | None) -> str:
 
 
 def worker_colour(pool: Pool, worker: str) -> int:
-    """Return the number of a worker's colour."""
+    """Return the index of a worker's colour."""
     return pool.number(worker) % COLOURS if worker in pool else 0
 
 
 def find_step(run: Run, place: str) -> StepRun | None:
-    """Return the step of a place such as `0.2`: a round's number and a step's; None: none ended."""
+    """Return the ended step at a place such as `0.2` (round and step); None if there is none."""
     numbers = [read_small_number(part) for part in place.split(".")]
     if len(numbers) != 2 or None in numbers:  # noqa: PLR2004 - round, step
         return None
@@ -117,17 +117,17 @@ def find_step(run: Run, place: str) -> StepRun | None:
 
 
 def panel_anchor(number: int, index: int) -> str:
-    """Return the name of a step's panel in the page."""
+    """Return the HTML id of a step's panel."""
     return f"step-{number + 1}-{index + 1}"
 
 
 def panel_scope(given: str | None) -> str:
-    """Return the side of a comparison or the turn that is meant, or an empty text."""
+    """Return the given side of a comparison or turn; an empty string if it is not valid."""
     return given if given and _SCOPE.fullmatch(given) else ""
 
 
 def describe_access(step: Step, number: int) -> str:
-    """Say whose answers a step reads, in words."""
+    """Describe which replies a step reads."""
     own = ", ".join(str(index + 1) for index in step.access)
     readings = [f"step{'s' if len(step.access) > 1 else ''} {own}"] if own else []
     if step.previous:
@@ -136,7 +136,7 @@ def describe_access(step: Step, number: int) -> str:
 
 
 def describe_decision(round_: Round) -> str:
-    """Say what the conductor decided, if it was no workflow, and what it was not shown."""
+    """Describe the conductor's decision and, if its prompt was cropped, the omitted part."""
     cropping = round_.decision.draft.cropping
     return " ".join(filter(None, (_decision_text(round_), _cropping_text(cropping))))
 
@@ -144,42 +144,42 @@ def describe_decision(round_: Round) -> str:
 def _cropping_text(cropping: Cropping | None) -> str:
     if cropping is None:
         return ""
-    turns = f" and not {cropping.turns} earlier turns" if cropping.turns else ""
+    turns = f", without {cropping.turns} earlier turns" if cropping.turns else ""
     size = f"{cropping.shown:,} of {cropping.whole:,} characters"
-    return f"The conductor was shown {size} of the conversation{turns}; the workers had it all."
+    return f"The conductor was shown {size} of the conversation{turns}; the workers got all of it."
 
 
 def _decision_text(round_: Round) -> str:
     match round_.decision:
         case AcceptedAnswer(reason=reason):
-            return f"The conductor let the answer stand{': ' if reason else ''}{reason}."
+            return f"The conductor accepted the answer{': ' if reason else ''}{reason}."
         case MalformedPlan() as malformed if malformed.outage and not malformed.again:
-            return f"No workflow was asked for: {malformed.reason}"
-        case MalformedPlan() as malformed if malformed.outage and was_heard(round_):
+            return f"No workflow was requested: {malformed.reason}"
+        case MalformedPlan() as malformed if malformed.outage and was_reached(round_):
             return f"The conductor did not finish its workflow: {malformed.reason}"
         case MalformedPlan() as malformed if malformed.outage:
             return f"The conductor could not be reached: {malformed.reason}"
         case MalformedPlan() as malformed:
-            return f"The conductor's draft was no workflow: {malformed.reason}"
+            return f"The conductor's draft was not a valid workflow: {malformed.reason}"
         case Plan(reason=reason):
             return f"{reason[:1].upper()}{reason[1:]}." if reason else ""
 
 
-def was_heard(round_: Round) -> bool:
-    """Tell whether the conductor was asked, though no whole draft of it came."""
+def was_reached(round_: Round) -> bool:
+    """Return True if the conductor began a draft, even if it was not completed."""
     drafts = round_.conductor_drafts
-    return any(draft.usage.total for draft in drafts) or _is_cut(round_)
+    return any(draft.usage.total for draft in drafts) or _was_cancelled(round_)
 
 
-def _is_cut(round_: Round) -> bool:
+def _was_cancelled(round_: Round) -> bool:
     decision = round_.decision
     return isinstance(decision, MalformedPlan) and "cancelled" in decision.reason
 
 
 def opened_step(run: Run) -> str:
-    """Choose the step whose panel is open at first: the first failure, else the last that was run.
+    """Return the step whose panel is open at first: the first failure, else the last executed step.
 
-    Of a plan that nobody has executed it is the last; empty: there is none worth opening.
+    For a plan that was not executed it is the last step. An empty string opens no panel.
     """
     failed = first_failure(run)
     if failed is not None:
@@ -194,7 +194,7 @@ def opened_step(run: Run) -> str:
 
 
 def first_failure(run: Run) -> tuple[int, StepRun] | None:
-    """Return the step that failed first and its round's number, of a run without an answer."""
+    """Return the first failed step of a run without an answer, after its round's number."""
     if run.outcome in _ANSWERED:
         return None
     failed = [at for at in _numbered_steps(run) if _has_failed(at[1])]
@@ -202,9 +202,9 @@ def first_failure(run: Run) -> tuple[int, StepRun] | None:
 
 
 def _has_failed(step: StepRun) -> bool:
-    """Tell whether its worker failed, rather than somebody stopping or limiting the run."""
-    cut = isinstance(step.result, Failure) and step.result.code in {"cancelled", "limit"}
-    return step_state(step) == "failed" and not cut
+    """Return True if the step failed, and was not just cancelled or ended by a limit."""
+    was_ended = isinstance(step.result, Failure) and step.result.code in {"cancelled", "limit"}
+    return step_state(step) == "failed" and not was_ended
 
 
 def _numbered_steps(run: Run) -> list[tuple[int, StepRun]]:
@@ -212,14 +212,14 @@ def _numbered_steps(run: Run) -> list[tuple[int, StepRun]]:
 
 
 def failure_hint(code: str) -> str:
-    """Say how to learn more of a failure; return an empty text if its sentence says all."""
+    """Return advice on how to diagnose a failure; empty if its message says all."""
     if code in {"unreachable", "timed_out"}:
-        return "Which address that is, its operator sees by: batuta pool check"
+        return "The operator can see the worker's address with: batuta pool check"
     return ""
 
 
 def skipped_workers(run: Run) -> list[str]:
-    """Return the workers that were not asked because they had failed too often."""
+    """Return the workers that were skipped because their circuit breaker was open."""
     found = [
         each.worker
         for step in run.steps
@@ -235,7 +235,7 @@ def skipped_workers(run: Run) -> list[str]:
 
 
 def sum_rounds(rounds: Sequence[Round]) -> tuple[Usage, Cost]:
-    """Return what was spent so far."""
+    """Return the usage and cost of the rounds' drafts and steps."""
     usage, cost = ZERO_USAGE, ZERO_COST
     for round_ in rounds:
         for draft in round_.conductor_drafts:
@@ -246,7 +246,7 @@ def sum_rounds(rounds: Sequence[Round]) -> tuple[Usage, Cost]:
 
 
 def time_bars(run: Run) -> list[Bar]:
-    """Return planning and steps over time, in the order in which they began."""
+    """Return the time bars of planning and steps, by round and start."""
     whole = max([run.seconds, *(step.span.end for step in run.steps)]) or 1.0
     return sorted(_draw_bars(run, whole), key=lambda bar: (bar.round, bar.start, bar.step or -1))
 
@@ -284,7 +284,7 @@ def _draw_bars(run: Run, whole: float) -> Iterator[Bar]:
 
 
 def message_parts(message: Message) -> list[tuple[str, str]]:
-    """Return the parts of a message: the kind of each and its text."""
+    """Return the parts of a message as pairs of kind and text."""
     parts: list[tuple[str, str]] = []
     for part in message.parts:
         match part:
@@ -304,26 +304,26 @@ def message_parts(message: Message) -> list[tuple[str, str]]:
 
 
 def reply_text(step: StepRun) -> str:
-    """Return the step's text; empty if it failed."""
+    """Return the text of the step's reply; empty if the step failed."""
     return step.result.text if isinstance(step.result, Reply) else ""
 
 
 def describe_call(call: ServerCall) -> str:
-    """Say what came out of a tool's call, in a few words."""
+    """Describe the result of a server tool's call in a few words."""
     if call.error:
-        return "not called, its calls are used up" if call.error == USED_UP else "gave nothing"
+        return "not called, the limit of calls is reached" if call.error == USED_UP else "no result"
     if call.failure:
         return "failed"
     return f"{len(call.citations)} found" if call.citations else "done"
 
 
 def step_pictures(step: StepRun) -> tuple[str, ...]:
-    """Return the addresses of the pictures that a step's model and its programs made."""
+    """Return the URLs of the images generated by a step's model and its programs."""
     return () if isinstance(step.result, Failure) else _reply_pictures(step.result)
 
 
 def answer_pictures(run: Run) -> tuple[str, ...]:
-    """Return the addresses of the pictures that the answer has."""
+    """Return the URLs of the images in the answer."""
     return () if run.reply is None else _reply_pictures(run.reply)
 
 
@@ -333,7 +333,7 @@ def _reply_pictures(reply: Reply) -> tuple[str, ...]:
 
 
 def has_sources(run: Run) -> bool:
-    """Tell whether something was searched or read for an answer that there is."""
+    """Return True if the run has an answer for which something was searched or fetched."""
     if not run.answer:
         return False
     tools = {SEARCH, READER, MCP, FILE_SEARCH}
@@ -344,18 +344,18 @@ def has_sources(run: Run) -> bool:
 
 
 def list_drafts(round_: Round) -> list[Draft]:
-    """Return the conductor's drafts of a round of which there is anything to show."""
+    """Return the conductor's drafts of a round that have anything to show."""
     drafts = round_.conductor_drafts
     return [each for each in drafts if each.text or each.usage.total or each.request]
 
 
 def sum_drafts(round_: Round) -> Cost:
-    """Return what the conductor's drafts of a round cost."""
+    """Return the cost of the conductor's drafts of a round."""
     return sum((draft.cost for draft in round_.conductor_drafts), ZERO_COST)
 
 
 def describe_limits(limits: Limits) -> str:
-    """Say the limits of a run in a few words."""
+    """Describe the limits of a run in a few words."""
     limited = [f"{limits.steps} step{'' if limits.steps == 1 else 's'}"]
     if limits.rounds > 1:
         limited.append(f"{limits.rounds} rounds")
@@ -369,7 +369,7 @@ def describe_limits(limits: Limits) -> str:
 
 
 def split_comment(comment: str) -> tuple[str, str]:
-    """Return the right answer that the comment of a judgement names, and the rest of it."""
+    """Return the expected answer in the comment of a judgement, and the rest of the comment."""
     lines = comment.split("\n")
     expected = next((line for line in lines if line.startswith(EXPECTED)), "")
     rest = [line for line in lines if line != expected] if expected else lines
@@ -377,12 +377,12 @@ def split_comment(comment: str) -> tuple[str, str]:
 
 
 def join_comment(expected: str, rest: str) -> str:
-    """Return the comment of a judgement; the right answer is a line that training learns from."""
+    """Return the comment of a judgement, with the expected answer as a line used in training."""
     plain = " ".join(expected.split())
     return "\n".join(filter(None, (f"{EXPECTED} {plain}" if plain else "", rest.strip())))
 
 
-def pictures_until(question: Question, place: int) -> int:
-    """Return the number of pictures before the message at that place."""
-    before = question.messages[:place]
+def pictures_until(question: Question, index: int) -> int:
+    """Return the number of images before the message with that index."""
+    before = question.messages[:index]
     return sum(isinstance(part, Image) for message in before for part in message.parts)

@@ -1,4 +1,4 @@
-"""The stored runs: a list that is searched and filtered, and one run in every detail."""
+"""The screens of the stored runs: a searchable, filtered list, and the details of one run."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ FILTER_FIELDS = (
     ("min_score", "Score at least", "any"),
     ("max_score", "Score at most", "any"),
 )
-"""The fields that are folded away: each one's parameter, label and placeholder."""
+"""The fields of "More filters": parameter, label and placeholder."""
 SORTS = {
     RunSort.CREATED: "Newest",
     RunSort.COST: "Cost",
@@ -84,7 +84,7 @@ _ORDER = ("sort", "order")
 
 @dataclass(frozen=True, slots=True)
 class ActiveFilter:
-    """A filter that is set, and the address of the list without it."""
+    """A filter that is set, and the URL of the list without it."""
 
     label: str
     value: str
@@ -93,14 +93,14 @@ class ActiveFilter:
 
 @final
 class ShownFilter:
-    """The filter in an address: what it finds, and the addresses of the lists beside it."""
+    """The filter in a URL, and the URLs of the list with changed filters."""
 
     def __init__(self, given: Iterable[tuple[str, str]], tenant: str | None) -> None:
-        """Read the filter; one that cannot be used finds nothing and says why.
+        """Parse the filter; an invalid filter sets `problem` and finds nothing.
 
         Args:
-            given: the parameters of the address, of which those of filters are read.
-            tenant: the only tenant whose runs may be shown; None: everybody's.
+            given: the query parameters, of which those of filters are used.
+            tenant: the only tenant whose runs may be shown; None for all tenants.
         """
         self.given = [
             (name, text.strip())
@@ -108,7 +108,7 @@ class ShownFilter:
             if name in RUN_PARAMETERS and text.strip() and not (name == "tenant" and tenant)
         ]
         self.problem = ""
-        """The sentence that says why the filter cannot be used; empty if it can."""
+        """Why the filter is invalid; empty if it is valid."""
         self.wanted: RunFilter = EVERY_RUN
         try:
             self.wanted = parse_run_filter(self.given)
@@ -118,17 +118,17 @@ class ShownFilter:
             self.wanted = replace(self.wanted, tenant=tenant)
 
     def value(self, name: str) -> str:
-        """Return the value of a parameter as it was given; empty if it was not."""
+        """Return the given value of a parameter; empty if it was not given."""
         return next((text for given, text in self.given if given == name), "")
 
     @property
     def further_tags(self) -> list[str]:
-        """The tags beside the first, which has the field."""
+        """The tags after the first one, which is shown in the form's field."""
         return [text for name, text in self.given if name == "tag"][1:]
 
     @property
     def active(self) -> list[ActiveFilter]:
-        """The filters that are set, without the order."""
+        """The filters that are set, except for the sort order."""
         return [
             ActiveFilter(_LABELS[name], text, self._address(self._without(at)))
             for at, (name, text) in enumerate(self.given)
@@ -137,19 +137,19 @@ class ShownFilter:
 
     @property
     def is_folded_out(self) -> bool:
-        """Return True if one of the fields is set that are folded away."""
+        """Return True if a field of "More filters" is set."""
         hidden = {name for name, _, _ in FILTER_FIELDS} | {"judged"}
         return any(name in hidden for name, _ in self.given)
 
     @property
-    def finds_going_on(self) -> bool:
-        """Return True if runs that go on may be shown: they have no cost, length or score yet."""
+    def matches_running(self) -> bool:
+        """Return True if running runs can match; they have no cost, time or score yet."""
         return all(name in {"q", "model", "tenant", "session"} for name, _ in self.given)
 
     def sorted_by(self, name: str) -> str:
-        """Return the address of the list in that order.
+        """Return the URL of the list sorted by that column.
 
-        In the other direction if it has it already.
+        If the list is already sorted by it, the direction is reversed.
         """
         sort = RunSort(name)
         is_first = self.wanted.sort is not sort
@@ -158,13 +158,13 @@ class ShownFilter:
         return self._address([pair for pair in self.given if pair[0] not in _ORDER] + order)
 
     def direction(self, name: str) -> str:
-        """Return the order of a column, in ARIA's words; empty: the list is not ordered by it."""
+        """Return the `aria-sort` value of a column; empty if the list is not sorted by it."""
         if self.wanted.sort is not RunSort(name):
             return ""
         return "ascending" if self.wanted.ascending else "descending"
 
     def page_after(self, cursor: str | None) -> str:
-        """Return the address of the page behind that position; None: of the first one."""
+        """Return the URL of the page after that cursor; None for the first page."""
         return self._address([*self.given, *([("after", cursor)] if cursor else [])])
 
     def _without(self, position: int) -> list[tuple[str, str]]:
@@ -175,7 +175,7 @@ class ShownFilter:
 
 
 def describe_totals(totals: RunTotals) -> Iterator[tuple[str, str]]:
-    """Yield the figures above the list: each one's name and value."""
+    """Yield the figures above the list as pairs of name and value."""
     yield "Runs", format_count(totals.runs)
     if totals.unanswered:
         yield "Without an answer", format_count(totals.unanswered)
@@ -192,24 +192,24 @@ PAGE_SIZE = 50
 _SEE_OTHER = 303
 _BAD_REQUEST = 400
 _PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp")
-"""The types of pictures that are sent to a browser; none of them can hold a script."""
+"""Image types that are sent to a browser; none of them can contain a script."""
 
 
 @final
 class RunPages:
-    """The screens of the stored runs."""
+    """Serves the screens below /ui/runs."""
 
     def __init__(self, catalogue: Catalogue, store: Store | None, page_runs: PageRuns) -> None:
         self._catalogue = catalogue
         self._page_runs = page_runs
-        self._kept = store
+        self._optional_store = store
 
     async def list_page(self, request: Request, session: WebSession) -> Response:
-        """Return the runs that a filter finds, in its order, with their totals."""
+        """Show the runs that match a filter, in its order, with their totals."""
         query = request.query_params
         shown, after = ShownFilter(query.multi_items(), session.tenant), query.get("after") or None
         page, totals = await self._find(shown, after)
-        going_on = self._going_on(shown, session) if after is None else []
+        running = self._running(shown, session) if after is None else []
         return render_page(
             request,
             "runs.html.jinja",
@@ -219,7 +219,7 @@ class RunPages:
             rows=[] if page is None else page.rows,
             totals=None if totals is None else list(describe_totals(totals)),
             searched_to=_searched_to(page, totals),
-            going_on=going_on,
+            running=running,
             older=None if page is None else page.next_cursor,
             is_first=after is None,
             fields=FILTER_FIELDS,
@@ -227,19 +227,21 @@ class RunPages:
             models=await self._models(session),
             workers=[worker.id for worker in self._catalogue.pool],
             outcomes=[outcome.value for outcome in Outcome],
-            kept=self._kept is not None,
+            kept=self._optional_store is not None,
         )
 
     async def run_page(self, request: Request, session: WebSession) -> Response:
-        """Show a run's workflow, time, steps and answer, or follow it while it goes on.
+        """Show a run's workflow, time, steps and answer, or follow a running run.
 
         Raises:
-            APIError: there is none.
+            APIError: the run does not exist.
         """
-        page_run = await self._page_runs.find_going_on(request.path_params["id"], session)
+        page_run = await self._page_runs.find_running(request.path_params["id"], session)
         if page_run is not None:
-            if self._kept is not None:
-                await record_reading(self._kept, session.caller, page_run.id, page_run.tenant or "")
+            if self._optional_store is not None:
+                await record_reading(
+                    self._optional_store, session.caller, page_run.id, page_run.tenant or ""
+                )
             return render_page(request, "live_run.html.jinja", session=session, run=page_run)
         summary = await self._summary(request, session)
         await record_reading(self._store, session.caller, summary.id, summary.tenant)
@@ -259,7 +261,7 @@ class RunPages:
         )
 
     async def stop(self, request: Request, session: WebSession) -> Response:
-        """Stop a run that goes on; lead to what it has spent, or back to the list."""
+        """Stop a running run, and redirect to the run, its session or the list."""
         form = await read_form(request, session)
         run_id: str = request.path_params["id"]
         unfinished = self._page_runs.unfinished(session)
@@ -270,15 +272,15 @@ class RunPages:
             of_session = run.session
             run.stop()
             await run.wait_for_end()
-            if self._kept is not None:
-                with suppress(StoreError):  # it is written later, and the list has it then
-                    await self._kept.flush()
+            if self._optional_store is not None:
+                with suppress(StoreError):  # the run is written later and then appears in the list
+                    await self._optional_store.flush()
         targets = {"list": RUNS_PATH, "session": f"/ui/sessions/{quote(of_session or '')}"}
         target = targets.get(form.get("from", ""), f"{RUNS_PATH}/{run_id}")
         return RedirectResponse(target, _SEE_OTHER, PAGE_HEADERS)
 
     async def export(self, request: Request, session: WebSession) -> Response:
-        """Return the whole run as JSON, as the API's trace has it."""
+        """Send the whole run as JSON, in the form of the API's trace."""
         run_id: str = request.path_params["id"]
         encoded = await read_stored_run(self._store, run_id, session.tenant, session.scope)
         if encoded is None:
@@ -291,14 +293,14 @@ class RunPages:
         return StreamingResponse(in_pieces(encoded), 200, headers, "application/json")
 
     async def picture(self, request: Request, session: WebSession) -> Response:
-        """Send a picture that came with the run's question.
+        """Send an image of the run's question.
 
         Raises:
-            APIError: there is none, or it is none that a browser may show.
+            APIError: the image does not exist, or has a type that is not sent to browsers.
         """
         run_id: str = request.path_params["id"]
         number = read_small_number(request.path_params["number"])
-        run = await load_run(self._kept, self._page_runs, run_id, session)
+        run = await load_run(self._optional_store, self._page_runs, run_id, session)
         pictures = list_pictures(run.header.question)
         url = pictures[number].url if number is not None and number < len(pictures) else ""
         kind, _, data = url.removeprefix("data:").partition(";base64,")
@@ -308,20 +310,20 @@ class RunPages:
         return Response(base64.b64decode(data), media_type=kind, headers=headers)
 
     async def reply(self, request: Request, session: WebSession) -> Response:
-        """Send the reply of that round's step as HTML, rendered as an answer is.
+        """Send the reply of a step as HTML, rendered like an answer.
 
         Raises:
-            APIError: there is none.
+            APIError: the step has no reply.
         """
         run_id: str = request.path_params["id"]
-        run = await load_run(self._kept, self._page_runs, run_id, session)
+        run = await load_run(self._optional_store, self._page_runs, run_id, session)
         step = run_view.find_step(run, request.path_params["place"])
         if step is None or not isinstance(step.result, Reply):
             raise not_found("The reply")
         return PageResponse(await render_answer(step.result.text))
 
     async def feedback(self, request: Request, session: WebSession) -> Response:
-        """Judge a run; an empty score takes the judgement back."""
+        """Store a judgement of a run; an empty score removes the judgement."""
         form = await read_form(request, session)
         given = form.get("score", "")
         summary = await self._summary(request, session)
@@ -345,15 +347,15 @@ class RunPages:
         return RedirectResponse(f"/ui/runs/{summary.id}", _SEE_OTHER, PAGE_HEADERS)
 
     def _causes(self, session: WebSession) -> dict[str, WorkerHealth]:
-        """Return how the workers that have failed fared last; nobody but the operator sees it."""
+        """Return the health of the workers that have failed; empty for visitors with a key."""
         if session.caller.role is CallerRole.KEY:
             return {}
         health = self._catalogue.health.items()
         return {str(worker): each for worker, each in health if each.error}
 
-    def _going_on(self, shown: ShownFilter, session: WebSession) -> list[PageRun | ClientRun]:
-        """Return the runs that go on, among those that the list is to show."""
-        if not shown.finds_going_on or shown.problem:
+    def _running(self, shown: ShownFilter, session: WebSession) -> list[PageRun | ClientRun]:
+        """Return the running runs that match the filter."""
+        if not shown.matches_running or shown.problem:
             return []
         wanted, words = shown.wanted, shown.wanted.search.casefold()
         return [
@@ -368,24 +370,24 @@ class RunPages:
     async def _find(
         self, shown: ShownFilter, after: str | None
     ) -> tuple[RunPage | None, RunTotals | None]:
-        """Return a page of runs and the totals of all, both at once.
+        """Return a page of runs, and on the first page the totals of all matching runs.
 
-        None means that there is nothing to find.
+        Both are None if there is no store or the filter is invalid.
         """
-        if self._kept is None or shown.problem:
+        if self._optional_store is None or shown.problem:
             return None, None
         try:
             if after is not None:
                 return await self._store.find(shown.wanted, PAGE_SIZE, after), None
         except ValueError:
-            raise invalid_value("after", "it is not a position in this list.") from None
+            raise invalid_value("after", "it is not a cursor of this list.") from None
         page = await self._store.find(shown.wanted, PAGE_SIZE)
         return page, await self._store.totals(shown.wanted)
 
     async def _models(self, session: WebSession) -> list[str]:
-        """Return the systems that are served, and for those who see all, those that ever were."""
+        """Return the served systems and, for visitors who see all runs, those of past runs."""
         served = [model.name for model in self._catalogue.models]
-        if self._kept is None or session.tenant is not None:
+        if self._optional_store is None or session.tenant is not None:
             return served
         return list(dict.fromkeys([*served, *await self._store.models()]))
 
@@ -398,10 +400,10 @@ class RunPages:
 
     @property
     def _store(self) -> Store:
-        return require_part(self._kept, "This server keeps no runs.")
+        return require_part(self._optional_store, "This server keeps no runs.")
 
 
 def _searched_to(page: RunPage | None, totals: RunTotals | None) -> float | None:
-    """Return when the last run began that was looked at, if older ones were not."""
+    """Return the start time of the oldest run searched; None if the search was complete."""
     found = totals or page
     return None if found is None else found.searched_to

@@ -1,4 +1,4 @@
-"""The visitor of the page, its permissions, and the proof that a form came from a page of ours."""
+"""The visitor of the page, its permissions, and the CSRF protection of forms."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ SCREENS = (
     ("/ui/pool", "Pool"),
     ("/ui/learning", "Learning"),
 )
+"""The screens in the navigation of every visitor, as paths and names."""
 KEYS_SCREEN = ("/ui/keys", "Keys")
 AUDIT_SCREEN = ("/ui/audit", "Audit")
 APPROVALS_SCREEN = ("/ui/approvals", "Approvals")
@@ -37,52 +38,52 @@ SIGN_IN_PATH = "/ui/sign-in"
 _MAX_FORM_BYTES = 256 * 1024
 _MAX_FORM_FIELDS = 100
 _SEE_OTHER = 303
-_TOKEN_PURPOSE = "form of the page"  # noqa: S105 - what is signed for
+_TOKEN_PURPOSE = "form of the page"  # noqa: S105 - the purpose of the signature
 TOKEN_FIELD = "token"  # noqa: S105 - a field's name
-"""The form's field, and in lower case after `x-` the header, that carries the page's token."""
+"""The form field with the page's token; scripts send the token in the header `x-token`."""
 
 
 @dataclass(frozen=True, slots=True)
 class WebSession:
-    """Somebody in front of the page."""
+    """The visitor of a page."""
 
     caller: Caller
     scope: Scope
-    """The request's, in whose name is read what is stored."""
+    """The ASGI scope of the request, to which reads of stored data are counted."""
     token: str
-    """The token in the forms of this visitor's pages; another host's page cannot know it.
+    """The CSRF token in the forms of this visitor's pages; pages of other sites cannot know it.
 
-    It is the visitor's proof behind a mask, another one at each request: pages are sent under gzip,
-    whose lengths would tell a text that is the same in all of them.
+    It is the visitor's proof, masked differently in each response: in a compressed page, a constant
+    secret could be recovered from the page's length (BREACH).
     """
 
     @property
     def name(self) -> str:
-        """The name of the signed-in visitor; empty where nobody needs to sign in."""
+        """The name of the signed-in visitor; empty if signing in is not required."""
         names = {CallerRole.ADMIN: "admin", CallerRole.KEY: self.caller.tenant}
         return names.get(self.caller.role, "")
 
     @property
     def is_admin(self) -> bool:
-        """Return True if keys and everybody's runs are shown."""
+        """Return True if the visitor is the admin, who sees all keys and all tenants' runs."""
         return self.caller.role is CallerRole.ADMIN
 
     @property
     def is_operator(self) -> bool:
-        """Return True for the admin, and for anybody where there are no keys.
+        """Return True for the admin, and for any visitor of a server without keys.
 
-        A server without keys serves its own machine alone.
+        A server without keys accepts connections from its own machine only.
         """
         return self.caller.role in {CallerRole.ADMIN, CallerRole.LOCAL}
 
     @property
     def tenant(self) -> str | None:
-        """The tenant whose runs are shown; None for everybody's."""
+        """The tenant whose runs are shown; None for all tenants."""
         return self.caller.visible_tenant
 
     @property
     def screens(self) -> tuple[tuple[str, str], ...]:
-        """The screens that the visitor is offered, as addresses and names."""
+        """The screens in the visitor's navigation, as paths and names."""
         if self.caller.role is CallerRole.NOBODY:
             return ()
         if self.is_admin:
@@ -96,13 +97,13 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 @final
 class SessionManager:
-    """Knows visitors by their sessions, and their forms by a token that only their pages have."""
+    """Identifies visitors by their session cookies, and protects their forms by CSRF tokens."""
 
     def __init__(self, hasher: KeyHasher | None = None) -> None:
-        """Sign with the server's secret, so that a form may be answered by another replica.
+        """Sign tokens with the server's secret, so that every replica accepts them.
 
         Args:
-            hasher: has that secret; None: there is none, and one is drawn for this process.
+            hasher: signs with the server's secret; None uses a random secret of this process.
         """
         self._hasher = hasher or KeyHasher(secrets.token_bytes(32))
 
@@ -113,10 +114,10 @@ class SessionManager:
         return WebSession(caller_of(request.scope), request.scope, _mask_proof(proof))
 
     def identify_signed_in(self, request: Request) -> WebSession:
-        """Tell who this is.
+        """Return the visitor of the request, who must have signed in if keys are required.
 
         Raises:
-            APIError: nobody, where a key is needed.
+            APIError: the visitor has not signed in.
         """
         visitor = self.identify(request)
         if visitor.caller.role is CallerRole.NOBODY:
@@ -124,11 +125,11 @@ class SessionManager:
         return visitor
 
     def page_endpoint(self, handler: Handler, *, open_to_all: bool = False) -> Endpoint:
-        """Return the handler as an endpoint that says in a page why it cannot serve.
+        """Return the handler as an endpoint that reports errors as pages.
 
         Args:
             handler: answers a visitor.
-            open_to_all: whether somebody who has not signed in is answered too.
+            open_to_all: whether visitors who have not signed in are answered too.
         """
 
         async def endpoint(request: Request) -> Response:
@@ -141,14 +142,14 @@ class SessionManager:
                 return error_page(request, refusal, visitor)
             except StoreError as error:
                 log_exception(error)
-                refusal = APIError(503, "overloaded", "The store cannot be used now; try again.")
+                refusal = APIError(503, "overloaded", "The store is not available; try again.")
                 return error_page(request, refusal, visitor)
 
         return endpoint
 
 
 def _to_sign_in(request: Request) -> Response:
-    """Return the sign-in screen, which leads back here where that is a matter of looking only."""
+    """Redirect to the sign-in screen, which leads back here if the request was a GET."""
     wanted = request.url.path
     if request.url.query:
         wanted += f"?{request.url.query}"
@@ -157,20 +158,20 @@ def _to_sign_in(request: Request) -> Response:
 
 
 def error_page(request: Request, error: APIError, session: WebSession) -> Response:
-    """Return the page that says why not."""
+    """Return the page that shows the error."""
     status = error.status
     return render_page(request, "refused.html.jinja", status=status, refusal=error, session=session)
 
 
 def _mask_proof(proof: str) -> str:
-    """Return the hexadecimal proof as a token: random bytes, and the proof's bytes under them."""
+    """Return the hexadecimal proof as a token: random bytes, then the proof XORed with them."""
     plain = bytes.fromhex(proof)
     mask = secrets.token_bytes(len(plain))
     return (mask + _mix_bytes(mask, plain)).hex()
 
 
 def _unmask_proof(token: str) -> bytes | None:
-    """Return the proof in a token; None if it is no token."""
+    """Return the proof in a token; None if the token is malformed."""
     try:
         both = bytes.fromhex(token)
     except ValueError:
@@ -184,32 +185,32 @@ def _mix_bytes(mask: bytes, text: bytes) -> bytes:
 
 
 def check_form_token(session: WebSession, token: str | None) -> None:
-    """Return if the request comes from a page of ours, else raise.
+    """Raise unless the token proves that the request comes from one of our pages.
 
     Raises:
-        APIError: it does not, or the page is from before the server's start.
+        APIError: the token is wrong, or older than the current secret or session.
     """
     proof = None if token is None else _unmask_proof(token)
     own = _unmask_proof(session.token)
     if proof is None or own is None or not hmac.compare_digest(proof, own):
-        message = "This page is out of date: load it again, then repeat what you did."
+        message = "This page is out of date: reload it, then try again."
         raise APIError(403, "permission_denied", message)
 
 
 async def read_form(request: Request, session: WebSession) -> dict[str, str]:
-    """Return the fields of a form of ours; of several of one name, the last.
+    """Return the fields of a form of ours, each with its last value.
 
     Raises:
-        APIError: it is no form of ours, or too large.
+        APIError: the form is not from one of our pages, malformed or too large.
     """
     return {name: values[-1] for name, values in (await read_form_lists(request, session)).items()}
 
 
 async def read_form_lists(request: Request, session: WebSession) -> dict[str, list[str]]:
-    """Return the fields of a form of ours, with all values of each.
+    """Return the fields of a form of ours, each with all its values.
 
     Raises:
-        APIError: it is no form of ours, or too large.
+        APIError: the form is not from one of our pages, malformed or too large.
     """
     body = b""
     try:
@@ -218,7 +219,7 @@ async def read_form_lists(request: Request, session: WebSession) -> dict[str, li
             if len(body) > _MAX_FORM_BYTES:
                 raise APIError(413, "request_too_large", "The form is too large.")
     except ClientDisconnect:
-        raise APIError(400, "invalid_request", "The form ended early.") from None
+        raise APIError(400, "invalid_request", "The form was not received completely.") from None
     try:
         found = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=_MAX_FORM_FIELDS)
     except ValueError:
@@ -229,9 +230,9 @@ async def read_form_lists(request: Request, session: WebSession) -> dict[str, li
 
 
 def came_by_https(request: Request) -> bool:
-    """Return True if the browser that posted a form came by HTTPS, perhaps to a proxy before us.
+    """Return True if the browser that posted a form uses HTTPS, possibly through a proxy.
 
-    The server itself speaks HTTP; the scheme that the browser sees is in the origin of the page.
+    The server itself speaks HTTP, so the browser's scheme is taken from the `origin` header.
     """
     return request.headers.get("origin", "").startswith("https://") or (
         request.url.scheme == "https"

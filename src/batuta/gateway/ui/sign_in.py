@@ -1,4 +1,4 @@
-"""Signing in with a key or the admin's token, and out."""
+"""Signing in with a key, the admin's token or an identity provider, and signing out."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ _FLOW_COOKIE = "batuta_oidc"
 
 @final
 class SignInPages:
-    """The screens."""
+    """Serves the sign-in screen and the OpenID Connect flow."""
 
     def __init__(
         self, authenticator: Authenticator, store: Store | None, oidc: OidcClient | None
     ) -> None:
         self._authenticator = authenticator
-        self._kept = store
+        self._store = store
         self._identity_provider = oidc
 
     async def page(self, request: Request, session: WebSession) -> Response:
-        """Ask for a key; whoever needs none, or has shown one, goes on."""
+        """Ask for a key; redirect visitors who need none or have signed in."""
         then = _safe_target(request.query_params.get("then"))
         if session.caller.role is not CallerRole.NOBODY:
             return RedirectResponse(then, _SEE_OTHER, PAGE_HEADERS)
@@ -62,7 +62,7 @@ class SignInPages:
         return render_page(request, "sign_in.html.jinja", status=status, label=label, **values)
 
     async def sign_in(self, request: Request, web_session: WebSession) -> Response:
-        """Open a session, or say that what was shown is not valid."""
+        """Open a session, or show the screen again with the error."""
         form = await read_form(request, web_session)
         then = _safe_target(form.get("then"))
         try:
@@ -80,11 +80,11 @@ class SignInPages:
         return response
 
     async def start_oidc(self, request: Request, _: WebSession) -> Response:
-        """Send the browser to the identity provider."""
+        """Redirect the browser to the identity provider."""
         then = _safe_target(request.query_params.get("then"))
         start = await self._oidc.start_sign_in(then)
         response = RedirectResponse(start.url, _SEE_OTHER, PAGE_HEADERS)
-        # The provider's page leads back here: a strict cookie would not come with that.
+        # A strict cookie would not be sent when the provider redirects back here.
         _set_cookie(
             response,
             _FLOW_COOKIE,
@@ -97,8 +97,8 @@ class SignInPages:
         return response
 
     async def finish_oidc(self, request: Request, web_session: WebSession) -> Response:
-        """Open a session for whoever comes back from the identity provider."""
-        store = require_part(self._kept, "This server keeps no keys.")
+        """Open a session for a visitor who returns from the identity provider."""
+        store = require_part(self._store, "This server keeps no keys.")
         hasher = require_part(self._authenticator.key_hasher, "This server makes no keys.")
         oidc, kept = self._oidc, cookie_value(request.scope, _FLOW_COOKIE)
         try:
@@ -120,7 +120,7 @@ class SignInPages:
                 request, web_session, _ROOT, problem=refusal.message, status=refusal.status
             )
         else:
-            # A redirect from another site's page would come without a strict cookie.
+            # After a redirect from another site, the browser would not send the strict cookie.
             response = render_page(
                 request, "signed_in.html.jinja", session=web_session, then=_safe_target(then)
             )
@@ -133,12 +133,12 @@ class SignInPages:
         """Record the sign-in before the session is handed out.
 
         Raises:
-            StoreError: it cannot be recorded; then nobody is signed in.
+            StoreError: the sign-in cannot be recorded, so the visitor is not signed in.
         """
-        if self._kept is None:
+        if self._store is None:
             return
         signer = Authenticator.signer_id(session)
-        key = None if signer == ADMIN_SIGNER else await self._kept.keys.find(signer)
+        key = None if signer == ADMIN_SIGNER else await self._store.keys.find(signer)
         person = key is not None and key.identity is not None
         actor = signer if key is None else f"{'user' if person else 'key'}:{signer}"
         tenant, address = "" if key is None else key.tenant.name, _address_of(request)
@@ -149,7 +149,7 @@ class SignInPages:
             tenant=tenant,
             details={"address": address},
         )
-        await self._kept.audit.append(entry)
+        await self._store.audit.append(entry)
 
     @property
     def _oidc(self) -> OidcClient:
@@ -158,7 +158,7 @@ class SignInPages:
         return self._identity_provider
 
     async def sign_out(self, request: Request, session: WebSession) -> Response:
-        """End the session, also for who has a copy of its cookie."""
+        """End the session, which also invalidates copies of its cookie."""
         await read_form(request, session)
         await self._authenticator.close_session(cookie_value(request.scope, SESSION_COOKIE) or "")
         response = RedirectResponse(SIGN_IN_PATH, _SEE_OTHER, PAGE_HEADERS)
@@ -167,7 +167,7 @@ class SignInPages:
 
 
 def _address_of(request: Request) -> str:
-    """Return the address that the connection comes from: behind a proxy, the proxy's."""
+    """Return the address of the peer, which behind a proxy is the proxy's address."""
     return request.client.host if request.client else "unknown"
 
 
@@ -201,6 +201,6 @@ def _set_cookie(
 
 
 def _safe_target(given: str | None) -> str:
-    """Return where to go on: a screen of ours, and nowhere else."""
+    """Return the given target if it is one of our screens, else the start screen."""
     inside = given is not None and given.startswith(_ROOT) and "\\" not in given
     return given if given is not None and inside and given.isprintable() else _ROOT

@@ -1,4 +1,4 @@
-"""The claims of a run's answer beside the passages that were fetched for them, and its report."""
+"""The claims of a run's answer with their cited passages, and the answer as a report file."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from batuta.store import Store
 _CPU_SECONDS = 20.0
 _WALL_SECONDS = 60.0
 _TYPES = {"md": "text/markdown", "html": "text/html", "pdf": "application/pdf"}
-_UNRENDERED = "the report could not be set in time; take it as Markdown"
+_UNRENDERED = "the report could not be rendered in time; download it as Markdown instead"
 
 
 @final
 class SourcesPage:
-    """Shows which passage each claim of an answer cites, and gives the answer as a report."""
+    """Serves the claims of an answer with their cited passages, and the answer as a report."""
 
     def __init__(self, store: Store | None, page_runs: PageRuns) -> None:
         self._store = store
@@ -46,7 +46,7 @@ class SourcesPage:
         """Show the claims.
 
         Raises:
-            APIError: there is no such run.
+            APIError: the run does not exist or has no answer.
         """
         run = await self._load(request, session)
         claims = await run_sync(run_claims, run)
@@ -60,10 +60,10 @@ class SourcesPage:
         )
 
     async def report(self, request: Request, session: WebSession) -> Response:
-        """Send the answer as a file that needs nothing else.
+        """Send the answer as a self-contained file.
 
         Raises:
-            APIError: there is no such run, or no such form of a report.
+            APIError: the run does not exist or has no answer, or the file format is unknown.
         """
         form: str = request.path_params["form"]
         if form not in _TYPES:
@@ -85,21 +85,21 @@ class SourcesPage:
 
 
 def run_sources(run: Run) -> list[Source]:
-    """Return what was given or fetched for a run's answer."""
+    """Return the sources that were given or fetched for a run's answer."""
     answer = run.reply or Reply(text="")
     return find_sources(run.header.question, run.steps, run.header.pool, answer)
 
 
 def run_claims(run: Run) -> list[Claim]:
-    """Return the claims of a run's answer, with what they cite."""
+    """Return the claims of a run's answer, with their citations."""
     return find_claims(run.answer or "", run_sources(run))
 
 
 async def _render_sources(run: Run, form: str) -> bytes:
-    """Return the report in that form.
+    """Return the report in that file format.
 
     Raises:
-        APIError: it is not here, or could not be rendered.
+        APIError: PDF support is not installed, or the report could not be rendered.
     """
     text, title = run.answer or "", run.header.question.title[:200] or "Report"
     if form == "md":

@@ -1,4 +1,4 @@
-"""A training is stopped from the page, by a file in its folder that it looks for at each step."""
+"""Stopping a training from the page, by a file in its folder that it checks after each step."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _SEE_OTHER = 303
 
 @final
 class TrainingStopForm:
-    """The form of a training's screen."""
+    """Handles the stop button on a training's screen."""
 
     def __init__(self, catalogue: Catalogue, store: Store | None) -> None:
         self._catalogue = catalogue
         self._store = store
 
     async def stop(self, request: Request, session: WebSession) -> Response:
-        """Ask the training to end after its step.
+        """Request that the training stops after its current step.
 
         Raises:
-            APIError: the visitor may not, or the folder cannot be written.
+            APIError: the visitor is not allowed to, or the folder cannot be written.
         """
         if not session.is_operator:
             raise not_found(f"The screen {request.url.path[:80]}")
@@ -45,7 +45,7 @@ class TrainingStopForm:
         try:
             await run_sync(ask_to_stop, found.path)
         except OSError as error:
-            reason = f"This server may not write into the training's folder: {error.strerror}."
+            reason = f"This server cannot write to the training's folder: {error.strerror}."
             raise APIError(409, "conflict", reason) from None
         if self._store is not None:
             actor, action = session.caller.actor, "training.stopped"
@@ -57,7 +57,7 @@ class TrainingStopForm:
 
 
 def ask_to_stop(folder: Path) -> None:
-    """Ask the training in that folder to stop; what is there already is neither read nor followed.
+    """Create the stop file in the training's folder; an existing file or link is left untouched.
 
     Raises:
         OSError: the folder cannot be written.

@@ -1,4 +1,4 @@
-"""The usage screen: a visitor's spending by day, system, worker and key, from the ledger."""
+"""The usage screen: spending by day, system, worker, key and session, from the ledger."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from batuta.store.spend_report import SpendGroup, report_spending
 from batuta.usage import ZERO_COST
 
 SPANS = (1, 7, 14, 30)
-"""Days that may be looked at; one is told by the hour."""
+"""The selectable numbers of days; a single day is shown by hour."""
 DAY_HOURS = 24
 LONGEST_TABLE = 20
-"""Rows of a table; what is further down is said in one."""
+"""Limit on the rows of a table; the remaining rows are only counted."""
 MOST_CHOSEN = 50
-"""Values of one column that can be chosen."""
+"""Limit on the values of a column that can be selected."""
 MOST_BARS = 200
-"""The number of keys whose budgets are shown."""
+"""Limit on the keys whose budgets are shown."""
 MOST_HELD = 40
-"""The number of budgets of which is said what running requests hold."""
+"""Limit on the budgets shown with the amount that running requests have reserved."""
 _TABLES = (
     ("model", "System"),
     ("worker", "Worker or conductor"),
@@ -51,14 +51,14 @@ _ADMIN_TABLES = (("tenant", "Tenant"), *_TABLES)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DailyCost:
-    """The spending of a day."""
+    """The spending of a day or an hour."""
 
     day: str
     cost: Cost
     share: float
-    """Its dollars as a share of the dearest day's, in per cent."""
+    """Its dollars in per cent of the most expensive day's."""
     pieces: tuple[tuple[int, float, float], ...] = ()
-    """The day's bar, from below: colours, lower ends and heights in per cent."""
+    """The segments of its bar from bottom to top: colour, lower end and height in per cent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,31 +68,31 @@ class SpendTable:
     name: str
     rows: Sequence[tuple[str, SpendGroup]]
     others: int
-    """Groups that are not shown."""
+    """Number of groups that are not shown."""
     _: KW_ONLY
     column: str
-    """The name by which the address chooses among the values."""
+    """The query parameter that selects values of the column."""
     choices: Sequence[tuple[str, str]]
-    """The values to choose from, each with what people call it."""
+    """The selectable values with their display names."""
 
 
 @final
 class UsagePage:
-    """The screen; a tenant sees its own spending and nobody else's."""
+    """Serves /ui/usage; a tenant sees only its own spending."""
 
     def __init__(self, store: Store | None) -> None:
-        self._kept = store
+        self._store = store
 
     async def page(self, request: Request, session: WebSession) -> Response:
-        """Show the latest days: each day, who and what spent the most, and what budgets have left.
+        """Show the spending of the latest days, the largest spenders, and the budgets.
 
         Raises:
-            APIError: the address asks for what there is not.
+            APIError: there is no store, or a query parameter is invalid.
         """
-        store = require_part(self._kept, "This server keeps no runs.")
+        store = require_part(self._store, "This server keeps no runs.")
         days_asked = request.query_params.get("days") or str(SPANS[2])
         if days_asked not in {str(days) for days in SPANS}:
-            raise invalid_value("days", f"it is one of {', '.join(map(str, SPANS))}.")
+            raise invalid_value("days", f"it must be one of {', '.join(map(str, SPANS))}.")
         tenant, now = session.tenant, time.time()
         tables = _ADMIN_TABLES if tenant is None else _TABLES
         only = _read_choice(request, [column for column, _ in tables])
@@ -110,7 +110,7 @@ class UsagePage:
             "usage.html.jinja",
             session=session,
             days=daily_costs(span.marks, spent),
-            systems=_dearest_systems(spent),
+            systems=_coloured_systems(spent),
             saving=await sum_savings(store.database, tenant=tenant, since=span.since),
             sessions=await list_savings(
                 store.database, LONGEST_TABLE, tenant=tenant, since=span.since
@@ -141,41 +141,41 @@ class UsagePage:
             store.database, (group,), tenant=tenant, since=since, only=others
         )
         choices = [(value, await _name_of(store, group, value)) for value in _order_values(every)]
-        dearest = sorted(found, key=lambda each: -each.cost.usd)
+        ordered = sorted(found, key=lambda each: -each.cost.usd)
         rows = [
             (await _name_of(store, group, each.group[0] or ""), each)
-            for each in dearest[:LONGEST_TABLE]
+            for each in ordered[:LONGEST_TABLE]
         ]
-        others_count = len(dearest[LONGEST_TABLE:])
+        others_count = len(ordered[LONGEST_TABLE:])
         return SpendTable(title, rows, others_count, column=group, choices=choices)
 
 
 def _read_choice(request: Request, columns: Sequence[str]) -> dict[str, list[str]]:
-    """Return what the address chooses of each column; nothing leaves it open.
+    """Return the values selected in each column; an empty list selects all.
 
     Raises:
-        APIError: it chooses too much.
+        APIError: too many values of a column are selected.
     """
     only = {name: [v for v in request.query_params.getlist(name) if v] for name in columns}
     if any(len(values) > MOST_CHOSEN for values in only.values()):
-        raise invalid_value("days", f"at most {MOST_CHOSEN} values are chosen of one kind.")
+        raise invalid_value("days", f"select at most {MOST_CHOSEN} values of each column.")
     return only
 
 
 def _order_values(groups: Sequence[SpendGroup]) -> list[str]:
-    """Return the values on which the most was spent, as many as can be chosen from."""
+    """Return the selectable values, those with the highest spending first."""
     ordered = sorted(groups, key=lambda each: -each.cost.usd)
     return [each.group[0] for each in ordered[:MOST_CHOSEN] if each.group[0]]
 
 
 async def _name_of(store: Store, group: str, value: str) -> str:
-    """Return what people call a value: a key has a name beside its id."""
+    """Return the display name of a value: the name of a key, else the value itself."""
     key = await store.keys.find(value) if group == "key" and value else None
     return value or "–" if key is None else key.name
 
 
 async def _list_bars(store: Store, now: float, tenant: str | None) -> list[BudgetBar]:
-    """Return the budgets that the visitor may see, the most nearly spent first."""
+    """Return the budgets that the visitor may see, the most exhausted first."""
     spent = await sum_accounts(store, now, tenant)
     keys = await store.keys.list(tenant, limit=MOST_BARS)
     tenants = {key.tenant.name: key.tenant for key in keys}
@@ -186,18 +186,18 @@ async def _list_bars(store: Store, now: float, tenant: str | None) -> list[Budge
 
 
 def daily_costs(days: Sequence[str], spent: Sequence[SpendGroup]) -> list[DailyCost]:
-    """Return the spending of each of these days, beside the dearest one's.
+    """Return the spending of each day, relative to the most expensive day.
 
     Args:
-        days: the days.
-        spent: groups by day, or by day and system.
+        days: the days, or hours, to return.
+        spent: spending by day, or by day and system.
     """
     found: dict[str, list[SpendGroup]] = {day: [] for day in days}
     for each in spent:
         found.setdefault(each.group[0] or "", []).append(each)
     costs = {day: sum((each.cost for each in found[day]), ZERO_COST) for day in days}
     most = max(cost.usd for cost in costs.values()) or Decimal(1)
-    systems = _dearest_systems(spent)
+    systems = _coloured_systems(spent)
 
     def share(usd: Decimal) -> float:
         return float(100 * usd / most)
@@ -213,8 +213,8 @@ def daily_costs(days: Sequence[str], spent: Sequence[SpendGroup]) -> list[DailyC
     ]
 
 
-def _dearest_systems(spent: Sequence[SpendGroup]) -> list[str]:
-    """Return the systems that have a colour of their own, the dearest first."""
+def _coloured_systems(spent: Sequence[SpendGroup]) -> list[str]:
+    """Return the systems drawn in their own colours, the most expensive first."""
     totals: dict[str, Decimal] = {}
     for each in spent:
         if len(each.group) > 1:
@@ -226,7 +226,7 @@ def _dearest_systems(spent: Sequence[SpendGroup]) -> list[str]:
 def _stack_pieces(
     spent: Sequence[SpendGroup], systems: Sequence[str], share: Callable[[Decimal], float]
 ) -> tuple[tuple[int, float, float], ...]:
-    """Return the pieces of a day's bar: each one's colour, its lower end and its height."""
+    """Return the segments of a day's bar as colour, lower end and height."""
     usd = [Decimal(0)] * COLOURS
     for each in spent:
         name = each.group[1] if len(each.group) > 1 else None

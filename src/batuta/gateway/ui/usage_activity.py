@@ -1,4 +1,4 @@
-"""The usage screen shows runs, times, failures, cached input and refusals beside spending."""
+"""The activity on the usage screen: runs, times, failures, cached input and refused requests."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from batuta.store.ledger import utc_day
 
 DAY_HOURS = 24
 LONGEST_LIST = 20
-"""Rows of a table at most."""
+"""Limit on the rows of a table."""
 REFUSAL_WORDS = {
-    "budget_exceeded": "The budget was spent, or what was left of it was held by running requests",
-    "rate_limit_exceeded": "More requests, tokens or requests at once than the key may send",
+    "budget_exceeded": "The budget was spent, or the rest was reserved by running requests",
+    "rate_limit_exceeded": "The key exceeded its limit of requests, tokens or concurrent requests",
 }
-"""What the codes of refusals mean."""
+"""The meanings of the refusals' error codes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageSpan:
-    """The time that is looked at."""
+    """The time span that is shown."""
 
     days: int
     marks: Sequence[str]
-    """The names of its hours or days, oldest first."""
+    """Its days, or hours if it is one day, oldest first."""
     since: float
-    """When it begins, in seconds since the epoch."""
+    """Its start in seconds since the epoch."""
 
     @staticmethod
     def of(days: int, now: float) -> UsageSpan:
-        """Return the latest days; of one day the latest hours."""
+        """Return the span of the latest days, or of the latest 24 hours if `days` is 1."""
         if days == 1:
             begun = now - now % HOUR_SECONDS - (DAY_HOURS - 1) * HOUR_SECONDS
             marks = [utc_hour(begun + at * HOUR_SECONDS) for at in range(DAY_HOURS)]
@@ -47,13 +47,13 @@ class UsageSpan:
 
     @property
     def first_day(self) -> str:
-        """The day on which it begins."""
+        """The day on which the span begins."""
         return self.marks[0][:10]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunBar:
-    """The runs of an hour or a day, as parts of those of the busiest one in per cent."""
+    """The runs of an hour or day; the heights are in per cent of the busiest one."""
 
     mark: str
     runs: int
@@ -78,24 +78,27 @@ class UsageActivity:
 
     bars: Sequence[RunBar]
     total: Activity | None
-    """None: there was no run."""
+    """None if there was no run."""
     by_time: Sequence[Activity]
     """Newest first; hours and days without a run are left out."""
     by_system: Sequence[Activity]
     errors: Sequence[Activity]
-    """Runs without an answer by the error's code, the most frequent first."""
+    """Runs without an answer by error code, the most frequent first."""
     refused: Sequence[Refused]
 
 
 def latest_days(now: float, count: int) -> list[str]:
-    """Return the latest days, the oldest first."""
+    """Return the latest days in UTC, the oldest first."""
     return [utc_day(now - DAY_SECONDS * back) for back in reversed(range(count))]
 
 
 async def read_activity(
     store: Store, span: UsageSpan, tenant: str | None, *, models: Sequence[str] = ()
 ) -> UsageActivity:
-    """Return the activity of a tenant, or of all; refusals are those of every system."""
+    """Return the activity of a tenant or of all tenants.
+
+    `models` restricts everything but the refusals, which are those of all systems.
+    """
 
     async def report(*by: str) -> list[Activity]:
         return await report_activity(

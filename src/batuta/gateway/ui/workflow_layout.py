@@ -1,8 +1,8 @@
-"""Places the steps of a workflow in its picture. Pure.
+"""Layout of a workflow's steps and arrows as a picture. Pure.
 
-Steps stand in rows: each below everything it reads. An arrow that passes a row it does not end in
-has a lane of its own there, so that it never runs behind a step. Widths are shares of the
-picture's width and heights are pixels, so that the same picture fits a phone and a checkpoint.
+Steps are arranged in rows, each below every step that it reads. An arrow that passes through a row
+gets its own lane there, so that it never runs behind a step. Widths are relative to the picture
+and heights are in pixels, so that the picture fits narrow and wide screens.
 """
 
 from __future__ import annotations
@@ -16,27 +16,28 @@ from typing import NamedTuple
 from batuta.core import Workflow
 
 WIDTH = 1000.0
-"""The width of a picture, in its own units."""
+"""The width of a picture, in the units of its view box."""
 BOX_HEIGHT = 92
-"""Pixels."""
+"""Height of a box in pixels."""
 GAP = 38
-"""Pixels between two rows."""
+"""Distance between two rows in pixels."""
 _LANE = 0.16
-"""Width of a lane, in boxes."""
+"""Width of a lane, in box widths."""
 _SPACE = 0.08
-"""Between two neighbours, in boxes."""
+"""Distance between two neighbours, in box widths."""
 _WIDEST = 0.62
-"""Share of the picture that a box may take."""
+"""Maximum width of a box, as a fraction of the picture's."""
 _SWEEPS = 4
+"""Number of passes that reorder the rows."""
 
 
 class LayoutCell(NamedTuple):
-    """A place in a row: a step, or the lane of an arrow."""
+    """A cell in a row: a step, or the lane of an arrow."""
 
     row: int
     source: int
     target: int
-    """The arrow's; `source` again where the cell is a step."""
+    """The arrow's target; equal to `source` if the cell is a step."""
 
 
 LayoutRows = list[list[LayoutCell]]
@@ -54,14 +55,14 @@ class Box:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrow:
-    """An arrow from a step to one that reads it."""
+    """An arrow from a step to a step that reads it."""
 
     source: int
     target: int
     path: str
-    """The path in SVG's notation."""
+    """The SVG path."""
     passes_rows: bool
-    """Whether it passes a row on its way."""
+    """Whether it passes through rows between its ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,13 +125,13 @@ def _arrow_cells(source: int, target: int, levels: Sequence[int]) -> list[Layout
 
 
 def _order_rows(rows: LayoutRows, chains: Sequence[Sequence[LayoutCell]]) -> LayoutRows:
-    """Return the rows, each sorted by where its neighbours stand, so that few arrows cross."""
+    """Return the rows, each sorted by the positions of linked cells, so that few arrows cross."""
     links = [link for chain in chains for link in pairwise(chain)]
     for sweep in range(_SWEEPS):
         down = sweep % 2 == 0
         for row in range(1, len(rows)) if down else range(len(rows) - 2, -1, -1):
             beside = rows[row - 1 if down else row + 1]
-            at = {cell: (place + 0.5) / len(beside) for place, cell in enumerate(beside)}
+            at = {cell: (index + 0.5) / len(beside) for index, cell in enumerate(beside)}
             pairs = [(b, a) if down else (a, b) for a, b in links]
             pulls = {c: [at[o] for own, o in pairs if own == c and o in at] for c in rows[row]}
             rows[row].sort(key=lambda cell: fmean(pulls[cell] or [0.5]))
@@ -142,12 +143,12 @@ def _cell_width(cell: LayoutCell) -> float:
 
 
 def _row_width(row: Sequence[LayoutCell]) -> float:
-    """Return the row's width, in boxes."""
+    """Return the row's width, in box widths."""
     return sum(map(_cell_width, row)) + _SPACE * (len(row) - 1)
 
 
 def _cell_middles(row: Sequence[LayoutCell], unit: float) -> Iterator[tuple[LayoutCell, float]]:
-    """Yield the middle of each cell; the row stands in the middle of the picture."""
+    """Yield the horizontal centre of each cell; the row is centred in the picture."""
     left = (WIDTH - _row_width(row) * unit) / 2
     for cell in row:
         width = _cell_width(cell) * unit
@@ -156,7 +157,7 @@ def _cell_middles(row: Sequence[LayoutCell], unit: float) -> Iterator[tuple[Layo
 
 
 def _arrow_path(chain: Sequence[LayoutCell], middles: Mapping[LayoutCell, float]) -> str:
-    """Return a line that leaves and enters each row upright."""
+    """Return the SVG path of an arrow, which leaves and enters each row vertically."""
     parts = [f"M{middles[chain[0]]:.1f} {_row_top(chain[0].row) + BOX_HEIGHT}"]
     for cell in chain[1:]:
         x, y, before = (

@@ -209,7 +209,7 @@ class Stage {
           this.begin(decodeURIComponent(address.pathname.split("/")[3]), address.searchParams.get("chat"));
         }
         if (response.status === 404 && this.id && tries < 900) {
-          this.phase("The run goes on at another server; looking for it…");
+          this.phase("The run continues on another server; looking for it…");
           continue;
         }
         if (!response.ok) {
@@ -222,7 +222,7 @@ class Stage {
       } catch {
         if (!this.id) this.onFailed({ message: "The server cannot be reached." });
       }
-      if (!this.ended && ++broken > 5) this.onFailed({ message: "The connection broke off; the run goes on unless the server was stopped." });
+      if (!this.ended && ++broken > 5) this.onFailed({ message: "The connection was lost; the run continues unless the server was stopped." });
     }
     clearInterval(this.clock);
     this.part("answer").setAttribute("aria-busy", "false");
@@ -257,7 +257,7 @@ class Stage {
 
   onDrafted({ text }) {
     const draft = this.part("draft");
-    if (this.part("planning").hidden) this.phase("The conductor looks at the answer…");
+    if (this.part("planning").hidden) this.phase("The conductor is checking the answer…");
     draft.hidden = false;
     draft.append(text);
     draft.scrollTop = draft.scrollHeight;
@@ -358,7 +358,7 @@ class Stage {
   }
 
   onStopped() {
-    this.onFailed({ message: "Stopped. What was spent until then is in the run." });
+    this.onFailed({ message: "Stopped. The cost so far is recorded in the run." });
   }
 
   links() {
@@ -458,7 +458,7 @@ function showFiles(place, removable = true) {
     gone.type = "button";
     gone.className = "icon";
     gone.textContent = "✕";
-    gone.setAttribute("aria-label", `Take ${file.name} away`);
+    gone.setAttribute("aria-label", `Remove ${file.name}`);
     gone.addEventListener("click", () => {
       attached = attached.filter((each) => each !== file);
       showFiles(place);
@@ -501,7 +501,7 @@ class Presets {
     try {
       localStorage.setItem("presets", JSON.stringify(presets));
     } catch {
-      say("The browser does not let this page keep presets.");
+      say("The browser does not allow this page to store presets.");
     }
     this.show(chosen);
   }
@@ -563,7 +563,7 @@ async function copy(text) {
     await navigator.clipboard.writeText(text);
     say("Copied.");
   } catch {
-    say("The browser does not let this page copy.");
+    say("The browser does not allow this page to copy.");
   }
 }
 
@@ -1108,7 +1108,7 @@ document.addEventListener("submit", async (event) => {
   const [parent, at] = [form.parentElement, $$("button", form).indexOf(event.submitter)];
   form.outerHTML = await response.text();
   $$("[data-feedback] button", parent)[at]?.focus();
-  say(data.get("score") === "" ? "Judgement taken back." : "Thank you: stored for training.");
+  say(data.get("score") === "" ? "Judgement removed." : "Thank you: stored for training.");
 });
 
 for (const select of $$("[data-filters] select")) select.addEventListener("change", () => select.form.requestSubmit());
