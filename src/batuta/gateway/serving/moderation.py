@@ -15,7 +15,7 @@ from batuta.clients.openai.moderation import ModerationClient
 from batuta.core import Image, Message, Question, Role, Text
 from batuta.errors import BadRequestError, ClientError, RateLimitError
 from batuta.gateway.access.caller import Caller, CallerRole, caller_of
-from batuta.gateway.access.rate_limit import REQUESTS, RateLimiter, check_rate, enter_place
+from batuta.gateway.access.rate_limit import REQUESTS, RateLimiter, check_rate, enter_concurrency
 from batuta.gateway.errors import APIError, invalid_type, invalid_value, model_not_found, not_found
 from batuta.gateway.http.body import Fields, json_response, read_fields
 from batuta.gateway.serving.attachments import picture_url
@@ -78,7 +78,7 @@ class ModerationEndpoint:
             yield
             return
         token, most = f"moderation-{uuid4().hex}", caller.permissions.concurrency
-        await enter_place(self._rate_limiter, caller.key, token, most)
+        await enter_concurrency(self._rate_limiter, caller.key, token, most)
         try:
             yield
         finally:
