@@ -165,7 +165,7 @@ async def test_a_file_of_which_nothing_is_read_is_one_sentence(store, dialect):
     async with serving(store) as server:
         for content, why in (
             (b"", "it is empty"),
-            (bytes(range(256)), "it is of a kind that is not"),
+            (bytes(range(256)), "its type is not supported"),
         ):
             _, made = await upload(server, "odd.bin", content)
             path, body = asking(dialect, made["id"])
