@@ -563,7 +563,7 @@ async def test_office_files_are_sent_with_the_request(store, dialect):
         for name in ("bomb.docx", "broken.docx", "lying.docx"):
             path, body = sending(dialect, name, WORD, HOSTILE[name]())
             status, _, said = await server.post(path, json={"model": "worker/ada", **body})
-            assert status == 400 and f"{name} is not read" in said["error"]["message"]
+            assert status == 400 and f"{name} cannot be read" in said["error"]["message"]
         path, body = sending(dialect, "no.docx", WORD, b"plain words")
         status, _, said = await server.post(path, json={"model": "worker/ada", **body})
         assert status == 400 and "it is not a DOCX" in said["error"]["message"]

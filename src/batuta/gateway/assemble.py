@@ -208,7 +208,7 @@ async def run_configured_server(
             rate_limiter = RedisRateLimiter(redis) if redis else LocalRateLimiter()
             answer_cache = _open_answer_cache(config.answer_cache, store, redis)
             catalogue = serve_options.build_catalogue(config)
-            again = partial(serve_options.reread, http, store)
+            reread = partial(serve_options.reread, http, store)
             state = ServerState(
                 catalogue=catalogue,
                 store=store,
@@ -221,13 +221,13 @@ async def run_configured_server(
                 answer_cache=answer_cache,
                 sessions=RedisSessions(redis) if redis else LocalSessions(),
                 waiting_runs=_open_waiting_runs(store, redis, hasher),
-                pool_editor=_open_pool_editor(config.source, catalogue, store, again),
+                pool_editor=_open_pool_editor(config.source, catalogue, store, reread),
                 oidc=oidc,
                 file_limits=_file_limits(config),
                 mcp=mcp,
             )
             await record_settings(store, config)
-            tasks.start_soon(reload_on_hangup, catalogue, again)
+            tasks.start_soon(reload_on_hangup, catalogue, reread)
             _start_keepers(tasks, store, authenticator, config)
             opener = tasks if serve_options.opens_page else None
             try:
@@ -235,7 +235,7 @@ async def run_configured_server(
                     state,
                     host,
                     port,
-                    on_ready=partial(_tell_ready, config, catalogue, mcp, opener),
+                    on_ready=partial(_announce_ready, config, catalogue, mcp, opener),
                     grace_seconds=server.grace_s,
                     connections=_connection_limits(server),
                     owns_process=True,
@@ -372,7 +372,7 @@ def _open_waiting_runs(
     return SharedWaitingRuns(store.waiting, RunSealer(hasher, "postgres"))
 
 
-def _tell_ready(
+def _announce_ready(
     config: LoadedConfig,
     catalogue: Catalogue,
     mcp: McpOffer | None,

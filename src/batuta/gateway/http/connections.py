@@ -44,7 +44,7 @@ MOST_GATHERED = 1 << 16
 
 
 class ConnectionState(Enum):
-    """What a connection is doing, which decides whether it may be evicted."""
+    """The activity of a connection, which decides whether it may be evicted."""
 
     IDLE = "waits for a request, or for the rest of its headers"
     UPLOADING = "waits for the rest of a request's body"
@@ -52,7 +52,7 @@ class ConnectionState(Enum):
 
 
 class Wait(Enum):
-    """What the server waits for on a connection, within a deadline."""
+    """An event that the server awaits on a connection, within a deadline."""
 
     BYTES = "bytes of a request"
     READER = "the client to read the response"

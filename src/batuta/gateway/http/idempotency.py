@@ -146,23 +146,23 @@ class _Fingerprint:
     Their form is stable between versions, so answers from before an upgrade are still replayed.
     """
 
-    def __init__(self, path: str, may: KeyPermissions, body: bytes) -> None:
-        named = (may.models, may.workers_allow, may.workers_deny)
-        if may.tags or may.tools:
-            named = (*named, may.tags)
-        if may.tools:
-            named = (*named, may.tools)
+    def __init__(self, path: str, permissions: KeyPermissions, body: bytes) -> None:
+        named = (permissions.models, permissions.workers_allow, permissions.workers_deny)
+        if permissions.tags or permissions.tools:
+            named = (*named, permissions.tags)
+        if permissions.tools:
+            named = (*named, permissions.tools)
         sent = hashlib.sha256(b"\0".join((path.encode(), body))).digest()
         self.digest = (
             sent + hashlib.sha256(orjson.dumps([sorted(names) for names in named])).digest()
         )
         # Earlier versions stored one digest of both; such rows exist for a day after an upgrade.
         parts = (path.encode(), repr(named).encode(), body)
-        self._together = hashlib.sha256(b"\0".join(parts)).digest()
+        self._combined = hashlib.sha256(b"\0".join(parts)).digest()
 
     def check(self, earlier: bytes) -> None:
         """Raise APIError if the earlier request had another fingerprint."""
-        if earlier in {self.digest, self._together}:
+        if earlier in {self.digest, self._combined}:
             return
         if earlier[:_DIGEST_BYTES] == self.digest[:_DIGEST_BYTES]:
             # A key with fewer permissions must not receive the answer to another key.

@@ -1,7 +1,7 @@
 """Decides whether a call may run: permissions, rates, concurrency and budgets, in all dialects.
 
-What a key may not do is refused before anything runs. Money is reserved before the run and settled
-with it; an unused reservation is released.
+A call that its key does not permit is refused before anything runs. Money is reserved before the
+run and settled with it; an unused reservation is released.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def buckets_of(caller: Caller, at: float) -> tuple[Bucket, ...]:
 
 @dataclass(slots=True, kw_only=True)
 class Admission:
-    """What a call holds of its caller's rates, concurrency and budgets."""
+    """The share of its caller's rates, concurrency and budgets that a call holds."""
 
     run_id: RunId
     """The token under which the call counts towards its key's concurrency."""
@@ -422,7 +422,7 @@ class PreparedCall:
     revise: WorkflowRevision | None = None
     """Revises the conductor's workflows for the session."""
     admission: Admission
-    """What the call holds of its caller's rates and budgets."""
+    """The call's share of its caller's rates and budgets."""
     guardrails: Guardrails = NO_GUARDRAILS
     guarded: tuple[GuardrailTriggered, ...] = ()
     """Guardrail findings in the caller's workflow, and rules that excluded workers."""

@@ -234,10 +234,10 @@ class RepeatedAnswers:
         return run
 
     def _comparable(self, call: RepeatableCall) -> tuple[Question, str] | None:
-        """Return the question without its words, and the words; None if these must be equal.
+        """Return the question with only its core, and its text; None if only an equal one matches.
 
-        With guardrails they must, since a guardrail may react to single words; with a temperature
-        too, since the caller wants variety.
+        That is so with guardrails, which may react to single words, and with a temperature, by
+        which the caller asks for variety.
         """
         if self._similar is None or call.guardrails or call.question.sampling.temperature:
             return None

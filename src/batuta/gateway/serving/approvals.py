@@ -32,7 +32,8 @@ _SHOWN_CHARACTERS = 2000
 """Characters of the question that are shown to the approver."""
 
 
-TellPlan = Callable[[PendingPlan], None]
+NotifyPlan = Callable[[PendingPlan], None]
+"""Sends a waiting plan to the webhook, if there is one."""
 
 
 def open_approver(
@@ -47,13 +48,13 @@ def open_approver(
         verdict = ApprovalVerdict(state=UNAVAILABLE)
         async with anyio.create_task_group() as tasks:
 
-            def tell(plan: PendingPlan) -> None:
+            def notify(plan: PendingPlan) -> None:
                 if webhook is not None:
                     event = {"type": "approval.waiting", "data": plan_entry(plan)}
                     tasks.start_soon(webhook.send, f"{plan.id}:{plan.digest}", event)
 
             try:
-                verdict = await _await_verdict(store, prepared, request, tell)
+                verdict = await _await_verdict(store, prepared, request, notify)
             except ApprovalError as error:
                 verdict = ApprovalVerdict(state="refused", reason=str(error))
             except StoreError as error:
@@ -65,7 +66,7 @@ def open_approver(
 
 
 async def _await_verdict(
-    store: Store, prepared: PreparedCall, request: ApprovalRequest, tell: TellPlan
+    store: Store, prepared: PreparedCall, request: ApprovalRequest, notify: NotifyPlan
 ) -> ApprovalVerdict:
     now, original = time(), request
     asked = PendingPlan(
@@ -85,7 +86,7 @@ async def _await_verdict(
     # The clock may have been set back, which must not extend the wait.
     left = min(request.expires_in, max(0.0, found.expires - now))
     try:
-        found, request = await _watch_plan(store, found, request, tell=tell, seconds=left)
+        found, request = await _watch_plan(store, found, request, notify=notify, seconds=left)
     except anyio.get_cancelled_exc_class():
         if not prepared.will_resume():
             await _withdraw_plan(store, asked.id)
@@ -103,7 +104,7 @@ async def _watch_plan(
     found: PendingPlan | None,
     request: ApprovalRequest,
     *,
-    tell: TellPlan,
+    notify: NotifyPlan,
     seconds: float,
 ) -> tuple[PendingPlan | None, ApprovalRequest]:
     """Return the decided plan, or the still waiting one after `seconds`."""
@@ -111,7 +112,7 @@ async def _watch_plan(
     while found is not None and found.state == WAITING and anyio.current_time() < ends:
         if found.digest != noted:
             noted = found.digest
-            tell(found)
+            notify(found)
         try:
             if found.edit:
                 request = await _apply_edit(store, found, request)

@@ -26,7 +26,7 @@ BASELINE_PREFIX = "baseline/"
 CASCADE = "cascade"
 NEEDS_HISTORY = "it learns from outcomes: start the server with --history FILE"
 NEEDS_ANSWERS = (
-    "it learns from outcomes with answers: start the server with --history FILE, or with "
+    "it learns from outcomes with their answers: start the server with --history FILE, or with "
     "--cascade FOLDER of a trained cascade"
 )
 

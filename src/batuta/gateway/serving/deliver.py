@@ -535,7 +535,7 @@ async def execute_and_render(
         return refusal
     refusal = prepared.error_for(run)
     if refusal is None and (run.reply is None or not renderer.matches(run.reply)):
-        refusal = APIError(502, "upstream_error", "The answer was interrupted.")
+        refusal = APIError(502, "upstream_error", "The answer broke off.")
     if refusal is not None or run.reply is None:
         return refusal or internal_error()
     await renderer.finish(run, run.reply)

@@ -21,7 +21,7 @@ _GIVEN = re.compile(
     r"\A(?:File|The file) [^\n]{0,300}? \((file-[0-9a-f]{24})\)(?::\n| is uploaded)"
 )
 """The beginning of the text that replaced an uploaded file in an earlier turn."""
-_INSIDE = ("content", "output", "annotations")
+_NESTED_FIELDS = ("content", "output", "annotations")
 
 
 def find_earlier_files(turns: Iterable[Any]) -> tuple[str, ...]:
@@ -43,7 +43,7 @@ def _walk_names(turns: list[Any]) -> Iterator[str]:
                 yield file_id
             elif isinstance(text, str) and part.get("type") in _TEXT_TYPES:
                 yield from _GIVEN.findall(text[:_HEAD])
-            waiting += [part[key] for key in _INSIDE[::-1] if key in part]
+            waiting += [part[key] for key in _NESTED_FIELDS[::-1] if key in part]
 
 
 def container_response(tools: Any) -> str | None:

@@ -20,7 +20,7 @@ _SENTENCES = {
     "timed_out": "the worker did not answer in time",
     "rate_limited": "the worker's provider limits its rate",
     "overloaded": "the worker's provider is overloaded",
-    "interrupted": "the worker's answer was interrupted",
+    "interrupted": "the worker's answer broke off",
     "bad_reply": "the worker's provider sent an invalid response",
     "empty_reply": "the worker's answer was empty",
     "unauthorised": "the worker's provider refused the key it was given",
@@ -120,7 +120,7 @@ def _known_error(run: Run) -> APIError | None:
                 503, "overloaded", f"{_error_sentence(run)}.", headers={"retry-after": "15"}
             )
         case _:
-            return _schema_error(run) or _unasked_error(run)
+            return _schema_error(run) or _approval_unavailable_error(run)
 
 
 def _refusal_error(run: Run) -> APIError:
@@ -148,7 +148,7 @@ def _schema_error(run: Run) -> APIError | None:
     return APIError(400, "schema_too_slow", message, param=param, headers=headers)
 
 
-def _unasked_error(run: Run) -> APIError | None:
+def _approval_unavailable_error(run: Run) -> APIError | None:
     """Return the error for a plan whose approval could not be requested; its draft was paid."""
     if run.error_code != "approval_unavailable":
         return None

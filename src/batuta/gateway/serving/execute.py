@@ -205,7 +205,7 @@ class RunService:
         if run_id is None:  # background calls are neither cached nor explored
             prepared_call = await self._find_earlier(prepared_call)
             if prepared_call.served_model.explore is not None:
-                prepared_call = await self._explored(prepared_call)
+                prepared_call = await self._choose_arm(prepared_call)
         prepared_call = self._conduct_in_session(prepared_call, call)
         admission = prepared_call.admission
         try:
@@ -222,7 +222,7 @@ class RunService:
                 # Checked last: a caller without permission must not cost this work.
                 if call.question.response_format is not None:
                     await check_response_format(call.question)
-                yield await self._screened(prepared_call)
+                yield await self._check_workflow(prepared_call)
             except APIError:
                 admission.is_durable = False  # a refused job is never resumed: release its money
                 await self._admission.give_back_tokens(admission)
@@ -307,7 +307,7 @@ class RunService:
         named = partial(session_id, tenant, call.session, call.question)
         return await read_off_loop(call.question.messages, named)
 
-    async def _explored(self, prepared: PreparedCall) -> PreparedCall:
+    async def _choose_arm(self, prepared: PreparedCall) -> PreparedCall:
         """Return the call with the alternative chosen by exploration, if the model explores."""
         served, call = prepared.served_model, prepared.call
         plain = self._catalogue.find_model(served.name)
@@ -336,8 +336,8 @@ class RunService:
         cache, call, served = self._answer_cache, prepared.call, prepared.served_model
         options = call.options
         # Tools and files are not cached: the web changes, and each caller has its own files.
-        is_own = bool(call.server_tools or call.files)
-        wanted = call.store and options.cache is not False and not is_own
+        has_sources = bool(call.server_tools or call.files)
+        wanted = call.store and options.cache is not False and not has_sources
         if cache is None or not wanted or not cache.may_repeat(call.question.sampling):
             return prepared
         if options.trace or options.dry_run or prepared.resumed is not None:
@@ -357,7 +357,7 @@ class RunService:
         found = await cache.find(repeatable)
         return replace(prepared, repeatable=repeatable, earlier=found.run, cache_result=found.kind)
 
-    async def _screened(self, prepared_call: PreparedCall) -> PreparedCall:
+    async def _check_workflow(self, prepared_call: PreparedCall) -> PreparedCall:
         """Return the call with its caller's workflow as changed by the guardrails.
 
         Raises:

@@ -59,8 +59,8 @@ class ServedModel:
     limits: Limits = field(default_factory=Limits)
     """The most a run may spend; a caller can lower it."""
     direct: bool = False
-    """One worker is passed through: its reasoning is shown, its refusals become errors of the
-    request, and no progress is streamed."""
+    """True if one worker is passed through: its reasoning is shown, its refusals become errors of
+    the request, and no progress is streamed."""
     fallback: bool = True
     """Whether another worker may answer when the planned one cannot."""
     description: str = ""

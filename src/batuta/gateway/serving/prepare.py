@@ -203,7 +203,7 @@ class CallPreparer:
         auxiliary = auxiliary_kind(call)
         call, clients = self._with_tools(call, clients, pool, caller)
         pool, clients = self._open_files(call, caller, pool, clients)
-        served = self._kept_on(served, call.question, pool, caller)
+        served = self._keep_worker(served, call.question, pool, caller)
         if auxiliary is not None and self._answers_alone(auxiliary, served):
             served = answer_alone(served, auxiliary, call.question, pool)
             limits, least = replace(limits, steps=1, rounds=1), None
@@ -310,9 +310,9 @@ class CallPreparer:
         """
         if not call.server_tools:
             return call, clients
-        offered, may = self._catalogue.server_tools, caller.permissions
-        if offered is not None and may.tools:
-            allowed = {name: tool for name, tool in offered.tools.items() if may.allows_tool(name)}
+        offered, permissions = self._catalogue.server_tools, caller.permissions
+        if offered is not None and permissions.tools:
+            allowed = {n: tool for n, tool in offered.tools.items() if permissions.allows_tool(n)}
             offered = replace(offered, tools=allowed)
         return grant_tools(call, clients, pool, offered=offered)
 
@@ -322,7 +322,7 @@ class CallPreparer:
             return False
         return not served.direct or kind in _SMALL_KINDS
 
-    def _kept_on(
+    def _keep_worker(
         self, served: ServedModel, question: Question, pool: Pool, caller: Caller
     ) -> ServedModel:
         """Return the model on the worker that last answered the conversation, if remembered."""

@@ -64,7 +64,7 @@ class RunProgress:
 
     def __init__(self, prepared: PreparedCall) -> None:
         self.direct = prepared.served_model.direct
-        """One worker is passed through: its own reasoning is shown, and no progress."""
+        """True if one worker is passed through: its reasoning is shown, but no progress."""
         self.has_streamed = False
         """Whether any part of the answer was streamed."""
         self._workflow: Workflow | None = None

@@ -131,7 +131,7 @@ def _limit_error(message: str) -> APIError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionPlan:
-    """What runs for a request of a session."""
+    """The model, limits and workflow that run for a request of a session."""
 
     call: SessionCall
     served: ServedModel
