@@ -258,7 +258,7 @@ class Authenticator:
         """End the session early, on every server of the database."""
         if self._store is not None and await self._caller_of_session(text) is not NOBODY:
             name = _session_name(text)
-            await self._store.database.run_write(lambda one: remember_deleted(one, [name]))
+            await self._store.database.run_write(lambda conn: remember_deleted(conn, [name]))
 
     async def _is_closed(self, text: str) -> bool:
         """Return True if the session was closed by signing out."""
@@ -266,7 +266,7 @@ class Authenticator:
             return False
         name = _session_name(text)
         return bool(
-            await self._store.database.run_read(lambda one: forgotten_among(one, [name], ()))
+            await self._store.database.run_read(lambda conn: forgotten_among(conn, [name], ()))
         )
 
     def forget(self, key: str | None = None) -> None:

@@ -165,7 +165,7 @@ class Admission:
     expected_tokens: int = 0
     """Tokens already counted by the key's rate limit, if it has one."""
     taken_tokens: Taken | None = None
-    """The tokens counted by the limiter; None: another process counted them, or none are left."""
+    """The tokens counted by the limiter; None: counted elsewhere, already settled, or no limit."""
     in_concurrency: bool = False
     """True while the call counts towards its key's concurrency."""
     is_settled: bool = False

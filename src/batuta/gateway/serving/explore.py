@@ -171,8 +171,8 @@ def list_arms(
     if isinstance(conductor, WorkflowSelector):
         cell, ranked = conductor.list_candidates(question.text, pool, limits.steps)
         arms = [
-            Arm(one.name, one, bound_workflow(question, one.workflows, pool, limits=limits))
-            for one in ranked[:MOST_ARMS]
+            Arm(each.name, each, bound_workflow(question, each.workflows, pool, limits=limits))
+            for each in ranked[:MOST_ARMS]
         ]
         if arms:
             return cell, arms

@@ -105,7 +105,7 @@ class TextEncoder(Protocol):
 
 @final
 class SimilarQuestions:
-    """Compares two questions by an encoder, one pair at once, in a thread."""
+    """Compares two questions by an encoder, one pair at a time, in a thread."""
 
     def __init__(self, encoder: TextEncoder, threshold: float) -> None:
         """Set the encoder, and the least cosine of similar questions."""

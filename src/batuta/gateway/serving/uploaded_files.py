@@ -70,7 +70,7 @@ class FileLimits:
     encoder: SentenceEncoder | None = None
     """Embeds a file's passages when it is stored; None: only keyword (BM25) search."""
     encoding: CapacityLimiter = field(default_factory=partial(CapacityLimiter, 1))
-    """Files are encoded one at once, so that a core is left for the server."""
+    """One file is encoded at a time, so that a core is left for the server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
