@@ -141,7 +141,7 @@ async def test_what_may_not_be_stored_is_not_and_odd_keys_are_refused(store):
         assert (await post(keyed, path, body))[0] == 200
         status, headers, text = await post(keyed, path, body)
         assert (status, headers["x-should-retry"]) == (409, "false")
-        assert "not kept" in text
+        assert "not stored" in text
         assert say.calls == 1
         for odd in ("x" * 256, "a b", ""):
             assert (await post(keyed, path, body, odd))[0] == 400
