@@ -121,7 +121,7 @@ async def test_a_fault_of_this_program_while_settings_are_read_ends_no_server(ca
                 await anyio.sleep(0.01)
         tasks.cancel_scope.cancel()
     said = capfd.readouterr().err
-    assert "the settings stay as they were, by a fault of this program\n" in said
+    assert "the settings stay as they were: internal error, see the log\n" in said
 
 
 async def test_the_page_is_opened_in_the_browser_where_that_is_wanted(tmp_path):

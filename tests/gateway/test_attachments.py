@@ -159,7 +159,7 @@ async def test_nobody_who_can_is_a_refusal_by_name(dialect, part):
     async with Serving(state) as server:
         status, _, got = await server.post(path, json=body)
     assert status == 400
-    assert "give one that can the tag" in got["error"]["message"]
+    assert "to a worker that can" in got["error"]["message"]
     assert not bob.requests
 
 

@@ -141,9 +141,9 @@ async def test_an_unsure_answer_is_refused_by_setting_in_every_dialect(dialect):
     status, headers, whole = await tell(dialect, refuse=True)
     assert status == 422 and headers["x-batuta-outcome"] == "unsure"
     assert headers["x-batuta-confidence"] == "0.6" and headers["x-should-retry"] == "false"
-    assert "had to be at least 0.95 sure, and it is 0.6 sure" in whole
+    assert "confidence had to be at least 0.95, but it is 0.6" in whole
     status, _, streamed = await tell(dialect, stream=True, refuse=True)
-    assert status == 200 and "had to be at least 0.95 sure" in streamed
+    assert status == 200 and "confidence had to be at least 0.95" in streamed
     assert "Answer" not in whole and "Answer" not in streamed
 
 
@@ -177,7 +177,7 @@ async def test_a_keys_least_that_is_reached_changes_nothing_but_a_request_may_ra
 async def test_a_keys_least_where_nothing_was_fitted_is_refused(store, model, name):
     status, _, got = await ask_keyed(store, model, 0.5, name)
     assert status == 403 and got["error"]["code"] == "permission_denied"
-    assert "needs answers that are at least 0.5 sure" in got["error"]["message"]
+    assert "needs answers with a confidence of at least 0.5" in got["error"]["message"]
     assert "batuta eval --calibrate" in got["error"]["message"]
 
 

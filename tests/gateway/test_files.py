@@ -165,7 +165,7 @@ async def test_a_file_of_which_nothing_is_read_is_one_sentence(store, dialect):
     async with serving(store) as server:
         for content, why in (
             (b"", "it is empty"),
-            (bytes(range(256)), "it is of a kind that is not"),
+            (bytes(range(256)), "its type is not supported"),
         ):
             _, made = await upload(server, "odd.bin", content)
             path, body = asking(dialect, made["id"])
@@ -563,7 +563,7 @@ async def test_office_files_are_sent_with_the_request(store, dialect):
         for name in ("bomb.docx", "broken.docx", "lying.docx"):
             path, body = sending(dialect, name, WORD, HOSTILE[name]())
             status, _, said = await server.post(path, json={"model": "worker/ada", **body})
-            assert status == 400 and f"{name} is not read" in said["error"]["message"]
+            assert status == 400 and f"{name} cannot be read" in said["error"]["message"]
         path, body = sending(dialect, "no.docx", WORD, b"plain words")
         status, _, said = await server.post(path, json={"model": "worker/ada", **body})
         assert status == 400 and "it is not a DOCX" in said["error"]["message"]

@@ -101,7 +101,7 @@ async def test_an_answer_that_could_not_be_kept_is_not_waited_for(store):
         assert (await post(keyed, path, body))[0] == 200
         status, headers, text = await post(keyed, path, body)
     assert (status, headers["x-should-retry"], "retry-after" in headers) == (409, "false", False)
-    assert "could not be kept" in text
+    assert "could not be stored" in text
     assert say.calls == 1
 
 
@@ -141,7 +141,7 @@ async def test_what_may_not_be_stored_is_not_and_odd_keys_are_refused(store):
         assert (await post(keyed, path, body))[0] == 200
         status, headers, text = await post(keyed, path, body)
         assert (status, headers["x-should-retry"]) == (409, "false")
-        assert "not kept" in text
+        assert "not stored" in text
         assert say.calls == 1
         for odd in ("x" * 256, "a b", ""):
             assert (await post(keyed, path, body, odd))[0] == 400
@@ -203,7 +203,9 @@ async def test_a_key_whose_rights_have_changed_is_told_so(store):
         first, narrow = await keyed.key(), await keyed.key(models=("worker/ada",))
         assert (await post(keyed, path, body, authorization=f"Bearer {first}"))[0] == 200
         status, _, text = await post(keyed, path, body, authorization=f"Bearer {narrow}")
-        assert status == 409 and "other rights" in text and "another request" not in text
+        assert (
+            status == 409 and "other API-key permissions" in text and "another request" not in text
+        )
 
 
 async def test_the_claim_of_a_request_that_takes_long_is_renewed(store):

@@ -142,7 +142,7 @@ async def test_a_closed_limiter_empties_and_lets_nobody_in():
 
 
 def test_traffic_that_cannot_be():
-    with pytest.raises(ValueError, match="at least one"):
+    with pytest.raises(ValueError, match="at least 1"):
         ConcurrencyLimits(max_running=0)
 
 

@@ -1,4 +1,4 @@
-"""The app: what it is put together from, its routes, and the layers around them."""
+"""The ASGI app: the parts it is built from, its routes and its middleware."""
 
 from __future__ import annotations
 
@@ -63,81 +63,81 @@ from batuta.jobs import Jobs
 from batuta.store import Store
 
 _READY_SECONDS = 1.0
-"""Seconds for which what the store has said of itself is believed."""
+"""Seconds for which the result of a readiness check is reused."""
 _NOT_FOUND = 404
-_NO_METHOD = 405
-_NO_SOCKET = 426
+_METHOD_NOT_ALLOWED = 405
+_UPGRADE_REQUIRED = 426
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerState:
-    """The parts of a server; only the app and the process around it name it.
+    """The parts of a server, used only by the app and the process that runs it.
 
-    It owns nothing: clients, store and jobs are opened and closed by whoever gives them.
+    It owns nothing: the caller opens and closes clients, store and jobs.
     """
 
     catalogue: Catalogue
     """The workers and the models."""
     store: Store | None = None
-    """Keeps the runs; None: nothing is kept."""
+    """Stores the runs; None: nothing is stored."""
     jobs: Jobs | None = None
     """Runs the background jobs; None: nothing runs in the background."""
     authenticator: Authenticator = field(default_factory=Authenticator)
-    """Tells who asks; if not given, everybody is the local tenant."""
+    """Identifies callers; by default every caller is the local tenant."""
     rate_limiter: RateLimiter = field(default_factory=LocalRateLimiter)
-    """Counts what keys use."""
+    """Counts requests, tokens and concurrent runs per key."""
     limiter: ConcurrencyLimiter = field(default_factory=ConcurrencyLimiter)
-    """Counts the requests that are served and those that wait."""
+    """Counts the running and the queued requests."""
     stream_timeouts: StreamTimeouts = field(default_factory=StreamTimeouts)
     hosts: frozenset[str] = frozenset()
-    """Names under which the server is reached, besides those of the loopback."""
+    """Host names of the server, besides those of the loopback."""
     origins: frozenset[str] = frozenset()
-    """Origins of the other web pages that may use the API."""
+    """Other origins (CORS) whose web pages may use the API."""
     span_exporter: RunSpanExporter | None = None
-    """The exporter of runs' spans; None for none."""
+    """Exports the spans of runs; None: spans are not exported."""
     answer_cache: RepeatedAnswers | None = None
-    """Finds answers that are given again; None: none is."""
+    """The cache of answers; None: answers are not cached."""
     sessions: SessionMemory = field(default_factory=LocalSessions)
-    """The states of sessions; if not given, they live as long as the process."""
+    """The states of sessions; by default in the memory of the process."""
     waiting_runs: SharedWaitingRuns | None = None
-    """The place where replicas find each other's waiting runs; None: each keeps its own."""
+    """Shares paused runs between replicas; None: each process keeps its own."""
     pool_editor: PoolEditor | None = None
-    """Changes the settings file of the pool; None: there is none."""
+    """Edits the pool's settings file; None: the pool has no file."""
     oidc: OidcClient | None = None
-    """The identity provider by which people sign in to the page; None: by keys alone."""
+    """The identity provider for sign-in to the page; None: people sign in with keys."""
     file_limits: FileLimits | None = None
-    """How much of uploaded files is kept; None: no files are."""
+    """Limits on uploaded files; None: files are not accepted."""
     mcp: McpOffer | None = None
-    """How hosts of the Model Context Protocol are served; None: they are not."""
+    """Options of the Model Context Protocol endpoint; None: it is not served."""
     request_scopes: RequestScopes = field(default_factory=RequestScopes)
     """The requests that are being answered."""
 
     def gauges(self) -> dict[str, tuple[str, float]]:
-        """Return the metrics of this moment."""
+        """Return the current gauges and counters: by name, the description and the value."""
         now: dict[str, tuple[str, float]] = {
             "running": ("Requests being answered.", self.limiter.running),
             "waiting": ("Requests in the queue.", self.limiter.waiting),
-            "turned_away_total": ("Requests for which there was no place.", self.limiter.rejected),
+            "turned_away_total": ("Requests refused by the full queue.", self.limiter.rejected),
             "tasks": ("Tasks of the event loop.", len(anyio.get_running_tasks())),
         }
         cache = self.answer_cache
         if cache is not None:
-            now["answers_repeated_total"] = ("Answers that were given again.", cache.hits)
-            now["answers_not_found_total"] = ("Answers that might have been.", cache.misses)
+            now["answers_repeated_total"] = ("Answers served from the cache.", cache.hits)
+            now["answers_not_found_total"] = ("Cache lookups without an answer.", cache.misses)
         if self.store is not None:
-            now["unwritten_runs"] = ("Runs that wait to be written.", self.store.pending_count)
+            now["unwritten_runs"] = ("Runs waiting to be written.", self.store.pending_count)
             now["lost_runs_total"] = ("Runs that the database refused.", self.store.lost_count)
         return now
 
 
 def create_app(state: ServerState) -> Starlette:
-    """Return the ASGI app that serves what `state` names; nobody runs its background jobs."""
+    """Return the ASGI app that serves `state`, without running its background jobs."""
     return assemble_app(state)[0]
 
 
 def assemble_app(state: ServerState) -> tuple[Starlette, BackgroundResponses, ShadowRuns]:
-    """Return the ASGI app, and what works in the background while their `work` goes on."""
+    """Return the ASGI app and its two background services; the caller must run their `work`."""
     catalogue, store, authenticator = state.catalogue, state.store, state.authenticator
     drift = DriftMonitor(catalogue, store)
     pending = PendingToolRuns(store, state.waiting_runs)
@@ -213,7 +213,7 @@ def _list_page_routes(
 def _open_app(
     routes: Sequence[BaseRoute], around: Callable[[ASGIApp], ASGIApp], mcp: McpEndpoint | None
 ) -> Starlette:
-    """Return the app of those routes; whoever runs it finds there what else is to be run."""
+    """Return the app of these routes; `app.state.mcp` has a `work` that must run beside it."""
     app = _GatewayApp(routes, around)
     app.router.redirect_slashes = False
     app.state.mcp = mcp
@@ -225,7 +225,7 @@ def _open_app(
 def _request_layer(
     state: ServerState, metrics: Metrics, routes: Sequence[BaseRoute]
 ) -> Callable[[ASGIApp], ASGIApp]:
-    """Return the layer that every request passes through on its way to the routes."""
+    """Return the middleware around all routes."""
     return partial(
         RequestMiddleware,
         metrics=metrics,
@@ -242,7 +242,7 @@ def _request_layer(
 
 @final
 class ServerRoutes:
-    """The served models, and whether the server lives and can work."""
+    """Routes for the served models, liveness, readiness and metrics."""
 
     def __init__(self, state: ServerState, metrics: Metrics, drift: DriftMonitor) -> None:
         self._catalogue = state.catalogue
@@ -250,9 +250,9 @@ class ServerRoutes:
         self._limiter = state.limiter
         self._metrics = metrics
         self._drift = drift
-        self._asking = anyio.Lock(fast_acquire=True)
-        self._asked_at = float("-inf")
-        self._stored = False
+        self._check_lock = anyio.Lock(fast_acquire=True)
+        self._checked_at = float("-inf")
+        self._store_ready = False
 
     def routes(self) -> list[Route]:
         """Return the routes of these methods."""
@@ -278,7 +278,7 @@ class ServerRoutes:
             for alias in self._catalogue.aliases.configured
             if (m := self._catalogue.resolve_model(alias)) and _may_use(caller, m)
         ]
-        # The last three are for Anthropic's clients.
+        # These three fields are for Anthropic's clients.
         ends = {"has_more": False, "first_id": _id_of(data[:1]), "last_id": _id_of(data[-1:])}
         return json_response({"object": "list", "data": data, **ends})
 
@@ -295,13 +295,13 @@ class ServerRoutes:
         return json_response(model.model_object(self._catalogue.created, name) | known)
 
     async def healthz(self, _: Request) -> Response:
-        """Say that the process answers."""
+        """Return 200: the process is alive."""
         return json_response({"status": "ok"})
 
     async def readyz(self, _: Request) -> Response:
-        """Tell whether runs can be served: the store takes them, and no stop is near.
+        """Return 200 if the store is usable and the server is not stopping, else 503.
 
-        The conductor is loaded before anything is served.
+        The conductor needs no check: it is loaded before the server starts.
         """
         stored = await self._is_store_ready()
         body: dict[str, Any] = {"status": "ok", "store": stored and self._store is not None}
@@ -313,25 +313,25 @@ class ServerRoutes:
         return json_response(body, 200 if body["status"] == "ok" else 503)
 
     async def _is_store_ready(self) -> bool:
-        """Ask the store, once a second at most: anybody may ask whether the server is ready."""
+        """Check the store at most once a second, since `/readyz` needs no key."""
         if self._store is None:
             return True
-        async with self._asking:
-            if monotonic() - self._asked_at >= _READY_SECONDS:
-                self._stored = await self._store.is_ready()
-                self._asked_at = monotonic()
-            return self._stored
+        async with self._check_lock:
+            if monotonic() - self._checked_at >= _READY_SECONDS:
+                self._store_ready = await self._store.is_ready()
+                self._checked_at = monotonic()
+            return self._store_ready
 
     async def metrics(self, request: Request) -> Response:
-        """Show the metrics; where keys are needed, to the admin alone."""
+        """Return the metrics; if keys are needed, only the admin may read them."""
         if caller_of(request.scope).role not in {CallerRole.LOCAL, CallerRole.ADMIN}:
-            raise APIError(403, "permission_denied", "This needs the admin's token.")
+            raise APIError(403, "permission_denied", "This needs the admin token.")
         await self._drift.read()
         return Response(await self._metrics.render(), media_type=CONTENT_TYPE)
 
 
 def _may_use(caller: Caller, model: ServedModel) -> bool:
-    """Return True if the model is worth showing; the admin sees all models and runs none."""
+    """Return True if the caller may list the model; only keys are restricted."""
     policy = caller.permissions
     if caller.role is not CallerRole.KEY:
         return True
@@ -347,19 +347,19 @@ def _id_of(entries: list[dict[str, Any]]) -> str | None:
 
 @final
 class _GatewayApp(Starlette):
-    """Starlette's routes and state, within our one layer in place of its own."""
+    """Starlette's app with our middleware in place of Starlette's."""
 
     def __init__(self, routes: Sequence[BaseRoute], around: Callable[[ASGIApp], ASGIApp]) -> None:
         super().__init__(routes=routes)
         self._around = around
 
     def build_middleware_stack(self) -> ASGIApp:
-        """Return the layer, and the routes within it."""
+        """Wrap the router in our middleware."""
         return self._around(self.router)
 
 
 def _explain_error(scope: Scope, error: Exception) -> APIError | None:
-    """Explain a store that fails, and requests that the router itself refuses."""
+    """Map a store failure or the router's own refusal to an API error; None for the rest."""
     if isinstance(error, StoreError):
         log_exception(error)
         message = "The store cannot be used now; try again."
@@ -368,24 +368,24 @@ def _explain_error(scope: Scope, error: Exception) -> APIError | None:
 
 
 def _allowed_methods(scope: Scope) -> list[str]:
-    """Return the methods of every route of that path; the router names those of the first alone."""
+    """Return the methods of all routes of the path; Starlette names only the first route's."""
     routes = (route for route in scope["app"].routes if isinstance(route, Route))
-    there = (route for route in routes if route.matches(scope)[0] is not Match.NONE)
-    return sorted({method for route in there for method in route.methods or ()})
+    matching = (route for route in routes if route.matches(scope)[0] is not Match.NONE)
+    return sorted({method for route in matching for method in route.methods or ()})
 
 
 def _explain_refusal(scope: Scope, error: HTTPException) -> APIError:
-    """Explain in the API's form why the router itself refuses a request."""
+    """Return the router's refusal of a request as an API error."""
     headers = dict(error.headers or {})
-    place = f"{scope['method']} {scope['path']}"
+    target = f"{scope['method']} {scope['path']}"
     if error.status_code == _NOT_FOUND:
-        return APIError(404, "not_found", f"There is nothing at {place}.")
-    if error.status_code == _NO_METHOD and header_value(scope, b"upgrade") == b"websocket":
-        # Codex tries this first, and goes on without at this status alone.
-        message = f"There are no WebSockets here: send POST {scope['path']}."
-        return APIError(_NO_SOCKET, "websocket_unsupported", message, headers=headers)
-    if error.status_code == _NO_METHOD:
+        return APIError(404, "not_found", f"No endpoint: {target}.")
+    if error.status_code == _METHOD_NOT_ALLOWED and header_value(scope, b"upgrade") == b"websocket":
+        # Codex tries a WebSocket first and falls back to HTTP only at this status.
+        message = f"WebSockets are not supported: send POST {scope['path']}."
+        return APIError(_UPGRADE_REQUIRED, "websocket_unsupported", message, headers=headers)
+    if error.status_code == _METHOD_NOT_ALLOWED:
         allowed = ", ".join(_allowed_methods(scope))
-        message = f"{place} is not possible: the method must be {allowed}."
+        message = f"{target} is not allowed: the method must be {allowed}."
         return APIError(405, "method_not_allowed", message, headers={**headers, "Allow": allowed})
     return APIError(error.status_code, "invalid_request", error.detail, headers=headers)

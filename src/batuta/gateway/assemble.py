@@ -1,4 +1,4 @@
-"""Puts together what `batuta serve` uses, from the settings, at the start and on SIGHUP."""
+"""Builds the parts of `batuta serve` from the settings, at the start and again on SIGHUP."""
 
 from __future__ import annotations
 
@@ -79,21 +79,21 @@ from batuta.store.retention import RetentionSweeper
 from batuta.store.sealing import RunSealer
 
 FILE_PACKAGES = ("python_multipart", "pypdf", "trafilatura")
-"""The packages that take uploaded files in and read them: the extra `tools`."""
+"""Packages of the extra `tools` that parse uploads and read files."""
 _REDIS_PATIENCE_S = 1.0
-"""Seconds that Redis may take while a request waits for it."""
-NEEDS_REDIS = "several replicas count together in a Redis: set server.redis or BATUTA_REDIS"
+"""Timeout of Redis calls that a request waits for."""
+NEEDS_REDIS = "several replicas need a shared Redis: set server.redis or BATUTA_REDIS"
 SIMULATED = (
     "*** SIMULATION: these workers are programs, not language models; they answer only questions "
     "of their small world. For your own models: docs/configuration.md ***\n"
 )
-"""The first sentence of a server whose workers are all simulated."""
+"""Banner of a server whose workers are all simulated."""
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOptions:
-    """The command line's options."""
+    """Options of the command line."""
 
     pool: str | None
     conductor: str | None
@@ -102,10 +102,10 @@ class ServeOptions:
     checker: str | None
     folders: tuple[Path, ...]
     opens_page: bool = False
-    """Whether the page is opened in a browser of this machine."""
+    """Whether to open the page in a browser on this machine."""
 
     async def load_config(self, http: HttpTransport) -> LoadedConfig:
-        """Return the pool and its conductor, as they are set now.
+        """Return the pool and its conductor by the current settings.
 
         Raises:
             ConfigError: the settings cannot be used.
@@ -113,7 +113,7 @@ class ServeOptions:
         return await load_config(http, pool=self.pool, conductor=self.conductor, rehearses=True)
 
     async def reread(self, http: HttpTransport, store: Store) -> Catalogue:
-        """Return what is served by the present settings, once it is recorded which they are.
+        """Return the catalogue of the current settings, after recording them in the audit trail.
 
         Raises:
             BatutaError: the settings cannot be used, or cannot be recorded.
@@ -124,10 +124,10 @@ class ServeOptions:
         return catalogue
 
     def build_catalogue(self, config: LoadedConfig) -> Catalogue:
-        """Return the models over the workers: the variants, the workers themselves, the baselines.
+        """Return all served models: conducted ones, single workers, presets and baselines.
 
         Raises:
-            BatutaError: the settings or the outcomes cannot be used.
+            BatutaError: the settings or the outcomes file cannot be used.
         """
         limits, outcomes = _served_limits(config), self.history or config.history
         mini = replace(limits, steps=1, rounds=1, seconds=_mini_seconds(limits))
@@ -181,13 +181,13 @@ class ServeOptions:
 async def run_configured_server(
     host: str, port: int, serve_options: ServeOptions, mcp: McpOffer | None = None
 ) -> None:
-    """Serve what the settings name until the process is asked to stop.
+    """Serve the models of the settings until the process is asked to stop.
 
     Args:
-        host: the address.
-        port: 0 for any.
-        serve_options: the command line's.
-        mcp: how hosts of the Model Context Protocol are served; None: they are not.
+        host: the address to listen on.
+        port: 0 for any free port.
+        serve_options: options of the command line.
+        mcp: options of the Model Context Protocol endpoint; None: it is not served.
 
     Raises:
         BatutaError: the settings, the database or the address cannot be used.
@@ -208,7 +208,7 @@ async def run_configured_server(
             rate_limiter = RedisRateLimiter(redis) if redis else LocalRateLimiter()
             answer_cache = _open_answer_cache(config.answer_cache, store, redis)
             catalogue = serve_options.build_catalogue(config)
-            again = partial(serve_options.reread, http, store)
+            reread = partial(serve_options.reread, http, store)
             state = ServerState(
                 catalogue=catalogue,
                 store=store,
@@ -221,13 +221,13 @@ async def run_configured_server(
                 answer_cache=answer_cache,
                 sessions=RedisSessions(redis) if redis else LocalSessions(),
                 waiting_runs=_open_waiting_runs(store, redis, hasher),
-                pool_editor=_open_pool_editor(config.source, catalogue, store, again),
+                pool_editor=_open_pool_editor(config.source, catalogue, store, reread),
                 oidc=oidc,
                 file_limits=_file_limits(config),
                 mcp=mcp,
             )
             await record_settings(store, config)
-            tasks.start_soon(reload_on_hangup, catalogue, again)
+            tasks.start_soon(reload_on_hangup, catalogue, reread)
             _start_keepers(tasks, store, authenticator, config)
             opener = tasks if serve_options.opens_page else None
             try:
@@ -235,14 +235,14 @@ async def run_configured_server(
                     state,
                     host,
                     port,
-                    on_ready=partial(_tell_ready, config, catalogue, mcp, opener),
+                    on_ready=partial(_announce_ready, config, catalogue, mcp, opener),
                     grace_seconds=server.grace_s,
                     connections=_connection_limits(server),
                     owns_process=True,
                 )
             finally:
-                for one in filter(None, (rate_limiter, answer_cache)):
-                    await one.close()
+                for part in filter(None, (rate_limiter, answer_cache)):
+                    await part.close()
             tasks.cancel_scope.cancel()
 
 
@@ -252,7 +252,7 @@ def _open_pool_editor(
     store: Store,
     reread: Callable[[], Awaitable[Catalogue]],
 ) -> PoolEditor | None:
-    """Return what changes the pool's file; None: the pool comes from none."""
+    """Return the editor of the pool's settings file; None if the pool has no file."""
     path = Path(source)
     if path.suffix != ".toml" or not path.is_file():
         return None
@@ -262,14 +262,14 @@ def _open_pool_editor(
 def _start_keepers(
     tasks: TaskGroup, store: Store, authenticator: Authenticator, config: LoadedConfig
 ) -> None:
-    """Start what keeps the audit trail and forgets what is old."""
+    """Start the audit trail's upkeep and the deletion of old data."""
     audited = (authenticator.failed_sign_ins, config.audit.kept_days)
     tasks.start_soon(AuditKeeper(store, *audited).work)
     _start_sweepers(tasks, store, config)
 
 
 def _start_sweepers(tasks: TaskGroup, store: Store, config: LoadedConfig) -> None:
-    """Start what forgets old runs and files, where they are not kept for ever."""
+    """Start the deletion of old runs and files, unless they are kept for ever."""
     if config.files is not None:
         tasks.start_soon(store.files.work)
     if config.server.keep_days is not None:
@@ -277,10 +277,10 @@ def _start_sweepers(tasks: TaskGroup, store: Store, config: LoadedConfig) -> Non
 
 
 async def record_settings(store: Store, config: LoadedConfig) -> None:
-    """Record which settings are served from now on.
+    """Record in the audit trail which settings are served from now on.
 
     Raises:
-        StoreError: it cannot be recorded; then they must not be served.
+        StoreError: the entry cannot be written; then the settings must not be served.
     """
     details = {"sha256": config.digest, "workers": len(config.pool), "batuta": package_version()}
     await store.audit.append(
@@ -298,7 +298,7 @@ def _connection_limits(server: ServerSetting) -> ConnectionLimits:
 
 
 def _find_redis(server: ServerSetting) -> RedisConnections | None:
-    """Connect to the Redis in which replicas count together; None: there is none."""
+    """Return the connection to the replicas' shared Redis; None if it is not configured."""
     url = redis_target(server)
     if server.replicas > 1 and not url:
         raise ConfigError(NEEDS_REDIS)
@@ -314,13 +314,13 @@ def _open_jobs(server: ServerSetting) -> AbstractAsyncContextManager[Jobs]:
 def _open_oidc(
     wanted: OidcSetting | None, http: HttpTransport, hasher: KeyHasher
 ) -> OidcClient | None:
-    """Return the identity provider of the settings, if there is one."""
+    """Return the configured identity provider, if any."""
     if wanted is None:
         return None
     variable = wanted.client_secret_env
     secret = read_variable(os.environ, variable) if variable else ""
     if variable and not secret:
-        raise ConfigError(f"oidc needs the variable {variable}, or a file named by {variable}_FILE")
+        raise ConfigError(f"oidc: set {variable}, or {variable}_FILE to a file with the secret")
     try:
         check_name(wanted.tenant)
         limits = read_permissions(wanted.limits)
@@ -345,7 +345,7 @@ def _open_oidc(
 def _open_answer_cache(
     wanted: AnswerCacheSetting, store: Store, redis: RedisConnections | None
 ) -> RepeatedAnswers | None:
-    """Open the cache of answers; None if there is to be none."""
+    """Return the answer cache; None if it is disabled."""
     if not wanted.enabled:
         return None
     index: AnswerIndex = StoreAnswerIndex(store)
@@ -363,7 +363,7 @@ def _open_answer_cache(
 def _open_waiting_runs(
     store: Store, redis: RedisConnections | None, hasher: KeyHasher
 ) -> SharedWaitingRuns | None:
-    """Open what replicas share of runs that wait for tools; None: there are no other replicas."""
+    """Return the table in which replicas share runs paused on client tools; None: one process."""
     if redis is not None:
         sealer = RunSealer(hasher, "redis")
         return SharedWaitingRuns(RedisWaitingRuns(redis, sealer.name_tenant), sealer)
@@ -372,33 +372,33 @@ def _open_waiting_runs(
     return SharedWaitingRuns(store.waiting, RunSealer(hasher, "postgres"))
 
 
-def _tell_ready(
+def _announce_ready(
     config: LoadedConfig,
     catalogue: Catalogue,
     mcp: McpOffer | None,
     opener: TaskGroup | None,
     url: str,
 ) -> None:
-    """Say on the terminal that the server is ready, and open its page where that is wanted."""
+    """Print that the server is ready, and open its page if `opener` is given."""
     if opener is not None:
         opener.start_soon(_open_page, url)
     write_error(startup_message(config, catalogue, url))
     if mcp is not None:
-        write_error(f"for hosts of the Model Context Protocol: {url}{MCP_PATH}\n")
+        write_error(f"MCP endpoint: {url}{MCP_PATH}\n")
 
 
 async def _open_page(url: str) -> None:
-    """Open the page in the browser; one in the terminal may stay open as long as it likes."""
+    """Open the page in the browser; a browser that runs in the terminal must not block the stop."""
     await run_sync(webbrowser.open, f"{url}/", abandon_on_cancel=True)
 
 
 def _count_workers(pool: Pool) -> str:
-    """Return how many there are, in words."""
+    """Return the number of workers as text, such as "2 workers"."""
     return f"{len(pool)} worker{'' if len(pool) == 1 else 's'}"
 
 
 def startup_message(config: LoadedConfig, catalogue: Catalogue, url: str) -> str:
-    """Return the server's words when it is ready."""
+    """Return the text that the server prints when it is ready."""
     names = [model.name for model in catalogue.models]
     served = ", ".join(name for name in names if "/" not in name)
     methods = sum(name.startswith("baseline/") for name in names)
@@ -415,7 +415,7 @@ def startup_message(config: LoadedConfig, catalogue: Catalogue, url: str) -> str
 async def reload_on_hangup(
     catalogue: Catalogue, reload: Callable[[], Awaitable[Catalogue]]
 ) -> None:
-    """Read the settings again when SIGHUP comes; those that cannot be used change nothing."""
+    """Reload the settings on SIGHUP; settings that cannot be used change nothing."""
     if sys.platform == "win32":
         return
     with anyio.open_signal_receiver(signal.SIGHUP) as signals:
@@ -424,34 +424,34 @@ async def reload_on_hangup(
                 catalogue.replace_by(await reload())
             except BatutaError as error:
                 write_error(f"batuta: the settings stay as they were: {error}\n")
-            except Exception as error:  # noqa: BLE001 - a server that runs does not end for it
+            except Exception as error:  # noqa: BLE001 - must not stop a running server
                 log_exception(error)
-                write_error("batuta: the settings stay as they were, by a fault of this program\n")
+                write_error("batuta: the settings stay as they were: internal error, see the log\n")
             else:
                 workers = _count_workers(catalogue.pool)
                 write_error(f"the settings were read again: {workers}\n")
 
 
 def _mini_seconds(limits: Limits) -> float:
-    """Return the deadline of batuta-mini: its own, or an earlier one of the settings."""
+    """Return the deadline of batuta-mini: its default, or the settings' if that is shorter."""
     return min(filter(None, (MINI_LIMITS.seconds, limits.seconds)))
 
 
 def _explore_options(setting: ExploreSetting | None) -> ExploreOptions | None:
-    """Return the alternatives that batuta-mini may try; None for none."""
+    """Return the exploration options of batuta-mini; None if it does not explore."""
     if setting is None:
         return None
     return ExploreOptions(share=setting.share, usd_per_day=setting.usd_per_day)
 
 
 def _served_limits(config: LoadedConfig) -> Limits:
-    """Return the file's limits; a served run always has a deadline."""
+    """Return the file's limits, with a default deadline if the file sets none."""
     limits = config.limits
     return limits if limits.seconds else replace(limits, seconds=15 * 60)
 
 
 def _file_limits(config: LoadedConfig) -> FileLimits | None:
-    """Return how much of uploaded files is kept; None: no files are."""
+    """Return the limits on uploaded files; None if files are not accepted."""
     setting = config.files
     if setting is None:
         return None

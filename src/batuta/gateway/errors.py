@@ -1,4 +1,4 @@
-"""An error of the API: what the caller is told when it gets no answer, in both dialects' forms."""
+"""Errors of the API: status, code and message, as OpenAI's or Anthropic's error body."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit
 _SERVER_ERROR = 500
 _Part = TypeVar("_Part")
 LONGEST_MESSAGE = 2_000
-"""A message has at most this many characters: many repeat a part of the request."""
+"""The most characters of a message: many messages quote a part of the request."""
 _LONGEST_PARAM = 300
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
 @final
 class APIError(Exception):
-    """A status and the error body that goes with it; raised anywhere while a request is read."""
+    """An HTTP status and its error body; raised anywhere in the handling of a request."""
 
     def __init__(
         self,
@@ -50,23 +50,23 @@ class APIError(Exception):
         self.code = code
         self.message = message
         self.param = None if param is None else _crop_text(param, _LONGEST_PARAM)
-        """The field that is at fault, written as a path: `messages[0].content`."""
+        """The invalid field as a path: `messages[0].content`."""
         self.headers = headers
 
     def with_headers(self, headers: Mapping[str, str]) -> APIError:
-        """Return the same with more headers."""
+        """Return a copy with additional headers."""
         more = {**self.headers, **headers}
         return APIError(self.status, self.code, self.message, param=self.param, headers=more)
 
     @property
     def type(self) -> str:
-        """The family of the error, as clients of the API know it."""
+        """The error's `type` in OpenAI's API."""
         default = "server_error" if self.status >= _SERVER_ERROR else "invalid_request_error"
         return _TYPES.get(self.status, default)
 
     @property
     def body(self) -> dict[str, Any]:
-        """The error form; all four keys always."""
+        """The error as OpenAI's API sends it, always with all four keys."""
         error = {
             "message": self.message,
             "type": self.type,
@@ -77,35 +77,35 @@ class APIError(Exception):
 
 
 def _crop_text(text: str, most: int) -> str:
-    """Return the text, or its beginning and end with `…` between if it is longer than that."""
+    """Return the text, with its middle replaced by `…` if it exceeds `most` characters."""
     return text if len(text) <= most else f"{text[: most // 2]}…{text[-(most // 2 - 1) :]}"
 
 
 def missing_parameter(param: str) -> APIError:
-    """Return the error of a field that is missing."""
+    """Return the error for a missing field."""
     message = f"Missing required parameter: '{param}'."
     return APIError(400, "missing_required_parameter", message, param=param)
 
 
 def invalid_type(param: str, wanted: str, value: object) -> APIError:
-    """Return the error of a field with another JSON type than it must have."""
+    """Return the error for a field of the wrong JSON type."""
     message = f"Invalid type for '{param}': expected {wanted}, but got {_json_type(value)}."
     return APIError(400, "invalid_type", message, param=param)
 
 
 def invalid_value(param: str, reason: str) -> APIError:
-    """Return the error of a value that cannot be used; `reason` is a sentence."""
+    """Return the error for an invalid value; `reason` is a sentence."""
     return APIError(400, "invalid_value", f"Invalid value for '{param}': {reason}", param=param)
 
 
 def unsupported_parameter(param: str, reason: str = "it cannot be honoured here.") -> APIError:
-    """Return the error of a field that is understood and cannot be honoured."""
+    """Return the error for a known field that this server does not support."""
     message = f"Unsupported parameter: '{param}': {reason}"
     return APIError(400, "unsupported_parameter", message, param=param)
 
 
 def model_not_found(name: str, why: str | None = None) -> APIError:
-    """Say that no model is served under that name; `why` says what to do if there could be one."""
+    """Return the error for an unknown model; `why` says what is missing if it could be served."""
     message = f"The model '{name}' does not exist; GET /v1/models lists those that do."
     if why:
         message = f"The model '{name}' is not served: {why}."
@@ -113,15 +113,15 @@ def model_not_found(name: str, why: str | None = None) -> APIError:
 
 
 def not_found(what: str) -> APIError:
-    """Return the error of something that does not exist; `what` begins its sentence."""
+    """Return the error for a missing object; `what` begins the sentence."""
     return APIError(404, "not_found", f"{what} does not exist.")
 
 
 def require_part(part: _Part | None, message: str) -> _Part:
-    """Return a part of the server that it may do without.
+    """Return an optional part of the server.
 
     Raises:
-        APIError: it is not.
+        APIError: the server does not have it (404 with this message).
     """
     if part is None:
         raise APIError(404, "not_found", message)
@@ -129,19 +129,19 @@ def require_part(part: _Part | None, message: str) -> _Part:
 
 
 def server_closing() -> APIError:
-    """Return the error of a server that is about to stop."""
+    """Return the error for requests to a server that is shutting down."""
     message = "The server is shutting down; try again."
     return APIError(503, "overloaded", message, headers={"retry-after": "1"})
 
 
 def request_stopped() -> APIError:
-    """Return the error of a request that somebody stopped on the page."""
+    """Return the error for a request that was stopped on the server's page."""
     message = "This request was stopped on the server's page."
     return APIError(409, "request_stopped", message, headers={"x-should-retry": "false"})
 
 
 def internal_error() -> APIError:
-    """Return the error for our own fault; the reader is told nothing of it."""
+    """Return the error for an internal failure, without its details."""
     return APIError(500, "server_error", "The server failed to handle the request.")
 
 
@@ -159,7 +159,7 @@ def _json_type(value: object) -> str:
 
 
 def messages_error_body(api_error: APIError, request_id: str | None) -> dict[str, Any]:
-    """Return the refusal in this dialect's form; our code and the field at fault go with it."""
+    """Return the error as Anthropic's API sends it, with our `code` and `param` added."""
     family = "api_error" if api_error.status >= _SERVER_ERROR else "invalid_request_error"
     error = {
         "type": _MESSAGES_TYPES.get(api_error.status, family),
@@ -171,13 +171,13 @@ def messages_error_body(api_error: APIError, request_id: str | None) -> dict[str
 
 
 def log_exception(error: Exception) -> None:
-    """Log where a fault happened and of what type it is; never its message, never content."""
-    places: list[str] = []
+    """Log the exception's type and stack; never its message, which may contain content."""
+    stacks: list[str] = []
     for inner in _leaf_exceptions(error):
         frames = traceback.extract_tb(inner.__traceback__)
         where = " > ".join(f"{frame.name} ({frame.filename}:{frame.lineno})" for frame in frames)
-        places.append(f"{type(inner).__name__} in {where}")
-    logger.error("a request failed: %s", "; ".join(places))
+        stacks.append(f"{type(inner).__name__} in {where}")
+    logger.error("a request failed: %s", "; ".join(stacks))
 
 
 def _leaf_exceptions(error: BaseException) -> list[BaseException]:

@@ -1,4 +1,4 @@
-"""The app on a socket: uvicorn, the loopback unless there are keys, an end that loses no run."""
+"""Runs the app with uvicorn: on the loopback unless keys exist, with a stop that loses no run."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from batuta.gateway.http.server_limits import ConnectionLimits
 from batuta.gateway.ui import compile_templates
 
 LOOP_OPTIONS: dict[str, Any] = {"use_uvloop": True}
-"""Options with which `anyio.run` gives the loop that this server is measured on."""
+"""Options for `anyio.run`: the event loop on which this server is benchmarked."""
 GRACE_SECONDS = 10.0
-"""Seconds that runs may go on once the server was asked to stop."""
+"""Seconds that runs may continue once the server is asked to stop."""
 _KEEP_ALIVE = 75
 _BACKLOG = 2048
 _POLL_SECONDS = 0.1
 _CANCEL_SECONDS = 5
-"""Seconds that cancelled runs have to tell their readers, once the grace is over."""
+"""Seconds after the grace in which cancelled runs may still inform their clients."""
 _STUCK_SECONDS = 2.0
-"""Seconds beyond both that a loop may be held before the process ends without it."""
+"""Seconds beyond both for which the event loop may be blocked before the process exits anyway."""
 _GC_THRESHOLD = 20_000
-"""Objects made and not yet freed that let the garbage collector look for cycles among them."""
+"""Allocations minus deallocations that start a collection of the youngest generation."""
 
 
 async def run_server(
@@ -54,17 +54,17 @@ async def run_server(
     """Serve until the process is asked to stop, or this call is cancelled.
 
     Args:
-        state: what is served.
-        host: an address; without keys, one of the loopback.
-        port: 0 takes any free one.
-        on_ready: is told the URL once connections are accepted.
-        grace_seconds: seconds that runs may go on after the server was asked to stop; then they are
-            cancelled, their readers informed, and the runs stored.
-        connections: how many are taken on, and how long each may make the server wait.
-        owns_process: the process does nothing else: its garbage collector is set for requests.
+        state: the parts of the server.
+        host: an address; without keys, a loopback address.
+        port: 0 takes any free port.
+        on_ready: called with the URL once connections are accepted.
+        grace_seconds: seconds that runs may continue after the server is asked to stop; then they
+            are cancelled, their clients informed, and the runs stored.
+        connections: limits on the number and the timeouts of connections.
+        owns_process: the process does nothing else, so its garbage collector is tuned for requests.
 
     Raises:
-        ConfigError: the address cannot be had, or is not of the loopback and there are no keys.
+        ConfigError: the address cannot be used, or it is no loopback address and no keys exist.
     """
     keyed = await state.authenticator.needs_key()
     (app, background, shadows), table = assemble_app(state), ConnectionTable(connections)
@@ -85,7 +85,7 @@ async def run_server(
         server = _GracefulServer(config)
         server.exit_after = grace_seconds + _CANCEL_SECONDS + _STUCK_SECONDS
         if state.store is not None:
-            with suppress(StoreError):  # it is not open, as /readyz says
+            with suppress(StoreError):  # the store is not open; /readyz reports it
                 state.store.look_after_budgets()
         async with anyio.create_task_group() as tasks:
             for work in (background.work, shadows.work, state.authenticator.key_watch.work):
@@ -110,20 +110,20 @@ async def run_server(
 
 @final
 class _GracefulServer(uvicorn.Server):
-    """uvicorn, told by a signal to stop soon and not at once: its socket stays open meanwhile."""
+    """A uvicorn server whose socket stays open during the grace that follows the first signal."""
 
     stop_requested = False
-    """Whether somebody asked it to stop."""
+    """Whether a stop signal was received."""
     exit_after = 0.0
-    """Seconds after which a process that was asked to stop ends, whatever holds its loop."""
+    """Seconds after the first stop signal at which the process exits even if its loop is stuck."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Ask the server to end at the first signal, and insist at the second."""
+        """Begin a graceful stop at the first signal; let uvicorn stop at the second."""
         if self.stop_requested:
             super().handle_exit(sig, frame)
         else:
-            # A thread of C that needs neither the loop nor the interpreter's lock; what held
-            # them is written to the standard error.
+            # A C thread that needs neither the event loop nor the GIL. It writes the stacks of
+            # all threads to standard error.
             with suppress(OSError, ValueError, RuntimeError):
                 faulthandler.dump_traceback_later(self.exit_after, exit=True)
         self.stop_requested = True
@@ -131,24 +131,24 @@ class _GracefulServer(uvicorn.Server):
 
 @final
 class _HttpProtocol(GuardedProtocol):
-    """uvicorn's, which says in the API's form that what came is no HTTP."""
+    """The guarded protocol, with the API's error body for requests that are not valid HTTP."""
 
     def send_400_response(self, msg: str) -> None:
-        """Send the last words on this connection; nothing of it has reached the app."""
+        """Refuse the request, which has not reached the app, and close the connection."""
         self.send_refusal(APIError(400, "invalid_request", msg))
 
 
 def open_socket(host: str, port: int, *, needs_key: bool = False) -> socket.socket:
-    """Return a listening socket, on the loopback unless a key is needed to be served.
+    """Return a listening socket; without keys it must be on the loopback.
 
     Raises:
-        ConfigError: the host is elsewhere and no key is needed, or the port cannot be had.
+        ConfigError: the host is no loopback address and no key is needed, or the port is in use.
     """
     address = "127.0.0.1" if host == "localhost" else host.strip("[]")
     if not needs_key and not _is_loopback(address):
         raise ConfigError(
             f"host {host} is not a loopback address: without keys only this machine is served; "
-            "make a key first: batuta keys create NAME"
+            "create a key first: batuta keys create NAME"
         )
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
@@ -156,29 +156,29 @@ def open_socket(host: str, port: int, *, needs_key: bool = False) -> socket.sock
     except (OSError, OverflowError) as error:
         if getattr(error, "errno", None) == errno.EADDRINUSE:
             raise ConfigError(
-                f"port {port} on {host} cannot be had: another program has it; stop that one, "
-                "or name another port with --port"
+                f"port {port} on {host} is in use by another program: stop that program, "
+                "or choose another port with --port"
             ) from None
         reason = getattr(error, "strerror", None) or str(error)
-        raise ConfigError(f"port {port} on {host} cannot be had: {reason}") from None
-    # Accepted connections inherit it; asyncio would not set it on them, and each small write
-    # would wait 40 ms for an acknowledgement.
+        raise ConfigError(f"cannot listen on port {port} of {host}: {reason}") from None
+    # Accepted connections inherit this option, which asyncio would not set. Without it each
+    # small write would wait 40 ms for an acknowledgement.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
 
 
 def url_of(listener: socket.socket) -> str:
-    """Return the address of that socket."""
+    """Return the base URL of a listening socket."""
     address, port = listener.getsockname()[:2]
     return f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
 
 
 @contextmanager
 def _absorb_signals() -> Generator[None]:
-    """Let the caller's blocks close after a signal has stopped the server.
+    """Ignore SIGINT and SIGTERM in the block, so that the caller can clean up after a signal.
 
-    uvicorn raises again, at its end, every signal it caught; without this the process would die
-    there, before the store has written what is queued.
+    uvicorn re-raises every signal it caught when it ends; the process would die there, before
+    the store has written its queue.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -194,10 +194,10 @@ def _absorb_signals() -> Generator[None]:
 
 @contextmanager
 def reduce_collections() -> Generator[None]:
-    """Let the garbage collector look at what requests make, and seldom.
+    """Exclude existing objects from garbage collection in the block, and collect more rarely.
 
-    What is there before the first request - the code, mostly - stays, so looking through it
-    again and again finds nothing; and requests free nearly all that they make without it.
+    Objects from before the first request (mostly code) live as long as the process. Requests
+    free nearly all their objects by reference counting.
     """
     before = gc.get_threshold()
     gc.collect()
@@ -212,7 +212,7 @@ def reduce_collections() -> Generator[None]:
 
 @contextmanager
 def _cancel_exit_timer() -> Generator[None]:
-    """Take back, at the server's end, what a signal set to end the process."""
+    """Cancel the timed process exit, set by a stop signal, when the server has ended."""
     try:
         yield
     finally:
@@ -220,7 +220,7 @@ def _cancel_exit_timer() -> Generator[None]:
 
 
 def _ignore_signal(_number: int, _frame: FrameType | None) -> None:
-    """Do nothing, as uvicorn has seen the signal already."""
+    """Do nothing: uvicorn has handled the signal already."""
 
 
 def _is_loopback(address: str) -> bool:
@@ -238,12 +238,12 @@ async def _watch_shutdown(
     *,
     grace_seconds: float,
 ) -> None:
-    """Tell when the server is ready, and stop it once it is asked to.
+    """Call `on_ready` when the server is ready, and stop the server once that is requested.
 
-    What has begun is served to its end, as long as that takes no longer than `grace`; whoever
-    comes meanwhile is told that the server stops, and so is who looks whether it is ready.
+    Requests that have begun are finished if that takes no longer than `grace_seconds`. Meanwhile
+    new requests are refused, and `/readyz` reports that the server is closing.
     """
-    while not server.started:  # noqa: ASYNC110 - uvicorn tells by a flag
+    while not server.started:  # noqa: ASYNC110 - uvicorn only sets a flag
         await anyio.sleep(_POLL_SECONDS / 10)
     if on_ready is not None:
         on_ready(url)
@@ -257,7 +257,7 @@ async def _watch_shutdown(
 
 
 async def _stop_server(server: uvicorn.Server, state: ServerState, listener: socket.socket) -> None:
-    """End a server whose task was cancelled, waiting for nobody."""
+    """Stop a server whose task was cancelled, without waiting for its requests."""
     state.request_scopes.close()
     if server.started:
         await server.shutdown([listener])

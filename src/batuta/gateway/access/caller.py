@@ -1,6 +1,6 @@
 """Finds the caller of a request from a key, a token or a session, with its permissions.
 
-That an administrator reads what others asked is told to the audit trail.
+Also records in the audit trail when an administrator reads a tenant's run.
 """
 
 from __future__ import annotations
@@ -39,50 +39,51 @@ class CallerRole(StrEnum):
     """The role of a caller on this server."""
 
     LOCAL = "local"
-    """Anybody, where there are no keys: such a server serves the loopback only."""
+    """Any caller of a server without keys, which serves only the loopback."""
     KEY = "key"
     """The holder of a key."""
     ADMIN = "admin"
-    """The holder of the admin's token: makes keys and reads all runs, and starts none."""
+    """The holder of the admin token: creates keys and reads all runs, but starts none."""
     NOBODY = "nobody"
-    """No key was sent where one is needed."""
+    """A caller without a key on a server that needs one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """The tenant that a request is counted to, and whose runs and responses it may see."""
+    """The sender of a request: its tenant, its key and its permissions."""
 
     tenant: str = "local"
+    """The tenant that is charged, and whose runs and responses the caller may read."""
     role: CallerRole = CallerRole.LOCAL
     key: str | None = None
-    """The id of the key, or of the user who has made it."""
+    """The id of the key; if a user created the key, the id of that user's entry."""
     shown_key: str | None = None
-    """The id of the key itself, also where a user has made it."""
+    """The id of the key that was sent."""
     user: str | None = None
-    """The id of the user's own entry, of somebody who signs in by an identity provider."""
+    """The id of the user's entry, if the user signs in with an identity provider."""
     permissions: KeyPermissions = _NO_LIMITS
     """The key's limits."""
     per_day: Decimal | None = None
-    """Dollars a day of the tenant."""
+    """The tenant's budget in dollars per day."""
     per_month: Decimal | None = None
     administrator: str | None = None
-    """The id of the entry of an administrator who signed in by an identity provider."""
+    """The id of an administrator's entry, if they signed in with an identity provider."""
 
     @property
     def actor(self) -> str:
-        """Return the name of the caller in the audit trail."""
+        """The caller's name in the audit trail."""
         if self.administrator is not None or self.user is not None:
             return f"user:{self.administrator or self.user}"
         return self.role.value if self.key is None else f"key:{self.key}"
 
     @property
     def watched_key(self) -> str | None:
-        """The id of the entry that must be valid while something is shown to the caller."""
+        """The id of the key or user entry that must stay valid while a stream is shown."""
         return self.shown_key or self.administrator
 
     @property
     def visible_tenant(self) -> str | None:
-        """The tenant whose runs and responses may be read; None: everybody's."""
+        """The tenant whose runs and responses may be read; None: all tenants."""
         return None if self.role is CallerRole.ADMIN else self.tenant
 
 
@@ -98,32 +99,32 @@ def caller_of(scope: Scope) -> Caller:
 
 
 def actor_of(request: Request) -> str:
-    """Return who makes the request, as the audit trail calls them."""
+    """Return the request's caller, as named in the audit trail."""
     return caller_of(request.scope).actor
 
 
 def set_caller(scope: Scope, caller: Caller) -> None:
-    """Write down who asks, for `caller_of`."""
+    """Set the request's caller for `caller_of`."""
     scope[_SCOPE_KEY] = caller
 
 
 CACHE_SECONDS = 10.0
-"""Seconds for which a key that was looked up is believed without another look."""
+"""Seconds for which a looked-up key is cached."""
 SESSION_SECONDS = 12 * 3600.0
-"""Seconds that a web page's session lasts."""
+"""Seconds for which a web page's session lasts."""
 _MAX_CACHED_KEYS = 10_000
 _MIN_TOKEN_LENGTH = 16
 _SESSION_PURPOSE = "session"
 ADMIN_SIGNER = "admin"
-"""A session that the admin's token opened bears this name."""
+"""The signer id in sessions opened with the admin token."""
 _SIGNATURE_LENGTH = 64
 _UNTIL = re.compile(r"[0-9]{1,12}")
-"""Seconds since the epoch, as sessions are signed with them."""
+"""A session's expiry in seconds since the epoch."""
 
 
 @dataclass(frozen=True, slots=True)
 class _CachedKey:
-    """The result of looking up a key, and until when it is believed."""
+    """The result of a key lookup (None: invalid), and when it expires from the cache."""
 
     key: ApiKey | None
     until: float
@@ -131,9 +132,9 @@ class _CachedKey:
 
 @final
 class Authenticator:
-    """Tells who asks. Without a store it lets everybody in as the local tenant.
+    """Identifies callers. Without a store, every caller is the local tenant.
 
-    Once there ever was a key, or if there is an admin's token, everybody needs one.
+    A key is needed once any key was ever created, or if there is an admin token or single sign-on.
     """
 
     def __init__(
@@ -145,20 +146,20 @@ class Authenticator:
         cache_seconds: float = CACHE_SECONDS,
         has_sign_in: bool = False,
     ) -> None:
-        """Take what tells who calls.
+        """Connect the store of keys.
 
         Args:
-            store: where keys are kept; it belongs to whoever gives it.
+            store: stores the keys; the caller closes it.
             key_hasher: hashes keys.
-            admin: the admin's token; empty: there is no admin.
-            cache_seconds: seconds for which what was looked up is believed.
-            has_sign_in: whether people sign in by an identity provider: then a key is needed.
+            admin: the admin token; empty: there is no admin.
+            cache_seconds: seconds for which lookups are cached.
+            has_sign_in: whether people sign in with an identity provider; then a key is needed.
 
         Raises:
-            ConfigError: the admin's token can be guessed.
+            ConfigError: the admin token is too short.
         """
         if admin and len(admin) < _MIN_TOKEN_LENGTH:
-            raise ConfigError(f"the admin's token needs at least {_MIN_TOKEN_LENGTH} characters")
+            raise ConfigError(f"the admin token needs at least {_MIN_TOKEN_LENGTH} characters")
         self._store = store
         self._key_hasher = key_hasher
         self._admin = hashlib.sha256(admin.encode()).digest() if admin else None
@@ -166,19 +167,19 @@ class Authenticator:
         self._needs_key = bool(admin) or has_sign_in
         self._checked_at = float("-inf")
         self._cache: OrderedDict[bytes, _CachedKey] = OrderedDict()
-        self._wrong: OrderedDict[bytes, _CachedKey] = OrderedDict()
-        """Apart, so that guesses do not push out keys that are good."""
-        self._forgotten = 0
-        """Times that keys were forgotten; a key that is being read then is not remembered."""
+        self._invalid: OrderedDict[bytes, _CachedKey] = OrderedDict()
+        """The cache of invalid keys, separate so that guesses do not evict valid keys."""
+        self._invalidations = 0
+        """Calls of `forget`; a key read during one is not cached."""
         self._lock = anyio.Lock(fast_acquire=True)
         self.failed_sign_ins = FailedSignIns(store)
-        """Records them, so that a flood makes few records."""
+        """Records failed sign-ins; a flood of them makes few records."""
         self.key_watch = KeyWatch(store, self.forget)
-        """Ends what runs for keys that have ended."""
+        """Cancels the work of keys that are no longer valid."""
 
     @property
     def key_hasher(self) -> KeyHasher | None:
-        """The maker of keys here."""
+        """Hashes keys and signs sessions; None if this server has no keys."""
         return self._key_hasher
 
     async def needs_key(self) -> bool:
@@ -186,7 +187,7 @@ class Authenticator:
         if self._needs_key or self._store is None or self._key_hasher is None:
             return self._needs_key
         if self._checked_at + self._cache_seconds < monotonic():
-            async with self._lock:  # of a hundred requests one looks
+            async with self._lock:  # concurrent requests share one lookup
                 if self._checked_at + self._cache_seconds < monotonic():
                     self._needs_key = await self._store.keys.has_keys()
                     self._checked_at = monotonic()
@@ -198,15 +199,15 @@ class Authenticator:
         return self._needs_key
 
     async def authenticate(self, credential: str | None, session: str | None = None) -> Caller:
-        """Return the caller; `NOBODY` if a key is needed and none was shown.
+        """Return the caller; `NOBODY` if a key is needed and none was sent.
 
         Args:
-            credential: a key or the admin's token.
-            session: a session that `open_session` gave; it counts if nothing was shown.
+            credential: a key or the admin token.
+            session: a session from `open_session`; used only without a credential.
 
         Raises:
-            APIError: what was shown is not valid here.
-            StoreError: the database fails, and the key is not remembered.
+            APIError: the key is not valid.
+            StoreError: the database fails, and the key is not cached.
         """
         if not await self.needs_key():
             return LOCAL
@@ -217,64 +218,64 @@ class Authenticator:
         return self._caller_of_key(await self._find_key(credential))
 
     async def restore_caller(self, tenant: str, key: str | None) -> Caller:
-        """Return the caller of a request that is run later, with the key's permissions of now.
+        """Return the caller of a stored request, with the key's current permissions.
 
         Raises:
-            APIError: the key is not valid any more.
+            APIError: the key is no longer valid.
         """
         if key is None or self._store is None:
             return Caller(tenant=tenant)
         return self._caller_of_key(await self._store.keys.find(key))
 
     async def open_session(self, credential: str) -> str:
-        """Open a session, which a browser shows in place of a key or of the admin's token.
+        """Open a session, which a browser sends instead of a key or the admin token.
 
         Raises:
-            APIError: it is not valid.
+            APIError: the credential is not valid.
         """
         if self._is_admin(credential):
             return self._new_session(ADMIN_SIGNER, self._admin or b"")
         key = await self._find_key(credential)
         self._caller_of_key(key)
-        assert key is not None  # noqa: S101 - it has a caller
+        assert key is not None  # noqa: S101 - `_caller_of_key` has checked it
         return self._new_session(key.id, key.digest)
 
     def open_user_session(self, user: ApiKey) -> str:
-        """Return the session of somebody whom an identity provider has named.
+        """Open a session for a user who signed in with an identity provider.
 
         Raises:
-            APIError: their entry was revoked.
+            APIError: the user's entry was revoked.
         """
         self._caller_of_key(user)
         return self._new_session(user.id, user.digest)
 
     @staticmethod
     def signer_id(session: str) -> str:
-        """Return whose session it is: `ADMIN_SIGNER`, or the id of a key or of a user's entry."""
+        """Return the session's owner: `ADMIN_SIGNER`, or the id of a key or user entry."""
         return session.partition(".")[0]
 
     async def close_session(self, text: str) -> None:
-        """End the session before its time, on every server of the database."""
+        """End the session early, on every server of the database."""
         if self._store is not None and await self._caller_of_session(text) is not NOBODY:
             name = _session_name(text)
-            await self._store.database.run_write(lambda one: remember_deleted(one, [name]))
+            await self._store.database.run_write(lambda conn: remember_deleted(conn, [name]))
 
     async def _is_closed(self, text: str) -> bool:
-        """Tell whether somebody has signed out of the session."""
+        """Return True if the session was closed by signing out."""
         if self._store is None:
             return False
         name = _session_name(text)
         return bool(
-            await self._store.database.run_read(lambda one: forgotten_among(one, [name], ()))
+            await self._store.database.run_read(lambda conn: forgotten_among(conn, [name], ()))
         )
 
     def forget(self, key: str | None = None) -> None:
-        """Look that key up again when it is next shown; None: every key."""
-        gone = [d for d, known in self._cache.items() if key is None or _is_key(known, key)]
-        for digest in gone:
+        """Drop the key from the cache, so that it is looked up again; None: every key."""
+        stale = [d for d, known in self._cache.items() if key is None or _is_key(known, key)]
+        for digest in stale:
             del self._cache[digest]
-        self._wrong.clear()
-        self._forgotten += 1
+        self._invalid.clear()
+        self._invalidations += 1
         self._checked_at = float("-inf")
         self.key_watch.look_again()
 
@@ -285,27 +286,27 @@ class Authenticator:
         return hmac.compare_digest(given, self._admin)
 
     async def _find_key(self, credential: str) -> ApiKey | None:
-        """Return the key of that text, remembered by its whole hash."""
+        """Return the valid key of this text, cached by its hash; None if there is none."""
         name = parse_key_id(credential)
         if name is None or self._key_hasher is None or self._store is None:
             return None
         digest = self._key_hasher.digest(credential)
-        known = self._cache.get(digest) or self._wrong.get(digest)
+        known = self._cache.get(digest) or self._invalid.get(digest)
         if known is not None and known.until > monotonic():
             return known.key if known.key and _matches_digest(known.key, digest) else None
-        async with self._lock:  # of a hundred requests one looks it up
-            known = self._cache.get(digest) or self._wrong.get(digest)
+        async with self._lock:  # concurrent requests share one lookup
+            known = self._cache.get(digest) or self._invalid.get(digest)
             if known is None or known.until <= monotonic():
-                forgotten, until = self._forgotten, monotonic() + self._cache_seconds
+                invalidations, until = self._invalidations, monotonic() + self._cache_seconds
                 key = await self._store.keys.find(name)
                 valid = key is not None and _matches_digest(key, digest)
                 known = _CachedKey(key if valid else None, until)
-                if forgotten == self._forgotten:  # else what was read may be out of date
+                if invalidations == self._invalidations:  # else the result may be out of date
                     self._remember(digest, known)
         return known.key
 
     def _remember(self, digest: bytes, known: _CachedKey) -> None:
-        kept, other = self._cache, self._wrong
+        kept, other = self._cache, self._invalid
         if known.key is None:
             kept, other = other, kept
         other.pop(digest, None)
@@ -314,10 +315,10 @@ class Authenticator:
             kept.popitem(last=False)
 
     def _caller_of_key(self, key: ApiKey | None) -> Caller:
-        """Return the caller to whom the key belongs.
+        """Return the caller with this key.
 
         Raises:
-            APIError: there is none, or it is not valid any more.
+            APIError: the key does not exist or is no longer valid.
         """
         key = check_key(key)
         tenant, owner = key.tenant, key.owner or key
@@ -333,15 +334,12 @@ class Authenticator:
         )
 
     async def _caller_of_session(self, text: str) -> Caller:
-        """Return the caller of a session.
-
-        Nobody if it is over, or its key was revoked or rotated.
-        """
+        """Return the caller of a session; `NOBODY` if it has ended or its key has changed."""
         found = await self._signer_of_session(text)
         return NOBODY if found is NOBODY or await self._is_closed(text) else found
 
     async def _signer_of_session(self, text: str) -> Caller:
-        """Return whose session it was made as, or NOBODY if that one may have none now."""
+        """Return the owner of a genuine session, or `NOBODY`; a sign-out is not checked here."""
         name, _, rest = text.partition(".")
         until = rest.partition(".")[0]
         if not _UNTIL.fullmatch(until) or int(until) < time():
@@ -363,12 +361,12 @@ class Authenticator:
         return hmac.compare_digest(text.encode(), self._sign_session(unsigned, proof).encode())
 
     def _new_session(self, name: str, proof: bytes) -> str:
-        """Make a session; whoever signs in twice at once gets two, and each is ended by itself."""
+        """Return a new signed session; each sign-in has its own, which ends separately."""
         until = int(time() + SESSION_SECONDS)
         return self._sign_session(f"{name}.{until}.{secrets.token_hex(8)}", proof)
 
     def _sign_session(self, unsigned: str, proof: bytes) -> str:
-        """Sign a session; `proof` changes with the key, so a session ends with the key's text."""
+        """Sign a session with `proof`, the key's digest, so that rotating the key ends it."""
         if self._key_hasher is None:
             raise APIError(403, "permission_denied", "This server has no sessions.")
         signature = self._key_hasher.sign(_SESSION_PURPOSE, f"{unsigned}.{proof.hex()}")
@@ -376,17 +374,17 @@ class Authenticator:
 
 
 def _session_name(text: str) -> str:
-    """Return the name under which an ended session is remembered; it does not tell the session."""
+    """Return the tombstone name of an ended session, which does not reveal the session."""
     return "session:" + hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
 
 
 def missing_key() -> APIError:
-    """Return the error of a request without a key."""
+    """Return the error for a request without a key."""
     return invalid_key("An API key is needed: send 'Authorization: Bearer <key>'.")
 
 
 def _matches_digest(key: ApiKey, digest: bytes) -> bool:
-    """Return True if that is the hash of the key's text, or of the earlier one while it lasts."""
+    """Return True if the digest is that of the key's secret, or of its old one during grace."""
     old = key.old_until is not None and key.old_until > time()
     return digests_equal(digest, key.digest) or (old and digests_equal(digest, key.old_digest))
 
@@ -396,20 +394,20 @@ def _is_key(known: _CachedKey, key: str) -> bool:
 
 
 async def record_reading(store: Store, caller: Caller, run_id: str, tenant: str) -> None:
-    """Record it if the caller is an administrator, before the run is shown.
+    """Record an administrator's reading of a run in the audit trail, before the run is shown.
 
     Raises:
-        StoreError: it cannot be recorded; then the run must not be shown.
+        StoreError: the entry cannot be written; then the run must not be shown.
     """
     if caller.role is CallerRole.ADMIN:
         await store.audit.append(_entry_of_run("run.read", caller, run_id, tenant))
 
 
 async def record_export(store: Store, caller: Caller, run_id: str, tenant: str) -> None:
-    """Record that a run is exported, whoever does it, before it is handed out.
+    """Record the export of a run by any caller in the audit trail, before the run is sent.
 
     Raises:
-        StoreError: it cannot be recorded; then the run must not be handed out.
+        StoreError: the entry cannot be written; then the run must not be sent.
     """
     await store.audit.append(_entry_of_run("run.exported", caller, run_id, tenant))
 

@@ -1,4 +1,4 @@
-"""Counts the requests of a key that go on at the same time, in one process or all replicas."""
+"""Counts the concurrent requests of each key, in one process or over all replicas."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import anyio
 from batuta.clients.redis_connections import RedisConnections
 
 LEASE = 30.0
-"""Seconds after which the requests of a process that died do not count any more."""
+"""Seconds after which the requests of a dead process no longer count."""
 _RENEWED = 8.0
 """Seconds between renewals."""
 
@@ -34,14 +34,14 @@ return 1
 
 
 class ConcurrencyCounter(Protocol):
-    """Counts what goes on, by key.
+    """Counts concurrent requests by key.
 
-    Laws: of a key with a cap never more than that many are let in at the same time; whoever was
-    let in is let out once.
+    Laws: a key never has more than `cap` requests at once; every request that was counted by
+    `enter` is released once by `leave`.
     """
 
     async def enter(self, key: str, token: str, cap: int | None) -> bool:
-        """Count the request under its token; False: there are as many as may be."""
+        """Count the request under its token; False: the key has reached its cap."""
         ...
 
     async def leave(self, key: str, token: str) -> None:
@@ -49,7 +49,7 @@ class ConcurrencyCounter(Protocol):
         ...
 
     async def renew(self) -> None:
-        """Tell the other replicas that this one lives, until cancelled."""
+        """Renew this replica's leases until cancelled."""
         ...
 
     async def close(self) -> None:
@@ -62,31 +62,31 @@ class LocalConcurrency:
     """Counts in memory, for this process alone."""
 
     def __init__(self) -> None:
-        self._inside: Counter[str] = Counter()
+        self._running: Counter[str] = Counter()
 
     async def enter(self, key: str, token: str, cap: int | None) -> bool:
-        """Count the request, unless there are as many as may be."""
-        if cap is not None and self._inside[key] >= cap:
+        """Count the request, unless the key has reached its cap."""
+        if cap is not None and self._running[key] >= cap:
             return False
-        self._inside[key] += 1
+        self._running[key] += 1
         return True
 
     async def leave(self, key: str, token: str) -> None:
         """Note that the request has ended."""
-        self._inside[key] -= 1
-        if self._inside[key] <= 0:
-            del self._inside[key]
+        self._running[key] -= 1
+        if self._running[key] <= 0:
+            del self._running[key]
 
     async def renew(self) -> None:
-        """Do nothing, as nobody else counts."""
+        """Do nothing: there are no leases."""
 
     async def close(self) -> None:
-        """Close nothing: nothing is open."""
+        """Do nothing: there are no connections."""
 
 
 @final
 class RedisConcurrency:
-    """Counts in Redis, for all replicas; while it is away each lets its share in."""
+    """Counts in Redis for all replicas; while Redis is down, each replica admits its share."""
 
     def __init__(self, redis: RedisConnections, *, lease: float = LEASE) -> None:
         self._redis = redis
@@ -94,7 +94,7 @@ class RedisConcurrency:
         self._held: dict[str, set[str]] = {}
 
     async def enter(self, key: str, token: str, cap: int | None) -> bool:
-        """Count the request in Redis; by this replica's share while it cannot be reached."""
+        """Count the request in Redis, or against this replica's share while Redis is down."""
         if cap is not None:
             args = (token, cap, self._lease)
             answer = await self._redis.ask(
@@ -115,7 +115,7 @@ class RedisConcurrency:
         await self._remove(key, (token,))
 
     async def renew(self) -> None:
-        """Renew what goes on here, until cancelled."""
+        """Renew the leases of this replica's requests until cancelled."""
         while True:
             await anyio.sleep(min(_RENEWED, self._lease / 3))
             for key, held in tuple(self._held.items()):
@@ -123,7 +123,7 @@ class RedisConcurrency:
                 args = (self._lease, *renewed)
                 ask = partial(_renew_in_redis, key, args)
                 await self._redis.ask(ask)
-                # One that has left meanwhile may have been taken out before it was renewed.
+                # A request that ended meanwhile may have been removed before this renewal.
                 if left := set(renewed) - self._held.get(key, set()):
                     await self._remove(key, left)
 

@@ -1,4 +1,4 @@
-"""Failed sign-ins in the audit trail: a flood of them makes few records."""
+"""Failed sign-ins in the audit trail, a flood of which makes few records; and its retention."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from batuta.store import Store
 from batuta.store.audit import AuditEntry
 
 WINDOW_SECONDS = 60.0
-"""Seconds in which an address has at most two records: its first failure and how many followed."""
+"""Seconds in which an address gets at most two records: its first failure, then a count."""
 MAX_ADDRESSES = 60
-"""Addresses that are told apart within a window; further ones are counted together."""
+"""Addresses counted separately within a window; further ones are counted together."""
 OTHERS = "other addresses"
 
 
 @final
 class FailedSignIns:
-    """Counts failed sign-ins by their address."""
+    """Counts failed sign-ins by address."""
 
     def __init__(self, store: Store | None, clock: Callable[[], float] = monotonic) -> None:
         self._store = store
         self._clock = clock
         self._begun: dict[str, float] = {}
-        """Each address's window began at this time."""
+        """The start of each address's window."""
         self._more: dict[str, int] = {}
-        """Failures since then, without the first."""
+        """Failures in the window after the first."""
 
     async def note(self, address: str) -> None:
-        """Record the address's first failure of a minute; count those after it.
+        """Record the address's first failure of a window; count later ones.
 
         Raises:
-            StoreError: it cannot be recorded.
+            StoreError: the entry cannot be written.
         """
         await self.flush()
         if address not in self._begun and len(self._begun) >= MAX_ADDRESSES:
@@ -49,13 +49,13 @@ class FailedSignIns:
         self._begun[address] = self._clock()
 
     async def flush(self) -> None:
-        """Record how many followed in the windows that have ended.
+        """Record the counts of the windows that have ended.
 
         Raises:
-            StoreError: it cannot be recorded; it is tried again.
+            StoreError: an entry cannot be written; the next call tries again.
         """
         ended = self._clock() - WINDOW_SECONDS
-        for address in [one for one, begun in self._begun.items() if begun <= ended]:
+        for address in [name for name, begun in self._begun.items() if begun <= ended]:
             if more := self._more.get(address):
                 await self._record(address, {"times": more, "within_s": WINDOW_SECONDS})
             self._more.pop(address, None)
@@ -68,14 +68,14 @@ class FailedSignIns:
             )
 
 
-_CUT_EVERY = 60
-"""Looks between two cuts."""
+_PURGE_EVERY = 60
+"""Checks between purges."""
 _LOG = logging.getLogger(__name__)
 
 
 @final
 class AuditKeeper:
-    """Looks after the trail of one server."""
+    """Maintains the audit trail of one server: writes pending counts and purges old records."""
 
     def __init__(
         self,
@@ -85,13 +85,13 @@ class AuditKeeper:
         *,
         started: float | None = None,
     ) -> None:
-        """Cut nothing yet.
+        """Do nothing until `work`.
 
         Args:
-            store: whose trail it is.
-            failures: sign-ins that failed and are not recorded yet.
+            store: the store with the audit trail.
+            failures: the failed sign-ins, some of which are not yet recorded.
             kept_days: how long records are kept; None: for ever.
-            started: when the server started, by the clock; None: when this process did.
+            started: the server's start time; None: that of this process.
         """
         self._started = started
         self._store = store
@@ -99,19 +99,19 @@ class AuditKeeper:
         self._days = kept_days
 
     async def work(self) -> None:
-        """Look at once and then every minute, until cancelled; cut when the clock is believed."""
-        looks, cut_at = 0, None
+        """Check now and every minute until cancelled; purge hourly once the clock is trusted."""
+        checks, purge_at = 0, None
         while True:
             try:
                 await self._failures.flush()
                 if self._days is not None:
-                    if cut_at is None:
+                    if purge_at is None:
                         wait = await self._store.audit.unvouched_seconds(self._started)
-                        cut_at = looks + ceil(wait / WINDOW_SECONDS)
-                    if looks >= cut_at:
-                        cut_at = looks + _CUT_EVERY
+                        purge_at = checks + ceil(wait / WINDOW_SECONDS)
+                    if checks >= purge_at:
+                        purge_at = checks + _PURGE_EVERY
                         await self._store.audit.cut(self._days)
             except StoreError as error:
-                _LOG.warning("the audit trail cannot be kept in order now: %s", error)
-            looks += 1
+                _LOG.warning("the audit trail cannot be written or purged now: %s", error)
+            checks += 1
             await anyio.sleep(WINDOW_SECONDS)

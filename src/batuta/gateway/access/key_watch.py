@@ -1,4 +1,4 @@
-"""Ends what runs for a key once the key has ended: a run may go on for long after its request."""
+"""Cancels the work of a key that is revoked or expires, even if its request is long over."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from batuta.store.keys import ApiKey
 
 _LOG = logging.getLogger(__name__)
 WATCH_SECONDS = 5.0
-"""Seconds between two looks at the keys for which something runs."""
+"""Seconds between checks of the keys with running work."""
 
 
 @final
 @dataclass(slots=True, eq=False)
 class KeyWork:
-    """Something that runs for a key."""
+    """Work that runs for a key."""
 
     key: str
     """The key's id."""
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
-    """Around the work."""
+    """The cancel scope around the work."""
     refusal: APIError | None = None
-    """Why it was ended: its key is no longer valid."""
+    """The error for an invalid key; None unless the work was cancelled for it."""
 
 
 @final
 class KeyWatch:
-    """Looks whether the keys are still valid for which something runs here.
+    """Checks the keys with work in this process, and cancels the work of invalid ones.
 
-    Every process looks for itself, so a key ends in all replicas of a database.
+    Every process does this, so a revoked key stops in all replicas of a database.
     """
 
     def __init__(
@@ -48,36 +48,36 @@ class KeyWatch:
         *,
         seconds: float = WATCH_SECONDS,
     ) -> None:
-        """Look at nothing before `work`.
+        """Check nothing until `work`.
 
         Args:
-            store: where keys are kept; None: there are none.
-            forget: is told the id of each key whose work was ended.
-            seconds: between two looks.
+            store: stores the keys; None: there are no keys.
+            forget: called with the id of each key whose work was cancelled.
+            seconds: the time between checks.
         """
         self._store = store
         self._forget = forget
         self._seconds = seconds
-        self._going_on: set[KeyWork] = set()
+        self._running: set[KeyWork] = set()
         self._changed = anyio.Event()
 
     @contextmanager
     def watch(self, key: str) -> Generator[KeyWork]:
-        """End the block once the key is no longer valid; then what follows it says so."""
+        """Cancel the block once the key is no longer valid; `refusal` is then set."""
         work = KeyWork(key)
-        self._going_on.add(work)
+        self._running.add(work)
         try:
             with work.scope:
                 yield work
         finally:
-            self._going_on.discard(work)
+            self._running.discard(work)
 
     def look_again(self) -> None:
-        """Look at once, as keys were changed here."""
+        """Check now, because this process has changed keys."""
         self._changed.set()
 
     async def work(self) -> None:
-        """Look from time to time, until cancelled."""
+        """Check periodically until cancelled."""
         while True:
             self._changed = anyio.Event()
             await self.end_invalid()
@@ -85,16 +85,16 @@ class KeyWatch:
                 await self._changed.wait()
 
     async def end_invalid(self) -> None:
-        """End what runs for keys that are no longer valid."""
-        looked_at = [work for work in self._going_on if work.refusal is None]
-        if self._store is None or not looked_at:
+        """Cancel the work of keys that are no longer valid."""
+        checked = [work for work in self._running if work.refusal is None]
+        if self._store is None or not checked:
             return
         try:
-            found = await self._store.keys.find_all({work.key for work in looked_at})
-        except StoreError as error:  # nothing is ended for want of an answer
-            _LOG.warning("keys cannot be looked at now: %s", error)
+            found = await self._store.keys.find_all({work.key for work in checked})
+        except StoreError as error:  # nothing is cancelled while the store fails
+            _LOG.warning("keys cannot be checked now: %s", error)
             return
-        for work in looked_at:
+        for work in checked:
             try:
                 check_key(found.get(work.key))
             except APIError as refusal:
@@ -107,7 +107,7 @@ def check_key(key: ApiKey | None) -> ApiKey:
     """Return the key if it is valid now.
 
     Raises:
-        APIError: there is none, or it is not valid any more.
+        APIError: the key does not exist, was revoked or has expired.
     """
     if key is None:
         raise invalid_key("The API key is not valid here.")
@@ -118,5 +118,5 @@ def check_key(key: ApiKey | None) -> ApiKey:
 
 
 def invalid_key(message: str) -> APIError:
-    """Return the error for a key that nobody here has."""
+    """Return the error for a missing or invalid key."""
     return APIError(401, "invalid_api_key", message, headers={"www-authenticate": "Bearer"})

@@ -1,7 +1,7 @@
-"""Signing in with an identity provider: OpenID Connect, by authorization code with PKCE.
+"""Sign-in with an identity provider: OpenID Connect, authorization code flow with PKCE.
 
-authlib and joserfc do the protocol and the signatures; here it is said what is asked for, what is
-kept in the browser meanwhile (one signed cookie), and who somebody is to this server.
+authlib and joserfc implement the protocol and the signatures. This module chooses the parameters,
+keeps the flow's state in one signed cookie, and maps claims to a user of this server.
 """
 
 from __future__ import annotations
@@ -28,62 +28,62 @@ from batuta.store.key_hasher import KeyHasher
 from batuta.store.key_permissions import KeyPermissions
 
 FLOW_SECONDS = 600
-"""Seconds that somebody may take at the identity provider."""
+"""Seconds that a person may spend at the identity provider."""
 _KNOWN_SECONDS = 3600.0
-"""Seconds for which the provider's addresses and keys are believed."""
+"""Seconds for which the provider's endpoints and keys are cached."""
 _REFRESH_SECONDS = 60.0
-"""Seconds between two looks for a signing key that is not known."""
+"""Seconds before the keys are read again when a token's signature cannot be verified."""
 _PATIENCE_SECONDS = 10.0
-"""Seconds that the provider has for one thing that is asked of it; all who sign in wait for it."""
+"""Timeout of one request to the provider; all sign-ins wait for it."""
 _RETRY_SECONDS = 5.0
-"""Seconds for which a provider that could not be read is not asked again, whoever comes."""
+"""Seconds to wait after the provider could not be read, before any request tries again."""
 _PURPOSE = "oidc"
 _ALGORITHMS = ("RS256", "PS256", "ES256", "EdDSA")
-"""Signatures with a public key; `none` and shared secrets prove nothing here."""
+"""Accepted signatures: public-key algorithms only, neither `none` nor shared secrets."""
 _LEEWAY = 60
-"""Seconds by which the provider's clock may differ."""
+"""Tolerated clock difference to the provider, in seconds."""
 _MAX_TOKEN = 16_384
 _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OidcOptions:
-    """The identity provider, and who its users are here."""
+    """The identity provider, and the roles of its users on this server."""
 
     issuer: str
     client_id: str
     client_secret: Secret = NO_KEY
-    """Empty: a public client, which PKCE alone protects."""
+    """Empty for a public client, which only PKCE protects."""
     scopes: tuple[str, ...] = ("openid", "email", "profile")
     label: str = "single sign-on"
-    """The name of this way to sign in on the sign-in screen."""
+    """The provider's name on the sign-in screen."""
     redirect_uri: str = ""
-    """The address to which the provider sends people back, as registered there."""
+    """The callback URL, as registered with the provider."""
     role_claim: str = "groups"
-    """The claim that says what somebody is; their verified e-mail address counts as well."""
+    """The claim with a person's groups; their verified e-mail address also counts."""
     admins: frozenset[str] = frozenset()
-    """Values of that claim, or verified addresses, of whom may do what the admin may."""
+    """Groups or verified e-mail addresses of administrators."""
     users: frozenset[str] = frozenset()
-    """The same of whom may sign in at all; empty: everybody whom the provider knows."""
+    """Groups or verified e-mail addresses that may sign in; empty: all users of the provider."""
     tenant: str = "default"
     """The tenant of users."""
     limits: KeyPermissions = field(default_factory=KeyPermissions)
-    """Permissions of a new user; the admin can change each user's."""
+    """Permissions of a new user; the admin can change them later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OidcUser:
-    """Somebody whom the identity provider has named."""
+    """A person authenticated by the identity provider."""
 
     identity: str
-    """A hash of issuer and subject: of this person at this provider, and of nobody else."""
+    """A hash of issuer and subject, unique to this person at this provider."""
     name: str
     is_admin: bool
 
 
 @dataclass(frozen=True, slots=True)
 class SignInStart:
-    """The address to which a person is sent, and what the browser keeps until they return."""
+    """The provider's URL to redirect to, and the cookie with the flow's state."""
 
     url: str
     cookie: str
@@ -91,7 +91,7 @@ class SignInStart:
 
 @dataclass(frozen=True, slots=True)
 class _Provider:
-    """The provider's description of itself, and its signing keys."""
+    """The provider's discovery document and its signing keys."""
 
     document: Mapping[str, Any]
     keys: Any
@@ -100,7 +100,7 @@ class _Provider:
 
 @final
 class OidcClient:
-    """One identity provider."""
+    """The client of one identity provider."""
 
     def __init__(
         self,
@@ -111,17 +111,18 @@ class OidcClient:
         *,
         patience: float = _PATIENCE_SECONDS,
     ) -> None:
-        """Take the settings of the identity provider.
+        """Check the options; the provider is first read at a sign-in.
 
         Args:
             options: the settings.
-            http: asks the provider.
-            hasher: signs what the browser keeps.
-            clock: tells how old it is what the provider has said.
-            patience: seconds that it has for one thing that is asked of it.
+            http: sends requests to the provider.
+            hasher: signs the cookie.
+            clock: measures the age of cached endpoints and keys.
+            patience: timeout of one request to the provider, in seconds.
 
         Raises:
-            ConfigError: the extra is not installed, or the issuer is not reached by TLS.
+            ConfigError: the extra is not installed, the issuer does not use TLS, or the redirect
+                URI is not the callback of this server.
         """
         if not all(find_spec(name) for name in ("authlib", "joserfc")):
             hint = install_hint("oidc")
@@ -142,7 +143,7 @@ class OidcClient:
         self._lock = anyio.Lock(fast_acquire=True)
 
     async def start_sign_in(self, then: str) -> SignInStart:
-        """Return the beginning: a state, a nonce and a verifier that only this browser has.
+        """Start a sign-in with a new state, nonce and PKCE verifier, kept in the cookie.
 
         Raises:
             APIError: the provider cannot be reached.
@@ -170,11 +171,11 @@ class OidcClient:
     async def finish_sign_in(
         self, query: Mapping[str, str], cookie: str | None
     ) -> tuple[OidcUser, str]:
-        """Return the person who came back, and the page to which they wanted to go.
+        """Return the authenticated person, and the page that they wanted to open.
 
         Raises:
-            APIError: it is not the browser that was sent, the provider refused, or what it
-                says cannot be believed; the sentence says nothing of the token.
+            APIError: the sign-in was started in another browser, the provider refused, or its
+                token is not valid; the message does not quote the token.
         """
         flow = self._read_flow(cookie or "")
         if not hmac.compare_digest(query.get("state", "").encode(), flow["state"].encode()):
@@ -189,7 +190,7 @@ class OidcClient:
         return self._user_of(claims), flow["then"]
 
     async def _fetch_claims(self, code: str, flow: Mapping[str, str]) -> Mapping[str, Any]:
-        """Return the claims of the ID token that the code stands for, checked."""
+        """Exchange the code for an ID token and return its verified claims."""
         provider, options = await self._load_provider(), self.options
         fields = {
             "grant_type": "authorization_code",
@@ -219,8 +220,8 @@ class OidcClient:
             importlib.import_module("joserfc.errors").JoseError,
             *(ValueError, KeyError, TypeError),
         )
-        options, failure = self.options, "the token cannot be believed"
-        for attempt in range(2):  # the second time with keys that were just read
+        options, failure = self.options, "the token is not valid"
+        for attempt in range(2):  # the second attempt uses keys that are at most a minute old
             provider = await self._load_provider(fresh=attempt > 0)
             try:
                 find_key = _key_finder(provider.keys)
@@ -240,15 +241,15 @@ class OidcClient:
         raise _sign_in_error("the identity provider's token is not valid")
 
     def _user_of(self, claims: Mapping[str, Any]) -> OidcUser:
-        """Return the user whom the claims name."""
+        """Return the user of the claims, if they may sign in."""
         options, subject = self.options, claims.get("sub")
         if not isinstance(subject, str) or not subject:
             raise _sign_in_error("the identity provider's token names no user")
         email = _verified_email(claims)
-        # At many providers people write their own address, which is another's until it is verified.
+        # At many providers people enter their own e-mail address, so only a verified one counts.
         given = email if options.role_claim == "email" else claims.get(options.role_claim)
         groups = cast("list[Any]", given) if isinstance(given, list) else [given]
-        known = {one for one in (*groups, email) if isinstance(one, str) and one}
+        known = {name for name in (*groups, email) if isinstance(name, str) and name}
         is_admin = bool(known & options.admins)
         if options.users and not is_admin and not known & options.users:
             raise APIError(403, "permission_denied", "You may not sign in here.")
@@ -256,7 +257,7 @@ class OidcClient:
         return OidcUser(identity=identity, name=(email or subject)[:100], is_admin=is_admin)
 
     async def _load_provider(self, *, fresh: bool = False) -> _Provider:
-        """Return the provider's description, read again when it is old."""
+        """Return the provider's endpoints and keys, reading them again when they are old."""
         async with self._lock:
             known, now = self._provider, self._clock()
             most = _REFRESH_SECONDS if fresh else _KNOWN_SECONDS
@@ -274,8 +275,8 @@ class OidcClient:
             return self._provider
 
     async def _read_provider(self, now: float) -> _Provider:
-        place = self.options.issuer.rstrip("/") + "/.well-known/openid-configuration"
-        document = await self._http.get(HttpTarget(url=place))
+        url = self.options.issuer.rstrip("/") + "/.well-known/openid-configuration"
+        document = await self._http.get(HttpTarget(url=url))
         if document["issuer"] != self.options.issuer:
             raise ValueError("another issuer")
         for name in ("authorization_endpoint", "token_endpoint", "jwks_uri"):
@@ -284,15 +285,15 @@ class OidcClient:
         return _Provider(document, keys, now)
 
     def _check_endpoint(self, url: object) -> None:
-        """Take no address that is less safe than the issuer's: the secret is sent to one.
+        """Refuse an endpoint less safe than the issuer, since one receives the client secret.
 
         Raises:
-            ConfigError: it is not the address of a server.
-            TypeError: it is no text.
-            ValueError: it is not reached by TLS, as the issuer is.
+            ConfigError: it is not a URL of a server.
+            TypeError: it is not a string.
+            ValueError: it does not use TLS although the issuer does.
         """
         if not isinstance(url, str):
-            raise TypeError("an address that is no text")
+            raise TypeError("an endpoint that is not a string")
         HttpTarget(url=url)
         if self.options.issuer.startswith("https:") and not url.startswith("https:"):
             raise ValueError("an endpoint without TLS")
@@ -302,10 +303,10 @@ class OidcClient:
         return f"{text}.{self._hasher.sign(_PURPOSE, text)}"
 
     def _read_flow(self, cookie: str) -> dict[str, str]:
-        """Return what the browser kept.
+        """Return the flow's state from the cookie.
 
         Raises:
-            APIError: nothing, too long ago, or not what this server gave it.
+            APIError: the cookie is missing, expired or not signed by this server.
         """
         text, _, signature = cookie.partition(".")
         genuine = hmac.compare_digest(
@@ -318,23 +319,23 @@ class OidcClient:
 
 
 def _verified_email(claims: Mapping[str, Any]) -> str:
-    """Return the address that the provider says it has verified; "" if there is none."""
+    """Return the verified e-mail address; empty if there is none."""
     email = claims.get("email")
     return email if isinstance(email, str) and claims.get("email_verified") is True else ""
 
 
 def _import_keys(document: Any) -> Any:
-    """Return the signing keys, without those that cannot be used here: one says nothing of another.
+    """Return the signing keys, leaving out those that cannot be used.
 
     Raises:
-        ValueError: none is left.
+        ValueError: no key is left.
     """
     jwk: Any = importlib.import_module("joserfc.jwk")
     wrong: type[Exception] = importlib.import_module("joserfc.errors").JoseError
     keys: list[Any] = []
     for given in document["keys"]:
         try:
-            if given["kty"] != "oct":  # a shared secret, which proves nothing
+            if given["kty"] != "oct":  # no shared secrets
                 keys.append(jwk.import_key(given))
         except (wrong, ValueError, KeyError, TypeError, AttributeError) as error:
             _LOG.info("a key of the identity provider is left out: %s", type(error).__name__)
@@ -344,10 +345,10 @@ def _import_keys(document: Any) -> Any:
 
 
 def _key_finder(keys: Any) -> Callable[[Any], Any]:
-    """Return what finds the key of a token: the one it names, else the only one that fits.
+    """Return a function that finds the key of a token: by its `kid`, else the only fitting key.
 
-    A provider with one key may leave out its name (RFC 7515). The library says which keys an
-    algorithm takes, by their kind, curve and use; where several fit, none is tried.
+    A provider with one key may omit `kid` (RFC 7515). The library decides which keys fit the
+    token's algorithm; if several fit, the token is refused.
     """
     registry: Any = importlib.import_module("joserfc.jws").JWSRegistry
 
@@ -357,7 +358,7 @@ def _key_finder(keys: Any) -> Callable[[Any], Any]:
             return keys
         fitting = [key for key in keys if registry.filter_algorithms(key, [header["alg"]])]
         if len(fitting) != 1:
-            raise ValueError(f"a token that names no key, and {len(fitting)} keys that fit")
+            raise ValueError(f"a token without `kid`, and {len(fitting)} fitting keys")
         return fitting[0]
 
     return find

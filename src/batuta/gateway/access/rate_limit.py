@@ -1,8 +1,8 @@
-"""Rates: how much a key used in the last 60 seconds, in memory or in Redis.
+"""Rate limits: what a key used in the last 60 seconds, counted in memory or in Redis.
 
-Each amount taken is kept with its time for 60 seconds, so no request has to wait longer than that,
-and an unused part of it is given back at that same time. With several replicas the amounts are kept
-in Redis; while Redis cannot be reached, each replica counts for itself, up to its share.
+Each amount taken is kept with its time for 60 seconds (a sliding window), so no request waits
+longer than that; an unused part is subtracted at the time when it was taken. With several replicas
+the amounts are kept in Redis; while Redis is down, each replica counts alone, up to its share.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from batuta.gateway.errors import APIError
 MINUTE = 60.0
 REQUESTS = "requests"
 TOKENS = "tokens"
-# Redis runs a script as one step and has the one clock that all replicas share, so of simultaneous
-# requests no more pass than fit. The sorted set has a member `id:amount` for each amount that was
-# taken, scored by its time, and a last member `total`, scored by 1e15 and their sum: in one key,
-# since a full Redis may evict either of two. Lua writes numbers with 14 digits, hence `%.0f`.
+# Redis runs a script atomically and has the one clock that all replicas share, so simultaneous
+# requests cannot exceed the cap. The sorted set has a member `id:amount` for each amount taken,
+# scored by its time, and a last member `total`, scored by 1e15 plus the sum. All are in one key,
+# since a full Redis could evict one of two keys. Lua writes numbers with 14 digits, hence `%.0f`.
 _TOTAL = """
 local log, BASE = KEYS[1], 1e15
 local function read_total() return tonumber(redis.call('ZSCORE', log, 'total') or BASE) - BASE end
@@ -73,28 +73,28 @@ write_total(read_total() - (amount - left))
 
 @dataclass(slots=True, kw_only=True)
 class Taken:
-    """An amount that was taken from a rate, until it is given back."""
+    """An amount taken from a rate, part of which can be given back."""
 
     what: str
     name: str
     amount: int
     at: float = 0.0
-    """The time of taking it by the process's clock; for Redis, Redis's own clock counts instead."""
+    """When it was taken, by the process's clock; unused if Redis counts it."""
     id: str = ""
-    """The id under which Redis has it; empty: this process counts it."""
+    """Its id in Redis; empty: this process counts it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateWindow:
-    """The rest of a rate."""
+    """The state of a rate after an amount was requested."""
 
     unit: str
     """`requests` or `tokens`."""
     cap: int
     remaining: int
     reset: float
-    """Seconds until the whole cap is available again or, after a refusal, until the amount fits:
-    never more than a minute."""
+    """Seconds until the whole cap is available again or, after a refusal, until the amount fits;
+    at most 60."""
     taken: Taken | None = None
     """The amount that was counted; None: it did not fit."""
 
@@ -113,24 +113,24 @@ class RateWindow:
 
 
 def check_rate(windows: Sequence[RateWindow]) -> None:
-    """Refuse the request if the last of its rates did not let it through.
+    """Refuse the request if its amount did not fit the last of its rates.
 
     Raises:
-        APIError: it did not.
+        APIError: it did not fit.
     """
     last = windows[-1]
     if last.is_allowed:
         return
-    message = f"This key may use {last.cap} {last.unit} a minute; try again in {last.reset:.1f} s."
+    message = f"This key may use {last.cap} {last.unit} per minute; retry in {last.reset:.1f} s."
     headers = {name: value for w in windows for name, value in w.headers().items()}
     raise APIError(429, "rate_limit_exceeded", message, headers=headers | retry_headers(last.reset))
 
 
-async def enter_place(limiter: RateLimiter, key: str, token: str, most: int | None) -> None:
-    """Count a request under its token among those that go on; `concurrency.leave` must follow.
+async def enter_concurrency(limiter: RateLimiter, key: str, token: str, most: int | None) -> None:
+    """Count a concurrent request under its token; `concurrency.leave` must follow.
 
     Raises:
-        APIError: the key has as many as it may have; nothing is counted.
+        APIError: the key already has `most` requests; nothing is counted.
     """
     if not await limiter.concurrency.enter(key, token, most):
         message = f"This key may have {most} requests at the same time; wait for one to end."
@@ -138,16 +138,16 @@ async def enter_place(limiter: RateLimiter, key: str, token: str, most: int | No
 
 
 def retry_headers(seconds: float) -> dict[str, str]:
-    """Return the headers that tell clients when to try again."""
+    """Return the headers with the seconds after which clients may retry."""
     return {"retry-after": str(max(1, ceil(seconds))), "retry-after-ms": str(ceil(seconds * 1000))}
 
 
 class RateLimiter(Protocol):
-    """Counts by name.
+    """Counts amounts per minute, by unit and name.
 
-    Laws: in any minute `take` lets no more than `cap` through (`add` may count more than that
-    afterwards); a refused amount is not counted; one that may pass later may do so within a minute;
-    an amount given back is free from then on, and changes nothing once its minute is over.
+    Laws: `take` admits at most `cap` in any minute (`add` may exceed it afterwards). A refused
+    amount is not counted; if it is at most `cap`, it fits within a minute. An amount given back
+    is free at once; giving it back after its minute changes nothing.
     """
 
     async def take(self, what: str, name: str, cap: int, amount: int = 1) -> RateWindow:
@@ -155,16 +155,16 @@ class RateLimiter(Protocol):
         ...
 
     async def add(self, what: str, name: str, cap: int, amount: int) -> None:
-        """Count what was used after all, now, whether it fits or not."""
+        """Count an amount that was already used, even if it exceeds the cap."""
         ...
 
     async def give_back(self, taken: Taken, amount: int) -> None:
-        """Count so much less of what was taken, at the moment at which it was taken."""
+        """Subtract the unused part of an amount at the time when it was taken."""
         ...
 
     @property
     def concurrency(self) -> ConcurrencyCounter:
-        """Counts what goes on at the same time."""
+        """Counts concurrent requests."""
         ...
 
     async def close(self) -> None:
@@ -174,13 +174,13 @@ class RateLimiter(Protocol):
 
 @dataclass(slots=True)
 class _LastMinute:
-    """The amounts taken under one name in the last minute, the oldest first."""
+    """The amounts taken under one name in the last minute, oldest first."""
 
     taken: deque[Taken] = field(default_factory=deque[Taken])
     total: int = 0
 
     def forget_older(self, moment: float) -> None:
-        """Drop what was taken at that moment or before it."""
+        """Drop the amounts taken at or before that time."""
         while self.taken and self.taken[0].at <= moment:
             self.total -= self.taken.popleft().amount
 
@@ -195,13 +195,13 @@ class _LastMinute:
         for taken in self.taken:
             left -= taken.amount
             if left + amount <= cap:
-                return min(MINUTE, taken.at + MINUTE - now)  # rounded up, it may be more
+                return min(MINUTE, taken.at + MINUTE - now)  # rounding may exceed a minute
         return MINUTE
 
 
 @final
 class LocalRateLimiter:
-    """Rates in the memory of this process alone."""
+    """Counts in memory, for this process alone."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
@@ -229,7 +229,7 @@ class LocalRateLimiter:
         self._last_minute(what, name, now).append(taken)
 
     async def give_back(self, taken: Taken, amount: int) -> None:
-        """Count so much less of what was taken, at the moment at which it was taken."""
+        """Subtract the unused part of an amount at the time when it was taken."""
         now = self._clock()
         if taken.at <= now - MINUTE:
             return
@@ -238,10 +238,10 @@ class LocalRateLimiter:
         self._last_minute(taken.what, taken.name, now).total -= less
 
     async def close(self) -> None:
-        """Close nothing: nothing is open."""
+        """Do nothing: there are no connections."""
 
     def _last_minute(self, what: str, name: str, now: float) -> _LastMinute:
-        """Return what the name took in the last minute; names that took nothing are dropped."""
+        """Return the name's amounts of the last minute; once a minute, drop idle names."""
         if now - self._swept_at >= MINUTE:
             self._names = {
                 key: last
@@ -258,7 +258,7 @@ class LocalRateLimiter:
 
 @final
 class RedisRateLimiter:
-    """Counts all replicas' rates in Redis; in memory, a replica's share, while it is away."""
+    """Counts in Redis for all replicas; while Redis is down, in memory up to a replica's share."""
 
     def __init__(self, redis: RedisConnections) -> None:
         self.redis = redis
@@ -287,7 +287,7 @@ class RedisRateLimiter:
             await self._local.add(what, name, cap, amount)
 
     async def give_back(self, taken: Taken, amount: int) -> None:
-        """Count so much less of what was taken, where it was taken."""
+        """Subtract the unused part of an amount, in Redis or in memory, where it was counted."""
         if not taken.id:
             await self._local.give_back(taken, amount)
             return
@@ -302,7 +302,7 @@ class RedisRateLimiter:
         await self.redis.close()
 
     async def _take(self, taken: Taken, cap: int) -> tuple[int, int, int] | None:
-        """Return whether it was taken, what is counted now, and the milliseconds to wait."""
+        """Return whether it fitted (0 or 1), the total now, and the milliseconds to wait."""
         answer: list[int] | None = await self.redis.ask(
             lambda redis: redis.eval(_TAKE, 1, _redis_key(taken), taken.id, taken.amount, cap)
         )

@@ -1,1 +1,1 @@
-"""Admin."""
+"""The administration API: keys, tenants, spending, approvals and stored runs."""

@@ -1,4 +1,4 @@
-"""/v1/admin/approvals: plans that wait for a person, for the holder of the admin's token."""
+"""/v1/admin/approvals: plans that wait for a person's decision; needs the admin token."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ WEBHOOK_PATH = "/webhooks/approvals"
 
 @final
 class ApprovalRoutes:
-    """The plans that wait, over HTTP."""
+    """Lists and decides the waiting plans over HTTP."""
 
     def __init__(self, store: Store | None, catalogue: Catalogue) -> None:
-        self._kept = store
+        self._optional_store = store
         self._catalogue = catalogue
 
     def routes(self) -> list[Route]:
-        """Return the routes; whether a caller may use them was checked before."""
+        """Return the routes; the middleware has checked that the caller may use them."""
         return [
             Route("/v1/admin/approvals", self.list, methods=["GET"]),
             Route("/v1/admin/approvals/{id}", self.decide, methods=["POST"]),
@@ -48,13 +48,13 @@ class ApprovalRoutes:
         ]
 
     async def list(self, request: Request) -> Response:
-        """Return the plans that wait, oldest first."""
+        """Return the waiting plans, oldest first."""
         check_query(request.query_params)
         found = await self._store.approvals.list()
-        return json_response({"object": "list", "data": [plan_entry(one) for one in found]})
+        return json_response({"object": "list", "data": [plan_entry(plan) for plan in found]})
 
     async def decide(self, request: Request) -> Response:
-        """Decide about a plan: `decision` is `approve`, `refuse` or `edit`; `digest` of it."""
+        """Decide about the plan with this `digest`: `decision` is `approve`, `refuse` or `edit`."""
         body = await read_fields(request.scope, request.receive)
         verdict = PlanVerdict(
             plan_id=request.path_params["id"],
@@ -67,9 +67,9 @@ class ApprovalRoutes:
         return json_response(plan_entry(await verdict.give(self._store)))
 
     async def take_message(self, request: Request) -> Response:
-        """Decide about a plan as a signed message says; no key is needed, and none suffices."""
-        nobody = "No webhook decides about plans here."
-        webhook = require_part(self._catalogue.approval_webhook, nobody)
+        """Decide about a plan by a signed message; only its signature counts, not an API key."""
+        missing = "This server has no webhook for approvals."
+        webhook = require_part(self._catalogue.approval_webhook, missing)
         body = await read_checked_body(request.receive)
         try:
             webhook.check(request.headers, body)
@@ -87,19 +87,19 @@ class ApprovalRoutes:
 
     @property
     def _store(self) -> Store:
-        return require_part(self._kept, "This server keeps no plans for approval.")
+        return require_part(self._optional_store, "This server keeps no plans for approval.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanVerdict:
-    """Somebody's decision about the plan that they have seen."""
+    """A decision about a plan, valid only for the plan with this digest."""
 
     plan_id: str
     digest: str
     decision: str
     """`approve`, `refuse` or `edit`."""
     by: str
-    """Return the one who decides, as the audit trail calls them."""
+    """The actor, as named in the audit trail."""
     reason: str = ""
     steps: str = ""
     """The edited steps as JSON."""
@@ -108,10 +108,10 @@ class PlanVerdict:
         """Decide once; an edit leaves the plan waiting.
 
         Raises:
-            APIError: it is no decision, the plan does not wait any more, or is another one.
+            APIError: the decision is invalid, or the plan no longer waits or has changed.
         """
         if self.decision not in {"approve", "refuse", "edit"}:
-            message = "'decision' is 'approve', 'refuse' or 'edit'."
+            message = "'decision' must be 'approve', 'refuse' or 'edit'."
             raise APIError(400, "invalid_value", message, param="decision")
         if len(self.reason) > MAX_REASON:
             message = f"'reason' exceeds {MAX_REASON} characters."
@@ -132,6 +132,6 @@ class PlanVerdict:
 
 
 def as_sentence(error: Exception) -> str:
-    """Return what an error says as a sentence."""
+    """Return the error's message as a sentence."""
     message = str(error)
     return f"{message[:1].upper()}{message[1:]}."

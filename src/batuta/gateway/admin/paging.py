@@ -1,4 +1,4 @@
-"""Lists a page at a time: `limit` rows, then those after the `next_cursor` of the page before."""
+"""Pagination: `limit` rows per page; `next_cursor` of a page is `after` of the next one."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from batuta.gateway.errors import APIError
 from batuta.gateway.http.body import query_number
 
 MAX_PAGE = 100
-"""Rows of the longest page."""
+"""The most rows of a page."""
 
 Row = TypeVar("Row")
 
 
 def check_query(query: Mapping[str, str], *known: str) -> None:
-    """Raise APIError unless the address has these parameters and no others.
+    """Refuse query parameters other than the known ones, which would be silently ignored.
 
     Raises:
-        APIError: it has another one, which would have looked as if it were obeyed.
+        APIError: the query has an unknown parameter.
     """
     for name in query:
         if name not in known:
-            there = f"there are {', '.join(known)}" if known else "there are none here"
-            message = f"Unknown parameter: '{name[:80]}'; {there}."
+            hint = f"use {', '.join(known)}" if known else "this endpoint has none"
+            message = f"Unknown parameter: '{name[:80]}'; {hint}."
             raise APIError(400, "unknown_parameter", message, param=name[:80])
 
 
 def parse_limit(query: Mapping[str, str], default: int) -> int:
-    """Return how many rows a page shall have.
+    """Return the requested number of rows per page.
 
     Raises:
-        APIError: it is no whole number from 1 to `MAX_PAGE`.
+        APIError: `limit` is not an integer from 1 to `MAX_PAGE`.
     """
     given = query.get("limit")
     return default if given is None else query_number(given, "limit", 1, MAX_PAGE)
@@ -46,10 +46,10 @@ def list_page(
     """Return a page as the API sends it.
 
     Args:
-        rows: those that were found, one more than `limit` if there are more.
-        limit: how many the page has at most.
-        entry: a row as an object of the API.
-        cursor: where the list goes on after a row.
+        rows: the rows found; one more than `limit` if another page follows.
+        limit: the most rows of the page.
+        entry: returns a row as an object of the API.
+        cursor: returns the cursor of the rows after a row.
     """
     page, more = rows[:limit], len(rows) > limit
     return {

@@ -1,4 +1,4 @@
-"""/v1/admin: keys, tenants and spending, for the holder of the admin's token."""
+"""/v1/admin: keys, tenants, spending and the audit trail; needs the admin token."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _GRACE_SECONDS = 3600.0
 
 @final
 class AdminRoutes:
-    """The commands of `batuta keys`, over HTTP; a revoked key is dead here at once."""
+    """The commands of `batuta keys` over HTTP; a key revoked here is refused at once."""
 
     def __init__(
         self,
@@ -47,12 +47,12 @@ class AdminRoutes:
         deletions: Deletions,
     ) -> None:
         self._catalogue = catalogue
-        self._kept = store
+        self._optional_store = store
         self._authenticator = authenticator
         self._deletions = deletions
 
     def routes(self) -> list[Route]:
-        """Return the routes; whether a caller may use them was checked before."""
+        """Return the routes; the middleware has checked that the caller may use them."""
         key = "/v1/admin/keys/{id}"
         return [
             Route("/v1/admin/keys", self.list, methods=["GET"]),
@@ -71,7 +71,7 @@ class AdminRoutes:
         ]
 
     async def list(self, request: Request) -> Response:
-        """Return the keys (of `tenant`), never their text, newest first; a page after `after`."""
+        """Return a page of the keys (of `tenant`), newest first, without their secrets."""
         query = request.query_params
         check_query(query, "tenant", "limit", "after")
         limit = parse_limit(query, MAX_PAGE)
@@ -89,7 +89,7 @@ class AdminRoutes:
         return json_response(key_entry(await self._find_key(request)))
 
     async def create(self, request: Request) -> Response:
-        """Return a new key; its text is in this answer and nowhere else."""
+        """Create a key; its secret is only in this response."""
         body = await _read_body(request, _CREATE_FIELDS)
         tenant, name = body.text("tenant") or "default", body.need_text("name")
         policy, expires = self._parse_permissions(body), _parse_expiry(body)
@@ -103,7 +103,7 @@ class AdminRoutes:
         return json_response({**key_entry(key), "key": issued.text}, 201)
 
     async def change(self, request: Request) -> Response:
-        """Change a key's limits, name or end; what is not named stays."""
+        """Change a key's limits, name or expiry; fields that are not given stay."""
         body, key = await _read_body(request, _CHANGE_FIELDS), await self._find_key(request)
         policy = self._parse_permissions(body, key.policy)
         lasting = "expires_in" in body.names and body.get("expires_in") is None
@@ -122,14 +122,14 @@ class AdminRoutes:
         return json_response(key_entry(changed or key))
 
     async def revoke(self, request: Request) -> Response:
-        """Return the end of a key."""
+        """Revoke a key."""
         key = await self._find_key(request)
         revoked = await self._store.keys.revoke(key.id, by=actor_of(request))
         self._authenticator.forget(key.id)
         return json_response(key_entry(revoked or key))
 
     async def rotate(self, request: Request) -> Response:
-        """Return a new text for a key; the old one is taken for `grace_s` more."""
+        """Give a key a new secret; the old one stays valid for `grace_s` seconds."""
         body, key = await _read_body(request, {"grace_s"}), await self._find_key(request)
         given = body.number("grace_s", 0, _MAX_SECONDS)
         try:
@@ -148,15 +148,15 @@ class AdminRoutes:
         return json_response({**key_entry(changed), "key": issued.text})
 
     async def tenants(self, request: Request) -> Response:
-        """Return the tenants and their budgets, by name; a page after the tenant named `after`."""
+        """Return a page of the tenants with their budgets, by name."""
         query = request.query_params
         check_query(query, "limit", "after")
         limit = parse_limit(query, MAX_PAGE)
         found = await self._store.keys.tenants(limit=limit + 1, after=query.get("after"))
-        return json_response(list_page(found, limit, tenant_entry, lambda one: one.name))
+        return json_response(list_page(found, limit, tenant_entry, lambda tenant: tenant.name))
 
     async def budget(self, request: Request) -> Response:
-        """Return a tenant's budget: both parts, null for none."""
+        """Replace a tenant's budgets per day and month; a null or missing one is removed."""
         body = await _read_body(request, {"per_day", "per_month"})
         try:
             policy = read_permissions({name: body.get(name) for name in body.names})
@@ -172,16 +172,16 @@ class AdminRoutes:
         return json_response(tenant_entry(tenant))
 
     async def delete_tenant(self, request: Request) -> Response:
-        """Forget a tenant with its keys, runs, responses and jobs; the ledger stays."""
+        """Delete a tenant with its keys, runs, responses and jobs; the ledger stays."""
         name: str = request.path_params["name"]
         if not await self._deletions.delete_tenant(self._store, name, by=actor_of(request)):
             raise not_found(f"The tenant '{name}'")
         return json_response({"name": name, "object": "tenant", "deleted": True})
 
     async def spend(self, request: Request) -> Response:
-        """Return the ledger added up.
+        """Return the sums of the ledger.
 
-        `by`, `tenant`, `since` and `until` are those of `batuta keys spend`.
+        `by`, `tenant`, `since` and `until` are the options of `batuta keys spend`.
         """
         query = request.query_params
         check_query(query, "by", "tenant", "since", "until")
@@ -199,11 +199,11 @@ class AdminRoutes:
         except ValueError as error:
             _raise_invalid("by", error)
         return json_response(
-            {"object": "list", "data": [spend_group_json(by, one) for one in found]}
+            {"object": "list", "data": [spend_group_json(by, group) for group in found]}
         )
 
     async def activity(self, request: Request) -> Response:
-        """Return runs, times, failures and cached tokens; `by`, `tenant`, `since`, `until`."""
+        """Return runs, durations, failures and cached tokens, grouped by `by`."""
         query = request.query_params
         check_query(query, "by", "tenant", "since", "until")
         by = [name for name in query.get("by", "day").split(",") if name]
@@ -218,10 +218,11 @@ class AdminRoutes:
             )
         except ValueError as error:
             _raise_invalid("by", error)
-        return json_response({"object": "list", "data": [activity_json(by, one) for one in found]})
+        data = [activity_json(by, group) for group in found]
+        return json_response({"object": "list", "data": data})
 
     async def refusals(self, request: Request) -> Response:
-        """List the requests that were refused for rates or budgets; `by`, `tenant` and `since`."""
+        """Return the numbers of requests refused for rates or budgets, grouped by `by`."""
         query = request.query_params
         check_query(query, "by", "tenant", "since")
         by = [name for name in query.get("by", "day,tenant,code").split(",") if name]
@@ -231,15 +232,12 @@ class AdminRoutes:
         except ValueError as error:
             _raise_invalid("by", error)
         rows = [
-            {**dict(zip(by, one.group, strict=True)), "requests": one.requests} for one in found
+            {**dict(zip(by, row.group, strict=True)), "requests": row.requests} for row in found
         ]
         return json_response({"object": "list", "data": rows})
 
     async def audit(self, request: Request) -> Response:
-        """Return the audit trail, newest first.
-
-        With `action`, return only its records; with `after`, the page before that one.
-        """
+        """Return a page of the audit trail, newest first; `action` selects its records."""
         query = request.query_params
         check_query(query, "limit", "after", "action")
         limit, after = parse_limit(query, MAX_PAGE), query.get("after")
@@ -250,7 +248,7 @@ class AdminRoutes:
             before=None if after is None else int(after),
             action=query.get("action", ""),
         )
-        return json_response(list_page(found, limit, audit_entry, lambda one: str(one.seq)))
+        return json_response(list_page(found, limit, audit_entry, lambda record: str(record.seq)))
 
     async def _find_key(self, request: Request) -> ApiKey:
         name: str = request.path_params["id"]
@@ -262,7 +260,7 @@ class AdminRoutes:
     def _parse_permissions(
         self, body: Fields, before: KeyPermissions | None = None
     ) -> KeyPermissions | None:
-        """Return the earlier limits with the body's in their place; None if the body names none."""
+        """Return the earlier limits updated by the body's; None if the body has no `limits`."""
         given = body.object("limits")
         if given is None:
             return None
@@ -276,7 +274,7 @@ class AdminRoutes:
 
     @property
     def _store(self) -> Store:
-        return require_part(self._kept, "This server keeps no keys.")
+        return require_part(self._optional_store, "This server keeps no keys.")
 
     @property
     def _key_hasher(self) -> KeyHasher:
@@ -299,10 +297,10 @@ def tenant_entry(tenant: Tenant) -> dict[str, Any]:
 
 
 async def _read_body(request: Request, known: set[str]) -> Fields:
-    """Return the body, which may have these fields and no others.
+    """Return the body, which may have only known fields.
 
     Raises:
-        APIError: it has another one: a misspelt limit must not be a limit that is not there.
+        APIError: a field is unknown; a misspelt limit must not be silently ignored.
     """
     body = await read_fields(request.scope, request.receive)
     for name in body.names:
@@ -318,10 +316,10 @@ def _parse_expiry(body: Fields) -> float | None:
 
 
 def _read_day(query: QueryParams, name: str) -> float | None:
-    """Return when the day began that the parameter names; None: it is not given.
+    """Return the start of the day in the parameter, in seconds; None if it is not given.
 
     Raises:
-        APIError: it is no day.
+        APIError: the value is not a day.
     """
     if name not in query:
         return None
@@ -330,7 +328,7 @@ def _read_day(query: QueryParams, name: str) -> float | None:
             return day_start(query[name])
     except ValueError:
         pass
-    raise invalid_value(name, "it must be a day like 2026-11-21.")
+    raise invalid_value(name, "it must be a day such as 2026-11-21.")
 
 
 def _raise_invalid(param: str, error: ValueError) -> NoReturn:

@@ -27,14 +27,14 @@ _MAX_COMMENT = 10_000
 
 @final
 class RunRoutes:
-    """The stored runs."""
+    """Lists, reads, judges and deletes the stored runs."""
 
     def __init__(self, store: Store | None, deletions: Deletions) -> None:
-        self._kept = store
+        self._optional_store = store
         self._deletions = deletions
 
     def routes(self) -> list[Route]:
-        """Return the routes of these methods."""
+        """Return the routes."""
         return [
             Route("/v1/runs", self.list_runs),
             Route("/v1/runs/totals", self.sum_runs, methods=["GET"]),
@@ -45,7 +45,7 @@ class RunRoutes:
         ]
 
     async def list_runs(self, request: Request) -> Response:
-        """Return runs that a filter finds; `after` takes the `next_cursor` of the page before."""
+        """Return a page of the runs that match the filter."""
         query = request.query_params
         wanted = _read_filter(request, "limit", "after")
         limit = parse_limit(query, _DEFAULT_PAGE)
@@ -64,12 +64,12 @@ class RunRoutes:
         )
 
     async def sum_runs(self, request: Request) -> Response:
-        """Return the totals of the runs that the same parameters list."""
+        """Return the totals of the runs that match the filter."""
         totals = await self._store.totals(_read_filter(request))
         return json_response(totals_entry(totals))
 
     async def list_sessions(self, request: Request) -> Response:
-        """List sessions beside the best single worker, newest first, and all of them together."""
+        """Compare sessions with the best single worker, newest first, and return the total."""
         wanted = _read_filter(request, "limit", names=("since", "session", "tenant"))
         limit = parse_limit(request.query_params, _DEFAULT_PAGE)
         database, tenant, since = self._store.database, wanted.tenant, wanted.since
@@ -78,11 +78,11 @@ class RunRoutes:
             database, limit, tenant=tenant, session=wanted.session, since=since
         )
         total = await sum_savings(database, tenant=tenant, since=since)
-        data = [{"object": "session", **saving_json(one)} for one in found]
+        data = [{"object": "session", **saving_json(saving)} for saving in found]
         return json_response({"object": "list", "data": data, "total": saving_json(total)})
 
     async def get_run(self, request: Request) -> Response:
-        """Return a run with its whole trace; the trace is null if its content was not kept."""
+        """Return a run with its trace; the trace is null if the content was not stored."""
         check_query(request.query_params)
         run_id, sees = request.path_params["id"], caller_of(request.scope).visible_tenant
         summary = await self._store.summary(run_id, sees)
@@ -94,7 +94,7 @@ class RunRoutes:
         return _send_run(run_entry(summary), encoded)
 
     async def delete(self, request: Request) -> Response:
-        """Forget a run, with all it says and the runs that continued from it."""
+        """Delete a run with its content and the runs that continue it."""
         run_id, sees = request.path_params["id"], caller_of(request.scope).visible_tenant
         summary = await self._store.summary(run_id, sees)
         if summary is None:
@@ -104,7 +104,7 @@ class RunRoutes:
         return json_response({"id": run_id, "object": "run", "deleted": True, "runs": gone})
 
     async def feedback(self, request: Request) -> Response:
-        """Judge a run: `score` in [0, 1] or null to take it back, and a `comment`."""
+        """Judge a run by a `score` in [0, 1] (null removes it) and a `comment`."""
         run_id, sees = request.path_params["id"], caller_of(request.scope).visible_tenant
         body = await read_fields(request.scope, request.receive)
         if "score" not in body.names:
@@ -119,7 +119,7 @@ class RunRoutes:
 
     @property
     def _store(self) -> Store:
-        return require_part(self._kept, "This server keeps no runs.")
+        return require_part(self._optional_store, "This server keeps no runs.")
 
 
 def _send_run(entry: dict[str, Any], trace: bytes | None) -> Response:
@@ -132,7 +132,7 @@ def _send_run(entry: dict[str, Any], trace: bytes | None) -> Response:
 
 
 def run_entry(row: RunSummary) -> dict[str, Any]:
-    """Return a run as a list shows it; an unknown cost is null."""
+    """Return a run as an entry of a list; an unknown cost is null."""
     known = row.cost.usd or not row.cost.unpriced_calls
     return {
         "id": row.id,
@@ -170,7 +170,7 @@ def run_entry(row: RunSummary) -> dict[str, Any]:
 
 
 def totals_entry(totals: RunTotals) -> dict[str, Any]:
-    """Return the totals as the API tells them; an unknown cost is null."""
+    """Return the totals as an object of the API; an unknown cost is null."""
     known = totals.cost.usd or not totals.cost.unpriced_calls
     return {
         "object": "run.totals",
@@ -191,10 +191,10 @@ def totals_entry(totals: RunTotals) -> dict[str, Any]:
 def _read_filter(
     request: Request, *besides: str, names: Collection[str] = RUN_PARAMETERS
 ) -> RunFilter:
-    """Read the parameters of an address; a key finds its tenant's runs and no others.
+    """Read the filter from the query; a key finds only its tenant's runs.
 
     Raises:
-        APIError: one is not known, or has a value that cannot be used.
+        APIError: a parameter is unknown or invalid.
     """
     query, sees = request.query_params, caller_of(request.scope).visible_tenant
     names = [name for name in names if name != "tenant" or sees is None]

@@ -1,4 +1,4 @@
-"""POST /v1/embeddings."""
+"""POST /v1/embeddings: parses the inputs and returns a worker's vectors."""
 
 from __future__ import annotations
 
@@ -35,25 +35,25 @@ _MAX_NAMED = 20
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingCall:
-    """A call in the dialect of responses."""
+    """A parsed request for embeddings."""
 
     call: ParsedCall
     as_base64: bool = False
-    """Whether each vector is wanted as base64 of 32-bit floats, the lowest byte first."""
+    """Whether vectors are returned as base64 of little-endian 32-bit floats."""
 
 
 def parse_embedding(body: Fields) -> EmbeddingCall:
-    """Return what the body asks for.
+    """Parse the body.
 
     Raises:
-        APIError: the first thing that is wrong with it, by the field's path.
+        APIError: the first invalid field, by its path.
     """
     model = body.need_text("model")
     parts = _parse_input(body.get("input"))
     body.text("user")
     question = Question(
         messages=tuple(Message(role=Role.USER, parts=(part,)) for part in parts),
-        # A vector is no output that is paid for.
+        # Embeddings have no output tokens that are paid for.
         sampling=Sampling(max_tokens=1, dimensions=body.whole("dimensions", 1, _MAX_DIMENSIONS)),
     )
     call = ParsedCall(
@@ -68,7 +68,7 @@ def parse_embedding(body: Fields) -> EmbeddingCall:
 
 
 def _parse_input(given: Any) -> list[Text]:
-    """Return a string, token ids, or an array of either."""
+    """Parse a string, an array of token ids, or an array of either."""
     if given is None:
         raise missing_parameter("input")
     if isinstance(given, str):
@@ -113,7 +113,7 @@ def _parse_tokens(entries: list[Any], path: str) -> Text:
 
 @final
 class EmbeddingsEndpoint:
-    """Passes texts through to a worker that embeds."""
+    """Passes texts to an embedding worker."""
 
     def __init__(self, delivery: AnswerDelivery) -> None:
         self._delivery = delivery
@@ -122,7 +122,7 @@ class EmbeddingsEndpoint:
         """Serve one request.
 
         Raises:
-            APIError: before anything was said.
+            APIError: the request is invalid or refused, or its run has no answer.
         """
         body = await read_fields(scope, receive)
         asked = await parse_fields(parse_embedding, body)
@@ -137,10 +137,10 @@ class EmbeddingsEndpoint:
 
 
 def _check_policies(prepared: PreparedCall) -> None:
-    """Return if guardrails can read what is to be embedded, else raise.
+    """Refuse token ids if input guardrails exist, which can only read text.
 
     Raises:
-        APIError: token ids, which none can read.
+        APIError: the input has token ids.
     """
     messages = prepared.call.question.messages
     tokens = any(getattr(part, "tokens", ()) for message in messages for part in message.parts)

@@ -1,4 +1,4 @@
-"""/v1/files: uploaded, listed, read and deleted, as OpenAI's and Anthropic's clients do."""
+"""/v1/files: uploads, lists, reads and deletes files in OpenAI's and Anthropic's dialects."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ from batuta.store.files import FileQuotaError, StoredFile
 Json = dict[str, Any]
 FILES_PATH = "/v1/files"
 CONTAINER_PATH = "/v1/containers/{container}/files"
-"""Where OpenAI's clients look for what programs wrote; the id of the file alone tells which."""
+"""The path of files written by programs, for OpenAI's clients; the container id is not used."""
 _MAX_PAGE = 1000
 _MEDIA_TYPE = re.compile(r"[a-z0-9.+-]{1,60}/[a-z0-9.+-]{1,100}")
 _PURPOSE = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 _MIN_LIFE, _MAX_LIFE = 3600, 30 * 86_400
-"""Seconds that a client may let a file live."""
+"""Bounds of a client's `expires_after[seconds]`."""
 
 
 @final
 class FileRoutes:
-    """The files of the caller's tenant."""
+    """Serves the files of the caller's tenant."""
 
     def __init__(self, files: UploadedFiles) -> None:
         self._files = files
 
     def routes(self) -> list[Route]:
-        """Return the routes of these methods."""
+        """Return the routes."""
         return [
             Route(FILES_PATH, self.list_files, methods=["GET"]),
             Route(FILES_PATH, self.upload, methods=["POST"]),
@@ -62,10 +62,10 @@ class FileRoutes:
         ]
 
     async def upload(self, request: Request) -> Response:
-        """Keep a file.
+        """Store an uploaded file.
 
         Raises:
-            APIError: it is too large, there is no room for it, or the form is malformed.
+            APIError: it is too large, the tenant's quota is exhausted, or the form is malformed.
         """
         kept = self._files.require_table()
         tenant = _owner_of(request)
@@ -76,7 +76,7 @@ class FileRoutes:
         content = await given.read()
         limits = self._files.limits
         if len(content) > limits.max_bytes:
-            message = f"A file may have {limits.max_bytes} bytes; this one has {len(content)}."
+            message = f"A file may have {limits.max_bytes} bytes; this file has {len(content)}."
             raise APIError(413, "request_too_large", message, param="file")
         name = plain_name(given.filename or "")
         now = time()
@@ -121,15 +121,15 @@ class FileRoutes:
         """Describe a file.
 
         Raises:
-            APIError: there is none.
+            APIError: the file does not exist.
         """
         return json_response(_file_object(await self._find(request), request))
 
     async def get_content(self, request: Request) -> Response:
-        """Give a file back as it was uploaded; no browser runs it.
+        """Return a file's bytes as an attachment, which no browser renders.
 
         Raises:
-            APIError: there is none.
+            APIError: the file does not exist.
         """
         file = await self._find(request)
         await make_room(request.scope, file.size)
@@ -143,10 +143,10 @@ class FileRoutes:
         return Response(content, media_type="application/octet-stream", headers=headers)
 
     async def delete_file(self, request: Request) -> Response:
-        """Erase a file, its text and what is indexed of it.
+        """Delete a file with its text and its index.
 
         Raises:
-            APIError: there is none.
+            APIError: the file does not exist.
         """
         file_id: str = request.path_params["id"]
         if not await self._files.require_table().delete(file_id, _owner_of(request)):
@@ -156,10 +156,10 @@ class FileRoutes:
         return json_response({"id": file_id, "object": "file", "deleted": True})
 
     async def _find(self, request: Request) -> StoredFile:
-        """Return the caller's file that the path names.
+        """Return the caller's file with the id in the path.
 
         Raises:
-            APIError: there is none.
+            APIError: the file does not exist.
         """
         file_id: str = request.path_params["id"]
         found = await self._files.require_table().find(file_id, _owner_of(request))
@@ -169,18 +169,18 @@ class FileRoutes:
 
 
 def _owner_of(request: Request) -> str:
-    """Return the tenant whose files the caller may have."""
+    """Return the tenant whose files the caller may use; the admin has none."""
     caller = caller_of(request.scope)
     if caller.role is CallerRole.ADMIN:
-        raise APIError(403, "permission_denied", "The admin's token has no files.")
+        raise APIError(403, "permission_denied", "The admin token has no files: use a key.")
     return caller.tenant
 
 
 async def _read_form(request: Request) -> FormData:
-    """Return the form that was sent.
+    """Return the multipart form.
 
     Raises:
-        APIError: it is no form, is not in UTF-8, or cannot be read here.
+        APIError: the body is not a form in UTF-8, or this server lacks the form parser.
     """
     kind = request.headers.get("content-type", "")
     if not kind.startswith("multipart/form-data"):
@@ -192,7 +192,7 @@ async def _read_form(request: Request) -> FormData:
     from python_multipart.multipart import parse_options_header  # noqa: PLC0415 - of an extra
 
     charset = parse_options_header(kind)[1].get(b"charset", b"utf-8")
-    if charset.lower() not in {b"utf-8", b"utf8"}:  # Python decodes some in time of the square
+    if charset.lower() not in {b"utf-8", b"utf8"}:  # Python decodes some charsets in O(n²)
         message = "Send the form in UTF-8."
         raise APIError(415, "unsupported_media_type", message)
     body = await read_body(request.receive)
@@ -217,7 +217,7 @@ def _parse_purpose(form: Mapping[str, Any]) -> str:
 
 
 def _parse_expiry(form: Mapping[str, Any], now: float, most: float | None) -> float | None:
-    """Return when the file is erased: when the client says, and no later than the operator does."""
+    """Return when the file expires: the earlier of the client's and the operator's times."""
     given = form.get("expires_after[seconds]")
     last = None if most is None else now + most
     if given is None:
@@ -232,7 +232,7 @@ def _is_anthropic(request: Request) -> bool:
 
 
 def _file_object(file: StoredFile, request: Request) -> Json:
-    """Return the file as the caller's client reads it."""
+    """Return the file as an object of the client's dialect."""
     if _is_anthropic(request):
         return {
             "id": file.id,

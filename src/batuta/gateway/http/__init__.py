@@ -1,1 +1,1 @@
-"""Http."""
+"""HTTP: connections, request bodies, middleware, limits and idempotency."""

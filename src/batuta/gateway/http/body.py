@@ -1,4 +1,4 @@
-"""Bodies in and out: read whole, checked, and read field by field."""
+"""Request and response bodies: reading, decompressing, checking and parsing field by field."""
 
 from __future__ import annotations
 
@@ -20,38 +20,38 @@ from batuta.core.json_values import count_values
 from batuta.gateway.errors import APIError, invalid_type, invalid_value, missing_parameter
 
 SESSION_HEADERS = (b"x-session-id", b"x-claude-code-session-id", b"session-id", b"session_id")
-"""Whatever any client sends, opencode's too; Claude Code's; Codex's, now and before."""
-_LONGEST = 400
+"""Headers with a session id, best first: of any client (also opencode), Claude Code, Codex."""
+_MAX_SESSION_LENGTH = 400
 
 
 def session_header(headers: Iterable[tuple[bytes, bytes]]) -> str:
-    """Return the session that the headers name; empty: none, or nothing that is a name."""
+    """Return the session id from the headers; empty if it is missing or too long."""
     found = {name: value for name, value in headers if name in SESSION_HEADERS}
     for name in SESSION_HEADERS:
         value = found.get(name, b"").strip()
-        if 0 < len(value) <= _LONGEST:
+        if 0 < len(value) <= _MAX_SESSION_LENGTH:
             return value.decode("latin-1")
     return ""
 
 
 _WINDOW_BYTES = 8 << 20
-"""The memory that a zstd frame may ask for, as recommended by RFC 8878."""
+"""The largest zstd window, as recommended by RFC 8878."""
 _GZIP, _DEFLATE = 31, 15
-_AT_ONCE = 4
-"""The most bodies unpacked at the same time: each may use as much memory as a whole body."""
-_places = anyio.CapacityLimiter(_AT_ONCE)
+_MAX_UNPACKING = 4
+"""The most bodies decompressed at once: each may use as much memory as a whole body."""
+_unpack_limiter = anyio.CapacityLimiter(_MAX_UNPACKING)
 
 
 async def unpack_body(body: bytes, encoding: str, most: int) -> bytes:
-    """Unpack the body in another thread, and return it plain.
+    """Return the decompressed body; runs in another thread.
 
     Args:
-        body: as it came.
+        body: the body as received.
         encoding: the header `content-encoding`.
-        most: bytes that it may unpack to.
+        most: the most bytes of the decompressed body.
 
     Raises:
-        APIError: the encoding is not known, or what came is not of it, or too large.
+        APIError: the encoding is unknown, or the body is not of this encoding or too large.
     """
     name = encoding.strip().lower()
     if name in {"", "identity"}:
@@ -62,9 +62,9 @@ async def unpack_body(body: bytes, encoding: str, most: int) -> bytes:
         headers = {"accept-encoding": "gzip, zstd"}
         raise APIError(415, "unsupported_media_type", message, headers=headers)
     try:
-        plain = await anyio.to_thread.run_sync(unpack, body, most, limiter=_places)
+        plain = await anyio.to_thread.run_sync(unpack, body, most, limiter=_unpack_limiter)
     except (zlib.error, zstandard.ZstdError, EOFError):
-        message = f"The body is not of its 'content-encoding: {name}'."
+        message = f"The body is not valid {name}, as its 'content-encoding' says."
         raise APIError(400, "invalid_value", message) from None
     if len(plain) > most:
         raise APIError(413, "request_too_large", f"The body unpacks to more than {most} bytes.")
@@ -91,7 +91,7 @@ def _unpack_zstd(body: bytes, most: int) -> bytes:
     reader = zstandard.ZstdDecompressor(max_window_size=_WINDOW_BYTES).decompressobj()
     parts: list[bytes] = []
     size = 0
-    # A piece of a decompression bomb unpacks to some megabytes: the size is checked after each.
+    # One piece of a decompression bomb expands to megabytes, so the size is checked after each.
     for at in range(0, len(body), _PIECE_BYTES):
         parts.append(reader.decompress(body[at : at + _PIECE_BYTES]))
         size += len(parts[-1])
@@ -112,42 +112,44 @@ _UNPACKERS: Mapping[str, Callable[[bytes, int], bytes]] = {
 
 
 MAX_VALUES = 100_000
-"""Most values of a body: a session of 5,000 actions fits in each dialect. A picture is one."""
+"""The most JSON values of a body: enough for a session of 5,000 actions in every dialect. A
+picture is one value."""
 MAX_ENTRIES = MAX_VALUES
-"""The most entries of an array: in every dialect the limit on a body's values is the only one."""
-_SHOWN = 64
-"""Characters of a key that an error shows."""
+"""The most entries of an array; only the limit on a body's values bounds them."""
+_MAX_SHOWN_KEY = 64
+"""Characters of a key that an error quotes."""
 _ODD_COLONS = (re.compile(rb'"[ \t\r\n]+:'), re.compile(rb"\\u00(?:22|3[aA])"))
-"""Signs that make counting colons after quotes useless: gaps, and escapes of the two signs.
+"""Patterns that make counting `":` unreliable: space between the two, or an escape of either.
 
-Each begins with a sign of its own, which is looked for seven times as fast as one of both."""
+Two patterns, since each begins with a fixed character and so is searched seven times faster than
+one pattern for both."""
 
 
 def encode_json(value: Any) -> bytes:
-    """Return the value as JSON; a model's lone surrogates are written as escapes."""
+    """Return the value as JSON; lone surrogates in a model's text are written as escapes."""
     try:
         return orjson.dumps(value)
-    except TypeError:  # odd text or integers over 64 bits: rare and slow
+    except TypeError:  # lone surrogates or integers over 64 bits: rare and slow
         return json.dumps(value, separators=(",", ":"), default=_decode_fragment).encode()
 
 
 def plain_json(value: Any) -> Any:
-    """Return a copy of the value that is nothing but JSON."""
+    """Return a copy of the value made of plain JSON types."""
     return json.loads(encode_json(value))
 
 
 def _decode_fragment(value: object) -> Any:
-    """Decode again what was encoded before."""
+    """Return the value of a fragment that was encoded earlier."""
     if isinstance(value, orjson.Fragment):
         return orjson.loads(orjson.dumps(value))
     raise TypeError(f"not JSON: {type(value).__name__}")
 
 
 def check_value_count(body: bytes) -> None:
-    """Return if the JSON has no more values than can be read quickly; not in the event loop.
+    """Refuse JSON with more values than can be parsed quickly. Slow: call it in a thread.
 
     Raises:
-        APIError: it has more.
+        APIError: it has more than `MAX_VALUES`.
     """
     if count_values(body, MAX_VALUES) > MAX_VALUES:
         message = f"The body has more than {MAX_VALUES} values."
@@ -155,20 +157,20 @@ def check_value_count(body: bytes) -> None:
 
 
 def check_keys(body: bytes) -> None:
-    """Return if no object has a key twice, else raise: readers differ on which one counts.
+    """Refuse JSON with a duplicate key, since JSON parsers differ on which one counts.
 
     Raises:
-        APIError: one has.
+        APIError: an object has a key twice.
     """
     if _load_plain(body) is _UNSURE:
         _check_all_keys(body)
 
 
 def decode_checked(body: bytes) -> dict[str, Any]:
-    """Return the JSON object that a request's body must be, no part of which has a key twice.
+    """Return the body as a JSON object without duplicate keys.
 
     Raises:
-        APIError: it is none, or one has.
+        APIError: the body is not a JSON object, or has a key twice.
     """
     value = _load_plain(body)
     if value is not _UNSURE:
@@ -181,22 +183,23 @@ _UNSURE = object()
 
 
 def _load_plain(body: bytes) -> Any:
-    """Return the value if a count shows that no key is there twice; else `_UNSURE`."""
+    """Return the value if counting `":` proves that no key is duplicated; else `_UNSURE`."""
     if any(sign.search(body) for sign in _ODD_COLONS):
         return _UNSURE
     try:
         value = orjson.loads(body)
-        # Compact JSON has one of these for each key, and as many more as strings hold.
+        # Compact JSON has one `":` for each key, besides those inside strings. A duplicate key
+        # is lost when the value is encoded again.
         return value if orjson.dumps(value).count(b'":') == body.count(b'":') else _UNSURE
     except (orjson.JSONDecodeError, TypeError):
-        return _UNSURE  # odd, or deep
+        return _UNSURE  # malformed or deeply nested
 
 
 def _check_all_keys(body: bytes) -> None:
     try:
         json.loads(body, object_pairs_hook=_check_pairs)
     except ValueError:
-        return  # it is refused where it is read
+        return  # malformed JSON is refused when the body is decoded
     except RecursionError:
         raise APIError(400, "invalid_json", "The body is nested too deeply.") from None
 
@@ -205,16 +208,17 @@ def _check_pairs(pairs: list[tuple[str, Any]]) -> None:
     seen: set[str] = set()
     for name, _ in pairs:
         if name in seen:
-            message = f"The body is not valid JSON: the key '{name[:_SHOWN]}' appears twice."
+            key = name[:_MAX_SHOWN_KEY]
+            message = f"The body is not valid JSON: the key '{key}' appears twice."
             raise APIError(400, "invalid_json", message)
         seen.add(name)
 
 
 def decode_object(body: bytes) -> dict[str, Any]:
-    """Return the JSON object that a request's body must be.
+    """Return the body as a JSON object.
 
     Raises:
-        APIError: it is none.
+        APIError: the body is not a JSON object.
     """
     try:
         value = orjson.loads(body)
@@ -232,16 +236,16 @@ def _need_object(value: Any) -> dict[str, Any]:
 
 JSON = b"application/json"
 BODY_TIMEOUT = 60.0
-"""Seconds in which a body must have arrived."""
-_FRESH = (b"no-cache", b"no-store")
+"""Seconds within which a body must arrive."""
+_UNCACHED = (b"no-cache", b"no-store")
 _Parsed = TypeVar("_Parsed")
 
 _LARGE_BODY = 200_000
-"""Bytes of a body whose values are counted before it is read."""
+"""Bytes above which a body's values are counted before it is decoded, and threads are used."""
 
 
 def header_value(scope: Scope, name: bytes) -> bytes | None:
-    """Return the first header of that name, given in lower case."""
+    """Return the first header of this name, which must be in lower case."""
     for key, value in scope["headers"]:
         if key == name:
             return value
@@ -249,12 +253,12 @@ def header_value(scope: Scope, name: bytes) -> bytes | None:
 
 
 def query_number(given: str, name: str, low: int, high: int) -> int:
-    """Return the whole number of a query.
+    """Return an integer from a query parameter.
 
     Raises:
-        APIError: it is none, or out of these bounds.
+        APIError: the value is not an integer from `low` to `high`.
     """
-    digits = given.lstrip("0") or given[:1]  # what is too long is not read at all
+    digits = given.lstrip("0") or given[:1]  # too many digits are never converted
     if digits.isascii() and digits.isdecimal() and len(digits) <= len(str(high)):
         number = int(digits)
         if low <= number <= high:
@@ -263,10 +267,9 @@ def query_number(given: str, name: str, low: int, high: int) -> int:
 
 
 def cookie_value(scope: Scope, name: str) -> str | None:
-    """Return the first cookie of that name, as it was sent.
+    """Return the first cookie of this name as sent, without unquoting it.
 
-    Nothing is unquoted: values of ours need no quotes, and the standard library's reader takes
-    the square of a value's length.
+    Our own cookies need no quotes, and the standard library's parser takes quadratic time.
     """
     given = header_value(scope, b"cookie")
     for pair in () if given is None else given.decode("latin-1").split(";"):
@@ -281,14 +284,14 @@ class ClientGone(Exception):
 
 
 async def read_body(receive: Receive, seconds: float = BODY_TIMEOUT) -> bytes:
-    """Return the whole body, if it arrives within that time.
+    """Return the whole body, if it arrives within `seconds`.
 
     Raises:
-        ClientGone: it will not come.
-        APIError: it is too large (by the guard's `receive`), or comes too slowly.
+        ClientGone: the client has disconnected.
+        APIError: the body is too large (raised by `receive`) or arrives too slowly.
     """
     try:
-        async with asyncio.timeout(seconds):  # a third of what anyio's takes
+        async with asyncio.timeout(seconds):  # costs a third of anyio's
             return await _receive_body(receive)
     except TimeoutError:
         message = f"The body did not arrive within {seconds:g} seconds."
@@ -296,11 +299,11 @@ async def read_body(receive: Receive, seconds: float = BODY_TIMEOUT) -> bytes:
 
 
 async def read_checked_body(receive: Receive) -> bytes:
-    """Return the whole body, once it is known that it can be read quickly.
+    """Return the whole body, if it has few enough values to be parsed quickly.
 
     Raises:
-        ClientGone: it will not come.
-        APIError: it is too large, has too many values, or comes too slowly.
+        ClientGone: the client has disconnected.
+        APIError: the body is too large, has too many values, or arrives too slowly.
     """
     body = await read_body(receive)
     if len(body) > _LARGE_BODY:
@@ -325,11 +328,11 @@ BodyReader = Callable[[Scope, Receive], Awaitable["Fields"]]
 
 
 async def read_fields(scope: Scope, receive: Receive) -> Fields:
-    """Return the JSON object of the body.
+    """Return the body's JSON object, with what the headers say about it.
 
     Raises:
-        ClientGone: it will not come.
-        APIError: it is none, or is declared to be something else.
+        ClientGone: the client has disconnected.
+        APIError: the body is not a JSON object, or its `content-type` is not JSON.
     """
     kind = header_value(scope, b"content-type") or JSON
     if kind != JSON:
@@ -348,53 +351,53 @@ async def read_fields(scope: Scope, receive: Receive) -> Fields:
 
 
 async def parse_fields(parse: Callable[[Fields], _Parsed], body: Fields) -> _Parsed:
-    """Return what `parse` makes of the body; a large one does not hold the event loop."""
+    """Return the parsed body; a large body is parsed in a thread."""
     if body.is_large:
         return await anyio.to_thread.run_sync(parse, body)
     return parse(body)
 
 
 def _wants_fresh(scope: Scope) -> bool:
-    """Return True if `Cache-Control` says that no kept answer will do, or that none may be kept."""
+    """Return True if `Cache-Control` forbids a cached answer, or the caching of this answer."""
     given = header_value(scope, b"cache-control")
     if given is None:
         return False
-    return any(word.strip().lower() in _FRESH for word in given.split(b","))
+    return any(word.strip().lower() in _UNCACHED for word in given.split(b","))
 
 
 _PIECE_SENT = 1 << 20
-"""Bytes of an answer that are written at once."""
+"""Bytes of a response that are written at once."""
 
 
 async def send_json(
     send: Send, value: Any, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> None:
-    """Send the value as the whole answer."""
+    """Send the value as the whole response."""
     body = encode_json(value)
     fixed = [(b"content-type", JSON), (b"content-length", str(len(body)).encode())]
     more = raw_headers((headers or {}).items())
     await send({"type": "http.response.start", "status": status, "headers": [*fixed, *more]})
     last = max(len(body) - 1, 0) // _PIECE_SENT * _PIECE_SENT
-    for at in range(0, last, _PIECE_SENT):  # others have the loop while a reader takes it in
+    for at in range(0, last, _PIECE_SENT):  # other requests run while the client reads a piece
         piece = body[at : at + _PIECE_SENT]
         await send({"type": "http.response.body", "body": piece, "more_body": True})
     await send({"type": "http.response.body", "body": body[last:]})
 
 
 def raw_headers(headers: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
-    """Return the headers as ASGI wants them."""
+    """Return the headers encoded for ASGI."""
     return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
 
 
 def json_response(body: Any, status: int = 200) -> Response:
-    """Return the value as a response."""
+    """Return the value as a JSON response."""
     return Response(encode_json(body), status, media_type="application/json")
 
 
 class Fields:
-    """An object of a request's body. A field that is null counts as absent.
+    """A JSON object of a request's body. A field that is null counts as absent.
 
-    Every reader raises `APIError` if the field's value is of the wrong type or out of bounds.
+    Every accessor raises `APIError` if the field has the wrong type or is out of bounds.
     """
 
     __slots__ = ("_data", "_where", "files", "is_fresh", "is_large", "session")
@@ -412,13 +415,13 @@ class Fields:
         self._data = data
         self._where = where
         self.is_fresh = is_fresh
-        """Whether the request's headers ask for an answer that nothing has kept."""
+        """Whether the request's headers forbid a cached answer."""
         self.is_large = is_large
-        """Whether it may have so many values that reading them all takes long."""
+        """Whether the object is too large to be parsed on the event loop."""
         self.session = session
-        """The session that the request's headers name; empty: none."""
+        """The session id from the request's headers; may be empty."""
         self.files = files
-        """The ids of the uploaded files that the conversation names."""
+        """The ids of the uploaded files in the conversation."""
 
     @staticmethod
     def of(value: object, where: str) -> Fields:
@@ -429,40 +432,40 @@ class Fields:
 
     @property
     def names(self) -> Collection[str]:
-        """Every field that is there, null or not."""
+        """The names of all fields, null or not."""
         return self._data.keys()
 
     @property
     def raw(self) -> Mapping[str, Any]:
-        """The object as it came."""
+        """The object as received."""
         return self._data
 
     @property
     def where(self) -> str:
-        """The object's own path."""
+        """The object's path in the body."""
         return self._where
 
     def path(self, name: str) -> str:
-        """Return the full path of a field, as an error names it."""
+        """Return the full path of a field, for error messages."""
         return f"{self._where}.{name}" if self._where else name
 
     def mentions(self, names: Collection[str]) -> bool:
-        """Return True if any of these fields is there, null or not."""
+        """Return True if the object has any of these fields, null or not."""
         return not self._data.keys().isdisjoint(names)
 
     def get(self, name: str) -> Any:
-        """Return the value, whatever it is; None if absent."""
+        """Return the value, of any type; None if absent."""
         return self._data.get(name)
 
     def need(self, name: str) -> Any:
-        """Return the value, whatever it is; refused if absent."""
+        """Return the value, of any type; an absent one is refused."""
         value = self._data.get(name)
         if value is None:
             raise missing_parameter(self.path(name))
         return value
 
     def unused(self, known: Collection[str], accepted: Collection[str]) -> list[str]:
-        """Return the fields that change nothing: unknown ones, and accepted ones that are set."""
+        """Return the fields that have no effect: unknown ones, and set ones of `accepted`."""
         return [
             name
             for name, value in self._data.items()
@@ -477,7 +480,7 @@ class Fields:
         return value
 
     def need_text(self, name: str) -> str:
-        """Return a string that is not empty."""
+        """Return a required string that is not empty."""
         value = self.text(name)
         if value is None:
             raise missing_parameter(self.path(name))
@@ -486,7 +489,7 @@ class Fields:
         return value
 
     def need_string(self, name: str) -> str:
-        """Return a string that must be there and may be empty."""
+        """Return a required string that may be empty."""
         value = self.text(name)
         if value is None:
             raise missing_parameter(self.path(name))
@@ -510,10 +513,7 @@ class Fields:
         return float(value)
 
     def cache_mark(self) -> str | None:
-        """Return for how long the prompt is to be cached up to here, by `cache_control`.
-
-        None if not.
-        """
+        """Return the TTL of `cache_control`: "5m" or "1h"; None if the field is absent."""
         control = self.object("cache_control")
         if control is None:
             return None
@@ -532,7 +532,7 @@ class Fields:
         return value
 
     def choice(self, name: str, options: Collection[str]) -> str | None:
-        """Return one of those strings."""
+        """Return a string that is one of `options`."""
         value = self.text(name)
         if value is not None and value not in options:
             wanted = ", ".join(f"'{option}'" for option in options)
@@ -570,7 +570,7 @@ class Fields:
         return None if value is None else Fields.of(value, self.path(name))
 
     def need_object(self, name: str) -> Fields:
-        """Return an object; refused if absent."""
+        """Return a required object."""
         return Fields.of(self.need(name), self.path(name))
 
     def objects(self, name: str, most: int) -> list[Fields] | None:

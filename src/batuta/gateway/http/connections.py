@@ -1,13 +1,12 @@
 """Accepts connections under limits.
 
-A connection that waits for its next request, or has sent a part of one's headers, holds a file
-descriptor and no work. When the server, or one address, has as many as it may, the one that has
-waited longest is closed for the new one; a request that is being answered is never closed for
-another.
+A connection that waits for a request, or has sent part of a request's headers, uses a file
+descriptor and does no work. When the server or one address has reached its limit of connections,
+the one that has waited longest is evicted for the new one. A connection whose request is being
+answered is never evicted.
 
-An answer is written in pieces: its head, its body, the chunks of a stream that came at once. Each
-would be a system call and a packet of its own, though nobody could read one before the next; so
-what is written in one turn of the event loop is sent together.
+A response is written in pieces: its headers, its body, several chunks of a stream. Each piece
+would be a system call and a packet, so all writes of one event-loop iteration are sent together.
 """
 
 from __future__ import annotations
@@ -33,19 +32,19 @@ from batuta.gateway.http.server_limits import (
 )
 
 _TICK = 0.5
-"""Seconds between looks for connections whose time is up."""
+"""Seconds between checks for overdue connections."""
 _MAX_PIPELINED = 64
-"""Requests that may wait on a connection for the answers to those before them."""
+"""The most pipelined requests queued on a connection."""
 _MAX_WAITING_BYTES = 1 << 18
-"""Bytes of the headers of requests that wait there."""
+"""The most bytes of headers of a connection's queued requests."""
 _MAX_HEADERS = 256
-"""Headers of a request; a short one takes 25 times its length in memory."""
+"""The most headers of a request; a short header takes 25 times its length in memory."""
 MOST_GATHERED = 1 << 16
-"""Bytes that wait for the turn's end at most."""
+"""The most bytes buffered until the end of an event-loop iteration."""
 
 
-class Place(Enum):
-    """The state of a connection, as far as it may be closed for another."""
+class ConnectionState(Enum):
+    """The activity of a connection, which decides whether it may be evicted."""
 
     IDLE = "waits for a request, or for the rest of its headers"
     UPLOADING = "waits for the rest of a request's body"
@@ -53,32 +52,32 @@ class Place(Enum):
 
 
 class Wait(Enum):
-    """The event for which a connection keeps the server waiting."""
+    """An event that the server awaits on a connection, within a deadline."""
 
     BYTES = "bytes of a request"
-    READER = "a reader"
-    LEFTOVER = "a reader of what is left of an answer that has ended"
+    READER = "the client to read the response"
+    LEFTOVER = "the client to read the rest of a finished response"
 
 
 @final
 class ConnectionTable:
-    """The open connections of one server, and which of them may be closed for another."""
+    """The open connections of one server, with their states and deadlines."""
 
     def __init__(self, limits: ConnectionLimits | None = None) -> None:
-        """Count nothing yet.
+        """Start with no connections.
 
         Args:
-            limits: what is taken on; the total is lowered to what the process may open.
+            limits: the limits; the total is lowered to the files that the process may open.
         """
         self.limits = limits or ConnectionLimits()
         self.total = openable_connection_count(self.limits.total)
-        """Connections that are possible at the same time."""
+        """The most connections at once."""
         self.per_address = min(self.total, self.limits.per_address or max(1, self.total // 2))
-        """Connections of one address that are possible at the same time."""
+        """The most connections of one address at once."""
         self.closed = 0
-        """Connections that were closed for others, or because their time was up."""
+        """Connections that were evicted or overdue."""
         self.refused = 0
-        """Connections that found every place taken by requests."""
+        """Connections that were refused because no other could be evicted."""
         self._open: Counter[str] = Counter()
         self._count = 0
         self._idle: OrderedDict[GuardedProtocol, None] = OrderedDict()
@@ -89,22 +88,22 @@ class ConnectionTable:
         return self._count
 
     def add_connection(self, connection: GuardedProtocol) -> bool:
-        """Take the connection in; False if it must be refused, for nobody can be closed."""
+        """Add the connection; False if the limit is reached and no other can be evicted."""
         address = connection.address
         crowded = self._open[address] >= self.per_address
         if crowded or self._count >= self.total:
-            found = self._longest_waiting(address if crowded else None)
-            if found is None:
+            evicted = self._longest_waiting(address if crowded else None)
+            if evicted is None:
                 self.refused += 1
                 return False
-            self._close(found)
+            self._close(evicted)
         self._open[address] += 1
         self._count += 1
         return True
 
     def remove_connection(self, connection: GuardedProtocol) -> None:
-        """Give the place of a connection back."""
-        self.place_connection(connection, Place.ANSWERED)
+        """Remove a connection that has closed."""
+        self.set_state(connection, ConnectionState.ANSWERED)
         for wait in Wait:
             self._deadlines.pop((connection, wait), None)
         self._count -= 1
@@ -112,40 +111,40 @@ class ConnectionTable:
         if self._open[connection.address] <= 0:
             del self._open[connection.address]
 
-    def place_connection(self, connection: GuardedProtocol, place: Place) -> None:
-        """Note what the connection does from now on."""
+    def set_state(self, connection: GuardedProtocol, state: ConnectionState) -> None:
+        """Set the connection's state; an idle or uploading one may be evicted."""
         self._idle.pop(connection, None)
         self._uploading.pop(connection, None)
-        if place is Place.IDLE:
+        if state is ConnectionState.IDLE:
             self._idle[connection] = None
-        elif place is Place.UPLOADING:
+        elif state is ConnectionState.UPLOADING:
             self._uploading[connection] = None
 
     def set_deadline(self, connection: GuardedProtocol, wait: Wait, seconds: float) -> None:
-        """Close the connection in so many seconds, unless that is set already, or cleared."""
+        """Close the connection in `seconds` unless cleared; an existing deadline stays."""
         self._deadlines.setdefault((connection, wait), monotonic() + seconds)
 
     def clear_deadline(self, connection: GuardedProtocol, wait: Wait) -> None:
-        """Forget the deadline of an event that has come."""
+        """Drop the deadline: the awaited event has happened."""
         self._deadlines.pop((connection, wait), None)
 
     def close_overdue(self) -> None:
-        """Close every connection whose time is up."""
+        """Close every connection past a deadline."""
         now = monotonic()
         for connection, wait in [key for key, at in self._deadlines.items() if at <= now]:
             if wait is Wait.LEFTOVER and connection.is_drained:
                 self.clear_deadline(connection, wait)
-            elif (connection, wait) in self._deadlines:  # else it was closed for another reason
+            elif (connection, wait) in self._deadlines:  # else another deadline has closed it
                 self._close(connection)
 
     async def watch_deadlines(self) -> None:
-        """Close connections whose time is up, until cancelled."""
+        """Close overdue connections until cancelled."""
         while True:
             await anyio.sleep(_TICK)
             self.close_overdue()
 
     def _longest_waiting(self, address: str | None) -> GuardedProtocol | None:
-        """Return the connection to close for another (of that address): the idle ones first."""
+        """Return the connection (of the address, if given) to evict, idle ones first."""
         for connection in chain(self._idle, self._uploading):
             if address in {None, connection.address} and connection.is_drained:
                 return connection
@@ -158,7 +157,7 @@ class ConnectionTable:
 
 @final
 class GatheredTransport(asyncio.Transport):
-    """A transport that hands on what it is told to write at the end of the turn."""
+    """A transport that sends all writes of one event-loop iteration together."""
 
     __slots__ = ("_inner", "_is_due", "_loop", "_pieces", "_size")
 
@@ -169,19 +168,19 @@ class GatheredTransport(asyncio.Transport):
         self._pieces: list[bytes | bytearray | memoryview] = []
         self._size = 0
         self._is_due = False
-        """True while the turn's end is awaited."""
+        """True while a flush is scheduled."""
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Keep the bytes until the turn's end, or send them with all before if they are many."""
+        """Buffer the bytes until the iteration's end; send at once if the buffer is full."""
         self._pieces.append(data)
         self._size += len(data)
         if self._size > MOST_GATHERED:
             self._send()
         elif not self._is_due:
             self._is_due = True
-            self._loop.call_soon(self._end_turn)
+            self._loop.call_soon(self._flush)
 
-    def _end_turn(self) -> None:
+    def _flush(self) -> None:
         self._is_due = False
         self._send()
 
@@ -190,46 +189,46 @@ class GatheredTransport(asyncio.Transport):
         if pieces:
             self._pieces, self._size = [], 0
             if self._inner.is_closing():
-                return  # the reader has gone meanwhile
+                return  # the client has disconnected meanwhile
             self._inner.write(pieces[0] if len(pieces) == 1 else b"".join(pieces))
 
     def close(self) -> None:
-        """Close the connection once all is sent that was written."""
+        """Close the connection once all written bytes are sent."""
         self._send()
         self._inner.close()
 
     def abort(self) -> None:
-        """Close the connection at once; what waits is dropped."""
+        """Close the connection at once and drop unsent bytes."""
         self._pieces, self._size = [], 0
         self._inner.abort()
 
     def is_closing(self) -> bool:
-        """Return True if the connection is closed, or about to be."""
+        """Return True if the connection is closed or closing."""
         return self._inner.is_closing()
 
     def get_write_buffer_size(self) -> int:
-        """Return the bytes that have not left yet."""
+        """Return the number of unsent bytes."""
         return self._size + self._inner.get_write_buffer_size()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Return what is known of the connection under that name."""
+        """Return the wrapped transport's information."""
         return self._inner.get_extra_info(name, default)
 
     def pause_reading(self) -> None:
-        """Read nothing until `resume_reading`."""
+        """Stop reading until `resume_reading`."""
         self._inner.pause_reading()
 
     def resume_reading(self) -> None:
-        """Read on."""
+        """Continue reading."""
         self._inner.resume_reading()
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        """Tell another protocol from now on what happens."""
+        """Switch to another protocol."""
         self._inner.set_protocol(protocol)
 
 
 class TooMuchReadError(Exception):
-    """More was read of a connection than may wait there: headers, or requests sent ahead."""
+    """A request's headers are refused, or too many pipelined requests are queued."""
 
 
 class GuardedProtocol(HttpToolsProtocol):
@@ -246,37 +245,37 @@ class GuardedProtocol(HttpToolsProtocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self.address = ""
-        """The address for which the connection counts."""
+        """The address or network that the connection counts towards."""
         self._table = table
         self._entered = False
         self._head = 0
-        """Bytes of a head that came since the last request."""
+        """Bytes of headers received since the last request."""
         self._overhead = 0
-        """Bytes of a request that came since the last piece of its body: trailers and the like."""
+        """Bytes received since the last piece of body: trailers and chunk framing."""
         self._waiting: deque[int] = deque()
-        """Bytes of the headers of each request that waits, as `pipeline` has them."""
+        """Bytes of the headers of each queued request, in the order of `pipeline`."""
         self._whole = True
-        """Whether the request that was read last has come to its end."""
+        """Whether the last request was received completely."""
         self._answering = False
         self._running: RequestResponseCycle | None = None
-        """The request that is answered, or was last; uvicorn's `cycle` was read last."""
+        """The request being answered, or answered last; uvicorn's `cycle` is the last one read."""
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Log nothing: who wants a WebSocket is told in the answer, and no package is missing."""
+        """Suppress uvicorn's warning: the response refuses WebSockets, no package is missing."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Take a place, or say that there is none."""
+        """Add the connection to the table, or refuse it if the limit is reached."""
         super().connection_made(GatheredTransport(transport, self.loop))
         self.address = customer_of(self.client[0] if self.client else "")
         if not self._table.add_connection(self):
-            self.send_refusal(_no_place())
+            self.send_refusal(_too_many_connections())
             return
         self._entered = True
-        self._table.place_connection(self, Place.IDLE)
+        self._table.set_state(self, ConnectionState.IDLE)
         self._table.set_deadline(self, Wait.BYTES, self._table.limits.header_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Give the place back, and tell the request under way that its reader has gone."""
+        """Remove the connection, and notify the running request that its client has gone."""
         self._leave()
         running = self._running
         if running is not None and not running.response_complete:
@@ -285,7 +284,7 @@ class GuardedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Read on, unless the head is too long, or what is in a body beside its contents."""
+        """Parse the data; refuse headers, trailers or chunk framing that are too large."""
         if self.transport.is_closing():
             return
         if self._whole:
@@ -296,17 +295,17 @@ class GuardedProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if not self._whole:
-            self._table.place_connection(self, Place.UPLOADING)
+            self._table.set_state(self, ConnectionState.UPLOADING)
             if self._overhead > self._table.limits.header_bytes:
                 self.abort()
         elif self._head:
             self._wait_for_head()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep a header; what follows a body in chunks (a trailer) is nobody's and is dropped.
+        """Keep a header; a trailer (a header after a chunked body) is dropped.
 
         Raises:
-            TooMuchReadError: it is one too many; the request is refused.
+            TooMuchReadError: the request has too many headers; it is refused.
         """
         if not self._whole:
             return
@@ -316,17 +315,17 @@ class GuardedProtocol(HttpToolsProtocol):
             raise TooMuchReadError
 
     def on_body(self, body: bytes) -> None:
-        """Take a piece of the request's body."""
+        """Receive a piece of the request's body."""
         self._overhead = 0
         super().on_body(body)
 
     def on_headers_complete(self) -> None:
-        """Note that a request has begun.
+        """Begin a request, or queue it if another is being answered.
 
         Raises:
-            TooMuchReadError: its target and its `Host` are of two servers; or read ahead of their
-                answers requests would fill the memory, a hundred bytes of it for each that was
-                sent. The connection is closed.
+            TooMuchReadError: the target and `Host` name different servers, or too many pipelined
+                requests are queued (each byte sent can cost 100 bytes of memory). The connection
+                is closed.
         """
         if self._names_another_host():
             self._refuse_head(_other_host())
@@ -334,7 +333,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._head, self._overhead, self._whole, self._answering = 0, 0, False, True
         self._table.clear_deadline(self, Wait.BYTES)
         self._table.clear_deadline(self, Wait.LEFTOVER)
-        self._table.place_connection(self, Place.ANSWERED)
+        self._table.set_state(self, ConnectionState.ANSWERED)
         waiting = len(self.pipeline)
         super().on_headers_complete()
         if len(self.pipeline) == waiting:
@@ -347,12 +346,12 @@ class GuardedProtocol(HttpToolsProtocol):
             raise TooMuchReadError
 
     def on_message_complete(self) -> None:
-        """Note that the request's body is whole; a head may follow."""
+        """Note that the request was received completely; another may follow."""
         super().on_message_complete()
         self._whole = True
         self._table.clear_deadline(self, Wait.BYTES)
-        place = Place.ANSWERED if self._answering else Place.IDLE
-        self._table.place_connection(self, place)
+        state = ConnectionState.ANSWERED if self._answering else ConnectionState.IDLE
+        self._table.set_state(self, state)
 
     def on_response_complete(self) -> None:
         """Wait for the next request, or for the rest of this one's body."""
@@ -363,41 +362,41 @@ class GuardedProtocol(HttpToolsProtocol):
             self._waiting.pop()
         if not self._entered:
             return
-        # What is left is less than makes `pause_writing` be called; a closing connection too
-        # stays open until somebody has read it.
+        # The remainder is below the high-water mark, so `pause_writing` is not called; even a
+        # closing connection stays open until the client has read it.
         self._table.set_deadline(self, Wait.LEFTOVER, self._table.limits.write_s)
         if self.transport.is_closing() or not self.cycle.response_complete:
             return
         self._answering = False
-        self._table.place_connection(self, Place.IDLE)
+        self._table.set_state(self, ConnectionState.IDLE)
         if not self._whole:
             self._table.set_deadline(self, Wait.BYTES, self._table.limits.body_s)
         elif self._head:
             self._wait_for_head()
 
     def pause_writing(self) -> None:
-        """Note that the reader has stopped reading."""
+        """Set a deadline: the client has stopped reading."""
         super().pause_writing()
         if self._entered:
             self._table.set_deadline(self, Wait.READER, self._table.limits.write_s)
 
     def resume_writing(self) -> None:
-        """Note that the reader has gone on reading."""
+        """Clear the deadline: the client is reading again."""
         super().resume_writing()
         self._table.clear_deadline(self, Wait.READER)
 
     @property
     def is_drained(self) -> bool:
-        """Return True if everything that was written has left."""
+        """True if all written bytes are sent."""
         return self.transport.get_write_buffer_size() == 0
 
     def abort(self) -> None:
-        """Close the connection at once, whatever was to be written to it."""
+        """Close the connection at once and drop unsent bytes."""
         self.transport.abort()
-        self._leave()  # the place is free now, not when the loop comes round to it
+        self._leave()  # now: `connection_lost` is called only in a later loop iteration
 
     def send_refusal(self, refusal: APIError) -> None:
-        """Send the last words on this connection, unless it is closed; nothing reached the app."""
+        """Send an error and close the connection, unless it is closing; the app sees nothing."""
         if self.transport.is_closing():
             return
         reasons = {400: "Bad Request", 431: "Request Header Fields Too Large"}
@@ -410,21 +409,21 @@ class GuardedProtocol(HttpToolsProtocol):
         self.transport.close()
 
     def _wait_for_head(self) -> None:
-        """Begin the time of a head whose first part is there, if nothing is being answered."""
+        """Start the header timeout once part of the headers has arrived, unless answering."""
         if not self._answering:
             self._table.set_deadline(self, Wait.BYTES, self._table.limits.header_s)
         if self._head > self._table.limits.header_bytes:
             self._refuse_head(_long_head())
 
     def _refuse_head(self, refusal: APIError) -> None:
-        """Refuse a head; while something is answered, the refusal would stand in its midst."""
+        """Refuse a request; while another is answered, only close: the two would be mixed."""
         if self._answering:
             self.abort()
         else:
             self.send_refusal(refusal)
 
     def _names_another_host(self) -> bool:
-        """Tell whether the target is a whole address whose host is not that of the header."""
+        """Return True if the target is an absolute URL whose host differs from `Host`."""
         scheme, found, rest = self.url.partition(b"://")
         if self.url.startswith((b"/", b"*")) or not found or not scheme.isalpha():
             return False
@@ -437,13 +436,13 @@ class GuardedProtocol(HttpToolsProtocol):
             self._table.remove_connection(self)
 
 
-def _no_place() -> APIError:
+def _too_many_connections() -> APIError:
     message = "The server has reached its limit of connections; try again later."
     return APIError(503, "overloaded", message, headers={"retry-after": "2"})
 
 
 def _other_host() -> APIError:
-    message = "The request's target and its header 'host' name two servers."
+    message = "The request's target and its header 'host' name different servers."
     return APIError(400, "invalid_request", message)
 
 

@@ -1,4 +1,4 @@
-"""Idempotency-Key: the same request twice is run once, and answered twice. Pure ASGI."""
+"""Idempotency-Key: a repeated request is run once and its stored answer is replayed. Pure ASGI."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ IDEMPOTENT_PATHS = frozenset(
     {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"}
 )
 MAX_KEPT_BYTES = 4 * 1024 * 1024
-"""Bytes of an answer that is kept; a longer one is run anew."""
+"""The most bytes of a stored answer; a request with a longer one is run again."""
 _KEY_PATTERN = re.compile(rb"[!-~]{1,255}")
 _DIGEST_BYTES = hashlib.sha256().digest_size
 _SUCCESS_STATUSES = range(200, 300)
@@ -38,18 +38,18 @@ _STREAM_ENDS = (
     b"event: response.incomplete",
     b"message_stop",
 )
-"""Marks near the end of streams that came to their end."""
+"""Texts near the end of a complete stream, one per dialect."""
 _TAIL_BYTES = 1_000_000
 _LOST_CLAIMS = 1_000
 _LOST = (
-    "A request with this Idempotency-Key was run, and its answer could not be kept; "
-    "to run it again, use a new one."
+    "A request with this Idempotency-Key was run, but its answer could not be stored; "
+    "to run it again, use a new key."
 )
 
 
 @final
 class IdempotencyMiddleware:
-    """Keeps whole good answers for a day; gives a key free whose request failed."""
+    """Stores complete, successful answers for a day; frees the key of a failed request."""
 
     def __init__(self, app: ASGIApp, store: Store, *, claim_seconds: float = CLAIM_SECONDS) -> None:
         self.app = app
@@ -58,17 +58,18 @@ class IdempotencyMiddleware:
         self._lost: deque[str] = deque(maxlen=_LOST_CLAIMS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve anew, or as before.
+        """Run the request, or replay the stored answer.
 
         Raises:
-            APIError: the key is no key, stands for another request, or for one that is running.
+            APIError: the key is malformed, belongs to another request or to a running one, or the
+                earlier answer was not stored.
         """
         key = header_value(scope, b"idempotency-key")
         if key is None or scope["path"] not in IDEMPOTENT_PATHS or scope["method"] != "POST":
             await self.app(scope, receive, send)
             return
         if not _KEY_PATTERN.fullmatch(key):
-            message = "An Idempotency-Key has 1 to 255 visible ASCII characters."
+            message = "An Idempotency-Key must have 1 to 255 visible ASCII characters."
             raise APIError(400, "invalid_value", message, param="Idempotency-Key")
         body = await read_checked_body(receive)
         caller = caller_of(scope)
@@ -113,7 +114,7 @@ class IdempotencyMiddleware:
                 tasks.start_soon(_renew_claim, kept, claim)
                 try:
                     await self.app(scope, receive, record.send)
-                except Exception as error:  # noqa: BLE001 - a group would hide its type
+                except Exception as error:  # noqa: BLE001 - the task group would wrap it
                     failure = error
                 tasks.cancel_scope.cancel()
             if failure is not None:
@@ -134,49 +135,48 @@ async def _renew_claim(kept: IdempotencyStore, claim: str) -> None:
         await anyio.sleep(kept.claim_seconds / 3)
         try:
             await kept.renew(claim)
-        except StoreError as error:  # the next time, or another request may run it, too
+        except StoreError as error:  # retried next time; if the claim expires, two may run
             log_exception(error)
 
 
 @final
 class _Fingerprint:
-    """Digests of what the client sent and of what its key might ask for, kept apart.
+    """A digest of the request, followed by one of its key's permissions.
 
-    Both are written in a form that another version of this code writes, too: what was answered
-    before an upgrade is answered again after it.
+    Their form is stable between versions, so answers from before an upgrade are still replayed.
     """
 
-    def __init__(self, path: str, may: KeyPermissions, body: bytes) -> None:
-        named = (may.models, may.workers_allow, may.workers_deny)
-        if may.tags or may.tools:
-            named = (*named, may.tags)
-        if may.tools:
-            named = (*named, may.tools)
+    def __init__(self, path: str, permissions: KeyPermissions, body: bytes) -> None:
+        named = (permissions.models, permissions.workers_allow, permissions.workers_deny)
+        if permissions.tags or permissions.tools:
+            named = (*named, permissions.tags)
+        if permissions.tools:
+            named = (*named, permissions.tools)
         sent = hashlib.sha256(b"\0".join((path.encode(), body))).digest()
         self.digest = (
             sent + hashlib.sha256(orjson.dumps([sorted(names) for names in named])).digest()
         )
-        # Earlier versions had both in one; their rows are there for a day.
+        # Earlier versions stored one digest of both; such rows exist for a day after an upgrade.
         parts = (path.encode(), repr(named).encode(), body)
-        self._together = hashlib.sha256(b"\0".join(parts)).digest()
+        self._combined = hashlib.sha256(b"\0".join(parts)).digest()
 
     def check(self, earlier: bytes) -> None:
-        """Raise APIError if it is not that of an earlier request."""
-        if earlier in {self.digest, self._together}:
+        """Raise APIError if the earlier request had another fingerprint."""
+        if earlier in {self.digest, self._combined}:
             return
         if earlier[:_DIGEST_BYTES] == self.digest[:_DIGEST_BYTES]:
-            # A key that may ask for less is not told what another one was answered.
+            # A key with fewer permissions must not receive the answer to another key.
             message = (
-                "This Idempotency-Key was used by a key of other rights, or before the rights of "
-                "this one changed; use a new one."
+                "This Idempotency-Key was used with other API-key permissions, or before the "
+                "permissions of this API key changed; use a new Idempotency-Key."
             )
         else:
-            message = "This Idempotency-Key was used for another request; use a new one."
+            message = "This Idempotency-Key was used for another request; use a new key."
         raise APIError(409, "idempotency_conflict", message)
 
 
 class _ResponseRecorder:
-    """Writes down what is sent."""
+    """Records a response while it is sent."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -196,7 +196,7 @@ class _ResponseRecorder:
         self._is_complete = message["type"] == "http.response.body" and not message.get("more_body")
 
     def answer(self, *, content: bool) -> StoredAnswer | None:
-        """Return the answer, if it is a good one and all of it is there."""
+        """Return the answer to store; None unless it is successful, complete and not too long."""
         start = self._start
         if (
             start is None
@@ -214,16 +214,16 @@ class _ResponseRecorder:
 
 
 async def _send_earlier_answer(earlier: EarlierRequest, send: Send) -> None:
-    """Return the answer from before."""
+    """Send the stored answer, or raise if there is none."""
     answer = earlier.answer
     if answer is None:
         message = (
-            "A request with this Idempotency-Key is being answered; wait for it. If its server "
-            f"has ended meanwhile, the key is free again {CLAIM_SECONDS / 60:.0f} minutes after it."
+            "A request with this Idempotency-Key is running; wait for it. If its server has "
+            f"stopped, the key is free again {CLAIM_SECONDS / 60:.0f} minutes later."
         )
         raise APIError(409, "conflict", message, headers={"retry-after": "1"})
     if answer.body is None:
-        message = "This request was answered, and 'store' was false: its answer was not kept."
+        message = "This request was answered with 'store' false, so its answer was not stored."
         raise APIError(409, "conflict", message, headers={"x-should-retry": "false"})
     headers = raw_headers((*answer.headers, ("idempotent-replayed", "true")))
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
@@ -231,7 +231,7 @@ async def _send_earlier_answer(earlier: EarlierRequest, send: Send) -> None:
 
 
 def _replay_body(body: bytes, receive: Receive) -> Receive:
-    """Return `receive`, with the body that was read already."""
+    """Return a `receive` that first returns the body, which was read already."""
     replayed = False
 
     async def repeated() -> Message:
@@ -249,7 +249,7 @@ def _is_stream(headers: list[tuple[bytes, bytes]]) -> bool:
 
 
 def _may_keep(body: bytes) -> bool:
-    """Return True if the caller lets its answer be kept; an unreadable body is refused later."""
+    """Return False if the body has `store: false`; invalid JSON is refused later."""
     try:
         found: Any = orjson.loads(body)
     except orjson.JSONDecodeError:

@@ -1,7 +1,7 @@
-"""The one layer around the routes, in pure ASGI: what every request passes through.
+"""The middleware around the routes, in pure ASGI.
 
-It is counted and logged, named, checked at the door, and known by its caller; what is raised
-becomes an error body.
+It gives every request an id, checks its headers, size and origin, authenticates its caller, limits
+concurrency, counts and logs the request, and turns exceptions into error bodies.
 """
 
 from __future__ import annotations
@@ -47,27 +47,27 @@ from batuta.store import Store
 RawHeaders = list[tuple[bytes, bytes]]
 EVERY = "*"
 """The setting that allows any origin, if a key is required."""
-_SHOWN = (
+_EXPOSED_HEADERS = (
     b"x-request-id, request-id, retry-after, retry-after-ms, x-batuta-run-id, x-batuta-outcome, "
     b"x-batuta-cost-usd, x-batuta-cache, x-batuta-conductor, x-batuta-ignored"
 )
-_SECONDS = b"600"
+_PREFLIGHT_MAX_AGE = b"600"
 
 
 @final
 class CrossOrigin:
-    """The origins whose pages may use the API, without the admin's routes and the server's page."""
+    """CORS: the origins whose pages may use the API, except the admin routes."""
 
     def __init__(self, origins: Collection[str]) -> None:
         self._origins = frozenset(origins)
 
     def allows(self, path: str, origin: bytes, *, needs_key: bool) -> bool:
-        """Tell whether a page of that origin may be answered.
+        """Return True if a page of this origin may use the path.
 
         Args:
-            path: what it asks for.
-            origin: as the browser tells it.
-            needs_key: whether nobody is served without a key: else any page could spend money.
+            path: the path of the request.
+            origin: the header `Origin`.
+            needs_key: whether the server requires keys; else "*" would let any page spend money.
         """
         if not self._origins or not path.startswith(f"{_API}/") or path.startswith(_ADMIN):
             return False
@@ -77,41 +77,41 @@ class CrossOrigin:
 
     @staticmethod
     def answer_headers(origin: bytes) -> RawHeaders:
-        """Return the headers of an answer that the page may read; cookies are never read."""
+        """Return the headers that let the page read the response, without credentials."""
         return [
             (b"access-control-allow-origin", origin),
-            (b"access-control-expose-headers", _SHOWN),
+            (b"access-control-expose-headers", _EXPOSED_HEADERS),
             (b"vary", b"origin"),
         ]
 
     @staticmethod
     def preflight_headers(asked: Mapping[bytes, bytes]) -> RawHeaders:
-        """Return the headers that answer a browser's question whether it may send a request."""
+        """Return the headers of the response to a preflight request."""
         wanted = asked.get(b"access-control-request-headers", b"authorization, content-type")
         return [
             (b"access-control-allow-methods", b"GET, POST, DELETE, OPTIONS"),
             (b"access-control-allow-headers", wanted),
-            (b"access-control-max-age", _SECONDS),
+            (b"access-control-max-age", _PREFLIGHT_MAX_AGE),
         ]
 
 
 def is_preflight(method: str, headers: Mapping[bytes, bytes]) -> bool:
-    """Tell whether a browser asks if it may send a request."""
+    """Return True if the request is a CORS preflight."""
     return method == "OPTIONS" and b"access-control-request-method" in headers
 
 
 logger = logging.getLogger("batuta.requests")
 
 NO_ROUTE = "(none)"
-"""The route of what no route was found for."""
+"""The route label of requests without a route."""
 CLIENT_CLOSED = 499
-"""The status of what was not answered because its reader went away."""
+"""The logged status of requests whose client disconnected before a response."""
 SESSION_COOKIE = "batuta_session"
-"""The cookie that carries a web page's session."""
+"""The cookie with a web page's session."""
 MAX_HEADERS = 64 * 1024
 _REQUEST_ID_KEY = "batuta.request_id"
 _MESSAGES_PATH = "/v1/messages"
-"""The path under which errors have Anthropic's form."""
+"""The path whose errors have Anthropic's form."""
 _REQUEST_ID_PATTERN = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 _HOST_PATTERN = re.compile(r"(?P<name>\[[^\]]*\]|[^:]*)(:\d*)?")
 _API = "/v1"
@@ -122,8 +122,7 @@ _SINGLE_HEADERS = frozenset(
         b"idempotency-key", b"origin", b"transfer-encoding", b"x-api-key",
     }
 )  # fmt: skip
-"""Headers by which a proxy before this server could take a request for another one than it is
-here, if they came twice."""
+"""Headers that must not be repeated: a proxy in front could interpret the request differently."""
 _PUBLIC_PATHS = frozenset({"/healthz", "/readyz", "/openapi.json", "/docs"})
 _BEARER = b"bearer "
 _NO_SPAN = nullcontext()
@@ -131,18 +130,18 @@ _NO_SPAN = nullcontext()
 Headers = dict[bytes, bytes]
 """The first header of each name, in lower case."""
 ExplainError = Callable[[Scope, Exception], APIError | None]
-"""Returns the error that the caller is told; None if the exception is a fault of ours."""
+"""Returns the error for the caller; None if the exception is an internal error."""
 
 
 def request_id(scope: Scope) -> str | None:
-    """Return the id under which the request's answer is known."""
+    """Return the request's id, as sent in the header `x-request-id`."""
     name = scope.get(_REQUEST_ID_KEY)
     return name if isinstance(name, str) else None
 
 
 @final
 class RequestMiddleware:
-    """Every request passes through it once, on its way to the routes."""
+    """Serves every request: identifies, checks, authenticates, limits, measures and logs it."""
 
     def __init__(
         self,
@@ -158,19 +157,19 @@ class RequestMiddleware:
         store: Store | None = None,
         explain: ExplainError = lambda _scope, _error: None,
     ) -> None:
-        """Wire what a request passes through.
+        """Connect the parts that handle a request.
 
         Args:
-            app: the routes.
+            app: the router.
             metrics: count each request.
-            routes: the same routes, for their names.
-            authenticator: tells who asks.
-            limiter: gives each request for an answer its place.
-            rate_limiter: counts what is read of the store.
-            hosts: names under which the server is reached, besides the loopback.
-            origins: of other web pages that may use the API.
-            store: keeps answers under an `Idempotency-Key`; None: none is kept.
-            explain: what is told of exceptions that are no `APIError`.
+            routes: the router's routes, for the labels of metrics and logs.
+            authenticator: identifies the caller.
+            limiter: limits the concurrent requests for answers.
+            rate_limiter: limits the bytes read from the store.
+            hosts: host names of the server, besides the loopback's.
+            origins: other origins whose web pages may use the API.
+            store: stores answers under an `Idempotency-Key`; None: they are not stored.
+            explain: maps exceptions other than `APIError` to an error for the caller.
         """
         self._app = app
         self._metrics = metrics
@@ -184,11 +183,13 @@ class RequestMiddleware:
         self._cross_origin = CrossOrigin(origins)
         self._bodies = BodyMemory()
         self._turns = LoopTurns()
-        self._idempotent = None if store is None else IdempotencyMiddleware(self._place, store)
+        self._idempotent = (
+            None if store is None else IdempotencyMiddleware(self._serve_in_slot, store)
+        )
         self._explain = explain
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve, measure, and say in the API's form what went wrong."""
+        """Serve and record the request; send exceptions as the API's errors."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -197,11 +198,11 @@ class RequestMiddleware:
         try:
             await self._serve(scope, receive, answer, headers)
         except ClientGone:
-            pass  # nobody is there to be told anything
+            pass  # the client has disconnected
         except APIError as error:
-            if answer.status is None:  # else the answer had begun when the body was looked at
+            if answer.status is None:  # else the response had begun before the body was read
                 await answer.send_error(error)
-        except Exception as error:  # noqa: BLE001 - the last one who can answer
+        except Exception as error:  # noqa: BLE001 - the outermost handler
             answered = self._explain(scope, error)
             if answered is None:
                 log_exception(error)
@@ -213,10 +214,10 @@ class RequestMiddleware:
     async def _serve(
         self, scope: Scope, receive: Receive, answer: _Answer, headers: Headers
     ) -> None:
-        """Serve whoever may be served.
+        """Check the request, authenticate its caller and pass it to the routes.
 
         Raises:
-            APIError: it is too large, comes from another web page, or its caller may not.
+            APIError: the request is too large or from a foreign page, or its caller is refused.
         """
         if b"origin" in headers and self._is_allowed_page(scope, headers):
             answer.more_headers = self._cross_origin.answer_headers(headers[b"origin"])
@@ -227,7 +228,7 @@ class RequestMiddleware:
             headers = {n: v for n, v in headers.items() if n not in {b"origin", b"cookie"}}
         self._host_check.check(scope, headers)
         packed = headers.get(b"content-encoding")
-        # the length of a compressed body does not tell its size
+        # `content-length` of a compressed body is not the size that counts
         length = headers.get(b"content-length") if packed is None else None
         held = HeldMemory.of_request(scope, self._bodies)
         give_limiter(scope, self._rate_limiter)
@@ -241,7 +242,9 @@ class RequestMiddleware:
             if scope["path"] not in _PUBLIC_PATHS:
                 await self._find_caller(scope, headers)
             keyed = b"idempotency-key" in headers and self._idempotent is not None
-            app = self._idempotent if keyed and self._idempotent is not None else self._place
+            app = (
+                self._idempotent if keyed and self._idempotent is not None else self._serve_in_slot
+            )
             traced = headers.get(b"traceparent")
             with _NO_SPAN if traced is None else use_parent_span(parse_parent_span(traced)):
                 await app(scope, receive, answer.send)
@@ -249,12 +252,12 @@ class RequestMiddleware:
             held.release()
 
     def _is_allowed_page(self, scope: Scope, headers: Headers) -> bool:
-        """Tell whether the request is of another web page that may use the API."""
+        """Return True if the request's origin is another web page that may use the API."""
         needs_key = self._authenticator.is_known_to_need_key
         return self._cross_origin.allows(scope["path"], headers[b"origin"], needs_key=needs_key)
 
-    async def _place(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve the request; one that asks for an answer waits for a place."""
+    async def _serve_in_slot(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve the request; a request for an answer first waits for a concurrency slot."""
         if scope["path"] in LIMITED_PATHS and scope["method"] == "POST":
             async with self._limiter.slot(caller_of(scope).tenant):
                 await self._app(scope, receive, send)
@@ -262,9 +265,9 @@ class RequestMiddleware:
             await self._app(scope, receive, send)
 
     async def _find_caller(self, scope: Scope, headers: Headers) -> None:
-        """Write down who asks; keep nobody out of the API, and all but the admin out of its own.
+        """Set the request's caller; refuse `/v1` without a key and `/v1/admin` to non-admins.
 
-        What is not the API - the web page - finds out who asks and decides for itself.
+        The web page's routes check the caller themselves.
         """
         path: str = scope["path"]
         session = cookie_value(scope, SESSION_COOKIE) if b"cookie" in headers else None
@@ -278,24 +281,24 @@ class RequestMiddleware:
         if caller.role is CallerRole.NOBODY and _is_under(path, _API):
             raise missing_key()
         if caller.role is not CallerRole.ADMIN and _is_under(path, _ADMIN):
-            raise APIError(403, "permission_denied", "This needs the admin's token.")
+            raise APIError(403, "permission_denied", "This needs the admin token.")
 
     def _record_request(self, scope: Scope, answer: _Answer) -> None:
-        """Count the request by route, and write a line of it to the log, if it wants them."""
+        """Count the request by route, and log it at level INFO."""
         route, seconds = self._paths.get(scope.get("endpoint"), NO_ROUTE), answer.elapsed()
         status = CLIENT_CLOSED if answer.status is None else answer.status
         self._metrics.count_request(route, scope["method"], status, seconds)
         if answer.error_code is not None:
             self._metrics.count_error(answer.error_code)
         if logger.isEnabledFor(logging.INFO):
-            who = caller_of(scope)
+            caller = caller_of(scope)
             about: dict[str, Any] = {
                 "method": scope["method"],
                 "route": route,
                 "status": status,
                 "seconds": round(seconds, 4),
-                "tenant": who.tenant,
-                "key": who.key,
+                "tenant": caller.tenant,
+                "key": caller.key,
                 "error": answer.error_code,
                 **answer.logged_ids(),
             }
@@ -304,7 +307,7 @@ class RequestMiddleware:
 
 @final
 class _Answer:
-    """The answer to one request: named, and noted for the log."""
+    """Sends the response to one request with its id, and notes its status for the log."""
 
     __slots__ = (
         "_began", "_headers", "_name", "_scope", "_send", "error_code", "more_headers", "status",
@@ -319,18 +322,18 @@ class _Answer:
         scope[_REQUEST_ID_KEY] = self._name.decode()
         self._headers: list[tuple[bytes, bytes]] = []
         self.more_headers: list[tuple[bytes, bytes]] = []
-        """Headers that let a web page of another origin read the answer."""
+        """CORS headers, for a web page of another origin."""
         self.status: int | None = None
-        """None: nothing was sent yet."""
+        """The status sent; None: no response was sent yet."""
         self.error_code: str | None = None
-        """The code of the error that the request gets."""
+        """The code of the error sent, if any."""
 
     async def send(self, message: Message) -> None:
-        """Pass it on; every answer names its request and how long it took to begin."""
+        """Send the message; add the request's id and the time until the response began."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
             took = str(int(self.elapsed() * 1000)).encode()
-            # `request-id` is where Anthropic's clients look.
+            # Anthropic's clients read `request-id`.
             self._headers = message["headers"] = [
                 *message["headers"],
                 (b"x-request-id", self._name),
@@ -341,24 +344,24 @@ class _Answer:
         await self._send(message)
 
     async def send_nothing(self) -> None:
-        """Send an answer without a body."""
+        """Send status 204 without a body."""
         await self.send({"type": "http.response.start", "status": 204, "headers": []})
         await self.send({"type": "http.response.body", "body": b""})
 
     async def send_error(self, error: APIError) -> None:
-        """Send the refusal in the form that the path's dialect has."""
+        """Send the error in the form of the path's dialect: OpenAI's or Anthropic's."""
         self.error_code = error.code
         path: str = self._scope["path"]
-        ours = path != _MESSAGES_PATH and not path.startswith(f"{_MESSAGES_PATH}/")
-        body = error.body if ours else messages_error_body(error, request_id(self._scope))
+        is_openai = path != _MESSAGES_PATH and not path.startswith(f"{_MESSAGES_PATH}/")
+        body = error.body if is_openai else messages_error_body(error, request_id(self._scope))
         await send_json(self.send, body, error.status, error.headers)
 
     def elapsed(self) -> float:
-        """Return the seconds since the request came."""
+        """Return the seconds since the request was received."""
         return perf_counter() - self._began
 
     def logged_ids(self) -> dict[str, str]:
-        """Return the ids of the request and of its run, as the answer's headers told them."""
+        """Return the ids of the request and of its run from the response's headers."""
         ids: dict[str, str] = {}
         for name, value in self._headers:
             if name in _LOGGED_HEADERS:
@@ -371,10 +374,10 @@ _LOGGED_HEADERS = {b"x-request-id": "request_id", b"x-batuta-run-id": "run_id"}
 
 @final
 class HostCheck:
-    """Turns away what no client of ours sends: huge headers, or from a web page of somebody else.
+    """Refuses huge or repeated headers, unknown hosts and requests of foreign web pages.
 
-    Where no key is needed, any page that is open in a browser on this machine could spend money
-    by a request to the loopback; its `Origin`, or after DNS rebinding its `Host`, gives it away.
+    If no key is needed, any page open in a browser on this machine could spend money by a request
+    to the loopback. Its `Origin` reveals it, or its `Host` after DNS rebinding.
     """
 
     def __init__(
@@ -384,10 +387,10 @@ class HostCheck:
         self._authenticator = authenticator
 
     def check(self, scope: Scope, headers: Headers) -> None:
-        """Return if the request may pass, else raise.
+        """Check the request's headers.
 
         Raises:
-            APIError: it may not.
+            APIError: the request is refused.
         """
         if sum(map(len, chain.from_iterable(scope["headers"]))) > MAX_HEADERS:
             raise APIError(431, "headers_too_large", f"The headers exceed {MAX_HEADERS} bytes.")
@@ -402,13 +405,13 @@ class HostCheck:
 
     def _is_known_host(self, host: str) -> bool:
         if self._authenticator is not None and self._authenticator.is_known_to_need_key:
-            return True  # a page that rebinds its name has no key
+            return True  # a page that uses DNS rebinding has no key
         name = _host_name(host)
         return name in self._hosts or _is_loopback(name)
 
 
 def _check_single(headers: Iterable[tuple[bytes, bytes]]) -> None:
-    """Raise APIError if a header came twice that may come once."""
+    """Raise APIError if one of `_SINGLE_HEADERS` is repeated."""
     found = [name for name, _ in headers if name in _SINGLE_HEADERS]
     if len(found) == len(set(found)):
         return
@@ -418,7 +421,7 @@ def _check_single(headers: Iterable[tuple[bytes, bytes]]) -> None:
 
 @lru_cache(maxsize=128)
 def _host_name(host: str) -> str:
-    """Return the name in a `Host` header; empty if it has none."""
+    """Return the host name of a `Host` header without its port; empty if it is malformed."""
     match = _HOST_PATTERN.fullmatch(host)
     return match["name"].lower() if match else ""
 
@@ -436,7 +439,7 @@ def _is_under(path: str, folder: str) -> bool:
 
 
 def _read_credential(headers: Headers) -> str | None:
-    """Return the key that the headers show: as OpenAI's clients send it, or as Anthropic's do."""
+    """Return the key from `Authorization: Bearer` or, as Anthropic's clients send, `x-api-key`."""
     given = headers.get(b"authorization")
     if given is not None and given[: len(_BEARER)].lower() == _BEARER:
         return given[len(_BEARER) :].strip().decode("latin-1")

@@ -1,7 +1,7 @@
-"""Places and turns of requests, and the memory for their bodies.
+"""Concurrency slots of requests, pacing of their start, and a limit on the memory of their bodies.
 
-Requests for answers run so many at once; others wait in a bounded queue, or are refused. Those that
-come at once begin a few at a time, so that others are served between them.
+A bounded number of requests for answers run at once; more wait in a bounded queue or are refused.
+Requests that arrive together are started a few per event-loop iteration.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from batuta.gateway.http.server_limits import ConcurrencyLimits
 
 MAX_BODY = 20 * 1024 * 1024
 MAX_BODIES = 256 * 1024 * 1024
-"""The most bytes of large bodies that all requests together may hold at the same time."""
+"""The most bytes of large bodies that all requests together may hold at once."""
 _SMALL_BODY = 256 * 1024
-"""Bodies of up to this many bytes do not count as large."""
+"""Bodies of up to this many bytes are not counted."""
 _LENGTH_DIGITS = 12
 _HELD_KEY = "batuta.held_memory"
 
@@ -34,10 +34,10 @@ def _too_large_error() -> APIError:
 
 @final
 class BodyMemory:
-    """The memory that request bodies, and what is loaded for requests, use in this process.
+    """The memory of this process for large request bodies and for data loaded from the store.
 
-    Its last quarter is for tenants that hold less than an eighth of it, so that one tenant's large
-    requests leave room for others'.
+    The last quarter is reserved for tenants that hold at most an eighth, so that one tenant's
+    large requests leave room for other tenants.
     """
 
     def __init__(self, most: int = MAX_BODIES) -> None:
@@ -46,22 +46,22 @@ class BodyMemory:
         self._tenants: Counter[str] = Counter()
 
     def take(self, tenant: str, size: int) -> None:
-        """Count what the tenant's request holds from now on."""
+        """Count bytes that a request of the tenant holds."""
         self.used += size
         self._tenants[tenant] += size
 
     def give_back(self, tenant: str, size: int) -> None:
-        """Count it no more."""
+        """Release bytes of the tenant."""
         self.used -= size
         self._tenants[tenant] -= size
         if not self._tenants[tenant]:
             del self._tenants[tenant]
 
     def check(self, tenant: str) -> None:
-        """Return if there is room for what the tenant holds.
+        """Check that the memory suffices for what the tenant holds.
 
         Raises:
-            APIError: there is none, or what is left is kept for tenants that hold less.
+            APIError: it does not, or the rest is reserved for tenants that hold less.
         """
         is_large = self._tenants[tenant] > self.most // 8
         if self.used > (self.most * 3 // 4 if is_large else self.most):
@@ -71,7 +71,7 @@ class BodyMemory:
 
 @final
 class HeldMemory:
-    """The memory that one request holds: its body, if it is large, and what it has loaded."""
+    """The memory that one request holds: its body, if large, and data loaded from the store."""
 
     def __init__(self, scope: Scope, memory: BodyMemory) -> None:
         self._scope = scope
@@ -81,12 +81,12 @@ class HeldMemory:
 
     @staticmethod
     def of_request(scope: Scope, memory: BodyMemory) -> HeldMemory:
-        """Give the request something to count with, until `release`."""
+        """Attach a counter to the request's scope, until `release`."""
         held = scope[_HELD_KEY] = HeldMemory(scope, memory)
         return held
 
     def count(self, size: int) -> None:
-        """Count bytes that the request holds from now on.
+        """Count bytes that the request holds.
 
         Raises:
             APIError: there is no room for them now.
@@ -98,7 +98,7 @@ class HeldMemory:
         self._memory.check(self._tenant)
 
     def hold(self, size: int) -> None:
-        """Count what is about to be loaded, if it is no small matter.
+        """Count data that is about to be loaded, unless it is small.
 
         Raises:
             APIError: there is no room for it now.
@@ -107,9 +107,9 @@ class HeldMemory:
             self.count(size)
 
     def release(self) -> None:
-        """Count nothing of it any more: the request has ended, and its scope forgets it.
+        """Release the memory of a finished request, and detach this counter from its scope.
 
-        Each knows the other, so both would wait for the garbage collector.
+        The two form a reference cycle, which would otherwise wait for the garbage collector.
         """
         self._scope.pop(_HELD_KEY, None)
         if self._size:
@@ -117,10 +117,10 @@ class HeldMemory:
             self._size = 0
 
     def watch_large_body(self, receive: Receive, length: bytes | None) -> CountedBody | None:
-        """Return the body, to be counted while it arrives; None if it says that it is small.
+        """Return a counter for the arriving body; None if its declared length is small.
 
         Raises:
-            APIError: longer than any may be.
+            APIError: the declared length exceeds `MAX_BODY`.
         """
         declared = _SMALL_BODY + 1
         if length is not None and length.isdigit():
@@ -132,7 +132,7 @@ class HeldMemory:
 
 @final
 class CountedBody:
-    """A body while it arrives: refused once it, or all bodies together, are too large."""
+    """Counts a body while it arrives; refuses it once it, or all bodies together, are too large."""
 
     def __init__(self, receive: Receive, held: HeldMemory) -> None:
         self._receive = receive
@@ -140,10 +140,10 @@ class CountedBody:
         self._size = 0
 
     async def receive(self) -> Message:
-        """Receive the next message, and count what it brings.
+        """Receive the next message and count its bytes.
 
         Raises:
-            APIError: there is no room for what it brings.
+            APIError: the body is too large, or there is no room for it.
         """
         message = await self._receive()
         if more := len(message.get("body", b"")):
@@ -154,16 +154,16 @@ class CountedBody:
         return message
 
     def unpacked(self, encoding: str) -> Receive:
-        """Give the body as it was before it was packed, as one message, and count that too."""
-        is_told = False
+        """Return a `receive` of the decompressed body as one message, which is counted too."""
+        is_delivered = False
 
         async def receive() -> Message:
-            nonlocal is_told
-            if is_told:
+            nonlocal is_delivered
+            if is_delivered:
                 return await self._receive()
             packed = await read_body(self.receive)
             plain = await unpack_body(packed, encoding, MAX_BODY) if packed else b""
-            is_told = True
+            is_delivered = True
             self._held.count(len(plain))
             return {"type": "http.request", "body": plain, "more_body": False}
 
@@ -171,7 +171,7 @@ class CountedBody:
 
 
 def hold_memory(scope: Scope, size: int) -> None:
-    """Count what the request is about to load.
+    """Count data that the request is about to load.
 
     Raises:
         APIError: there is no room for it now.
@@ -184,63 +184,62 @@ def hold_memory(scope: Scope, size: int) -> None:
 LIMITED_PATHS = frozenset(
     {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/ui/ask"}
 )
-"""Paths at which answers are asked for; everything else is quick and always let in."""
+"""Paths of requests for answers, which need a slot; other requests are quick and need none."""
 
 
 @final
 @dataclass(eq=False, slots=True)
 class _Waiter:
-    """A request that waits for a place."""
+    """A request that waits for a slot."""
 
     woken: anyio.Event = field(default_factory=anyio.Event)
-    has_place: bool = False
+    has_slot: bool = False
     is_refused: bool = False
-    """True if it gave its place in the queue to another tenant's request."""
+    """True if it was removed from the queue for another tenant's request."""
 
 
 @final
 class ConcurrencyLimiter:
-    """The places of one server, and who waits for one; tenants are let in by turns.
+    """The concurrency slots of one server, with a queue that serves tenants round-robin.
 
-    A full queue has room for a tenant that has fewer requests in it than another one: the newest
-    request of the one with most of them is refused for it.
+    If the queue is full, a tenant with fewer queued requests displaces the newest request of the
+    tenant with the most.
     """
 
     def __init__(self, limits: ConcurrencyLimits | None = None) -> None:
         self._limits = limits or ConcurrencyLimits()
         self._queues: dict[str, deque[_Waiter]] = {}
-        """Waiting requests by tenant; the first tenant is the next one."""
+        """Queued requests by tenant; the first tenant is served next."""
         self.waiting = 0
-        """Requests that wait."""
+        """The number of queued requests."""
         self.running = 0
-        """Requests that have a place."""
+        """The number of slots in use."""
         self.rejected = 0
-        """Requests that found the queue full, or waited too long."""
+        """Requests refused by a full queue, displaced from it, or queued for too long."""
         self.is_closing = False
-        """Whether nobody new is let in, because the server stops."""
+        """Whether new requests are refused, because the server is stopping."""
         self._empty = anyio.Event()
 
     def close(self) -> None:
-        """Let nobody new in."""
+        """Refuse new requests from now on."""
         self.is_closing = True
         if not self.running:
             self._empty.set()
 
     async def wait_until_empty(self) -> None:
-        """Wait, after `close`, until the last one is served."""
+        """After `close`, wait until the running requests have ended."""
         await self._empty.wait()
 
     def slot(self, tenant: str = "") -> Slot:
-        """Give the tenant a place for the length of a block.
+        """Return a context manager that holds a slot for the tenant.
 
         Raises:
-            APIError: when the block is entered: there is none, and none came free in time; or the
-                server stops.
+            APIError: on entry: no slot is free in time, or the server is stopping.
         """
         return Slot(self, tenant)
 
     async def acquire(self, tenant: str = "") -> None:
-        """Take a place; `release` must follow."""
+        """Take a slot, waiting in the queue if needed; `release` must follow."""
         if self.is_closing:
             raise server_closing()
         if self.waiting or self.running >= self._limits.max_running:
@@ -249,14 +248,14 @@ class ConcurrencyLimiter:
             self.running += 1
 
     def release(self) -> None:
-        """Give the place to the next tenant that waits, or back."""
+        """Pass the slot to the next waiting tenant, or free it."""
         if self.waiting:
             tenant = next(iter(self._queues))
             waiter = self._queues[tenant].popleft()
             if queue := self._queues.pop(tenant):
-                self._queues[tenant] = queue  # its next turn comes after all others'
+                self._queues[tenant] = queue  # the tenant moves to the end
             self.waiting -= 1
-            waiter.has_place = True
+            waiter.has_slot = True
             waiter.woken.set()
             return
         self.running -= 1
@@ -285,10 +284,10 @@ class ConcurrencyLimiter:
             raise server_closing()
 
     def _refuse_newest(self, tenant: str) -> None:
-        """Make room for a request of the tenant in a full queue.
+        """Displace a queued request for a new one of the tenant.
 
         Raises:
-            APIError: no other tenant has more requests there than this one will have.
+            APIError: no other tenant would still have at least as many queued requests.
         """
         most = max(self._queues, key=lambda name: len(self._queues[name]), default=tenant)
         if len(self._queues.get(most, ())) <= len(self._queues.get(tenant, ())) + 1:
@@ -299,8 +298,8 @@ class ConcurrencyLimiter:
         waiter.woken.set()
 
     def _leave(self, tenant: str, waiter: _Waiter) -> None:
-        """Take a request out of the queue, or give on the place that it has just got."""
-        if waiter.has_place:
+        """Remove a request from the queue, or release the slot that it has just received."""
+        if waiter.has_slot:
             self.release()
         elif not waiter.is_refused:
             self._queues[tenant].remove(waiter)
@@ -316,7 +315,7 @@ class ConcurrencyLimiter:
 
 @final
 class Slot:
-    """A place of a limiter, for the length of a block."""
+    """Holds a slot of the limiter within a block."""
 
     __slots__ = ("_limiter", "_tenant")
 
@@ -332,16 +331,16 @@ class Slot:
 
 
 MOST_BEGUN = 8
-"""Requests that go on with their bodies in one turn of the loop; each takes it for about 1 ms."""
+"""The most requests started per event-loop iteration; each takes about 1 ms."""
 
 
 @final
 class LoopTurns:
-    """Hands out the turns of the event loop.
+    """Spreads the start of simultaneous requests over event-loop iterations.
 
-    What is ready runs to its next wait before the loop looks at its sockets again. Hundreds of
-    requests that come at once would all be read and prepared in one such turn, in which nobody
-    else is served.
+    The loop runs everything that is ready before it polls its sockets again. Hundreds of requests
+    that arrive together would be parsed and prepared in one iteration, during which no other
+    request is served.
     """
 
     def __init__(self, most: int = MOST_BEGUN) -> None:
@@ -350,11 +349,11 @@ class LoopTurns:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def take(self) -> None:
-        """Go on at once, or in a later turn if enough others do so in this one."""
+        """Return at once, or in a later iteration if this one has started enough requests."""
         loop = asyncio.get_running_loop()
         if self._begun < self._most and not self._waiting:
             if not self._begun:
-                loop.call_soon(self._begin_turn, loop)
+                loop.call_soon(self._start_next, loop)
             self._begun += 1
             return
         woken: asyncio.Future[None] = loop.create_future()
@@ -362,20 +361,20 @@ class LoopTurns:
         await woken
 
     def paced(self, receive: Receive) -> Receive:
-        """Return `receive`, which hands out the end of a body in its turn."""
-        has_come = False
+        """Return a `receive` that waits in `take` before it returns the end of the body."""
+        is_complete = False
 
-        async def in_turn() -> Message:
-            nonlocal has_come
+        async def paced_receive() -> Message:
+            nonlocal is_complete
             message = await receive()
-            if not has_come and not message.get("more_body", False):
-                has_come = True
+            if not is_complete and not message.get("more_body", False):
+                is_complete = True
                 await self.take()
             return message
 
-        return in_turn
+        return paced_receive
 
-    def _begin_turn(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _start_next(self, loop: asyncio.AbstractEventLoop) -> None:
         self._begun = 0
         while self._waiting and self._begun < self._most:
             woken = self._waiting.popleft()
@@ -383,4 +382,4 @@ class LoopTurns:
                 woken.set_result(None)
                 self._begun += 1
         if self._begun:
-            loop.call_soon(self._begin_turn, loop)
+            loop.call_soon(self._start_next, loop)

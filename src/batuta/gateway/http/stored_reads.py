@@ -1,4 +1,4 @@
-"""Reads of what is stored: in the memory of request bodies, and so many bytes a minute."""
+"""Limits on reads from the store: in memory, and in bytes per minute and key."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from batuta.gateway.http.request_slots import hold_memory
 from batuta.store import Store
 
 MAX_READ_BYTES = 512 * 1024 * 1024
-"""The most stored bytes that a key may read in a minute."""
+"""The most stored bytes that a key may read per minute."""
 PIECE = 1 << 20
-"""Bytes of what is stored that are sent at once."""
+"""Bytes of stored data that are sent at once."""
 _READ_BYTES = "bytes"
 _ROW_BYTES = 16 * 1024
-"""Bytes that each read counts for beside its size."""
+"""Bytes added to the size of each read, for its fixed cost."""
 _LIMITER_KEY = "batuta.rate_limiter"
 
 
 def give_limiter(scope: Scope, rate_limiter: RateLimiter) -> None:
-    """Let the request's reads count in those rates."""
+    """Count the request's reads with this rate limiter."""
     scope[_LIMITER_KEY] = rate_limiter
 
 
 async def make_room(scope: Scope, size: int) -> None:
-    """Count what the request is about to read, in the memory of bodies and in its reader's rate.
+    """Count data that the request is about to read, in memory and in its caller's rate.
 
     Raises:
-        APIError: there is no room for it, or its reader reads too much.
+        APIError: there is no room for it, or the caller reads too much.
     """
     rate_limiter: RateLimiter | None = scope.get(_LIMITER_KEY)
     if rate_limiter is not None:
@@ -39,7 +39,7 @@ async def make_room(scope: Scope, size: int) -> None:
         name = caller.key or f"tenant {caller.tenant}"
         window = await rate_limiter.take(_READ_BYTES, name, MAX_READ_BYTES, size + _ROW_BYTES)
         if not window.is_allowed:
-            message = f"Too much was read of what is stored; try again in {window.reset:.1f} s."
+            message = f"Too much stored data was read; try again in {window.reset:.1f} s."
             headers = retry_headers(window.reset)
             raise APIError(429, "rate_limit_exceeded", message, headers=headers)
     hold_memory(scope, size)
@@ -48,17 +48,17 @@ async def make_room(scope: Scope, size: int) -> None:
 async def read_stored_run(
     store: Store, run_id: str, tenant: str | None, scope: Scope
 ) -> bytes | None:
-    """Return a run as it is stored; None if there is none, or its content was not kept.
+    """Return an encoded run; None if it does not exist or its content was not stored.
 
     Raises:
-        APIError: there is no room for it, or its reader reads too much.
+        APIError: there is no room for it, or the caller reads too much.
     """
     await make_room(scope, await store.measure(run_id, tenant))
     return await store.get_encoded(run_id, tenant)
 
 
 async def in_pieces(*parts: bytes) -> AsyncIterator[bytes]:
-    """Yield the parts, a piece at a time: others have the loop while a reader takes it in."""
+    """Yield the parts in pieces, so that other requests run while the client reads."""
     for part in parts:
         for at in range(0, len(part), PIECE):
             yield part[at : at + PIECE]

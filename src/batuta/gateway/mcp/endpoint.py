@@ -1,7 +1,7 @@
-"""/v1/mcp: ask, plan and runs for hosts, each as a request of the same caller to this same API.
+"""/v1/mcp: the tools ask, plan and runs, each implemented as a request to this same API.
 
-So keys, rates, budgets, policies and the ledger hold as everywhere: nothing of them is done here.
-Every message stands for itself: no state of one caller waits for another one to find it.
+The request has the caller's credentials, so keys, rates, budgets, policies and the ledger apply
+without code here. The endpoint is stateless: nothing is kept between messages.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 MCP_PATH = "/v1/mcp"
 MAX_RUNS = 50
-"""Runs of one list."""
-_PASSED_ON = frozenset({b"authorization", b"x-api-key", b"host", b"origin", b"user-agent"})
-"""Headers of the host's message that its requests to the API have, too."""
+"""The most runs in a list."""
+_FORWARDED_HEADERS = frozenset({b"authorization", b"x-api-key", b"host", b"origin", b"user-agent"})
+"""Headers of the host's message that are copied to its requests to the API."""
 _INSTRUCTIONS = (
     "Batuta answers a question by a workflow of several language models. ask answers; plan shows "
     "the workflow and what it would cost, and calls no model but the conductor; runs lists the "
@@ -40,12 +40,12 @@ _OK = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpOffer:
-    """How the tools are offered."""
+    """Options of the endpoint."""
 
     model: str = "batuta-ultra"
-    """The served model that is asked."""
+    """The served model that answers."""
     max_cost: float | None = None
-    """Dollars of one question at most, beside the key's own limits."""
+    """The most dollars per question, besides the key's own limits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class _Answer:
 
 @final
 class BoundedMessages:
-    """Hands on messages that can be read quickly, as bodies of the API are."""
+    """Passes messages on that are small enough, like other bodies of the API."""
 
     def __init__(self, inner: ASGIApp) -> None:
         self._inner = inner
@@ -66,7 +66,7 @@ class BoundedMessages:
         """Serve one request.
 
         Raises:
-            APIError: its message is too large, or has too many values.
+            APIError: the message is too large, or has too many values.
         """
         if scope["method"] != "POST":
             await self._inner(scope, receive, send)
@@ -86,28 +86,28 @@ class BoundedMessages:
 
 @final
 class McpEndpoint:
-    """Serves the protocol; its tools ask the app that it is a part of."""
+    """Serves the protocol; its tools call the app that contains it."""
 
     def __init__(self, offer: McpOffer) -> None:
-        """Serve nothing before `work`."""
+        """Build the protocol's server, which needs `attach` and `work` to serve."""
         from mcp.server.transport_security import TransportSecuritySettings  # noqa: PLC0415 - extra
 
         self._offer = offer
         self._app: ASGIApp | None = None
         self._server = self._build_server()
-        # The app that it is a part of has looked at host and origin already.
+        # The middleware of the app has already checked host and origin.
         unchecked = TransportSecuritySettings(enable_dns_rebinding_protection=False)
         self._inner = self._server.streamable_http_app(
             streamable_http_path=MCP_PATH, stateless_http=True, transport_security=unchecked
         )
 
     def route(self) -> Route:
-        """Return its address."""
+        """Return the endpoint's route."""
         methods = ["DELETE", "GET", "POST"]
         return Route(MCP_PATH, BoundedMessages(self._inner), methods=methods)
 
     def attach(self, app: ASGIApp) -> None:
-        """Ask that app from now on."""
+        """Set the app that the tools call."""
         self._app = app
 
     async def work(self) -> None:
@@ -145,7 +145,7 @@ class McpEndpoint:
             (plan, "Show the workflow that a question would get, and its expected cost.", reads),
             (runs, "List the latest runs, newest first.", reads),
         ):
-            # The annotations name a class of the extra, which is loaded here alone.
+            # The annotation must be the class itself, which is imported only in this method.
             tool.__annotations__["ctx"] = Context
             server.add_tool(tool, description=says, annotations=notes)
         return server
@@ -161,15 +161,15 @@ class McpEndpoint:
     async def _ask_app(
         self, ctx: Any, method: str, path: str, *, query: str = "", body: bytes = b""
     ) -> _Answer:
-        """Ask the app as the caller of the host's message.
+        """Send a request to the app with the credentials of the host's message.
 
         Raises:
-            ToolError: it refuses; the sentence is the API's own.
+            ToolError: the app refuses; it has the API's message.
         """
         from mcp.server.mcpserver.exceptions import ToolError  # noqa: PLC0415 - of an extra
 
         asked: Scope = ctx.request_context.request.scope
-        kept = [(name, value) for name, value in asked["headers"] if name in _PASSED_ON]
+        kept = [(name, value) for name, value in asked["headers"] if name in _FORWARDED_HEADERS]
         scope: Scope = {
             "type": "http",
             "asgi": asked["asgi"],
@@ -188,7 +188,7 @@ class McpEndpoint:
             "client": asked["client"],
             "server": asked["server"],
         }
-        assert self._app is not None  # noqa: S101 - it is attached before it is served
+        assert self._app is not None  # noqa: S101 - `attach` is called before the app serves
         got = await _call_app(self._app, scope, body)
         if got.status != _OK:
             raise ToolError(got.body["error"]["message"])
@@ -196,28 +196,28 @@ class McpEndpoint:
 
 
 def lower_cost(asked: float | None, most: float | None) -> float | None:
-    """Return the lower of the two limits in dollars; None: there is none.
+    """Return the lower of the two limits in dollars; None if there is none.
 
     Raises:
-        ToolError: what is asked for is no number, and would be no limit.
+        ToolError: `asked` is not finite, which would remove the limit.
     """
     if asked is not None and not isfinite(asked):
         from mcp.server.mcpserver.exceptions import ToolError  # noqa: PLC0415 - of an extra
 
         raise ToolError("max_cost_usd must be a number of dollars.")
-    costs = [one for one in (asked, most) if one is not None]
+    costs = [cost for cost in (asked, most) if cost is not None]
     return min(costs) if costs else None
 
 
 async def _call_app(app: ASGIApp, scope: Scope, body: bytes) -> _Answer:
-    """Return an app's whole answer to a request."""
+    """Send a request to an ASGI app and return its whole response."""
     sent, parts = False, list[bytes]()
     status, headers = 500, dict[bytes, bytes]()
 
     async def receive() -> Message:
         nonlocal sent
         if sent:
-            await anyio.sleep_forever()  # whoever asks waits for the answer, and is cancelled
+            await anyio.sleep_forever()  # the client stays connected; the app cancels this
         sent = True
         return {"type": "http.request", "body": body, "more_body": False}
 
@@ -234,7 +234,7 @@ async def _call_app(app: ASGIApp, scope: Scope, body: bytes) -> _Answer:
 
 
 def describe_answer(got: _Answer) -> str:
-    """Return the answer, and a line about its run."""
+    """Return the answer's text, with a line about its run."""
     text = got.body["choices"][0]["message"]["content"] or ""
     names = (b"x-batuta-run-id", b"x-batuta-cost-usd", b"x-batuta-outcome")
     run, cost, outcome = (got.headers.get(name, b"").decode() for name in names)
@@ -243,7 +243,7 @@ def describe_answer(got: _Answer) -> str:
 
 
 def describe_plan(planned: Json) -> str:
-    """Return a planned workflow, a line for each step, and what it is expected to take."""
+    """Return a planned workflow as text: a line per step, then the estimated tokens and cost."""
     lines: list[str] = []
     for number, step in enumerate(planned["plan"], 1):
         reads = ", ".join(str(index + 1) for index in step["access"])

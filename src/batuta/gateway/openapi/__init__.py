@@ -1,1 +1,1 @@
-"""The server's own description, as OpenAPI 3.1."""
+"""The server's OpenAPI 3.1 document."""

@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document: every route, with the bodies that its parser reads."""
+"""The OpenAPI 3.1 document: every route, with request schemas derived from its parser."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ _PAGE_PREFIX = "/ui"
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """The description of a route's method."""
+    """The description of a method of a route."""
 
     summary: str
     _: KW_ONLY
     body: str = ""
-    """The schema of the request's body; empty: it has none."""
+    """The name of the request body's schema; empty: there is no JSON body."""
     answer: str = "Object"
-    """The schema of the answer's body; empty: it is text."""
+    """The name of the response body's schema; empty: the response is text."""
     form: bool = False
     """Whether the body is a form with a file."""
     streams: bool = False
-    """Whether the answer may be a stream of server-sent events."""
+    """Whether the response may be a stream of server-sent events."""
     public: bool = False
-    """Whether it needs no key where keys are needed."""
+    """Whether the operation never needs a key."""
     query: Mapping[str, Json] = field(default_factory=dict[str, Json])
 
 
@@ -58,7 +58,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         "An answer as a response", body="ResponseRequest", answer="Response", streams=True
     ),
     ("POST", "/v1/responses/compact"): Operation(
-        "A conversation in fewer words", body="ResponseRequest"
+        "A compacted conversation", body="ResponseRequest"
     ),
     ("GET", "/v1/responses/{id}"): Operation(
         "A stored response",
@@ -66,11 +66,13 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         streams=True,
         query={"stream": {"type": "boolean"}, "starting_after": _COUNT},
     ),
-    ("DELETE", "/v1/responses/{id}"): Operation("Forgets a response"),
+    ("DELETE", "/v1/responses/{id}"): Operation("Deletes a response"),
     ("POST", "/v1/responses/{id}/cancel"): Operation(
         "Cancels a background response", answer="Response"
     ),
-    ("GET", "/v1/responses/{id}/input_items"): Operation("What was put in", answer="List"),
+    ("GET", "/v1/responses/{id}/input_items"): Operation(
+        "Input items of a response", answer="List"
+    ),
     ("POST", "/v1/completions"): Operation(
         "An answer as a text completion",
         body="TextCompletionRequest",
@@ -78,76 +80,74 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         streams=True,
     ),
     ("POST", "/v1/moderations"): Operation(
-        "What the provider of moderation says of a text", body="Object"
+        "The moderation provider's judgement of a text", body="Object"
     ),
     ("POST", "/v1/embeddings"): Operation(
-        "Texts as vectors", body="EmbeddingRequest", answer="EmbeddingList"
+        "Embeddings of texts", body="EmbeddingRequest", answer="EmbeddingList"
     ),
-    ("GET", "/v1/containers/{container}/files/{id}"): Operation("A file of a program"),
+    ("GET", "/v1/containers/{container}/files/{id}"): Operation("A file written by a program"),
     ("GET", "/v1/containers/{container}/files/{id}/content"): Operation(
-        "What a program wrote", answer=""
+        "The content of a file written by a program", answer=""
     ),
-    ("POST", "/v1/files"): Operation("Keeps a file", form=True),
+    ("POST", "/v1/files"): Operation("Uploads a file", form=True),
     ("GET", "/v1/files"): Operation(
         "The caller's files",
         answer="List",
         query={"limit": _COUNT, "after": _TEXT, "purpose": _TEXT},
     ),
     ("GET", "/v1/files/{id}"): Operation("A file"),
-    ("DELETE", "/v1/files/{id}"): Operation("Forgets a file"),
-    ("GET", "/v1/files/{id}/content"): Operation("What was uploaded", answer=""),
+    ("DELETE", "/v1/files/{id}"): Operation("Deletes a file"),
+    ("GET", "/v1/files/{id}/content"): Operation("The content of a file", answer=""),
     ("POST", "/v1/messages"): Operation(
         "An answer as a message", body="MessageRequest", answer="Message", streams=True
     ),
     ("POST", "/v1/messages/count_tokens"): Operation(
-        "About how many tokens a body has", body="CountRequest", answer="TokenCount"
+        "The estimated tokens of a body", body="CountRequest", answer="TokenCount"
     ),
-    ("GET", "/v1/models"): Operation("What can be asked for", answer="List"),
-    ("GET", "/v1/models/{id}"): Operation("One model", answer="Model"),
+    ("GET", "/v1/models"): Operation("The served models", answer="List"),
+    ("GET", "/v1/models/{id}"): Operation("A served model", answer="Model"),
     ("GET", "/v1/runs"): Operation(
         "Stored runs", answer="List", query={"limit": _COUNT, "after": _TEXT, **_RUN_QUERY}
     ),
     ("GET", "/v1/runs/totals"): Operation("Totals of stored runs", query=_RUN_QUERY),
     ("GET", "/v1/sessions"): Operation(
-        "Sessions beside the best single worker",
+        "Sessions compared with the best single worker",
         answer="List",
         query={"limit": _COUNT, "since": _TEXT, "session": _TEXT, "tenant": _TEXT},
     ),
     ("GET", "/v1/runs/{id}"): Operation("A stored run"),
-    ("DELETE", "/v1/runs/{id}"): Operation("Forgets a run"),
-    ("POST", "/v1/runs/{id}/feedback"): Operation("A score in [0, 1] for a run", body="Object"),
+    ("DELETE", "/v1/runs/{id}"): Operation("Deletes a run"),
+    ("POST", "/v1/runs/{id}/feedback"): Operation("Scores a run in [0, 1]", body="Object"),
     ("GET", "/v1/admin/keys"): Operation("The keys", answer="List"),
-    ("POST", "/v1/admin/keys"): Operation("A new key", body="Object"),
+    ("POST", "/v1/admin/keys"): Operation("Creates a key", body="Object"),
     ("GET", "/v1/admin/keys/{id}"): Operation("A key"),
     ("PATCH", "/v1/admin/keys/{id}"): Operation("Changes a key", body="Object"),
     ("POST", "/v1/admin/keys/{id}/revoke"): Operation("Revokes a key"),
-    ("POST", "/v1/admin/keys/{id}/rotate"): Operation("Replaces a key", body="Object"),
+    ("POST", "/v1/admin/keys/{id}/rotate"): Operation("Gives a key a new secret", body="Object"),
     ("GET", "/v1/admin/tenants"): Operation("The tenants", answer="List"),
-    ("PUT", "/v1/admin/tenants/{name}"): Operation("A tenant's budget", body="Object"),
-    ("DELETE", "/v1/admin/tenants/{name}"): Operation("Forgets a tenant"),
-    ("GET", "/v1/admin/spend"): Operation("What was spent"),
-    ("GET", "/v1/admin/activity"): Operation(
-        "How many runs there were, how long they took and how they ended"
-    ),
-    ("GET", "/v1/admin/refusals"): Operation("Which requests were refused for a rate or a budget"),
+    ("PUT", "/v1/admin/tenants/{name}"): Operation("Sets a tenant's budgets", body="Object"),
+    ("DELETE", "/v1/admin/tenants/{name}"): Operation("Deletes a tenant"),
+    ("GET", "/v1/admin/spend"): Operation("The spending"),
+    ("GET", "/v1/admin/activity"): Operation("Counts, durations and failures of runs"),
+    ("GET", "/v1/admin/refusals"): Operation("Requests refused for a rate or a budget"),
     ("GET", "/v1/admin/approvals"): Operation("Plans that wait for approval", answer="List"),
     ("POST", "/v1/admin/approvals/{id}"): Operation(
         "Approves, refuses or edits a plan", body="Object"
     ),
     ("POST", "/webhooks/approvals"): Operation(
-        "Decides about a plan, by a signed message", body="Object", public=True
+        "Decides about a plan by a signed message", body="Object", public=True
     ),
-    ("GET", "/v1/admin/audit"): Operation("What administrators did", answer="List"),
-    ("GET", "/healthz"): Operation("The process answers", public=True),
-    ("GET", "/readyz"): Operation("Runs can be served", public=True),
-    ("GET", "/metrics"): Operation("What is counted, for Prometheus", answer=""),
+    ("GET", "/v1/admin/audit"): Operation("The audit trail", answer="List"),
+    ("GET", "/healthz"): Operation("Whether the process is alive", public=True),
+    ("GET", "/readyz"): Operation("Whether runs can be served", public=True),
+    ("GET", "/metrics"): Operation("Metrics for Prometheus", answer=""),
     ("GET", "/openapi.json"): Operation("This document", public=True),
     ("GET", "/docs"): Operation("This document as a page", public=True, answer=""),
 }
-"""Operations by method and path; a test holds them against the routes."""
+"""Operations by method and path; a test compares them with the routes."""
 OPTIONAL_OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("POST", "/v1/mcp"): Operation(
-        "A message of the Model Context Protocol, whose tools are ask, plan and runs",
+        "A message of the Model Context Protocol; the tools are ask, plan and runs",
         body="Object",
         streams=True,
     ),
@@ -156,7 +156,7 @@ OPTIONAL_OPERATIONS: Mapping[tuple[str, str], Operation] = {
 
 
 def build_document(routes: Iterable[BaseRoute]) -> Json:
-    """Return the document of those routes; the web page's own are left out."""
+    """Return the document of the API's routes, without the web page's."""
     paths: dict[str, Json] = {}
     for method, path in sorted(described_routes(routes), key=lambda route: (route[1], route[0])):
         operation = OPERATIONS.get((method, path)) or OPTIONAL_OPERATIONS.get((method, path))
@@ -192,7 +192,7 @@ def build_document(routes: Iterable[BaseRoute]) -> Json:
 
 
 def described_routes(routes: Iterable[BaseRoute]) -> set[tuple[str, str]]:
-    """Return the methods and paths of the API, without those of the web page."""
+    """Return the methods and paths of the API's routes, without the web page's."""
     found: set[tuple[str, str]] = set()
     for route in routes:
         if not isinstance(route, Route) or route.path == "/" or route.path.startswith(_PAGE_PREFIX):
@@ -246,7 +246,7 @@ def _schema_reference(name: str) -> Json:
 
 
 def _request_schemas() -> dict[str, Json]:
-    """Return the bodies, as their parsers read them."""
+    """Return the schemas of request bodies, recorded from their parsers."""
     return {
         "ChatRequest": body_schema(
             chat.parse_chat,
@@ -289,11 +289,11 @@ _TYPES: dict[str, Json] = {
     "model": _TEXT,
     "param": _NULLABLE_TEXT,
 }
-"""The types of fields that are the same wherever answers have them."""
+"""The types of fields that are the same in all responses."""
 
 
 def _object_schema(required: str, **properties: Json) -> Json:
-    """Return the schema of an object that has those fields, and perhaps others."""
+    """Return the schema of an object with these required fields (separated by spaces)."""
     names = required.split()
     known = {name: _TYPES[name] for name in names if name in _TYPES}
     return {"type": "object", "properties": known | properties, "required": names}
@@ -341,23 +341,23 @@ _ANSWERS: dict[str, Json] = {
         "error", error=_object_schema("message type param code", message=_TEXT, type=_TEXT)
     ),
 }
-"""Schemas of the answers."""
+"""Schemas of the responses."""
 
 
 @final
 class DocumentEndpoint:
-    """Tells the server's own description, which names no model and no key."""
+    """Serves the document, which is the same for every server: it names no model and no key."""
 
     def __init__(self, routes: Sequence[BaseRoute]) -> None:
         self._routes = routes
         self._document: dict[str, Any] | None = None
-        """Built when it is asked for first; it takes half a second."""
+        """Built at the first request, which takes half a second."""
         self._body = b""
         self._building = anyio.Lock()
 
     async def read(self) -> dict[str, Any]:
         """Return the document."""
-        async with self._building:  # once, however many ask at first
+        async with self._building:  # concurrent first requests build it once
             if self._document is None:
                 self._document = await anyio.to_thread.run_sync(build_document, self._routes)
                 self._body = encode_json(self._document)

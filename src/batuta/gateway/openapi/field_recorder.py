@@ -1,9 +1,9 @@
-"""Turns the reads of a parser into a JSON schema: the parser is run, and its reads are noted.
+"""Derives a JSON schema from a parser by recording the fields that it reads.
 
-A recorder stands where a body would: whatever is read from it is noted with its type and bounds.
-What is needed is there, what is optional is not; so that a parser's branches are seen it is run
-once more for each value that a field may have. Fields that a parser takes as they come (a string
-or an array) are left open.
+The parser gets a recorder instead of a body, which notes the type and the bounds of every field
+read. Required fields appear to be present, optional ones absent. To reach all branches, the parser
+is run again for each value of a field with a choice. Fields that a parser reads without a type (a
+string or an array) are left open.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ _TEXT = "x"
 
 
 class _ObjectNotes:
-    """The reads of the object at one path, over all runs."""
+    """The fields read of the object at one path, over all runs of the parser."""
 
     def __init__(self) -> None:
         self.properties: dict[str, Json] = {}
         self.objects: dict[str, _ObjectNotes] = {}
-        """The objects within it, or within an array of it, by name."""
+        """Nested objects by field name; for an array of objects, its items."""
         self.required: set[str] | None = None
-        """The fields that every run needed which came to its end."""
+        """The fields that every completed run required; None before the first one."""
         self.open_names: set[str] = set()
-        """Fields that were taken as they come."""
+        """Fields that were read without a type."""
 
     def schema(self) -> Json:
         """Return the object's schema."""
@@ -57,16 +57,16 @@ class _Recording:
 
     def __init__(self, forced: Mapping[str, str], given: Mapping[str, str]) -> None:
         self.given = given
-        """Strings that stand in the body, by their paths."""
+        """Strings that the body contains, by path."""
         self.forced = forced
-        """The value that a field has in this run, by its path."""
+        """The value of each forced field in this run, by path."""
         self.choices: dict[str, tuple[str, ...]] = {}
-        """The values of each field with a choice."""
+        """The possible values of each field with a choice, by path."""
         self.needed: dict[int, tuple[_ObjectNotes, set[str]]] = {}
 
 
 class FieldRecorder(Fields):
-    """Stands where a body would, and notes what is read of it."""
+    """A fake body that records the fields read from it."""
 
     __slots__ = ("_needed", "_notes", "_recording")
 
@@ -78,7 +78,7 @@ class FieldRecorder(Fields):
 
     @property
     def raw(self) -> Mapping[str, Any]:
-        """Every field that was needed, as it was given."""
+        """The required fields seen so far, each with a placeholder value."""
         return dict.fromkeys(self._needed, _TEXT)
 
     def _note(self, name: str, **schema: Any) -> None:
@@ -89,50 +89,50 @@ class FieldRecorder(Fields):
         return FieldRecorder(notes, self._recording, path)
 
     def mentions(self, names: Collection[str]) -> bool:
-        """Return True: all of them are to be noted."""
+        """Return True, so that the parser reads all of them."""
         return True
 
     def get(self, name: str) -> Any:
-        """Return a string if it is there; the field is left open."""
+        """Note a field of an open type; return the given string, if any."""
         self._notes.properties.setdefault(name, {})
         self._notes.open_names.add(name)
-        there = self._recording.given.get(self.path(name))
-        return _TEXT if there is None and name in self._needed else there
+        given = self._recording.given.get(self.path(name))
+        return _TEXT if given is None and name in self._needed else given
 
     def need(self, name: str) -> Any:
-        """Return something; the field is needed."""
+        """Note that the field is required; return a placeholder."""
         self._needed.add(name)
         return _TEXT
 
     def text(self, name: str) -> str | None:
-        """Return a string, if it is needed."""
+        """Note a string; return the given one, a placeholder if required, else None."""
         self._note(name, type="string")
-        there = self._recording.given.get(self.path(name))
-        return _TEXT if there is None and name in self._needed else there
+        given = self._recording.given.get(self.path(name))
+        return _TEXT if given is None and name in self._needed else given
 
     def need_text(self, name: str) -> str:
-        """Return a string."""
+        """Note a required string; return a placeholder."""
         self._note(name, type="string", minLength=1)
         self._needed.add(name)
         return _TEXT
 
     def flag(self, name: str) -> bool | None:
-        """Note a flag; return None."""
+        """Note a boolean; return None."""
         self._note(name, type="boolean")
         return None
 
     def number(self, name: str, low: float, high: float) -> float | None:
-        """Note a number; return the least if it is needed, else None."""
+        """Note a number; return the minimum if it is required, else None."""
         self._note(name, type="number", minimum=low, maximum=high)
         return low if name in self._needed else None
 
     def whole(self, name: str, low: int, high: int) -> int | None:
-        """Note a whole number; return the least if it is needed, else None."""
+        """Note an integer; return the minimum if it is required, else None."""
         self._note(name, type="integer", minimum=low, maximum=high)
         return low if name in self._needed else None
 
     def choice(self, name: str, options: Collection[str]) -> str | None:
-        """Return the value of this run; else the first, if it is needed."""
+        """Note a choice; return this run's value, the first option if required, else None."""
         known = self._notes.properties.get(name, {}).get("enum", [])
         self._note(name, type="string", enum=list(dict.fromkeys((*known, *options))))
         path = self.path(name)
@@ -143,28 +143,28 @@ class FieldRecorder(Fields):
         return next(iter(options)) if name in self._needed else None
 
     def array(self, name: str, most: int) -> list[Any] | None:
-        """Return an empty one."""
+        """Note an array; return an empty one if it is required, else None."""
         self._note(name, type="array", maxItems=most)
         return [] if name in self._needed else None
 
     def texts(self, name: str, most: int) -> tuple[str, ...] | None:
-        """Note a list of texts; return None."""
+        """Note an array of strings; return None."""
         self._note(name, type="array", maxItems=most, items={"type": "string", "minLength": 1})
         return None
 
     def object(self, name: str) -> Fields | None:
-        """Return one whose reads are noted too."""
+        """Note an object; return its recorder."""
         self._note(name, type="object")
         return self._inner(name, self.path(name))
 
     def need_object(self, name: str) -> Fields:
-        """Return the same; the field is needed."""
+        """Note a required object; return its recorder."""
         self._note(name, type="object")
         self._needed.add(name)
         return self._inner(name, self.path(name))
 
     def objects(self, name: str, most: int) -> list[Fields] | None:
-        """Return one object, whose reads are noted too."""
+        """Note an array of objects; return the recorder of one item."""
         self._note(name, type="array", maxItems=most)
         return [self._inner(name, f"{self.path(name)}[]")]
 
@@ -178,10 +178,10 @@ def body_schema(
     """Return the schema of the bodies that `parse` reads.
 
     Args:
-        parse: reads a body.
-        given: strings that the body is given, by their paths, so that the parser goes on.
-        needed: fields that are needed in another way than by `Fields.need`.
-        refused: fields that are known and refused.
+        parse: the parser of a body.
+        given: strings that the body contains, by path, so that the parser does not stop there.
+        needed: required fields that the parser does not read with `Fields.need`.
+        refused: known fields that are refused; they are left out.
     """
     notes, waiting, seen = _ObjectNotes(), [dict[str, str]()], set[tuple[tuple[str, str], ...]]()
     while waiting and len(seen) < _MAX_RUNS:
@@ -208,7 +208,7 @@ def body_schema(
 
 
 def _path_prefixes(forced: Mapping[str, str], path: str) -> dict[str, str]:
-    """Return the forced values of objects around the path: its branch depends on them."""
+    """Return the forced values in objects around the path, which select its branch."""
     holder = path.rpartition(".")[0]
-    around = ((name, name.rpartition(".")[0]) for name in forced)
-    return {name: forced[name] for name, place in around if holder.startswith(place)}
+    parents = ((name, name.rpartition(".")[0]) for name in forced)
+    return {name: forced[name] for name, parent in parents if holder.startswith(parent)}

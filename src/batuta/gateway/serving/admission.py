@@ -1,7 +1,7 @@
-"""Decides whether a call may be run: scope, rate, concurrency, money. The same for all dialects.
+"""Decides whether a call may run: permissions, rates, concurrency and budgets, in all dialects.
 
-What a key may not do is refused before anything is run; what a run takes from a budget is set
-apart before it and settled with the run; whatever happens in between is given back.
+A call that its key does not permit is refused before anything runs. Money is reserved before the
+run and settled with it; an unused reservation is released.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from batuta.gateway.access.rate_limit import (
     RateWindow,
     Taken,
     check_rate,
-    enter_place,
+    enter_concurrency,
     retry_headers,
 )
 from batuta.gateway.errors import APIError
@@ -75,13 +75,13 @@ _LOG = logging.getLogger(__name__)
 
 
 def permitted_workers(caller: Caller, served: ServedModel, pool: Pool) -> Pool:
-    """Return the workers of `pool` that may hear this caller's question.
+    """Return the workers of `pool` that this caller may use.
 
     Raises:
-        APIError: the caller may not ask that model, or nobody may hear it.
+        APIError: the caller may not use the model, its conductor or any of its workers.
     """
     if caller.role in {CallerRole.ADMIN, CallerRole.NOBODY}:
-        message = "The admin's token starts no runs: make a key and use that."
+        message = "The admin token starts no runs: create a key and use it."
         raise APIError(403, "permission_denied", message)
     if caller.role is CallerRole.LOCAL:
         return pool
@@ -104,7 +104,7 @@ def permitted_workers(caller: Caller, served: ServedModel, pool: Pool) -> Pool:
 
 
 def caller_limits(caller: Caller, limits: Limits) -> Limits:
-    """Return the limits, with what the key allows one request to cost."""
+    """Return the limits, with the key's maximum cost per request."""
     most = caller.permissions.max_cost
     if most is None or (limits.usd is not None and limits.usd <= most):
         return limits
@@ -112,7 +112,7 @@ def caller_limits(caller: Caller, limits: Limits) -> Limits:
 
 
 def caps_of(caller: Caller) -> Mapping[str, PeriodCaps]:
-    """Return what the caller's accounts may spend in a day and in a month, in billionths."""
+    """Return the caps of the caller's accounts per day and month, in billionths of a dollar."""
     permissions = caller.permissions
     tenant_caps = (caller.per_day, caller.per_month)
     return _read_caps(
@@ -124,7 +124,7 @@ _UsdCaps = tuple[Decimal | None, Decimal | None]
 _KNOWN_CALLERS = 1024
 
 
-@lru_cache(maxsize=_KNOWN_CALLERS)  # the same for every request of a key
+@lru_cache(maxsize=_KNOWN_CALLERS)  # they rarely change between requests of a key
 def _read_caps(
     tenant: str, key: str | None, tenant_caps: _UsdCaps, key_caps: _UsdCaps
 ) -> Mapping[str, PeriodCaps]:
@@ -141,7 +141,7 @@ def _cap_to_nano(cap: Decimal | None) -> int | None:
 
 
 def buckets_of(caller: Caller, at: float) -> tuple[Bucket, ...]:
-    """Return the budgets that a run of that moment takes from."""
+    """Return the budgets that pay for a run at this time."""
     day = utc_day(at)
     return tuple(
         Bucket(account, period, cap)
@@ -153,45 +153,45 @@ def buckets_of(caller: Caller, at: float) -> tuple[Bucket, ...]:
 
 @dataclass(slots=True, kw_only=True)
 class Admission:
-    """A call's share of rates and budgets while it is run."""
+    """The share of its caller's rates, concurrency and budgets that a call holds."""
 
     run_id: RunId
-    """Under which it is counted among what goes on."""
+    """The token under which the call counts towards its key's concurrency."""
     model: str = ""
     """The name of the served model."""
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Headers with the rest of the caller's rates."""
+    """The rate-limit headers of the response."""
     charge: RunCharge = field(default_factory=RunCharge)
     expected_tokens: int = 0
-    """Tokens that the key's rate counts already, if it has one."""
+    """Tokens already counted by the key's rate limit, if it has one."""
     taken_tokens: Taken | None = None
-    """The tokens as the limiter counted them; None: another process did, or the run has ended."""
-    has_place: bool = False
-    """True while it counts towards its key's concurrency."""
+    """The tokens counted by the limiter; None: counted elsewhere, already settled, or no limit."""
+    in_concurrency: bool = False
+    """True while the call counts towards its key's concurrency."""
     is_settled: bool = False
-    """Whether the run was handed to the store with its reservation."""
+    """Whether the run was passed to the store, which settles its reservation."""
     is_durable: bool = False
-    """Whether what is not settled waits for the next process that executes the run."""
+    """Whether an unsettled reservation is kept for the next process that resumes the run."""
     key_work: KeyWork | None = None
-    """The run as what its key's end ends; None: it has not begun, or there is no key."""
+    """The run as watched by `KeyWatch`; None before it begins, or without a key."""
     reserved_budget: ReservedBudget | None = None
-    """The reservation in the caller's budgets, if there are any."""
+    """The reservation in the caller's budgets, if any."""
 
     @property
     def has_lost_key(self) -> bool:
-        """True if the run was ended because its key had."""
+        """True if the run was cancelled because its key became invalid."""
         return self.key_work is not None and self.key_work.refusal is not None
 
     @property
     def final_charge(self) -> RunCharge:
-        """Return who pays, and the least that budgets count for the run."""
+        """The payer, and the least amount that budgets count for the run."""
         held = self.reserved_budget
         return self.charge if held is None else replace(self.charge, counted=held.counted)
 
 
 @final
 class AdmissionController:
-    """Lets calls in one by one, and out again."""
+    """Admits calls and releases what they hold."""
 
     def __init__(self, store: Store | None, rate_limiter: RateLimiter | None = None) -> None:
         self._store = store
@@ -208,20 +208,19 @@ class AdmissionController:
         already_counted: bool = False,
         durable: bool = False,
     ) -> None:
-        """Take from the caller's rates and budgets; `release` must follow.
+        """Take from the caller's rates, concurrency and budgets; `release` must follow.
 
         Args:
-            caller: who asks.
-            call: what is wanted.
-            admission: is told what is held.
-            bound_cost: the most that the run's first calls can cost.
-            in_background: a job runs it, and is itself counted among what the key runs.
+            caller: the caller.
+            call: the call.
+            admission: records what the call holds.
+            bound_cost: returns the most that the run's first calls can cost.
+            in_background: a job runs the call, and counts towards the concurrency itself.
             already_counted: the rates were taken from when the call was submitted.
-            durable: the run is resumed if this process ends before it does, with the money
-                that was reserved for it.
+            durable: the run is resumed, with its reservation, if this process dies.
 
         Raises:
-            APIError: too many runs or tokens, or no money; nothing is held.
+            APIError: too many runs or tokens, or an exhausted budget; nothing is held.
         """
         admission.charge = RunCharge(tenant=caller.tenant, key=caller.key, at=time())
         if caller.key is None:
@@ -238,7 +237,7 @@ class AdmissionController:
             )
         except APIError as refusal:
             if refusal.status == TOO_MANY_REQUESTS and self._store is not None:
-                # To be found by whoever asks why requests fail.
+                # Counted, so that an operator can see why requests fail.
                 self._store.refusals.note(caller.tenant, caller.key, refusal.code)
             raise
 
@@ -253,10 +252,10 @@ class AdmissionController:
         already_counted: bool,
         durable: bool,
     ) -> None:
-        """Take a place, from the rates and from the budgets; all, or nothing."""
+        """Take concurrency, rates and budgets; on an error give back what was taken."""
         key = caller.key or ""
         if not in_background:
-            await self._take_place(caller, key, admission)
+            await self._enter_concurrency(caller, key, admission)
         try:
             expected = 0 if caller.permissions.tpm is None else await _expected_tokens(call)
             if not already_counted:
@@ -266,12 +265,12 @@ class AdmissionController:
             admission.expected_tokens, admission.is_durable = expected, durable
             await self._reserve_budget(admission, caller, call, bound_cost=bound_cost)
         except BaseException:
-            await self._leave_place(key, admission)
+            await self._leave_concurrency(key, admission)
             await self.give_back_tokens(admission)
             raise
 
     async def count_tokens(self, caller: Caller, admission: Admission, run: Run) -> None:
-        """Count the tokens of a run that has ended."""
+        """Correct the counted tokens to those that the finished run used."""
         cap = caller.permissions.tpm
         if cap is None or caller.key is None:
             return
@@ -283,20 +282,20 @@ class AdmissionController:
         admission.taken_tokens = None
 
     async def give_back_tokens(self, admission: Admission, unused: int | None = None) -> None:
-        """Give back what was counted of tokens that no call used.
+        """Give back counted tokens that were not used.
 
         Args:
-            admission: what holds them.
-            unused: how many of them; None: all, for nothing was run.
+            admission: holds the counted tokens.
+            unused: the number of unused tokens; None: all, since nothing ran.
         """
         taken, admission.taken_tokens = admission.taken_tokens, None
         if taken is not None:
             await self._rate_limiter.give_back(taken, taken.amount if unused is None else unused)
 
     async def release(self, caller: Caller, admission: Admission) -> None:
-        """Let the call out; what was reserved and counts for no call is given back."""
+        """Leave the concurrency and release the unspent reservation, unless it was settled."""
         if caller.key is not None:
-            await self._leave_place(caller.key, admission)
+            await self._leave_concurrency(caller.key, admission)
         held = admission.charge.reservation
         if held is None or admission.is_settled or admission.is_durable or self._store is None:
             return
@@ -305,16 +304,16 @@ class AdmissionController:
                 counted = admission.final_charge.counted or Decimal(0)
                 await self._store.budgets.release(held, usd_to_nano(counted))
             except StoreError as error:  # it expires when this process ends
-                _LOG.warning("a reservation could not be given back: %s", error)
+                _LOG.warning("a reservation could not be released: %s", error)
 
-    async def _take_place(self, caller: Caller, key: str, admission: Admission) -> None:
+    async def _enter_concurrency(self, caller: Caller, key: str, admission: Admission) -> None:
         most = caller.permissions.concurrency
-        await enter_place(self._rate_limiter, key, admission.run_id, most)
-        admission.has_place = True
+        await enter_concurrency(self._rate_limiter, key, admission.run_id, most)
+        admission.in_concurrency = True
 
-    async def _leave_place(self, key: str, admission: Admission) -> None:
-        if admission.has_place:
-            admission.has_place = False
+    async def _leave_concurrency(self, key: str, admission: Admission) -> None:
+        if admission.in_concurrency:
+            admission.in_concurrency = False
             await self._rate_limiter.concurrency.leave(key, admission.run_id)
 
     async def _take_rates(self, caller: Caller, key: str, expected: int) -> list[RateWindow]:
@@ -326,8 +325,8 @@ class AdmissionController:
         if policy.tpm is not None:
             if expected > policy.tpm:
                 message = (
-                    f"The question has about {expected} tokens and this key may use {policy.tpm} "
-                    "a minute: shorten it."
+                    f"The question has about {expected} tokens, but this key may use "
+                    f"{policy.tpm} tokens per minute: shorten it."
                 )
                 raise APIError(429, "rate_limit_exceeded", message, headers=_NO_RETRY)
             windows.append(await self._rate_limiter.take(TOKENS, key, policy.tpm, expected))
@@ -342,21 +341,21 @@ class AdmissionController:
         *,
         bound_cost: Callable[[], FirstCallsCost],
     ) -> None:
-        """Set apart what the run's first calls can cost; the run grows it before later ones."""
+        """Reserve what the run's first calls can cost; the run reserves more before later ones."""
         charge, run_id = admission.charge, admission.run_id
         buckets = buckets_of(caller, charge.at or 0.0)
         if self._store is None or not (buckets or admission.is_durable):
             return
-        lasting, budgets = admission.is_durable, self._store.budgets
+        durable, budgets = admission.is_durable, self._store.budgets
         wanted = await read_off_loop(call.question.messages, bound_cost)
         least = usd_to_nano(wanted.least_usd)
         try:
-            if lasting and await budgets.is_settled(run_id):
-                return  # it ended, and is only told again
-            held = await budgets.find_job_reservation(run_id, caps_of(caller)) if lasting else None
+            if durable and await budgets.is_settled(run_id):
+                return  # the run has ended; only its result is sent again
+            held = await budgets.find_job_reservation(run_id, caps_of(caller)) if durable else None
             if held is None and not buckets:
                 return
-            if held is not None:  # the charge belongs to the day of its reservation
+            if held is not None:  # a resumed run is charged to the day of its reservation
                 charge = replace(charge, at=held[1])
             found = (
                 held[0]
@@ -368,7 +367,7 @@ class AdmissionController:
                     tenant=caller.tenant,
                     key=caller.key,
                     model=admission.model,
-                    for_job=lasting,
+                    for_job=durable,
                     least=least,
                     at=charge.at,
                 )
@@ -397,16 +396,16 @@ async def _expected_tokens(call: ParsedCall) -> int:
 
 
 _MAX_NAMED = 20
-"""Ignored fields that are told; what a client made up does not fill our headers."""
+"""The most ignored fields named in a header."""
 _OUTCOMES_WITHOUT_ANSWER = {Outcome.FAILED, Outcome.CANCELLED, Outcome.REFUSED}
 _HEADER_SAFE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 @dataclass(slots=True, kw_only=True)
 class PreparedCall:
-    """A call that can be run: everything was looked up and found.
+    """A call that is ready to run, with its model, workers, limits and policies.
 
-    It finds its session after it was made, and is not changed once it is run.
+    Its session is set after it is made; it is not changed once it runs.
     """
 
     call: ParsedCall
@@ -417,49 +416,48 @@ class PreparedCall:
     clients: Mapping[WorkerId, Client]
     run_id: RunId
     session: str | None = None
-    """The id of the session that it belongs to; None: to none."""
+    """The id of its session, if any."""
     in_session: SessionCall | None = None
-    """Its place in that session."""
+    """The call's turn in that session."""
     revise: WorkflowRevision | None = None
-    """Changes the workflows of its conductor, as its session has it."""
+    """Revises the conductor's workflows for the session."""
     admission: Admission
     """The call's share of its caller's rates and budgets."""
     guardrails: Guardrails = NO_GUARDRAILS
     guarded: tuple[GuardrailTriggered, ...] = ()
-    """The guardrails' findings in what came with the question, and which rules left workers out."""
+    """Guardrail findings in the caller's workflow, and rules that excluded workers."""
     rules: PlanRules = NO_RULES
-    """The rules say what its workflows may not be."""
+    """Rules that the run's workflows must keep."""
     approvals: tuple[ApprovalRule, ...] = ()
-    """The plans that somebody must approve before they are run."""
+    """Rules by which a person must approve a plan before it runs."""
     min_confidence: float | None = None
-    """The probability below which the answer is not sure."""
+    """The confidence below which the answer is marked unsure."""
     refuses_unsure: bool = False
-    """Whether an answer that is not sure is no answer."""
+    """Whether an unsure answer is refused instead of marked."""
     resumed: ResumeState | None = None
-    """The workflow that continues with the results of its tools."""
+    """The paused workflow that continues with the results of client tools."""
     auxiliary: str | None = None
-    """It names what an agent asks for itself by the call, such as a title, and is None for
-    somebody's question."""
+    """The kind of an agent's own request, such as a title; None for a user's question."""
     will_resume: Callable[[], bool] = lambda: False
-    """Whether a run that is cancelled now is taken up again by another process."""
+    """Whether another process will resume the run if it is cancelled now."""
     repeatable: RepeatableCall | None = None
-    """The call with all that its answer depends on, if the answer may be given again."""
+    """The cache key of the call; None if its answer must not be cached."""
     earlier: Run | None = None
-    """The run whose answer is given again."""
+    """The cached run whose answer is returned."""
     cache_result: str = "miss"
     """The result of the cache: `hit`, `similar` or `miss`."""
     chosen: ChosenArm | None = None
-    """The alternative that is run where the system learns while it serves."""
+    """The alternative chosen by exploration, if the model explores."""
 
     @property
     def can_stream(self) -> bool:
-        """True if words can be shown as they come: nothing will replace or forbid them."""
+        """True if text can be streamed as it arrives: nothing will replace or block it."""
         settled = self.served_model.solver is None and self.min_confidence is None
         return self.call.stream and settled and GuardrailStage.OUTPUT not in self.guardrails.stages
 
     @property
     def headers(self) -> dict[str, str]:
-        """The answer's headers that are known before anything is run."""
+        """The response headers known before the run."""
         headers = {"x-batuta-run-id": str(self.run_id), **self.admission.headers}
         if self.session is not None:
             headers[SESSION_HEADER] = self.session
@@ -479,7 +477,7 @@ class PreparedCall:
         return headers
 
     def error_for(self, run: Run) -> APIError | None:
-        """Return the error that the caller gets; None if the run has an answer."""
+        """Return the error for the caller; None if the run has an answer."""
         if run.outcome is Outcome.UNSURE and self.refuses_unsure:
             return unsure_error(run.confidence, self.min_confidence or 0.0)
         if run.reply is not None and run.outcome not in _OUTCOMES_WITHOUT_ANSWER:

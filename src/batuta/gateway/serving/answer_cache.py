@@ -1,7 +1,7 @@
-"""The same question twice is answered once: an answer that may be repeated is found by a digest.
+"""The answer cache: an earlier answer to the same call is found by a digest and returned again.
 
-Off unless the settings ask for it. The index has digests and ids of runs; the answer is in the
-stored run, so whatever forgets the run forgets the answer, and what is not stored is not repeated.
+Off unless enabled in the settings. The index maps digests to ids of runs; the answer itself is in
+the stored run. Deleting a run therefore deletes its cached answer, and only stored runs are cached.
 """
 
 from __future__ import annotations
@@ -35,42 +35,41 @@ from batuta.store import Store
 from batuta.usage import ZERO_COST, ZERO_USAGE
 
 CACHE_HEADER = "x-batuta-cache"
-"""The header that says `hit`, `similar` or `miss` where an answer may be repeated."""
+"""The response header with `hit`, `similar` or `miss`, if the call may be cached."""
 _LOG = logging.getLogger(__name__)
 _PIECE = 400
-"""Characters of a fragment in which a stream tells an answer again."""
+"""Characters per fragment when a cached answer is streamed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerCacheOptions:
-    """Which answers are repeated, and for how long."""
+    """Which answers are cached, and for how long."""
 
     seconds: float = 3600.0
-    """Since the run that gave it."""
+    """Lifetime of a cached answer, from the end of its run."""
     sampled: bool = False
-    """Whether also those that were not meant to be repeatable: of another temperature than 0 and
-    without a seed."""
+    """Whether to cache also answers sampled at a temperature other than 0 without a seed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepeatableCall:
-    """A call with all that its answer depends on."""
+    """The cache key of a call: everything that its answer depends on."""
 
     tenant: str
     model: str
     question: Question
     pool: Pool
-    """The workers that may hear it: a key that may not ask a worker is not told its answer."""
+    """The allowed workers: a key must not receive the answer of a worker that it may not use."""
     limits: Limits
     conductor: str
-    """The conductor, or the workflow itself where it came with the request."""
+    """The conductor's name, or the workflow if the request contains one."""
     guardrails: tuple[str, ...] = ()
 
     def digest(self, asked: Question | None = None) -> bytes:
-        """Return a whole SHA-256, equal for calls that have the same answer.
+        """Return a SHA-256 digest, equal for calls that may share an answer.
 
         Args:
-            asked: what stands for the question; None: itself.
+            asked: replaces the question, for similar ones; None: the call's own.
         """
         question = replace(asked or self.question, cache=None)
         seen = (self.tenant, self.model, question, self.pool.workers, self.limits)
@@ -80,25 +79,25 @@ class RepeatableCall:
 
 @dataclass(frozen=True, slots=True)
 class EarlierAnswer:
-    """The earlier answer to a call."""
+    """The result of a cache lookup."""
 
     run: Run | None
     kind: str
-    """`hit`, `similar` for the same question in other words, or `miss`."""
+    """`hit`, `similar` (the same question in other words) or `miss`."""
 
 
 class AnswerIndex(Protocol):
-    """Finds the run that answered a call before.
+    """Maps digests of calls to ids of runs.
 
-    Laws: what was kept for one tenant is found for no other; after its time nothing is found.
+    Laws: an entry is found only for its tenant, and not after its lifetime.
     """
 
     async def find(self, tenant: str, digest: bytes) -> str | None:
-        """Return the run's id; None: there is none, or the index cannot be asked now."""
+        """Return the run's id; None if there is none, or the index is unavailable."""
         ...
 
     async def put(self, tenant: str, digest: bytes, run_id: str, seconds: float) -> None:
-        """Note the run for so many seconds; or do nothing, if it cannot."""
+        """Add the run for `seconds`; do nothing if the index is unavailable."""
         ...
 
     async def close(self) -> None:
@@ -108,13 +107,13 @@ class AnswerIndex(Protocol):
 
 @final
 class StoreAnswerIndex:
-    """The index in the database of the runs."""
+    """The index in the store's database."""
 
     def __init__(self, store: Store) -> None:
         self._table = store.answers
 
     async def find(self, tenant: str, digest: bytes) -> str | None:
-        """Return the run's id; None: there is none, or the database fails."""
+        """Return the run's id; None if there is none, or the database fails."""
         try:
             return await self._table.find(tenant, digest)
         except StoreError as error:
@@ -122,30 +121,30 @@ class StoreAnswerIndex:
             return None
 
     async def put(self, tenant: str, digest: bytes, run_id: str, seconds: float) -> None:
-        """Note the run, unless the database fails."""
+        """Add the run, unless the database fails."""
         try:
             await self._table.put(tenant, digest, run_id, seconds=seconds)
         except StoreError as error:
-            _LOG.warning("an answer cannot be noted: %s", error)
+            _LOG.warning("an answer cannot be added to the cache: %s", error)
 
     async def close(self) -> None:
-        """Close nothing: nothing is open."""
+        """Do nothing: the store is closed elsewhere."""
 
 
 @final
 class RedisAnswerIndex:
-    """The index in Redis, of all replicas; while it is away every question is a new one."""
+    """The index of all replicas in Redis; while Redis is down, every lookup misses."""
 
     def __init__(self, redis: RedisConnections) -> None:
         self._redis = redis
 
     async def find(self, tenant: str, digest: bytes) -> str | None:
-        """Return the run's id; None: there is none, or Redis does not answer."""
+        """Return the run's id; None if there is none, or Redis does not answer."""
         found: Any = await self._redis.ask(lambda redis: redis.get(_redis_key(tenant, digest)))
         return found.decode("ascii", "replace") if isinstance(found, bytes) else None
 
     async def put(self, tenant: str, digest: bytes, run_id: str, seconds: float) -> None:
-        """Note the run, unless Redis does not answer."""
+        """Add the run, unless Redis does not answer."""
         key, milliseconds = _redis_key(tenant, digest), max(1, int(seconds * 1000))
         await self._redis.ask(lambda redis: redis.set(key, run_id, px=milliseconds))
 
@@ -155,13 +154,13 @@ class RedisAnswerIndex:
 
 
 def _redis_key(tenant: str, digest: bytes) -> str:
-    """Return the key in Redis; the tenant is hashed, which keeps its name out of it."""
+    """Return the key in Redis; the tenant is hashed, so that its name is not stored there."""
     return f"batuta:answer:{hashlib.sha256(tenant.encode()).hexdigest()}:{digest.hex()}"
 
 
 @final
 class RepeatedAnswers:
-    """Finds and notes the answers of one server."""
+    """The answer cache of one server."""
 
     def __init__(
         self,
@@ -170,30 +169,30 @@ class RepeatedAnswers:
         options: AnswerCacheOptions | None = None,
         similar: SimilarQuestions | None = None,
     ) -> None:
-        """Take where answers are found.
+        """Connect the index and the store.
 
         Args:
-            store: where the runs are.
-            index: finds them by their calls.
-            options: which are repeated.
-            similar: also finds the same question in other words; None: none is.
+            store: stores the runs.
+            index: finds runs by the digest of their call.
+            options: which answers are cached, and for how long.
+            similar: compares similar questions; None: only equal calls are found.
         """
         self._store = store
         self._index = index
         self._similar = similar
         self.options = options or AnswerCacheOptions()
         self.hits = 0
-        """Answers that were given again."""
+        """Lookups that found an answer."""
         self.misses = 0
-        """Questions that might have had one, and had none."""
+        """Lookups that found none."""
 
     def may_repeat(self, sampling: Sampling) -> bool:
-        """Return True if an answer that is sampled so may be given again."""
+        """Return True if answers sampled with these options may be cached."""
         fixed = sampling.temperature == 0 or sampling.seed is not None
         return fixed or self.options.sampled
 
     async def find(self, call: RepeatableCall) -> EarlierAnswer:
-        """Return the run that answered that call, if it is still kept."""
+        """Return the run that answered an equal or similar call, if it is still stored."""
         found = EarlierAnswer(await self._read(call, call.digest()), "hit")
         if found.run is None:
             found = EarlierAnswer(await self._find_similar(call), "similar")
@@ -204,7 +203,7 @@ class RepeatedAnswers:
         return found
 
     async def keep(self, call: RepeatableCall, run: Run) -> None:
-        """Note the run for the next such call, if it can be given again."""
+        """Add the run to the cache, if its answer can be returned again."""
         if is_repeatable(run):
             seconds = self.options.seconds
             await self._index.put(call.tenant, call.digest(), run.id, seconds)
@@ -212,7 +211,7 @@ class RepeatedAnswers:
                 await self._index.put(call.tenant, call.digest(asked[0]), run.id, seconds)
 
     async def _read(self, call: RepeatableCall, digest: bytes) -> Run | None:
-        """Return the run with that digest, if its answer can be given again."""
+        """Return the run with this digest, if its answer can be returned again."""
         run_id = await self._index.find(call.tenant, digest)
         if run_id is None:
             return None
@@ -224,7 +223,7 @@ class RepeatedAnswers:
         return run if run is not None and is_repeatable(run) else None
 
     async def _find_similar(self, call: RepeatableCall) -> Run | None:
-        """Return the run that answered the same question in other words."""
+        """Return a run that answered the same question in other words."""
         asked = self._comparable(call)
         if self._similar is None or asked is None:
             return None
@@ -235,11 +234,10 @@ class RepeatedAnswers:
         return run
 
     def _comparable(self, call: RepeatableCall) -> tuple[Question, str] | None:
-        """Return what stands for the call's question, and its words.
+        """Return the question with only its core, and its text; None if only an equal one matches.
 
-        None if other words would not do.
-
-        A guardrail may see words that the other question has not; a temperature asks for variety.
+        That is so with guardrails, which may react to single words, and with a temperature, by
+        which the caller asks for variety.
         """
         if self._similar is None or call.guardrails or call.question.sampling.temperature:
             return None
@@ -251,9 +249,9 @@ class RepeatedAnswers:
 
 
 def is_repeatable(run: Run) -> bool:
-    """Return True if the run has a whole answer that is text alone.
+    """Return True if the run has a complete answer that is only text.
 
-    Calls of tools carry ids of their own run, and what was cut short may be longer next time.
+    Tool calls contain ids of their run, and a truncated answer may be longer next time.
     """
     reply = run.reply
     return (
@@ -269,9 +267,9 @@ def is_repeatable(run: Run) -> bool:
 
 
 def repeated_run(earlier: Run, run_id: RunId, question: Question) -> Run:
-    """Return a run that gives an earlier one's answer again and costs nothing."""
+    """Return a new run with an earlier run's answer and no cost."""
     reply = earlier.reply
-    assert reply is not None  # noqa: S101 - it can be repeated
+    assert reply is not None  # noqa: S101 - `is_repeatable` has checked it
     header: RunHeader = replace(
         earlier.header,
         id=run_id,
@@ -293,7 +291,7 @@ def repeated_run(earlier: Run, run_id: RunId, question: Question) -> Run:
 
 
 def reply_deltas(reply: Reply) -> Iterator[StepDelta]:
-    """Yield the reply as a stream tells it."""
+    """Yield the reply as the fragments of a stream."""
     for thought in reply.thoughts:
         yield _answer_delta(Delta(reasoning=thought.text))
         yield _answer_delta(Delta(thought=thought))
@@ -304,5 +302,5 @@ def reply_deltas(reply: Reply) -> Iterator[StepDelta]:
 
 
 def _answer_delta(delta: Delta) -> StepDelta:
-    """Return a fragment of an answer; nobody was called for it."""
+    """Return a fragment of a cached answer, which has no worker."""
     return StepDelta(round=0, index=0, worker=WorkerId(""), delta=delta, is_answer=True)

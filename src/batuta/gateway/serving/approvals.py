@@ -1,4 +1,4 @@
-"""A run that waits for a person's approval of its plan, over all replicas and restarts."""
+"""Lets a run wait for a person's approval of its plan, on any replica and over restarts."""
 
 from __future__ import annotations
 
@@ -27,33 +27,34 @@ from batuta.store import Store
 from batuta.store.approvals import WAITING, ApprovalError, PendingPlan
 
 _PAUSE_SECONDS = 0.5
-"""Seconds between two looks."""
+"""Seconds between polls of the decision."""
 _SHOWN_CHARACTERS = 2000
-"""Characters of the question that are shown to whoever approves."""
+"""Characters of the question that are shown to the approver."""
 
 
-TellPlan = Callable[[PendingPlan], None]
+NotifyPlan = Callable[[PendingPlan], None]
+"""Sends a waiting plan to the webhook, if there is one."""
 
 
 def open_approver(
     store: Store | None, prepared: PreparedCall, webhook: Webhook | None = None
 ) -> Approver | None:
-    """Return what asks for approval of the call's plans; None: nobody can be asked."""
+    """Return the approver of the call's plans; None without a store, which keeps the requests."""
     if store is None:
         return None
 
     async def ask(request: ApprovalRequest) -> ApprovalVerdict:
-        # What cannot be asked for is not approved.
+        # If the store fails, the plan is not approved.
         verdict = ApprovalVerdict(state=UNAVAILABLE)
         async with anyio.create_task_group() as tasks:
 
-            def tell(plan: PendingPlan) -> None:
+            def notify(plan: PendingPlan) -> None:
                 if webhook is not None:
                     event = {"type": "approval.waiting", "data": plan_entry(plan)}
                     tasks.start_soon(webhook.send, f"{plan.id}:{plan.digest}", event)
 
             try:
-                verdict = await _await_verdict(store, prepared, request, tell)
+                verdict = await _await_verdict(store, prepared, request, notify)
             except ApprovalError as error:
                 verdict = ApprovalVerdict(state="refused", reason=str(error))
             except StoreError as error:
@@ -65,7 +66,7 @@ def open_approver(
 
 
 async def _await_verdict(
-    store: Store, prepared: PreparedCall, request: ApprovalRequest, tell: TellPlan
+    store: Store, prepared: PreparedCall, request: ApprovalRequest, notify: NotifyPlan
 ) -> ApprovalVerdict:
     now, original = time(), request
     asked = PendingPlan(
@@ -81,11 +82,11 @@ async def _await_verdict(
         expires=now + request.expires_in,
     )
     found: PendingPlan | None = await store.approvals.ask(asked)
-    found, request = await _take_up(store, found, asked, request)
-    # A clock that goes back must not let it wait for longer.
+    found, request = await _restore_edit(store, found, asked, request)
+    # The clock may have been set back, which must not extend the wait.
     left = min(request.expires_in, max(0.0, found.expires - now))
     try:
-        found, request = await _watch_plan(store, found, request, tell=tell, seconds=left)
+        found, request = await _watch_plan(store, found, request, notify=notify, seconds=left)
     except anyio.get_cancelled_exc_class():
         if not prepared.will_resume():
             await _withdraw_plan(store, asked.id)
@@ -103,28 +104,28 @@ async def _watch_plan(
     found: PendingPlan | None,
     request: ApprovalRequest,
     *,
-    tell: TellPlan,
+    notify: NotifyPlan,
     seconds: float,
 ) -> tuple[PendingPlan | None, ApprovalRequest]:
-    """Return the plan as it was decided, or as it still waits after so many seconds."""
+    """Return the decided plan, or the still waiting one after `seconds`."""
     noted, ends = "", anyio.current_time() + seconds
     while found is not None and found.state == WAITING and anyio.current_time() < ends:
         if found.digest != noted:
             noted = found.digest
-            tell(found)
+            notify(found)
         try:
             if found.edit:
-                request = await _take_edit(store, found, request)
+                request = await _apply_edit(store, found, request)
             await anyio.sleep(min(_PAUSE_SECONDS, ends - anyio.current_time()))
             found = await store.approvals.get(found.id)
-        except StoreError as error:  # whoever decides waits for the database too
+        except StoreError as error:  # a decision needs the database too, so keep waiting
             log_exception(error)
             await anyio.sleep(_PAUSE_SECONDS)
     return found, request
 
 
 async def _withdraw_plan(store: Store, plan_id: str) -> None:
-    """Take back the plan of a client that has left; one that stays behind expires."""
+    """Withdraw the plan of a client that has disconnected; if the store fails, it expires."""
     with anyio.CancelScope(shield=True):
         try:
             await store.approvals.close(plan_id, "withdrawn")
@@ -132,13 +133,13 @@ async def _withdraw_plan(store: Store, plan_id: str) -> None:
             log_exception(error)
 
 
-async def _take_up(
+async def _restore_edit(
     store: Store, found: PendingPlan, asked: PendingPlan, request: ApprovalRequest
 ) -> tuple[PendingPlan, ApprovalRequest]:
-    """Return the plan and its request as somebody had edited them before a restart.
+    """Return the plan and its request, with an edit that was made before a restart.
 
-    An edit that may not be run any more is dropped, whatever was decided about it: the plan waits
-    anew as it was written, with a sentence why.
+    An edit that may no longer run is dropped, even if it was approved: the original plan waits
+    again, with the reason.
     """
     if found.digest == request.digest or found.state not in {WAITING, "approved"}:
         return found, request
@@ -153,10 +154,12 @@ async def _take_up(
     return await store.approvals.ask(replace(asked, reason=reason), anew=True), request
 
 
-async def _take_edit(store: Store, found: PendingPlan, request: ApprovalRequest) -> ApprovalRequest:
-    """Put the edited plan, checked and priced, in the place of the one that waits; what waits then.
+async def _apply_edit(
+    store: Store, found: PendingPlan, request: ApprovalRequest
+) -> ApprovalRequest:
+    """Replace the waiting plan by its edit, checked and priced, and return the request.
 
-    An edit that may not be run is left, with a sentence why.
+    An edit that may not run is dropped, with the reason.
     """
     revised = request
     try:
@@ -174,29 +177,29 @@ async def _take_edit(store: Store, found: PendingPlan, request: ApprovalRequest)
             edited_by=found.by,
         )
     except ValueError as error:
-        plan = replace(found, reason=f"the edit was not taken: {error}", edit="", by="")
+        plan = replace(found, reason=f"the edit was rejected: {error}", edit="", by="")
     return revised if await store.approvals.take_edit(found, plan) else request
 
 
 def _revise_plan(request: ApprovalRequest, steps: str) -> ApprovalRequest:
-    """Return the request with other steps."""
+    """Return the request with the edited steps."""
     if request.revise is None:
         raise ValueError("this plan cannot be edited")
     return request.revise(read_steps(steps))
 
 
 def _verdict_of(found: PendingPlan | None, digest: str) -> ApprovalVerdict:
-    """Return the verdict on that plan and no other."""
+    """Return the verdict, if it is on the plan with this digest."""
     if found is None or (found.state == "approved" and found.digest != digest):
-        return ApprovalVerdict(state="refused", reason="the request for approval is gone")
+        return ApprovalVerdict(state="refused", reason="the request for approval no longer exists")
     state = found.state if found.state in {"approved", "expired"} else "refused"
     return ApprovalVerdict(state=state, by=found.by, reason=found.reason)
 
 
 def _describe_plan(request: ApprovalRequest) -> str:
-    """Return what whoever approves is shown, as JSON."""
+    """Return what the approver is shown, as JSON."""
     text = request.question.text
-    if len(text) > _SHOWN_CHARACTERS:  # what is not shown may be what matters
+    if len(text) > _SHOWN_CHARACTERS:  # the approver must see that text is missing
         left = len(text) - _SHOWN_CHARACTERS
         text = f"{text[:_SHOWN_CHARACTERS]} [… and {left} more characters]"
     shown = {

@@ -1,4 +1,4 @@
-"""Files and recordings of a request's body, whatever dialect they came in."""
+"""Files, pictures and recordings in request bodies, for all dialects."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ OFFICE_ENDINGS = {
     f"{_OFFICE}.wordprocessingml.document": ".docx",
     f"{_OFFICE}.spreadsheetml.sheet": ".xlsx",
 }
-"""The endings of Office files that are read here, by their types."""
+"""Extensions of the supported Office files, by media type."""
 MAX_OFFICE_FILES = 20
 MAX_OFFICE_CHARACTERS = 400_000
-"""Characters of the text of one."""
+"""The most characters of an Office file's text."""
 _TEXT_TYPES = ("text/", "application/json", "application/xml", "application/x-yaml")
-"""Beginnings of the types whose files are shown to every worker as text."""
+"""Prefixes of media types that are passed to every worker as text."""
 
 
 def parse_file(holder: Fields, name: str, title: str) -> File | Text:
-    """Return a file that is given as a data URL, or as base64 whose type its title tells.
+    """Parse a file given as a data URL, or as base64 whose type is guessed from its title.
 
     Args:
-        holder: the object that has the data.
-        name: the field of the data.
-        title: the file's own name, or nothing.
+        holder: the object with the data.
+        name: the name of the data's field.
+        title: the file's name; may be empty.
 
     Raises:
-        APIError: it is no base64, or of a type that no worker is given.
+        APIError: the data is not base64, or the type is not supported.
     """
     data = holder.need_text(name)
     head = _DATA_URL.match(data)
@@ -51,16 +51,16 @@ def parse_file(holder: Fields, name: str, title: str) -> File | Text:
 
 
 def read_file(path: str, media_type: str, data: str, title: str) -> File | Text:
-    """Return a file of that type; of a text, its text.
+    """Return a file of this type; for a text file, its text.
 
     Raises:
-        APIError: it is no base64, or of a type that no worker is given.
+        APIError: the data is not base64 or not of this type, or the type is not supported.
     """
     plain = media_type == _PDF or media_type.startswith(_TEXT_TYPES)
     office = "" if plain else OFFICE_ENDINGS.get(media_type) or _office_ending(title)
     if not plain and not office:
-        kinds = "PDF, DOCX, XLSX and text are"
-        reason = f"files of the type '{media_type}' are not passed on; {kinds}."
+        kinds = "send PDF, DOCX, XLSX or text"
+        reason = f"files of the type '{media_type}' are not supported; {kinds}."
         raise unsupported_parameter(path, reason)
     content = _decode_base64(path, data)
     if office:
@@ -79,22 +79,22 @@ def read_file(path: str, media_type: str, data: str, title: str) -> File | Text:
 
 
 def _office_ending(title: str) -> str:
-    """Return the ending of an Office file's name; empty: it is the name of none."""
+    """Return the extension of an Office file's name; empty for other files."""
     ending = PurePosixPath(title.lower()).suffix
     return ending if ending in OFFICE_ENDINGS.values() else ""
 
 
 async def read_office_files(question: Question) -> Question:
-    """Return the question with the texts of its Office files in their places.
+    """Return the question with its Office files replaced by their texts.
 
     Raises:
-        APIError: one cannot be read.
+        APIError: a file cannot be read, or there are too many.
     """
     files = [part for message in question.messages for part in message.parts if _is_office(part)]
     if not files:
         return question
     if len(files) > MAX_OFFICE_FILES:
-        raise invalid_value("file", f"more than {MAX_OFFICE_FILES} Office files are sent.")
+        raise invalid_value("file", f"at most {MAX_OFFICE_FILES} Office files are allowed.")
     messages = [
         replace(message, parts=tuple([await _read_office(part) for part in message.parts]))
         for message in question.messages
@@ -109,14 +109,14 @@ def _is_office(part: Part) -> bool:
 async def _read_office(part: Part) -> Part:
     if not isinstance(part, File) or part.media_type not in OFFICE_ENDINGS:
         return part
-    from batuta.tools.parsing import read_document  # noqa: PLC0415 - only where one was sent
+    from batuta.tools.parsing import read_document  # noqa: PLC0415 - only when one was sent
     from batuta.tools.source import ToolError  # noqa: PLC0415 - same
 
     name = f"file{OFFICE_ENDINGS[part.media_type]}"
     try:
         text = await read_document(name, b64decode(part.data), MAX_OFFICE_CHARACTERS)
     except ToolError as error:
-        raise invalid_value("file", f"{part.name or name} is not read: {error}.") from None
+        raise invalid_value("file", f"{part.name or name} cannot be read: {error}.") from None
     return Text(f"File {part.name or name}:\n{wrap_fetched(text or '')}", cache=part.cache)
 
 
@@ -126,10 +126,10 @@ def text_under_title(title: str, text: str) -> Text:
 
 
 def picture_url(path: str, url: str) -> str:
-    """Return the URL of a picture, in the spelling that every provider reads.
+    """Return the URL of a picture, normalised for all providers.
 
     Raises:
-        APIError: it is neither an `https:` URL nor a base64 picture.
+        APIError: it is neither a web URL nor a base64 data URL of a picture.
     """
     plain = shown_picture_url(url)
     if not plain:
@@ -138,10 +138,10 @@ def picture_url(path: str, url: str) -> str:
 
 
 def parse_audio(part: Fields) -> Audio:
-    """Return a recording.
+    """Parse a recording.
 
     Raises:
-        APIError: it is no base64, or of another format.
+        APIError: the data is not base64, or the format is neither wav nor mp3.
     """
     given = part.need_object("input_audio")
     data = given.need_text("data")

@@ -1,7 +1,7 @@
-"""Published methods as served models, `baseline/NAME`, and the models of the settings' own.
+"""Published methods as served models `baseline/NAME`, and the presets `[models.NAME]`.
 
-Plugins bring them: those of the kind `baseline` always, those of the kind `learned-baseline` where
-outcomes teach them. Each is loaded when it is first asked.
+The methods are plugins: those of the kind `baseline` are always served, those of the kind
+`learned-baseline` only with recorded outcomes. Each is loaded when it is first called.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from batuta.gateway.serving.models import Outcomes, ServedModel, model_of_system
 from batuta.plugins import open_plugin, plugin_names
 
 BASELINE_PREFIX = "baseline/"
-"""The beginning of their names."""
+"""The prefix of the methods' model names."""
 CASCADE = "cascade"
 NEEDS_HISTORY = "it learns from outcomes: start the server with --history FILE"
 NEEDS_ANSWERS = (
     "it learns from outcomes with their answers: start the server with --history FILE, or with "
-    "--cascade FOLDER where it has learned"
+    "--cascade FOLDER of a trained cascade"
 )
 
 OpenMethod = Callable[[str], Solver]
-"""A plugin of the kind `baseline`: from the name to the method."""
+"""A plugin of the kind `baseline`: returns the method of a name."""
 
 
 class LearnedMethods(Protocol):
-    """Methods that outcomes teach (`lab.baselines.served.ServedBaselines`)."""
+    """Methods that learn from recorded outcomes (`lab.baselines.served.ServedBaselines`)."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -55,7 +55,7 @@ class LearnedMethods(Protocol):
 def open_learned_methods(
     pool: Pool, history: Path | None, cascade: Path | None, checker: str | None
 ) -> LearnedMethods | None:
-    """Open the methods that learn; None where nothing is given that would teach them.
+    """Open the methods that learn from outcomes; None if no outcomes or trained parts are given.
 
     Raises:
         BatutaError: a file cannot be read or does not fit the pool.
@@ -77,17 +77,17 @@ def baseline_models(
     Args:
         pool: the workers.
         limits: the most a run may spend; its steps are those that the method needs.
-        learned: what outcomes teach; None: what learns is not served.
+        learned: the methods that learn from outcomes; None: they are not served.
     """
-    built = {name: partial(_open_built, name) for name in plugin_names("baseline")}
-    taught = {name: partial(learned.open, name) for name in learned.names} if learned else {}
+    fixed = {name: partial(_open_fixed, name) for name in plugin_names("baseline")}
+    trained = {name: partial(learned.open, name) for name in learned.names} if learned else {}
     return tuple(
-        method_model(name, method, pool, limits) for name, method in (built | taught).items()
+        method_model(name, method, pool, limits) for name, method in (fixed | trained).items()
     )
 
 
 def unavailable_baselines(learned: LearnedMethods | None = None) -> dict[str, str]:
-    """Name the methods that nothing here teaches, each with what to do."""
+    """Return the methods that lack outcomes to learn from, each with what to do."""
     absent = set(plugin_names("learned-baseline")) - set(learned.names if learned else ())
     return {
         BASELINE_PREFIX + name: NEEDS_ANSWERS if name == CASCADE else NEEDS_HISTORY
@@ -99,21 +99,21 @@ def unavailable_baselines(learned: LearnedMethods | None = None) -> dict[str, st
 def find_method(
     name: str, pool: Pool, limits: Limits, learned: LearnedMethods | None
 ) -> ServedModel:
-    """Return the method of that name over a pool.
+    """Return the method of this name over a pool.
 
     Raises:
-        ConfigError: there is none, or nothing here teaches it.
+        ConfigError: the method does not exist, or lacks outcomes to learn from.
     """
-    found = {one.name: one for one in baseline_models(pool, limits, learned)}
+    found = {served.name: served for served in baseline_models(pool, limits, learned)}
     if (model := found.get(BASELINE_PREFIX + name)) is not None:
         return model
     if (needed := unavailable_baselines(learned).get(BASELINE_PREFIX + name)) is not None:
         raise ConfigError(f"the baseline {name} is not served: {needed}")
-    known = suggest_names(name, (one.removeprefix(BASELINE_PREFIX) for one in found))
+    known = suggest_names(name, (full.removeprefix(BASELINE_PREFIX) for full in found))
     raise ConfigError(f"there is no baseline {name!r}; {known}")
 
 
-def _open_built(name: str) -> Solver:
+def _open_fixed(name: str) -> Solver:
     def use(opened: OpenMethod) -> Solver:
         return opened(name)
 
@@ -123,7 +123,7 @@ def _open_built(name: str) -> Solver:
 def method_model(
     name: str, method: Callable[[], Solver], pool: Pool, limits: Limits
 ) -> ServedModel:
-    """Describe a method without loading it."""
+    """Return a method as a served model, without loading it."""
     return ServedModel(
         name=BASELINE_PREFIX + name,
         conductor=None,
@@ -143,13 +143,13 @@ def preset_models(
     """Return every preset as a served model.
 
     Args:
-        presets: as the settings have them.
+        presets: the presets of the settings.
         limits: the most that a run of any model may spend.
-        max_rounds: as the settings say for all models; None: as each conductor needs.
-        learned: the methods that outcomes teach.
+        max_rounds: the settings' limit on rounds; None: as many as each conductor needs.
+        learned: the methods that learn from outcomes.
 
     Raises:
-        ConfigError: one names a baseline that is not there; the sentence says which.
+        ConfigError: a preset names a baseline that is not served; the message names it.
     """
     return tuple(_preset_model(each, limits, max_rounds, learned) for each in presets)
 
@@ -167,7 +167,7 @@ def _preset_model(
 def _baseline_model(preset: Preset, limits: Limits, learned: LearnedMethods | None) -> ServedModel:
     name = preset.baseline or ""
     if learned is not None and name in learned.names and preset.is_part:
-        reason = f"the baseline {name} has learned of all workers; leave out `workers`"
+        reason = f"the baseline {name} was trained on all workers; leave out `workers`"
         raise ConfigError(f"models.{preset.name}: {reason}")
     try:
         return find_method(name, preset.pool, preset.narrow(limits), learned)

@@ -1,6 +1,6 @@
-"""Checks that a question can be answered here: who sees its pictures, what form it wants.
+"""Checks that the pool can answer a question: its attachments, `n`, `logprobs` and its format.
 
-And whether the reply that a method chose has that form.
+Also checks the reply that a method has chosen: its format, and the guardrails on the output.
 """
 
 from __future__ import annotations
@@ -18,67 +18,68 @@ from batuta.guardrails import Guardrails, GuardrailStage, ResponseFormatChecker,
 from batuta.schemas import SchemaTimeoutError
 
 _ATTACHMENTS = {
-    VISION: "no worker here can see pictures",
-    FILES: "no worker here can read files",
-    AUDIO: "no worker here can hear recordings",
+    VISION: "no worker can see pictures",
+    FILES: "no worker can read files",
+    AUDIO: "no worker can hear recordings",
 }
 
 
 def capable_workers(pool: Pool, question: Question, *, conducted: bool) -> Pool:
-    """Return the workers that can take all that is attached to the question.
+    """Return the workers that support all attachments of the question.
 
-    Where a workflow is conducted the others may, too: they read what those have written.
+    If a workflow is conducted, return the whole pool: the other workers read what these write.
 
     Raises:
-        APIError: nobody can.
+        APIError: no worker supports an attachment.
     """
     whole = pool
     for tag in question.needed_tags:
         able = [worker.id for worker in pool if tag in worker.tags]
         if not able:
-            reason = f"{_ATTACHMENTS[tag]}; give one that can the tag '{tag}'."
+            reason = f"{_ATTACHMENTS[tag]}; add the tag '{tag}' to a worker that can."
             raise unsupported_parameter("messages", reason)
         pool = pool.subset(able)
     return whole if conducted else pool
 
 
 def check_sight(workflow: Workflow | None, question: Question, pool: Pool) -> None:
-    """Return if each model of a workflow by hand sees what is attached or reads who does.
+    """Check that each model of a caller's workflow sees the attachments, or reads a step that does.
 
     Raises:
-        APIError: one does not.
+        APIError: a model does neither.
     """
     if workflow is None:
         return
     changed = give_sight(workflow, question, pool)
     for index, (step, other) in enumerate(zip(workflow.steps, changed.steps, strict=True)):
         if step != other:
-            reason = f"{step.worker} cannot take what is attached and reads no step that does."
+            reason = f"{step.worker} cannot take what is attached, and reads no step that does."
             raise invalid_value(f"{STEPS_PATH}[{index}]", reason)
 
 
 def check_choices(question: Question, served: ServedModel, guardrails: Guardrails) -> None:
-    """Return if as many answers as are wanted can be given, with what is to be told, else raise.
+    """Check that the model supports the question's `n` and `logprobs`.
 
     Raises:
-        APIError: `n` or `logprobs` cannot be honoured.
+        APIError: it does not.
     """
     sampling = question.sampling
     several, logprobs = (sampling.choices or 1) > 1, sampling.logprobs is not None
     if served.solver is not None and (several or logprobs):
-        raise unsupported_parameter("n" if several else "logprobs", f"{served.name} chooses.")
+        reason = f"{served.name} chooses one answer among replies."
+        raise unsupported_parameter("n" if several else "logprobs", reason)
     if several and question.tools and not (served.direct and len(served.pool) == 1):
-        reason = "where several workers take part, one answer alone can call tools."
+        reason = "several answers with tools need a model of one worker."
         raise unsupported_parameter("n", reason)
     if logprobs and GuardrailStage.OUTPUT in guardrails.stages:
         raise unsupported_parameter("logprobs", "a policy may change the output.")
 
 
 async def check_response_format(question: Question) -> None:
-    """Return if the form that the answer must have can be checked, else raise.
+    """Check that the schema of the response format is valid.
 
     Raises:
-        APIError: its schema is none, or nobody can tell in the time there is.
+        APIError: it is not valid, or takes too long to check.
     """
     wanted = question.response_format
     if wanted is None or wanted.kind != "json_schema":
@@ -90,9 +91,9 @@ async def check_response_format(question: Question) -> None:
 
 
 async def enforce_response_format(run: Run) -> Run:
-    """Return the run of a method that chose among replies, or no answer if it has no form.
+    """Check the response format of a method's chosen reply; if it fails, fail the run.
 
-    The engine has checked only the reply that came last.
+    The engine has checked only the last reply.
     """
     if run.reply is None or run.outcome is Outcome.WAITING:
         return run
@@ -106,9 +107,9 @@ async def enforce_response_format(run: Run) -> Run:
 
 
 async def check_chosen_answer(run: Run, guardrails: Guardrails) -> Run:
-    """Return the run of a method that chose among replies, its choice as the guardrails let it out.
+    """Apply the output guardrails to a method's chosen reply; if they block it, fail the run.
 
-    To the engine it may have been a reply between agents.
+    The engine may have checked it only as a reply between agents.
     """
     if run.reply is None:
         return run
@@ -130,7 +131,7 @@ async def check_chosen_answer(run: Run, guardrails: Guardrails) -> Run:
 
 
 async def _reply_fault(question: Question, reply: Reply) -> tuple[str, str] | None:
-    """Return why the reply is no answer, as a code and a sentence; None if it is one."""
+    """Return why the reply is not a valid answer, as a code and a message; None if it is."""
     asked = Request(messages=(), tools=question.tools, tool_choice=question.tool_choice)
     if lacks_call(asked, reply):
         return "no_tool_call", "the reply does not call the tool that it must call"

@@ -1,7 +1,7 @@
 """The reservation for a run before it begins: the most that its first calls can cost. Pure.
 
-What later calls can cost is reserved before each of them (`gateway.funds`), so that a run holds no
-more than it has spent and its calls in flight may still cost.
+Later calls are reserved one by one (`gateway.serving.reserved_budget`), so that a run holds only
+what it has spent and what its calls in flight may still cost.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ from batuta.core.cost_bound import (
 from batuta.core.token_estimate import estimate_request_tokens
 
 MAX_PREAMBLE_TOKENS = 4000
-"""Tokens that the prompt of a step has at most besides the question, where nothing was said yet."""
+"""The most tokens of a first step's prompt besides the question."""
 DRAFT_USAGE = Usage(calls=1, input=20_000, output=1024)
-"""A draft of a workflow: its prompt besides the question, with examples, and its length."""
+"""A conductor's draft: tokens of its prompt with examples, besides the question, and its output."""
 
 
 @dataclass(frozen=True, slots=True)
 class FirstCallsCost:
-    """Dollars with which a run begins."""
+    """The bounds of what a run's first calls can cost."""
 
     usd: Decimal
-    """Dollars for its first calls."""
+    """Dollars to reserve for its first calls."""
     least_usd: Decimal
-    """Below which it does not begin: with the answer shortened, by the cheapest worker."""
+    """Dollars without which it does not begin: the cheapest worker, with a shortened answer."""
 
 
 def estimate_prompt_tokens(question: Question) -> int:
-    """Return about how many tokens a worker's prompt of the whole question would have."""
+    """Estimate the tokens of a worker's prompt with the whole question."""
     return estimate_request_tokens(Request(messages=question.messages, tools=question.tools))
 
 
@@ -64,12 +64,12 @@ def bound_first_calls(
     """Return the most that a draft and the first step can cost.
 
     Args:
-        question: what is asked.
-        pool: who may answer.
-        limits: of the run.
-        direct: one worker is passed through, so the first call is the run.
-        acting: that worker, where it is chosen; None: the best one.
-        conductor_worker: the worker whose model conducts, if one does.
+        question: the question.
+        pool: the workers that may answer.
+        limits: the run's limits.
+        direct: one worker is passed through, so its call is the whole run.
+        acting: the worker that is passed through; None: the best one.
+        conductor_worker: the worker whose model conducts, if any.
     """
     passed_through = pool.ranked()[:1] if acting is None else (acting,)
     workers = passed_through if direct else pool.workers
@@ -86,17 +86,17 @@ def bound_first_calls(
     least = draft + min(bound.min_usd for bound in bounds)
     if limits.usd is None:
         return FirstCallsCost(most, least)
-    own = Decimal(str(limits.usd))  # the engine makes no call that costs more
+    own = Decimal(str(limits.usd))  # the engine makes no call that may exceed the limit
     return FirstCallsCost(min(most, own), min(least, own))
 
 
 def least_call_usd(question: Question, pool: Pool, unknown: Price) -> Decimal:
-    """Return the dollars below which no worker can be asked, even for a short answer.
+    """Return the dollars below which no worker can be called, even for a short answer.
 
     Args:
-        question: what is asked.
-        pool: who may answer.
-        unknown: the price of a worker that has none.
+        question: the question.
+        pool: the workers that may answer.
+        unknown: the price of workers without one.
     """
     requests = [_step_request(question, worker.sampling) for worker in pool.workers]
     size = measure_prompt(requests[0])
@@ -109,9 +109,9 @@ def least_call_usd(question: Question, pool: Pool, unknown: Price) -> Decimal:
 def bound_workflow(
     question: Question, workflows: Iterable[Workflow], pool: Pool, *, limits: Limits
 ) -> Decimal:
-    """Return the most dollars that these workflows cost together, if no call is repeated.
+    """Return the most dollars that these workflows cost together, if no call is retried.
 
-    A step may read all that the steps before it may have said.
+    A step may read the longest replies of all steps before it.
     """
     size, total, replies = measure_prompt(_step_request(question)), Decimal(0), 0
     for step in (step for workflow in workflows for step in workflow.steps):
@@ -125,7 +125,7 @@ def bound_workflow(
 
 
 def _step_request(question: Question, default: Sampling = NO_SAMPLING) -> Request:
-    """Return the request of a step, to a worker of those defaults."""
+    """Return the request of a step to a worker with these sampling defaults."""
     return Request(
         messages=question.messages,
         sampling=question.sampling.with_defaults(default),
@@ -138,7 +138,7 @@ def _step_request(question: Question, default: Sampling = NO_SAMPLING) -> Reques
 def _bound_step(
     worker: Worker, request: Request, limits: Limits, size: PromptSize, *, direct: bool
 ) -> CallCostBound:
-    """Return a step's call, as the engine bounds it."""
+    """Return the bound of a step's call, as the engine computes it."""
     bound = bound_call_cost(request, worker, limits.unknown, size=size)
     if direct:
         return bound
@@ -149,7 +149,7 @@ def _bound_step(
 
 
 def _draft_cost(question: Question, limits: Limits, conductor_worker: Worker) -> Decimal:
-    """Return a draft's call."""
+    """Return the most that the conductor's draft can cost."""
     tokens = DRAFT_USAGE.input + max_prompt_tokens(
         Request(messages=question.messages), conductor_worker
     )

@@ -1,4 +1,4 @@
-"""Deletions: a run, a response, a conversation or a tenant is forgotten wherever it was kept."""
+"""Deletes runs, responses, conversations and tenants everywhere they are stored."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from batuta.store.responses import StoredResponse, run_id_of
 
 @final
 class Deletions:
-    """Forgets in the store, in the jobs and in memory.
+    """Deletes in the store, in the jobs and in memory.
 
-    What repeats the deleted goes too: runs that continued from a run, and the traces of responses
-    that continued from a response. The ledger of money stays; it has no words.
+    Copies of the deleted content go too: runs that continue a run, and the traces of responses
+    that continue a response. The ledger stays; it has no content.
     """
 
     def __init__(
@@ -28,9 +28,9 @@ class Deletions:
         self._pending_tool_runs = pending_tool_runs
 
     async def delete_run(self, store: Store, run_id: str, tenant: str, *, by: str) -> list[str]:
-        """Forget the run; return the ids of it and of the runs that had gone on from it.
+        """Delete the run; return the ids of it and of the runs that continue it.
 
-        It is recorded before it is done: what cannot be recorded is not deleted.
+        The deletion is first recorded in the audit trail; if that fails, nothing is deleted.
         """
         await store.audit.append(
             AuditEntry(actor=by, action="run.deleted", subject=run_id, tenant=tenant)
@@ -44,33 +44,33 @@ class Deletions:
     async def delete_response(
         self, store: Store, row: StoredResponse, *, by: str, conversation: bool = False
     ) -> list[str]:
-        """Forget the response, its run and its job; return the ids of the responses that are gone.
+        """Delete the response, its run and its job; return the ids of the deleted responses.
 
         Args:
-            store: where it is.
-            row: which.
-            by: who deletes it, for the audit trail.
-            conversation: the responses before it and those that continued from it as well.
+            store: the store.
+            row: the response.
+            by: the actor, for the audit trail.
+            conversation: also delete the responses before it and those that continue it.
         """
         tenant, forgetting = row.tenant, store.forgetting
         action = "conversation.deleted" if conversation else "response.deleted"
         await store.audit.append(AuditEntry(actor=by, action=action, subject=row.id, tenant=tenant))
         await store.flush()
-        line = await forgetting.find_thread(row.id, tenant, whole=conversation)
-        line = line or [row.id]
-        gone = line if conversation else [row.id]
-        # First the names: what a job is about to write is not written any more.
+        thread = await forgetting.find_thread(row.id, tenant, whole=conversation)
+        thread = thread or [row.id]
+        gone = thread if conversation else [row.id]
+        # Responses first: their tombstones stop a running job from writing them again.
         await forgetting.forget_responses(gone, tenant)
-        runs = await forgetting.forget_runs([run_id_of(one) for one in line], tenant)
+        runs = await forgetting.forget_runs([run_id_of(name) for name in thread], tenant)
         if self._jobs is not None:
-            for one in line:
-                await self._jobs.forget(one, tenant)
+            for name in thread:
+                await self._jobs.forget(name, tenant)
         await self._pending_tool_runs.dismiss(tenant, set(runs))
         await forgetting.scrub_files()
         return gone
 
     async def delete_tenant(self, store: Store, tenant: str, *, by: str) -> bool:
-        """Forget the tenant, its keys, runs, responses and jobs; return whether there was any."""
+        """Delete the tenant, its keys, runs, responses and jobs; return whether any existed."""
         await store.audit.append(
             AuditEntry(actor=by, action="tenant.deleted", subject=tenant, tenant=tenant)
         )

@@ -1,6 +1,6 @@
-"""Runs a prepared call for its reader, whole or streamed, and tells how its answer came about.
+"""Runs a prepared call for its client, whole or streamed, and describes how it was answered.
 
-A request in flight ends when its reader goes away, reads too slowly, or the server stops.
+A request is cancelled when its client disconnects or reads too slowly, or the server stops.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from batuta.gateway.serving.execute import RunService
 from batuta.store import encode_run
 
 _UNPLANNED_OUTCOMES = {Outcome.DEGRADED, Outcome.FALLBACK, Outcome.LIMITED, Outcome.UNSURE}
-"""Outcomes of answers that are told without being asked for."""
+"""Outcomes that are always reported with the answer, which is not the planned one."""
 
 
 def response_headers(run: Run) -> dict[str, str]:
@@ -50,7 +50,7 @@ def response_headers(run: Run) -> dict[str, str]:
 
 
 def _conductor_fault(run: Run) -> str | None:
-    """Return why the last round has no workflow of the conductor; None if it has, or needs none."""
+    """Return why the conductor made no workflow in the last round; None if it did."""
     decided = (round_ for round_ in reversed(run.rounds) if not round_.is_aside)
     decision = next((round_.decision for round_ in decided), None)
     if not isinstance(decision, MalformedPlan):
@@ -61,11 +61,11 @@ def _conductor_fault(run: Run) -> str | None:
 
 
 def usage_of(run: Run) -> dict[str, Any]:
-    """Return the tokens as the API counts them.
+    """Return the run's token usage in the form of OpenAI's API.
 
-    `prompt_tokens` and `completion_tokens` are those of the call that gave the answer; all other
-    calls (the conductor's, the other steps', failed attempts') are `orchestration_…`; and
-    `total_tokens` is everything.
+    `prompt_tokens` and `completion_tokens` are those of the call that gave the answer. All other
+    calls (the conductor's, other steps', failed attempts') are `orchestration_…`. `total_tokens`
+    is the sum of all.
     """
     every = run.usage
     visible = run.reply.usage if run.reply else None
@@ -89,13 +89,12 @@ def usage_of(run: Run) -> dict[str, Any]:
 
 
 def orchestration_field(run: Run, *, trace: bool) -> dict[str, Any]:
-    """Return the field that says how an answer came about; no field if there is nothing to say.
+    """Return the field `orchestration`, which describes how the answer was made; maybe empty.
 
-    Of a dry run it is the plan and what it is expected to take, whether or not a trace was
-    asked for; with a trace the whole run, as it is stored; and without one the outcome, where
-    the answer is not the one that was planned, how sure it is, where that is known, and how much of
-    a long conversation the conductor was shown, where that was not the whole, and the files that
-    programs wrote in any of its steps.
+    For a dry run it is the plan and its estimate; with `trace` the whole run, as stored.
+    Otherwise it has: the outcome, if the answer is not the planned one; the confidence, if known;
+    how much of a long conversation the conductor saw, if not all; and the files that programs
+    wrote. Without any of these there is no field.
     """
     if run.outcome is Outcome.PLANNED:
         return {"orchestration": plan_of(run)}
@@ -103,9 +102,9 @@ def orchestration_field(run: Run, *, trace: bool) -> dict[str, Any]:
         return {"orchestration": trace_of(run)}
     cropping = next((c for round_ in run.rounds if (c := round_.decision.draft.cropping)), None)
     repeated = {} if run.rounds or run.header.parent is None else {"answer_of": run.header.parent}
-    sure = {} if run.confidence is None else {"confidence": run.confidence}
+    confidence = {} if run.confidence is None else {"confidence": run.confidence}
     files = written_files(run)
-    extra = {**repeated, **sure, **({"files": files} if files else {})}
+    extra = {**repeated, **confidence, **({"files": files} if files else {})}
     if run.outcome not in _UNPLANNED_OUTCOMES and cropping is None and not extra:
         return {}
     summary = {"run_id": run.id, "outcome": run.outcome.value, "limit": run.limit, **extra}
@@ -125,7 +124,7 @@ def written_files(run: Run) -> list[dict[str, Any]]:
 
 
 def cropping_json(cropping: Cropping) -> dict[str, int]:
-    """Return how much of a conversation was shown."""
+    """Return how much of a conversation the conductor was shown."""
     return {
         "shown_characters": cropping.shown,
         "characters": cropping.whole,
@@ -134,15 +133,12 @@ def cropping_json(cropping: Cropping) -> dict[str, int]:
 
 
 def trace_of(run: Run) -> orjson.Fragment:
-    """Return the whole run, as it is stored."""
+    """Return the whole run, encoded as in the store."""
     return orjson.Fragment(encode_run(run))
 
 
 def plan_of(run: Run) -> dict[str, Any]:
-    """Return the workflow of a dry run, and what executing it is expected to take.
-
-    Unknown is null.
-    """
+    """Return the workflow of a dry run with its estimate; unknown values are null."""
     round_, expected = run.rounds[-1], run.expected
     steps = round_.workflow.steps if round_.workflow else ()
     plan: dict[str, Any] = {
@@ -170,50 +166,50 @@ def plan_of(run: Run) -> dict[str, Any]:
 
 
 class DisconnectReason(Enum):
-    """Why a request was ended before its work was done."""
+    """Why a request was cancelled."""
 
-    CLIENT_GONE = "the reader closed the connection"
-    CLIENT_SLOW = "the reader did not read"
+    CLIENT_GONE = "the client closed the connection"
+    CLIENT_SLOW = "the client did not read"
     SERVER_CLOSING = "the server is shutting down"
-    STOPPED = "somebody stopped it on the page"
+    STOPPED = "a user stopped it on the page"
 
 
 def _end_error(ended: DisconnectReason | None) -> APIError | None:
-    """Return what a reader who is still there is told of an early end."""
+    """Return the error for a client that is still connected; None if it has disconnected."""
     if ended is DisconnectReason.SERVER_CLOSING:
         return server_closing()
     return request_stopped() if ended is DisconnectReason.STOPPED else None
 
 
 class KeepAlive(Protocol):
-    """Work that must be done from time to time while a request lasts."""
+    """Periodic work during a request."""
 
     def seconds_until_due(self) -> float:
-        """Return the seconds until `tick` is wanted."""
+        """Return the seconds until `tick` must be called."""
         ...
 
     async def tick(self) -> DisconnectReason | None:
-        """Do it; a reason if the request must end."""
+        """Do the work; return a reason if the request must be cancelled."""
         ...
 
 
 @final
 class RequestScope:
-    """One request's work, and what can end it."""
+    """The cancellable work of one request."""
 
     __slots__ = ("_ended", "_is_done", "prepared", "reason", "scope", "started")
 
     def __init__(self, scope: anyio.CancelScope, prepared: PreparedCall | None) -> None:
         self.scope = scope
-        """Around the work."""
+        """The cancel scope around the work."""
         self.prepared = prepared
-        """The call that it runs; None: it tells of a run that goes on without it."""
+        """The call that it runs; None: it only shows a run, which continues without it."""
         self.started = time()
         """Seconds since the epoch."""
         self._is_done = False
         self._ended: anyio.Event | None = None
         self.reason: DisconnectReason | None = None
-        """Why it was ended early; None if it was not."""
+        """Why it was cancelled; None if it was not."""
 
     def end(self, reason: DisconnectReason) -> None:
         """Cancel the work; the first reason counts."""
@@ -221,13 +217,13 @@ class RequestScope:
         self.scope.cancel()
 
     def close(self) -> None:
-        """Let those go who wait for the end."""
+        """Wake the tasks in `wait_for_end`."""
         self._is_done = True
         if self._ended is not None:
             self._ended.set()
 
     async def wait_for_end(self) -> None:
-        """Wait until the work is done or has been cancelled, and what it spent is stored."""
+        """Wait until the work is done or cancelled, and its cost is stored."""
         if not self._is_done:
             self._ended = self._ended or anyio.Event()
             await self._ended.wait()
@@ -248,7 +244,7 @@ class RequestScopes:
         return iter(tuple(self._scopes))
 
     def close(self) -> None:
-        """End every request, and each that begins later at once."""
+        """Cancel every request, including later ones."""
         self._closing = True
         for request in tuple(self._scopes):
             request.end(DisconnectReason.SERVER_CLOSING)
@@ -260,13 +256,13 @@ class RequestScopes:
         keep_alive: KeepAlive | None = None,
         prepared: PreparedCall | None = None,
     ) -> DisconnectReason | None:
-        """Do `work` while somebody waits for it.
+        """Do `work` while the client is connected.
 
         Args:
-            receive: of the request.
-            work: what is done.
-            keep_alive: what is done beside it from time to time.
-            prepared: the call that the work runs; None: it runs none.
+            receive: the request's ASGI `receive`.
+            work: the work.
+            keep_alive: periodic work beside it.
+            prepared: the call that the work runs, if any.
 
         Returns:
             None if the work was done; else why it was cancelled.
@@ -278,7 +274,7 @@ class RequestScopes:
             with request.scope:
                 if self._closing:
                     request.end(DisconnectReason.SERVER_CLOSING)
-                # The standard library's group keeps the same promise for less, as in the engine.
+                # The standard library's task group suffices and costs less, as in the engine.
                 async with asyncio.TaskGroup() as tasks:
                     watch = tasks.create_task(_watch_connection(receive, request, keep_alive))
                     await work()
@@ -293,22 +289,24 @@ class RequestScopes:
 async def _watch_connection(
     receive: Receive, scope: RequestScope, keep_alive: KeepAlive | None
 ) -> None:
-    """End the request when its connection does, or when `keep_alive` says so."""
+    """Cancel the request when its client disconnects, or when `keep_alive` returns a reason."""
     if keep_alive is None:
         await _wait_for_disconnect(receive)
         scope.end(DisconnectReason.CLIENT_GONE)
         return
     while True:
+        reason: DisconnectReason | None = DisconnectReason.CLIENT_GONE
         with anyio.move_on_after(keep_alive.seconds_until_due()) as patience:
             await _wait_for_disconnect(receive)
-        cut = await keep_alive.tick() if patience.cancelled_caught else DisconnectReason.CLIENT_GONE
-        if cut is not None:
-            scope.end(cut)
+        if patience.cancelled_caught:
+            reason = await keep_alive.tick()
+        if reason is not None:
+            scope.end(reason)
             return
 
 
 async def _wait_for_disconnect(receive: Receive) -> None:
-    """Wait until the connection is closed; the body has been read, so nothing else comes."""
+    """Wait until the connection is closed; the body has been read, so nothing else arrives."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
@@ -322,15 +320,16 @@ SSE_HEADERS = (
 
 
 def keep_alive_comment() -> bytes:
-    """Return the comment of a silent stream whose readers skip comments."""
+    """Return the comment that keeps an idle stream open; clients skip comments."""
     return KEEP_ALIVE_COMMENT
 
 
 @final
 class SSEWriter:
-    """The way to a reader: writes, knows since when it is silent, and notices a full pipe.
+    """Writes server-sent events to a client.
 
-    It sends a sign of life after a long silence, and ends the request if nobody has read for long.
+    It sends a keep-alive frame after a long silence, and cancels the request of a client that has
+    not read for long.
     """
 
     def __init__(
@@ -351,7 +350,7 @@ class SSEWriter:
         await self._send({"type": "http.response.start", "status": 200, "headers": given})
 
     async def write(self, frame: bytes) -> None:
-        """Send a frame; wait while the reader is slow."""
+        """Send a frame; wait while the client is slow."""
         self._writing_since = self._writing_since or monotonic()
         await self._send({"type": "http.response.body", "body": frame, "more_body": True})
         self._writing_since = None
@@ -363,16 +362,13 @@ class SSEWriter:
         await self._send({"type": "http.response.body", "body": frame, "more_body": False})
 
     def seconds_until_due(self) -> float:
-        """Return the seconds until the reader must hear something, or must have read."""
+        """Return the seconds until a keep-alive is due or, while writing, until the timeout."""
         if self._writing_since is None:
             return max(0.0, self._last_write + self._timeouts.keep_alive - monotonic())
         return max(0.0, self._writing_since + self._timeouts.write - monotonic())
 
     async def tick(self) -> DisconnectReason | None:
-        """Return a sign of life if nothing was said for long.
-
-        If nothing was read for long, the end is returned.
-        """
+        """Send a keep-alive frame if due; return `CLIENT_SLOW` if the client has not read."""
         if self.seconds_until_due() > 0:
             return None
         if self._writing_since is not None:
@@ -384,55 +380,55 @@ class SSEWriter:
 
 @dataclass(frozen=True, slots=True)
 class StreamTimeouts:
-    """Seconds that a stream waits for things."""
+    """Timeouts of a stream, in seconds."""
 
     keep_alive: float = 10.0
-    """Silence after which a comment is sent."""
+    """Silence after which a keep-alive frame is sent."""
     write: float = 60.0
-    """How long a reader may leave what was written unread before it is cut off."""
+    """How long a client may leave written data unread before it is disconnected."""
 
 
 def event_frame(event: dict[str, Any]) -> bytes:
-    """Return the event as it is sent."""
+    """Return the frame of an event."""
     return encoded_event_frame(event["type"], encode_json(event))
 
 
 def encoded_event_frame(kind: str, data: bytes) -> bytes:
-    """Return an encoded event as it is sent."""
+    """Return the frame of an encoded event."""
     return b"event: %b\ndata: %b\n\n" % (kind.encode(), data)
 
 
 RenderBody = Callable[[Run, Reply], Awaitable[Any]]
-"""The body of a run that has an answer, as the dialect writes it."""
+"""Returns the body of an answered run in the dialect."""
 
 
 class StreamRenderer(Protocol):
-    """Streams a run to its reader while it is executed, in the dialect's own events."""
+    """Streams a run to its client while it is executed, in the dialect's events."""
 
     async def open(self, headers: dict[str, str]) -> None:
-        """Send the headers and what is said before anything is planned."""
+        """Send the headers and the dialect's first events."""
         ...
 
     async def on_event(self, event: Event) -> None:
-        """Send what is shown of an event of the run."""
+        """Send the visible part of an event of the run."""
         ...
 
     def matches(self, reply: Reply) -> bool:
-        """Return True if the shown text begins that reply."""
+        """Return True if the text sent so far is a prefix of the reply."""
         ...
 
     async def finish(self, run: Run, reply: Reply) -> None:
-        """Write the rest, and the end."""
+        """Send the rest of the reply, and end the stream."""
         ...
 
     async def fail(self, error: APIError) -> None:
-        """End an answer that does not exist."""
+        """Send the error, and end the stream."""
         ...
 
 
 @final
 class AnswerDelivery:
-    """Runs prepared calls for their readers: whole, or as a stream. The same for every dialect."""
+    """Runs prepared calls and sends their answers, whole or as a stream, in every dialect."""
 
     def __init__(
         self, service: RunService, scopes: RequestScopes, timeouts: StreamTimeouts
@@ -445,10 +441,11 @@ class AnswerDelivery:
     async def send_answer(
         self, prepared: PreparedCall, render: RenderBody, receive: Receive, send: Send
     ) -> None:
-        """Run the call and send the body; nothing if the reader went away.
+        """Run the call and send the body; send nothing if the client has disconnected.
 
         Raises:
-            APIError: the run has no answer, or it or the server was stopped.
+            APIError: the run has no answer or was stopped, its key is no longer valid, or the
+                server is stopping.
         """
         runs: list[Run] = []
         refusals: list[APIError] = []
@@ -456,7 +453,7 @@ class AnswerDelivery:
         async def work() -> None:
             try:
                 runs.append(await self.service.execute(prepared))
-            except APIError as refusal:  # its key has ended
+            except APIError as refusal:  # its key is no longer valid
                 refusals.append(refusal)
 
         ended = await self.scopes.run(receive, work, None, prepared)
@@ -478,17 +475,17 @@ class AnswerDelivery:
         work: Callable[[], Awaitable[None]],
         writer: SSEWriter,
     ) -> APIError | None:
-        """Show what goes on without its reader, while the reader stays and their key is valid.
+        """Show a run that continues by itself, while the client is connected and its key valid.
 
         Returns:
-            Why it was ended, to be told to a reader who is still there.
+            The error for a client that is still connected, if the stream was cancelled.
         """
         key = caller.watched_key
         if key is None:
             return _end_error(await self.scopes.run(receive, work, writer))
         with self.service.key_watch.watch(key) as reading:
             return _end_error(await self.scopes.run(receive, work, writer))
-        return reading.refusal or internal_error()  # its scope was cancelled: the key has ended
+        return reading.refusal or internal_error()  # reached only if the key is no longer valid
 
     async def stream_answer(
         self,
@@ -497,7 +494,7 @@ class AnswerDelivery:
         keep_alive: KeepAlive | None,
         receive: Receive,
     ) -> None:
-        """Run the call as the renderer shows it; tell every end but a reader's leaving."""
+        """Run the call and stream it; report every failure, unless the client has disconnected."""
         errors: list[APIError] = []
 
         async def work() -> None:
@@ -508,7 +505,7 @@ class AnswerDelivery:
 
         try:
             ended = await self.scopes.run(receive, work, keep_alive, prepared)
-        except Exception as error:  # noqa: BLE001 - the 200 is out: say it in the stream
+        except Exception as error:  # noqa: BLE001 - status 200 was sent: report it in the stream
             log_exception(error)
             ended = None
             errors.append(internal_error())
@@ -524,17 +521,17 @@ async def execute_and_render(
     renderer: StreamRenderer,
     on_event: EventHandler | None = None,
 ) -> APIError | None:
-    """Run the call to its end, as the renderer shows it; else say why there is no answer.
+    """Run the call and stream it to its end; return the error if there is no answer.
 
     Args:
-        service: runs.
-        prepared: what is run.
-        renderer: shows the run.
-        on_event: who hears the run's events in the renderer's place, and passes them on.
+        service: executes the call.
+        prepared: the call.
+        renderer: streams the run.
+        on_event: receives the run's events instead of the renderer, and passes them on.
     """
     try:
         run = await service.execute(prepared, on_event or renderer.on_event)
-    except APIError as refusal:  # its key has ended
+    except APIError as refusal:  # its key is no longer valid
         return refusal
     refusal = prepared.error_for(run)
     if refusal is None and (run.reply is None or not renderer.matches(run.reply)):

@@ -1,4 +1,4 @@
-"""How workers do beside what was measured of them, as the server tells it."""
+"""The drift of workers from their measured behaviour, as the API reports it."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from batuta.store import Store
 from batuta.store.drift import DriftKind, DriftState
 
 CACHE_SECONDS = 5.0
-"""Seconds for which what was read is told again."""
+"""Seconds for which a read is cached."""
 _LOG = logging.getLogger(__name__)
 
 WorkerDrift = Mapping[str, Mapping[DriftKind, DriftState]]
-"""Drift by worker."""
+"""Drift by worker and kind."""
 
 
 @final
 class DriftMonitor:
-    """Reads what the store has counted, for all replicas; costs requests nothing."""
+    """Reads the drift that the store has counted over all replicas; requests do not wait for it."""
 
     def __init__(self, catalogue: Catalogue, store: Store | None) -> None:
         self._catalogue = catalogue
@@ -32,7 +32,7 @@ class DriftMonitor:
         """The result of the latest read."""
 
     async def read(self) -> WorkerDrift:
-        """Return the drift of each worker; the latest known one where the store fails."""
+        """Return the drift of each worker; the last known one if the store fails."""
         if self._store is None or time.monotonic() < self._due:
             return self.latest
         self._due = time.monotonic() + CACHE_SECONDS
@@ -44,14 +44,12 @@ class DriftMonitor:
 
 
 def drift_of(model: ServedModel, drift: WorkerDrift, *, whole: bool = True) -> dict[str, Any]:
-    """Return what `GET /v1/models` says of a worker's drift.
-
-    An empty object if nothing was seen.
+    """Return a worker's drift for `GET /v1/models`; empty if unknown, or for other models.
 
     Args:
         model: the model.
-        drift: of all workers.
-        whole: False: without the numbers, which count other tenants' runs too.
+        drift: the drift of all workers.
+        whole: False leaves out the numbers, which also count other tenants' runs.
     """
     if not model.direct or len(model.pool) > 1:
         return {}
@@ -63,7 +61,7 @@ def drift_of(model: ServedModel, drift: WorkerDrift, *, whole: bool = True) -> d
 
 
 def drift_json(state: DriftState) -> dict[str, Any]:
-    """Return a worker's state in one respect; what is not known is null."""
+    """Return the drift of one kind as an object of the API; unknown values are null."""
     interval = state.interval
     return {
         "state": state.side.value,

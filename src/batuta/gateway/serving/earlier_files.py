@@ -1,6 +1,6 @@
-"""The files of a conversation's earlier turns, by what the turns say of them. Pure.
+"""Finds the ids of files in a conversation's earlier turns. Pure.
 
-An id alone opens nothing: only files of the caller's tenant are read.
+An id gives no access by itself: only files of the caller's tenant are read.
 """
 
 from __future__ import annotations
@@ -11,20 +11,21 @@ from typing import Any, cast
 
 Json = dict[str, Any]
 MAX_EARLIER = 50
-"""Files of earlier turns, the newest first."""
+"""The most files of earlier turns."""
 _WRITTEN = frozenset({"container_file_citation", "code_execution_output"})
-_SPOKEN = frozenset({"input_text", "text"})
+"""Types of parts that name a file written by a program."""
+_TEXT_TYPES = frozenset({"input_text", "text"})
 _HEAD = 500
-"""Characters of a text in which its file is named."""
+"""Characters at the beginning of a text within which its file is named."""
 _GIVEN = re.compile(
     r"\A(?:File|The file) [^\n]{0,300}? \((file-[0-9a-f]{24})\)(?::\n| is uploaded)"
 )
-"""How a file of an earlier turn stands in what was kept of it."""
-_INSIDE = ("content", "output", "annotations")
+"""The beginning of the text that replaced an uploaded file in an earlier turn."""
+_NESTED_FIELDS = ("content", "output", "annotations")
 
 
 def find_earlier_files(turns: Iterable[Any]) -> tuple[str, ...]:
-    """Return the ids of the files that the turns name as given or written, the newest first."""
+    """Return the ids of uploaded and written files in the turns, newest first."""
     named = list(dict.fromkeys(list(_walk_names(list(turns)))[::-1]))
     return tuple(named[:MAX_EARLIER])
 
@@ -40,13 +41,13 @@ def _walk_names(turns: list[Any]) -> Iterator[str]:
             file_id, text = part.get("file_id"), part.get("text")
             if part.get("type") in _WRITTEN and isinstance(file_id, str):
                 yield file_id
-            elif isinstance(text, str) and part.get("type") in _SPOKEN:
+            elif isinstance(text, str) and part.get("type") in _TEXT_TYPES:
                 yield from _GIVEN.findall(text[:_HEAD])
-            waiting += [part[key] for key in _INSIDE[::-1] if key in part]
+            waiting += [part[key] for key in _NESTED_FIELDS[::-1] if key in part]
 
 
 def container_response(tools: Any) -> str | None:
-    """Return the id of the response whose container a tool names; None: none does."""
+    """Return the id of the response whose container one of the tools names, if any."""
     for tool in cast("list[Any]", tools) if isinstance(tools, list) else ():
         named = cast("Json", tool).get("container") if isinstance(tool, dict) else None
         if isinstance(named, str) and named.startswith("cntr_"):
@@ -55,7 +56,7 @@ def container_response(tools: Any) -> str | None:
 
 
 def container_files(tools: Any) -> tuple[str, ...]:
-    """Return the ids of the files that tools of an earlier response were given."""
+    """Return the ids of the files given to the tools of an earlier response."""
     found: list[str] = []
     for tool in cast("list[Any]", tools) if isinstance(tools, list) else ():
         held = cast("Json", tool).get("container") if isinstance(tool, dict) else None

@@ -1,4 +1,4 @@
-"""Why a run has no answer, over HTTP. Pure but for one look-up of how to hide keys."""
+"""Maps a run without an answer to an API error. Pure, except that it looks up how to hide keys."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MAX_MESSAGE = 500
 _MAX_RETRY_SECONDS = 60.0
 _FIELD_PATTERN = re.compile(r" takes no (\w+)")
 _MAX_READ = 4 * _MAX_MESSAGE
-"""Characters of an error that are looked at; what is cut off is not reported."""
+"""Characters of an error that are read; the rest is not reported."""
 
 _SENTENCES = {
     "unreachable": "no connection to the worker could be made",
@@ -21,30 +21,30 @@ _SENTENCES = {
     "rate_limited": "the worker's provider limits its rate",
     "overloaded": "the worker's provider is overloaded",
     "interrupted": "the worker's answer broke off",
-    "bad_reply": "the worker's provider sent something that is no answer",
+    "bad_reply": "the worker's provider sent an invalid response",
     "empty_reply": "the worker's answer was empty",
     "unauthorised": "the worker's provider refused the key it was given",
     "model_missing": "the worker's provider does not have its model",
     "context_too_long": "the conversation does not fit in the worker's context window",
     "out_of_credit": "the account at the worker's provider is empty",
     "bad_request": "the worker's provider refused the request",
-    "unsupported_field": "no worker here can honour a field of the request",
-    "malformed_plan": "no workflow could be had",
+    "unsupported_field": "no worker supports a field of the request",
+    "malformed_plan": "no valid workflow was planned",
     "circuit_open": "the worker failed too often and is skipped for a while",
     "unknown_tool": "the worker called a tool that was not offered",
-    "wrong_form": "no worker answered in the form that was asked for",
-    "no_tool_call": "no worker called the tool that it had to call",
+    "wrong_form": "no worker answered in the requested format",
+    "no_tool_call": "no worker called the required tool",
     "schema_too_slow": "the schema of the answer takes too long to check",
     "policy_blocked": "a policy of this server forbids the answer",
 }
 
 
 def error_of_run(run: Run, *, direct: bool = False) -> APIError:
-    """Return the error that the caller of a run without an answer gets.
+    """Return the error for the caller of a run without an answer.
 
     Args:
-        run: as it ended.
-        direct: one worker was passed through, so its refusals are the request's.
+        run: the finished run.
+        direct: one worker was passed through, so its provider's refusal is the request's fault.
     """
     if run.outcome is Outcome.CANCELLED:
         return server_closing()
@@ -55,20 +55,20 @@ def error_of_run(run: Run, *, direct: bool = False) -> APIError:
 
 
 def unsure_error(sure: float | None, least: float) -> APIError:
-    """Return the error of an answer that is not sure, where such answers are not given.
+    """Return the error for an unsure answer, if unsure answers are refused.
 
     Args:
-        sure: the probability that it is right; None: nothing says.
-        least: how sure it had to be.
+        sure: the confidence: the probability that the answer is correct; None: unknown.
+        least: the required confidence.
     """
-    found = "nothing says how sure it is" if sure is None else f"it is {sure:g} sure"
-    message = f"The answer had to be at least {least:g} sure, and {found}."
+    found = "it is unknown" if sure is None else f"it is {sure:g}"
+    message = f"The answer's confidence had to be at least {least:g}, but {found}."
     return APIError(422, "unsure", message, headers={"x-should-retry": "false"})
 
 
 def _limit_error(run: Run) -> APIError:
     if run.limit == "seconds":
-        message = f"No answer within the {run.header.limits.seconds:g} seconds of this run."
+        message = f"No answer within this run's limit of {run.header.limits.seconds:g} seconds."
         return APIError(504, "deadline_exceeded", message)
     message = f"The run's limit on {run.limit or 'spending'} was reached before it had an answer"
     needed = (run.error or "").partition(": ")[2]
@@ -77,7 +77,7 @@ def _limit_error(run: Run) -> APIError:
 
 
 def _provider_wait(run: Run) -> float | None:
-    """Return the seconds that the provider asked to wait whose refusal ended the run, if it did."""
+    """Return the `retry-after` of the provider whose failure ended the run, if it sent one."""
     waits = [
         step.result.retry_after
         for step in run.steps
@@ -87,14 +87,14 @@ def _provider_wait(run: Run) -> float | None:
 
 
 def _request_error(run: Run) -> APIError | None:
-    """Return the worker's refusal if it is about this request, in the worker's words."""
+    """Return the provider's refusal of this request, with the provider's message, if any."""
     if run.error_code == "bad_request":
         return APIError(400, "bad_request", f"{_error_sentence(run)}: {_provider_message(run)}")
     return None
 
 
 def _known_error(run: Run) -> APIError | None:
-    """Return the error of a run in which no worker failed, or another call did."""
+    """Return the error for an error code with a status of its own, if it has one."""
     match run.error_code:
         case "context_too_long":
             reported = _provider_message(run)
@@ -120,11 +120,11 @@ def _known_error(run: Run) -> APIError | None:
                 503, "overloaded", f"{_error_sentence(run)}.", headers={"retry-after": "15"}
             )
         case _:
-            return _schema_error(run) or _unasked_error(run)
+            return _schema_error(run) or _approval_unavailable_error(run)
 
 
 def _refusal_error(run: Run) -> APIError:
-    """Return the error of what a policy, a rule or a person forbids."""
+    """Return the error for a run refused by a policy, a rule or a person."""
     message = _provider_message(run)
     if run.error_code in {"plan_rule", "not_grounded"}:
         return APIError(422, run.error_code, _start_capital(message))
@@ -134,7 +134,7 @@ def _refusal_error(run: Run) -> APIError:
 
 
 def _wrong_reply_error(run: Run) -> APIError:
-    """Return the error of a reply that is not what was asked for, and what is wrong with a form."""
+    """Return the error for a reply without the required tool call or in the wrong format."""
     if run.error_code == "no_tool_call":
         return APIError(502, "no_tool_call", f"{_error_sentence(run)}.")
     return APIError(502, "wrong_form", f"{_error_sentence(run)}: {_provider_message(run)}")
@@ -148,8 +148,8 @@ def _schema_error(run: Run) -> APIError | None:
     return APIError(400, "schema_too_slow", message, param=param, headers=headers)
 
 
-def _unasked_error(run: Run) -> APIError | None:
-    """Return the error of a plan that nobody could be asked to approve; its draft was paid."""
+def _approval_unavailable_error(run: Run) -> APIError | None:
+    """Return the error for a plan whose approval could not be requested; its draft was paid."""
     if run.error_code != "approval_unavailable":
         return None
     headers = {"retry-after": "30", "x-should-retry": "false"}
@@ -170,19 +170,19 @@ def _start_capital(sentence: str) -> str:
 
 
 def _provider_message(run: Run) -> str:
-    """Return the provider's own words, without keys and addresses."""
+    """Return the provider's error message, without keys and addresses."""
     return clean_message(first_words(run.error or "", _MAX_READ))[:_MAX_MESSAGE]
 
 
 def _retry_headers(seconds: float) -> dict[str, str]:
-    """Say when to ask again: soon, even if a provider says in days, for it is retried by then."""
+    """Return the headers for a retry after `seconds`, at most a minute if a provider says more."""
     seconds = min(seconds, _MAX_RETRY_SECONDS)
     whole = max(1, -int(-seconds // 1))
     return {"retry-after": str(whole), "retry-after-ms": str(int(seconds * 1000))}
 
 
 _MIN_TOKENS = 16
-"""Smaller numbers are taken for codes or other counts."""
+"""Smaller numbers are treated as codes or other counts."""
 _COMPARED = re.compile(r"(\d{1,12})(?: \+ (\d{1,12}))? > (\d{1,12})")
 _LIMIT = re.compile(
     r"(?:max\b|maximum|limit|at most|up to|available context|context (?:length|window|size)"
@@ -196,19 +196,19 @@ _SEPARATED = re.compile(r"(?<=\d)[,_](?=\d{3}(?!\d))")
 
 
 def overflow_words(run: Run, message: str) -> str:
-    """Say that the prompt is too long, with the provider's numbers, or ours if it tells none."""
+    """Return the message for a prompt that is too long, with the provider's numbers or ours."""
     tokens, most = stated_sizes(message)
     most = most or _smallest_window(run)
     if most is None:
         return "prompt is too long"
     if tokens is None or tokens <= most:
-        # the provider refused it, so it is more than the limit in any case
+        # the provider refused the prompt, so it exceeds the limit
         tokens = max(_estimated_tokens(run), most + 1)
     return f"prompt is too long: {tokens} tokens > {most} maximum"
 
 
 def stated_sizes(message: str) -> tuple[int | None, int | None]:
-    """Read from a provider's words the tokens of the prompt and those that fit, each if told."""
+    """Parse the prompt's tokens and the limit from a provider's message; None if not stated."""
     flat = _SEPARATED.sub("", message)
     compared = _COMPARED.search(flat)
     if compared:

@@ -1,7 +1,7 @@
-"""The one way from a call to its run: every dialect, whole, streamed or in the background.
+"""Prepares and executes calls of every dialect, whole, streamed or in the background.
 
-What must happen to each request whatever its form - who may ask, what it may spend, what is kept
-of it - happens in `prepare_call` (before anything is said to the reader) and in `execute`.
+Permissions, budgets and storage are handled here for every kind of request: in `prepare_call`,
+before anything is sent to the client, and in `execute`.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ from batuta.store.responses import run_id_of
 
 
 def seed_of(run_id: RunId) -> int:
-    """Return a seed that nobody can guess who does not know the run's id."""
+    """Return a seed that cannot be guessed without the run's id."""
     return int.from_bytes(hashlib.sha256(run_id.encode()).digest()[:4]) >> 1
 
 
@@ -116,26 +116,26 @@ class RunService:
         files: UploadedFiles = NO_FILES_KEPT,
         key_watch: KeyWatch | None = None,
     ) -> None:
-        """Take what runs are executed and recorded with.
+        """Connect the parts that execute and record runs.
 
         Args:
             catalogue: the workers and the models.
-            store: keeps the runs and the budgets; None: nothing is kept.
+            store: stores the runs and the budgets; None: nothing is stored.
             rate_limiter: counts what keys use.
-            pending_tool_runs: the runs that wait for their callers' tools.
+            pending_tool_runs: the runs paused on their clients' tools.
             metrics: count each run.
-            span_exporter: where the spans of runs go; None: nowhere.
-            answer_cache: finds answers that are given again; None: none is.
-            sessions: the states of sessions; None: in memory.
-            files: what callers uploaded.
-            key_watch: ends the runs of keys that have ended; None: nothing does.
+            span_exporter: exports the spans of runs; None: they are not exported.
+            answer_cache: the cache of answers; None: answers are not cached.
+            sessions: the states of sessions; None: kept in memory.
+            files: the uploaded files.
+            key_watch: cancels the runs of keys that are no longer valid; None: they continue.
         """
         self._catalogue = catalogue
         self._conversations = ConversationWorkers()
         self._reasoning = ReasoningMemory()
         self._files = files
         self.key_watch = key_watch or KeyWatch(None)
-        """Ends what runs for keys that have ended."""
+        """Cancels the work of keys that are no longer valid."""
         self._preparer = CallPreparer(catalogue, self._conversations, files)
         self._store = store
         self._admission = AdmissionController(store, rate_limiter)
@@ -149,7 +149,7 @@ class RunService:
         self._sessions = SessionKeeper(self._session_memory)
 
     def find_model(self, name: str) -> ServedModel:
-        """Return the model that answers a request for that name, by an alias too.
+        """Return the served model of this name or alias.
 
         Raises:
             APIError: there is none.
@@ -157,10 +157,10 @@ class RunService:
         return find_served_model(self._catalogue, name)
 
     def estimate_plan(self, call: ParsedCall, caller: Caller) -> PlanEstimate:
-        """Return what the call's own workflow is expected to take; nothing is called or booked.
+        """Estimate the call's own workflow, without calling a worker or charging for it.
 
         Raises:
-            APIError: it may not be run.
+            APIError: the workflow may not run.
         """
         return self._preparer.estimate_plan(call, caller, self._call_seconds)
 
@@ -175,18 +175,18 @@ class RunService:
         already_counted: bool = False,
         durable: bool = False,
     ) -> AsyncGenerator[PreparedCall]:
-        """Yield a prepared call for the length of a block, in which it is run once or not at all.
+        """Yield a prepared and admitted call, to be executed at most once within the block.
 
         Args:
-            call: what is wanted.
-            caller: who wants it.
-            run_id: the id that the run shall have; None: a new one.
-            in_background: a job runs it, now or later, and is counted in its place.
-            already_counted: it was booked before, to be run later: its caller's rates know it.
-            durable: it is taken up again if this process ends before it does.
+            call: the call.
+            caller: the caller.
+            run_id: the run's id; None: a new one.
+            in_background: a job runs the call, and counts towards the concurrency itself.
+            already_counted: the rates already counted the call when it was submitted.
+            durable: the run is resumed if this process dies.
 
         Raises:
-            APIError: the call cannot be run; nothing was, and nothing was said to the reader.
+            APIError: the call cannot run; nothing was executed or sent to the client.
         """
         await load_served_model(self._catalogue, call.model)
         call = await self._complete_call(call, caller)
@@ -202,10 +202,10 @@ class RunService:
             )
             if resumed is not None:
                 prepared_call = replace(prepared_call, resumed=resumed)
-        if run_id is None:  # what runs in the background is always run
+        if run_id is None:  # background calls are neither cached nor explored
             prepared_call = await self._find_earlier(prepared_call)
             if prepared_call.served_model.explore is not None:
-                prepared_call = await self._explored(prepared_call)
+                prepared_call = await self._choose_arm(prepared_call)
         prepared_call = self._conduct_in_session(prepared_call, call)
         admission = prepared_call.admission
         try:
@@ -219,12 +219,12 @@ class RunService:
                 durable=durable,
             )
             try:
-                # After the key, its rates and its money: who may not ask is told so for nothing.
+                # Checked last: a caller without permission must not cost this work.
                 if call.question.response_format is not None:
                     await check_response_format(call.question)
-                yield await self._screened(prepared_call)
+                yield await self._check_workflow(prepared_call)
             except APIError:
-                admission.is_durable = False  # a refused job is over: nobody comes for its money
+                admission.is_durable = False  # a refused job is never resumed: release its money
                 await self._admission.give_back_tokens(admission)
                 raise
             finally:
@@ -234,7 +234,7 @@ class RunService:
                 await self._explorer.settle(prepared_call.chosen)
 
     async def _complete_call(self, call: ParsedCall, caller: Caller) -> ParsedCall:
-        """Return the call with its caller's files, and thoughts that its turns came without."""
+        """Return the call with its caller's files, and reasoning that the client left out."""
         if call.server_tools or call.question.needed_tags:
             call = await self._files.bind(call, caller)
         question = self._reasoning.fill_in(call.question, caller.tenant)
@@ -249,7 +249,7 @@ class RunService:
         is_kept: bool,
         compacts: bool,
     ) -> None:
-        """Put the call into its session, as `SessionKeeper.begin` has it.
+        """Add the call to its session, if it has one; see `SessionKeeper.begin`.
 
         Raises:
             APIError: the session has reached a limit.
@@ -270,7 +270,7 @@ class RunService:
         prepared.session, prepared.in_session = session, begun
 
     def _conduct_in_session(self, prepared: PreparedCall, call: ParsedCall) -> PreparedCall:
-        """Return the call with what its session runs for it."""
+        """Return the call with the conductor and limits that its session chooses."""
         if prepared.in_session is None or prepared.earlier is not None:
             return prepared
         served = prepared.served_model
@@ -294,9 +294,9 @@ class RunService:
         )
 
     async def _find_session(self, call: ParsedCall, tenant: str) -> str | None:
-        """Return the call's session: the one it names, that of the response before, or its own.
+        """Return the call's session: the named one, the previous response's, or its conversation's.
 
-        What is to be embedded is part of none.
+        Embedding calls have no session.
         """
         if call.embeds:
             return None
@@ -307,12 +307,12 @@ class RunService:
         named = partial(session_id, tenant, call.session, call.question)
         return await read_off_loop(call.question.messages, named)
 
-    async def _explored(self, prepared: PreparedCall) -> PreparedCall:
-        """Return the call with what the system chose to run, where it learns while it serves."""
+    async def _choose_arm(self, prepared: PreparedCall) -> PreparedCall:
+        """Return the call with the alternative chosen by exploration, if the model explores."""
         served, call = prepared.served_model, prepared.call
         plain = self._catalogue.find_model(served.name)
         if served.explore is None or plain is None or served.conductor is not plain.conductor:
-            return prepared  # a conversation stays with its worker
+            return prepared  # the conversation is kept on another worker
         if prepared.earlier or prepared.resumed or call.options.dry_run:
             return prepared
         chosen = await self._explorer.choose(
@@ -332,12 +332,12 @@ class RunService:
         return replace(prepared, served_model=served, limits=limits, chosen=chosen)
 
     async def _find_earlier(self, prepared: PreparedCall) -> PreparedCall:
-        """Return the call with the answer that was given to the same one before, if any was."""
+        """Return the call with its cached answer, if there is one."""
         cache, call, served = self._answer_cache, prepared.call, prepared.served_model
         options = call.options
-        # What the web says today is not what it said then, and each caller has domains of its own.
-        is_own = bool(call.server_tools or call.files)
-        wanted = call.store and options.cache is not False and not is_own
+        # Tools and files are not cached: the web changes, and each caller has its own files.
+        has_sources = bool(call.server_tools or call.files)
+        wanted = call.store and options.cache is not False and not has_sources
         if cache is None or not wanted or not cache.may_repeat(call.question.sampling):
             return prepared
         if options.trace or options.dry_run or prepared.resumed is not None:
@@ -357,11 +357,11 @@ class RunService:
         found = await cache.find(repeatable)
         return replace(prepared, repeatable=repeatable, earlier=found.run, cache_result=found.kind)
 
-    async def _screened(self, prepared_call: PreparedCall) -> PreparedCall:
-        """Return the prepared call with its caller's own workflow as the policies let it be run.
+    async def _check_workflow(self, prepared_call: PreparedCall) -> PreparedCall:
+        """Return the call with its caller's workflow as changed by the guardrails.
 
         Raises:
-            APIError: a policy forbids it.
+            APIError: a guardrail blocks the workflow.
         """
         workflow = prepared_call.call.options.workflow
         if workflow is None or GuardrailStage.INPUT not in prepared_call.guardrails.stages:
@@ -376,10 +376,10 @@ class RunService:
         return replace(prepared_call, served_model=served, guarded=acts)
 
     async def execute(self, prepared: PreparedCall, emit: EventHandler | None = None) -> Run:
-        """Conduct and keep the run, also if this is cancelled.
+        """Execute and store the run; it is stored even if this is cancelled.
 
         Raises:
-            APIError: the caller's key has ended meanwhile, and the run with it.
+            APIError: the caller's key became invalid, which has cancelled the run.
         """
         key = prepared.caller.shown_key
         if key is None:
@@ -387,19 +387,19 @@ class RunService:
         with self.key_watch.watch(key) as work:
             prepared.admission.key_work = work
             return await self._execute(prepared, emit)
-        # Here the scope was cancelled: the key has ended, so nobody takes the run up again.
+        # The scope was cancelled: the key is no longer valid, so the run is never resumed.
         prepared.admission.is_durable = False
         raise work.refusal or internal_error()
 
     async def _execute(self, prepared: PreparedCall, emit: EventHandler | None) -> Run:
-        """Conduct and keep the run, also if this is cancelled."""
+        """Execute and store the run; it is stored even if this is cancelled."""
         if prepared.earlier is not None:
             return await self._repeat_answer(prepared, prepared.earlier, emit)
         recorder = Recorder()
         question, served = prepared.call.question, prepared.served_model
         if served.solver is not None:
             return await self._execute_solver(prepared, served.solver, emit)
-        assert served.conductor is not None  # noqa: S101 - one of the two is there
+        assert served.conductor is not None  # noqa: S101 - a model has a solver or a conductor
         try:
             run = await conduct(
                 question,
@@ -434,7 +434,7 @@ class RunService:
                 await self._forget_edits(prepared, run)
 
     async def _forget_edits(self, prepared: PreparedCall, run: Run) -> None:
-        """Forget the edited plans of a run that has ended; in a month if the database fails."""
+        """Delete the edited plans of a finished run; if the database fails, they expire later."""
         if self._store is None or not prepared.approvals:
             return
         if run.outcome is Outcome.CANCELLED and prepared.will_resume():
@@ -446,20 +446,20 @@ class RunService:
                 log_exception(error)
 
     def _open_approver(self, prepared: PreparedCall) -> Approver | None:
-        """Return what asks a person for approval of the call's plans; None: it is not needed."""
+        """Return the approver of the call's plans; None if no approval is needed."""
         if not prepared.approvals:
             return None
         return open_approver(self._store, prepared, self._catalogue.approval_webhook)
 
     def _funds_of(self, prepared: PreparedCall) -> Funds | None:
-        """Return whose money the run takes beside its own limit; None: nobody's."""
+        """Return the budgets that the run draws on besides its own limit, if any."""
         budget, session = prepared.admission.reserved_budget, prepared.in_session
         if session is None or session.max_cost_usd is None:
             return budget
         return SessionFunds(self._session_memory, session, budget)
 
     def _run_settings(self, prepared: PreparedCall) -> RunSettings:
-        """Return how the call's run is executed."""
+        """Return the settings of the call's run."""
         return RunSettings(
             fallback=prepared.served_model.fallback,
             timeouts=self._catalogue.timeout_policy,
@@ -474,19 +474,19 @@ class RunService:
         )
 
     async def flush_runs(self) -> None:
-        """Wait until every run that has ended is in the database, with its cost."""
+        """Wait until every finished run is in the database with its cost."""
         if self._store is not None:
             await self._store.flush()
 
     def _call_seconds(self, worker_id: WorkerId) -> float | None:
-        """Return the seconds that a call of the worker takes, as far as was seen."""
+        """Return the observed seconds of the worker's calls, if known."""
         health = self._catalogue.health.get(worker_id)
         return health.seconds if health else None
 
     async def _execute_solver(
         self, prepared: PreparedCall, solver: Solver, emit: EventHandler | None
     ) -> Run:
-        """Return the solver's run, kept also if this is cancelled."""
+        """Execute the solver and store its run, even if this is cancelled."""
         asked, recorder, guardrails = prepared.call.question, Recorder(), prepared.guardrails
         question, acts, forbidden = await guardrails.check_question(asked)
         hooks = RunHooks(
@@ -505,7 +505,7 @@ class RunService:
             hooks=hooks,
         )
         wanted = question.sampling.seed
-        # Of a new run anything, of one that a crash cut off the same again.
+        # A run resumed after a crash needs the same seed, so it is derived from the run's id.
         seed = seed_of(prepared.run_id) if wanted is None else wanted
         run: Run | None = None
         try:
@@ -519,8 +519,8 @@ class RunService:
     async def _repeat_answer(
         self, prepared: PreparedCall, earlier: Run, emit: EventHandler | None
     ) -> Run:
-        """Return a run of its own that gives an earlier one's answer; nobody is called."""
-        # What a guardrail made of the question is what is kept of it; it is the same question then.
+        """Return a new run with the cached answer, without calling a worker."""
+        # A hit keeps the stored question, as changed by guardrails; `similar` has other words.
         kept = prepared.call.question if prepared.cache_result == "similar" else None
         run = repeated_run(earlier, prepared.run_id, kept or earlier.header.question)
         if emit is not None and prepared.can_stream and run.reply is not None:
@@ -530,9 +530,9 @@ class RunService:
         return run
 
     async def _store_run(self, prepared: PreparedCall, run: Run) -> None:
-        """Store the run and settle its cost; an answer is not lost because the disk fails."""
+        """Store the run and settle its cost; if the store fails, the answer is still returned."""
         if run.outcome is Outcome.CANCELLED and prepared.will_resume():
-            return  # this is not its end: what it paid for is kept by its job
+            return  # the run is not over: its job keeps the finished steps
         self._count_run(prepared, run)
         caller = prepared.caller
         with anyio.CancelScope(shield=True):
@@ -549,7 +549,7 @@ class RunService:
     async def _append_run(
         self, store: Store, prepared: PreparedCall, run: Run, alone_usd: Decimal | None
     ) -> None:
-        """Hand the run to the store, and its answer to whoever may use it again."""
+        """Append the run to the store, offer it for comparison and add it to the cache."""
         admission = prepared.admission
         try:
             await store.append(
@@ -564,7 +564,7 @@ class RunService:
             )
         except StoreError as error:
             if admission.is_durable:
-                raise  # its job has not ended: it is run again, from what it paid for
+                raise  # its job has not ended, and will resume from the finished steps
             log_exception(error)
             return
         admission.is_settled = True
@@ -575,7 +575,7 @@ class RunService:
             await cache.keep(repeatable, run)
 
     def _estimate_alone(self, prepared: PreparedCall, run: Run) -> Decimal | None:
-        """Return the dollars that the best single worker would have cost, if known."""
+        """Estimate the dollars that the best single worker would have cost, if possible."""
         if prepared.in_session is None or prepared.earlier is not None:
             return None
         if prepared.call.options.dry_run:
@@ -586,7 +586,7 @@ class RunService:
         )
 
     def _count_run(self, prepared: PreparedCall, run: Run) -> None:
-        """Tell whoever counts runs or remembers them."""
+        """Report the run to the metrics, the spans and the memories between requests."""
         tenant = prepared.caller.tenant
         if prepared.chosen is not None:
             note_spent(prepared.chosen, run)
@@ -595,5 +595,5 @@ class RunService:
         if self._span_exporter is not None:
             self._span_exporter.export_run(run, tenant)
         if prepared.served_model.direct and len(prepared.pool) > 1:
-            usual = prepared.pool.ranked()[0].id
-            self._conversations.note_worker(run, tenant, usual)
+            planned = prepared.pool.ranked()[0].id
+            self._conversations.note_worker(run, tenant, planned)

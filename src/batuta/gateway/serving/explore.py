@@ -1,7 +1,7 @@
-"""Trying something else on a small share of requests, to learn what is better.
+"""Exploration: runs an alternative on a small share of requests, to learn what is better.
 
-Off unless `[mini] explore` is set. What is tried is marked in the run, in a header and on the page;
-dollars are taken from the day's purse before the run and what is left is given back after it.
+Off unless `[mini] explore` is set. An explored run is marked in its trace, in a header and on the
+page. Its dollars are reserved from a daily budget before the run; the rest is released after it.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from batuta.store.ledger import Bucket, usd_cap_to_nano, usd_to_nano, utc_day
 
 EXPLORED_HEADER = "x-batuta-explored"
 MOST_ARMS = 8
-"""Ways to answer a question among which one is chosen."""
+"""The most arms (ways to answer a question) to choose from."""
 AS_SERVED = "as served"
-"""The arm that is run without learning, where it is no single workflow."""
+"""The name of the arm that is served without exploration, unless it is a single workflow."""
 _CACHE_SECONDS = 5.0
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.,:/ ()>-]")
 _LOG = logging.getLogger(__name__)
@@ -41,42 +41,42 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """A way to answer."""
+    """A way to answer a question: an arm of the bandit."""
 
     name: str
     conductor: Conductor
     usd: Decimal
-    """The most that it can cost."""
+    """The most dollars that it can cost."""
 
 
 @dataclass(slots=True, kw_only=True)
 class ChosenArm:
-    """The alternative that is run, for the length of a request."""
+    """The arm chosen for a request."""
 
     choice: Exploration
     conductor: Conductor
     purse: Bucket | None = None
-    """The budget that paid for it; None if nothing was explored."""
+    """The daily budget that pays for it; None if the run is not explored."""
     taken: int = 0
-    """Billionths of a dollar."""
+    """Reserved, in billionths of a dollar."""
     spent: int = 0
 
     @property
     def headers(self) -> dict[str, str]:
-        """The answer's headers."""
+        """The response headers."""
         if not self.choice.explored:
             return {}
         return {EXPLORED_HEADER: _UNSAFE.sub("?", self.choice.arm)[:200]}
 
     @property
     def usd(self) -> float | None:
-        """Dollars that the run may cost; None: what its limits say."""
+        """Dollars that the run may cost; None: only its limits apply."""
         return None if self.purse is None else self.taken / 1e9
 
 
 @final
 class Explorer:
-    """Chooses, for systems that explore."""
+    """Chooses an arm for each request of a model that explores."""
 
     def __init__(self, store: Store | None) -> None:
         self._store = store
@@ -92,10 +92,7 @@ class Explorer:
         run_id: RunId,
         seed: int,
     ) -> ChosenArm | None:
-        """Choose what to run.
-
-        None for what is always served: nothing is learned or the store fails.
-        """
+        """Choose an arm; None if nothing may be explored now, or the store fails."""
         explore, store = served.explore, self._store
         if explore is None or store is None or served.conductor is None:
             return None
@@ -132,14 +129,14 @@ class Explorer:
         return chosen
 
     async def settle(self, chosen: ChosenArm) -> None:
-        """Give back what was taken and not spent."""
+        """Release what was reserved and not spent."""
         if chosen.purse is None or self._store is None:
             return
         with anyio.CancelScope(shield=True):
             try:
                 await self._store.exploration.give_back(chosen.purse, chosen.taken - chosen.spent)
-            except StoreError as error:  # then it counts as spent
-                _LOG.warning("the money of exploring could not be given back: %s", error)
+            except StoreError as error:  # the whole reservation counts as spent
+                _LOG.warning("an exploration's reservation could not be released: %s", error)
 
     async def _read(
         self, store: Store, system: str
@@ -154,28 +151,28 @@ class Explorer:
 
 
 def note_spent(chosen: ChosenArm, run: Run) -> None:
-    """Remember what the run cost."""
+    """Record what the run cost."""
     chosen.spent = run_nano(run)
 
 
 def mark_explored(chosen: ChosenArm, run: Run) -> Run:
-    """Return the run with how its workflow was chosen."""
+    """Return the run with the record of how its arm was chosen."""
     return replace(run, header=replace(run.header, exploration=chosen.choice))
 
 
 def list_arms(
     conductor: Conductor, question: Question, pool: Pool, *, limits: Limits
 ) -> tuple[str, list[Arm]]:
-    """Return the kind of question, and the ways to answer it; the first is what is served always.
+    """Return the kind of question and its arms, the first of which is served without exploration.
 
-    A workflow selector's are the best of its library for the kind of question; any other system's
-    are itself and every worker alone.
+    A workflow selector's arms are the best workflows of its library for the kind of question. Any
+    other system's are the system itself and every worker alone.
     """
     if isinstance(conductor, WorkflowSelector):
         cell, ranked = conductor.list_candidates(question.text, pool, limits.steps)
         arms = [
-            Arm(one.name, one, bound_workflow(question, one.workflows, pool, limits=limits))
-            for one in ranked[:MOST_ARMS]
+            Arm(each.name, each, bound_workflow(question, each.workflows, pool, limits=limits))
+            for each in ranked[:MOST_ARMS]
         ]
         if arms:
             return cell, arms

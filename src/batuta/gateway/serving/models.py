@@ -1,4 +1,4 @@
-"""The served models, and the workers that answer for them."""
+"""The catalogue of served models, and the workers that answer for them."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ from batuta.language.plan_rules import NO_RULES, PlanRules
 from batuta.store.key_permissions import KnownNames
 
 WORKER_PREFIX = "worker/"
-"""The beginning of the name of a worker that is served as it is."""
+"""The prefix of the model names of single workers."""
 MINI_LIMITS = Limits(steps=1, seconds=60)
 ULTRA_LIMITS = Limits(seconds=15 * 60)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExploreOptions:
-    """The share of requests and the money by which a system may learn what is better."""
+    """The requests and the money that a model may spend on exploration."""
 
     share: float
-    """Share of its requests, in (0, 1]."""
+    """The share of its requests, in (0, 1]."""
     usd_per_day: Decimal
-    """Dollars that explored runs of a day (UTC) may cost, over all replicas."""
+    """Dollars that explored runs may cost per day (UTC), over all replicas."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModel:
-    """A name that callers may ask for, and who answers under it."""
+    """A model name of the API, with the conductor, method or worker that answers."""
 
     name: str
     conductor: Conductor | None
@@ -59,31 +59,31 @@ class ServedModel:
     limits: Limits = field(default_factory=Limits)
     """The most a run may spend; a caller can lower it."""
     direct: bool = False
-    """One worker is passed through: its reasoning is shown as its own, its errors as errors of
-    the request where they are, and no progress is streamed."""
+    """True if one worker is passed through: its reasoning is shown, its refusals become errors of
+    the request, and no progress is streamed."""
     fallback: bool = True
     """Whether another worker may answer when the planned one cannot."""
     description: str = ""
     solver: Solver | None = None
-    """A method that chooses among replies, in a conductor's place."""
+    """A method that chooses among replies, instead of a conductor."""
     calls: int | None = None
-    """Calls of workers that the method makes; a caller cannot have it with fewer."""
+    """The number of worker calls that the method needs."""
     max_rounds: int = 1
-    """Rounds that a caller may ask for; `limits.rounds` are run unasked."""
+    """The most rounds that a caller may ask for; `limits.rounds` is the default."""
     embeds: bool = False
-    """True if it turns texts into vectors and answers no question."""
+    """True for an embedding model."""
     effort: str | None = None
-    """The effort of a request that names none; None: the workers' own."""
+    """The default effort; None: the workers' own."""
     explore: ExploreOptions | None = None
-    """The alternatives that it may try beside what it believes best; None for none."""
+    """The exploration options; None: the model does not explore."""
     min_confidence: float | None = None
-    """Below this probability of being right an answer is marked `unsure`."""
+    """The confidence (probability of a correct answer) below which it is marked `unsure`."""
     load: Callable[[], Solver] | None = None
-    """Imports the method that answers; None: there is nothing to import."""
+    """Imports the method at the first call; None: there is nothing to import."""
 
     def __post_init__(self) -> None:
         if self.load is None and (self.conductor is None) == (self.solver is None):
-            raise ValueError(f"{self.name} needs a conductor or a solver, and not both")
+            raise ValueError(f"{self.name} needs either a conductor or a solver")
 
     @property
     def writes_workflows(self) -> bool:
@@ -92,13 +92,13 @@ class ServedModel:
 
     @property
     def limits_ceiling(self) -> Limits:
-        """The most that a caller may ask for: rounds that it must ask for are not run unasked."""
+        """The most that a caller may ask for: the limits, with `max_rounds` rounds."""
         if self.max_rounds <= self.limits.rounds:
             return self.limits
         return replace(self.limits, rounds=self.max_rounds)
 
     def with_method(self, solver: Solver) -> ServedModel:
-        """Return the model with its method, which may take as many steps as it needs."""
+        """Return the model with its loaded method, whose calls are the limit on steps."""
         limits = replace(self.limits, steps=solver.calls or self.limits.steps)
         if isinstance(solver, ConductorSolver):
             by = {"conductor": solver.conductor}
@@ -107,11 +107,11 @@ class ServedModel:
         return replace(self, calls=solver.calls, limits=limits, load=None, **by)
 
     def model_object(self, created: int, alias: str | None = None) -> dict[str, Any]:
-        """Return the model as GET /v1/models shows it, to clients of OpenAI and of Anthropic alike.
+        """Return the model for GET /v1/models, with the fields of OpenAI and of Anthropic.
 
         Args:
             created: seconds since the epoch.
-            alias: the name under which it is shown, if that is not its own.
+            alias: the alias under which it is listed, if any.
         """
         name = alias or self.name
         known = {
@@ -137,16 +137,16 @@ def served_models(
     ultra: Limits = ULTRA_LIMITS,
     max_rounds: int | None = None,
 ) -> tuple[ServedModel, ...]:
-    """Return `batuta-mini`, with a conductor `batuta-ultra`, and each worker as `worker/<id>`.
+    """Return `batuta-mini`, `batuta-ultra` (with a conductor) and each worker as `worker/<id>`.
 
     Args:
         pool: the workers.
-        conductor: who answers as `batuta-ultra`; None: nobody does.
-        mini_conductor: who answers as `batuta-mini`; None: the best worker.
-        explore: what `batuta-mini` may try.
-        mini: its limits where it is one step.
-        ultra: the limits of whatever else is served.
-        max_rounds: as the settings say; None: as the conductor needs.
+        conductor: the conductor of `batuta-ultra`; None: it is not served.
+        mini_conductor: the conductor of `batuta-mini`; None: the best worker answers.
+        explore: the exploration options of `batuta-mini`.
+        mini: the limits of `batuta-mini`, unless its conductor is a model.
+        ultra: the limits of the other models.
+        max_rounds: the settings' limit on rounds; None: as many as the conductor needs.
     """
     limits = ultra if isinstance(mini_conductor, ModelConductor) else mini
     small = model_of_system(mini_system(pool, mini_conductor, limits))
@@ -172,17 +172,18 @@ def served_models(
 
 
 def embedding_models(workers: Iterable[Worker], unknown: Price) -> tuple[ServedModel, ...]:
-    """Return every worker that embeds, as `worker/<id>`.
+    """Return each embedding worker as a model `worker/<id>`.
 
     Args:
-        workers: those that embed.
-        unknown: what a call without a price counts as.
+        workers: the embedding workers.
+        unknown: the price of workers without one.
     """
     return tuple(
         ServedModel(
             name=f"{WORKER_PREFIX}{worker.id}",
             conductor=single_worker(worker.id),
-            pool=Pool((replace(worker, context_window=None),)),  # it is of each text, not of all
+            # The window limits each text, not all texts together.
+            pool=Pool((replace(worker, context_window=None),)),
             limits=Limits(steps=1, seconds=MINI_LIMITS.seconds, unknown=unknown),
             direct=True,
             fallback=False,
@@ -194,7 +195,7 @@ def embedding_models(workers: Iterable[Worker], unknown: Price) -> tuple[ServedM
 
 
 def model_of_system(system: ServedSystem) -> ServedModel:
-    """Return the system as it is served under its name."""
+    """Return the system as a served model."""
     return ServedModel(
         name=system.name,
         conductor=system.conductor,
@@ -210,7 +211,7 @@ def model_of_system(system: ServedSystem) -> ServedModel:
 
 
 def _describe_conductor(conductor: Conductor, pool: Pool) -> str:
-    """Return a sentence: who writes the workflow, and what it is told of the workers."""
+    """Return a sentence with the conductor, and what its prompt shows of the workers."""
     prompt = describe_prompt(conductor, pool)
     shown = prompt.shown if prompt else ""
     many = f"{len(pool)} worker{'' if len(pool) == 1 else 's'}"
@@ -222,32 +223,32 @@ class Outcomes(Protocol):
 
     @property
     def workers(self) -> Sequence[str]:
-        """Their names."""
+        """The workers' names, in the order of the columns of `scores_qm`."""
         ...
 
     @property
     def families(self) -> Sequence[str]:
-        """The kind of each question; empty where it is not known."""
+        """The task family of each question; empty if unknown."""
         ...
 
     @property
     def scores_qm(self) -> Any:
-        """Scores in [0, 1] by question and worker, an array; NaN where a worker was not asked."""
+        """Scores in [0, 1], an array (questions, workers); NaN if a worker was not asked."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageContext:
-    """Facts that the web page shows beside the runs."""
+    """Facts that the web page shows besides the runs."""
 
     source: str = ""
-    """The source of the pool, in words."""
+    """Where the pool comes from: a settings file, or a description."""
     simulated: bool = False
-    """Whether its workers are programs and not language models."""
+    """Whether all workers are simulated."""
     examples: tuple[str, ...] = ()
-    """Questions to begin with."""
+    """Example questions."""
     folders: tuple[Path, ...] = ()
-    """Folders in which training runs and evaluation reports are looked for, with those below."""
+    """Folders that are searched recursively for training runs and evaluation reports."""
     history: Outcomes | None = None
     """Outcomes of the workers, by task family."""
 
@@ -255,52 +256,52 @@ class PageContext:
 @final
 @dataclass(slots=True, kw_only=True)
 class Catalogue:
-    """The workers and the models that are served; all of it is replaced when the settings are.
+    """The served workers and models, all replaced when the settings are reloaded.
 
-    It owns no client: they are opened and closed by whoever gives them.
+    It owns no clients: the caller opens and closes them.
 
     Raises:
-        ConfigError: two models have one name, there is none, a worker has no client, or an alias
-            can stand for nothing.
+        ConfigError: there is no model, two models have the same name, a worker has no client, or
+            an alias has no valid model.
     """
 
     pool: Pool
     """Every worker."""
     clients: Mapping[WorkerId, Client]
-    """How each of them is called."""
+    """The client of each worker."""
     models: tuple[ServedModel, ...]
-    """The served models, in the order in which they are listed; see `served_models`."""
+    """The served models in the order of the list; see `served_models`."""
     unavailable_models: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Models that could be served, and what to do for it."""
+    """Models that are not served, each with what to do to serve it."""
     aliases: Aliases = Aliases()
-    """The names that stand for served models."""
+    """Other names of served models."""
     conducts_auxiliary: bool = False
-    """Whether also what coding agents ask for themselves, such as titles, is conducted."""
+    """Whether coding agents' own requests, such as titles, are conducted too."""
     session_rules: SessionRules = DEFAULT_RULES
-    """The constants by which sessions are conducted."""
+    """The parameters of sessions."""
     page_context: PageContext = field(default_factory=PageContext)
     health: Mapping[WorkerId, WorkerHealth] = field(default_factory=dict[WorkerId, WorkerHealth])
-    """How workers do, for those that are watched."""
+    """The health of each watched worker."""
     timeout_policy: TimeoutPolicy = field(default_factory=TimeoutPolicy)
-    """How long a step may take before another worker is asked."""
+    """How long a step may take before another worker takes over."""
     guardrails: Guardrails = NO_GUARDRAILS
     """The guardrails on questions, replies between agents and answers."""
     plan_rules: PlanRules = NO_RULES
-    """The rules say what no workflow may be, for any tenant and tag."""
+    """The rules that workflows must keep, of all tenants and tags."""
     approvals: tuple[ApprovalRule, ...] = ()
-    """The plans that somebody must approve before they are run, of any tenant."""
+    """The rules by which a person must approve a plan, of all tenants."""
     approval_webhook: Webhook | None = None
-    """It is told of plans that wait, and may decide; None: nobody is told."""
+    """Is notified of waiting plans and may decide about them; None: not configured."""
     confidence: ConfidenceModel | None = None
-    """What states how sure answers are; None: nothing does."""
+    """Computes the confidence of answers; None: not configured."""
     refuses_unsure: bool = False
-    """Whether an answer that is less sure than was asked for is refused, not marked."""
+    """Whether an answer below the required confidence is refused instead of marked."""
     private_pictures: bool = False
-    """Whether addresses of pictures may be of private networks."""
+    """Whether picture URLs may point to private networks."""
     server_tools: ServerTools | None = None
-    """The tools that clients may ask for; None: there are none here."""
+    """The server's tools that clients may use; None: not configured."""
     moderation: ModerationClient | None = None
-    """Judges texts; None: there is no moderation here."""
+    """The moderation provider's client; None: not configured."""
     created: int = field(default_factory=lambda: int(time.time()))
 
     def __post_init__(self) -> None:
@@ -316,61 +317,58 @@ class Catalogue:
             self._check_alias(alias, name)
 
     def find_model(self, name: str) -> ServedModel | None:
-        """Return the model served under that name."""
+        """Return the model of this exact name."""
         for model in self.models:
             if model.name == name:
                 return model
         return None
 
     def resolve_model(self, name: str) -> ServedModel | None:
-        """Return the model that answers a request for that name.
-
-        It is the one of that name, else the worker of that id, else what an alias stands for.
-        """
+        """Return the model of this name, else the worker of this id, else the alias's model."""
         found = self._find_named(name)
         if found is None and (target := self.aliases.find(name)):
             found = self._find_named(target)
         return found
 
     def _find_named(self, name: str) -> ServedModel | None:
-        """Return the model of that name, or the worker of that id."""
+        """Return the model of this name, else the worker of this id."""
         return self.find_model(name) or self.find_model(WORKER_PREFIX + name)
 
     def _check_alias(self, alias: str, name: str) -> None:
-        """Return if the alias can stand for that model, else raise."""
+        """Raise ConfigError unless the alias is free and the model exists and answers."""
         named, target = self._find_named(alias), self._find_named(name)
         if named is not None:
-            reason = f"it is the name of {named.name}, which goes before an alias"
+            reason = f"it is the name of {named.name}; choose another alias"
         elif name in self.unavailable_models:
             reason = f"{name} is not served: {self.unavailable_models[name]}"
         elif target is None:
             known = suggest_names(name, (model.name for model in self.models))
             reason = f"there is no model {name!r}; {known}"
         elif target.embeds:
-            reason = f"{target.name} gives embeddings and no answers"
+            reason = f"{target.name} is an embedding model, which gives no answers"
         else:
             return
         raise ConfigError(f"aliases.{alias}: {reason}")
 
     async def load_model(self, name: str) -> None:
-        """Load the model of that name if it is one of a plugin that nobody has asked for yet.
+        """Load the method of this model at its first call, if it has one.
 
         Raises:
-            ConfigError: it cannot be loaded.
+            ConfigError: the method cannot be loaded.
         """
         model = self.resolve_model(name)
         if model is not None and model.load is not None:
-            whole = model.with_method(await anyio.to_thread.run_sync(model.load))
-            self.models = tuple(whole if one is model else one for one in self.models)
+            loaded = model.with_method(await anyio.to_thread.run_sync(model.load))
+            self.models = tuple(loaded if other is model else other for other in self.models)
 
     @property
     def known_names(self) -> KnownNames:
-        """Return what the limits of keys can name: also what could be served, and is not now."""
+        """The models and workers that keys may name in their limits, including unavailable ones."""
         workers = dict.fromkeys(w.id for m in (self, *self.models) for w in m.pool)
         names = (*(model.name for model in self.models), *self.unavailable_models)
         return KnownNames(models=names, workers=tuple(workers))
 
     def replace_by(self, other: Catalogue) -> None:
-        """Serve from now on what `other` serves; what has begun ends with the old workers."""
-        for each in fields(self):
-            setattr(self, each.name, getattr(other, each.name))
+        """Take over all fields of `other`; running requests finish with the old workers."""
+        for attribute in fields(self):
+            setattr(self, attribute.name, getattr(other, attribute.name))

@@ -1,4 +1,4 @@
-"""POST /v1/moderations: passed through to the provider that the settings name."""
+"""POST /v1/moderations: passes texts and pictures to the configured moderation provider."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from batuta.clients.openai.moderation import ModerationClient
 from batuta.core import Image, Message, Question, Role, Text
 from batuta.errors import BadRequestError, ClientError, RateLimitError
 from batuta.gateway.access.caller import Caller, CallerRole, caller_of
-from batuta.gateway.access.rate_limit import REQUESTS, RateLimiter, check_rate, enter_place
+from batuta.gateway.access.rate_limit import REQUESTS, RateLimiter, check_rate, enter_concurrency
 from batuta.gateway.errors import APIError, invalid_type, invalid_value, model_not_found, not_found
 from batuta.gateway.http.body import Fields, json_response, read_fields
 from batuta.gateway.serving.attachments import picture_url
@@ -27,12 +27,12 @@ from batuta.language.plan_rules import PlanRules
 MODERATIONS_PATH = "/v1/moderations"
 MAX_INPUTS = 128
 _ID_PATTERN = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
-_ADMIN_RUNS_NOTHING = "The admin's token starts no runs: make a key and use that."
+_ADMIN_RUNS_NOTHING = "The admin token starts no runs: create a key and use it."
 
 
 @final
 class ModerationEndpoint:
-    """Asks the provider; nothing of it is stored."""
+    """Asks the provider for a judgement; stores nothing."""
 
     def __init__(self, catalogue: Catalogue, rate_limiter: RateLimiter) -> None:
         self._catalogue = catalogue
@@ -42,13 +42,13 @@ class ModerationEndpoint:
         """Serve one request.
 
         Raises:
-            APIError: there is no moderation here, the key may not have it, or it failed.
+            APIError: no provider is configured, the key may not use it, or it failed.
         """
         client, caller = self._catalogue.moderation, caller_of(request.scope)
         if client is None:
-            raise not_found("A provider of moderation ([moderation] in the settings)")
-        _check_may_ask(caller, client, self._catalogue.plan_rules)
-        async with self._place_of(caller):
+            raise not_found("A moderation provider ([moderation] in the settings)")
+        _check_permissions(caller, client, self._catalogue.plan_rules)
+        async with self._count_concurrency(caller):
             await self._take_rate(caller)
             return await self._ask_provider(request, client)
 
@@ -68,17 +68,17 @@ class ModerationEndpoint:
         return json_response({**answer, "results": judgement["results"]})
 
     @asynccontextmanager
-    async def _place_of(self, caller: Caller) -> AsyncGenerator[None]:
-        """Count the request among those of its key that go on.
+    async def _count_concurrency(self, caller: Caller) -> AsyncGenerator[None]:
+        """Count the request towards its key's concurrency within the block.
 
         Raises:
-            APIError: the key has as many as it may have.
+            APIError: the key has reached its limit of concurrent requests.
         """
         if caller.key is None:
             yield
             return
         token, most = f"moderation-{uuid4().hex}", caller.permissions.concurrency
-        await enter_place(self._rate_limiter, caller.key, token, most)
+        await enter_concurrency(self._rate_limiter, caller.key, token, most)
         try:
             yield
         finally:
@@ -91,10 +91,10 @@ class ModerationEndpoint:
         check_rate([await self._rate_limiter.take(REQUESTS, caller.key, rpm)])
 
     async def _check_policies(self, given: Any) -> Any:
-        """Return the input as the policies let it be sent: a provider of moderation reads it too.
+        """Apply the input guardrails, since the moderation provider also receives the input.
 
         Raises:
-            APIError: a policy forbids it.
+            APIError: a guardrail blocks the input.
         """
         if GuardrailStage.INPUT not in self._catalogue.guardrails.stages:
             return given
@@ -107,10 +107,7 @@ class ModerationEndpoint:
         return [*({"type": "text", "text": text} for text in texts), *pictures]
 
     async def _check_texts(self, texts: list[str]) -> list[str]:
-        """Return the texts that are one input.
-
-        What is found over several of them makes them one.
-        """
+        """Apply the guardrails to the texts of one input; a match across texts joins them."""
         if not texts:
             return texts
         message = Message(role=Role.USER, parts=tuple(Text(text) for text in texts))
@@ -123,7 +120,7 @@ class ModerationEndpoint:
         return [part.text for part in clean.messages[0].parts if isinstance(part, Text)]
 
     def _parse_input(self, body: Fields) -> Any:
-        """Return the input as the provider takes it: a text, texts, or parts."""
+        """Return the input for the provider: a string, strings, or parts."""
         given = body.need("input")
         if isinstance(given, str):
             return given
@@ -148,13 +145,13 @@ class ModerationEndpoint:
         return {"type": "image_url", "image_url": {"url": url}}
 
 
-def _check_may_ask(caller: Caller, client: ModerationClient, rules: PlanRules) -> None:
-    """Return if the caller's texts may go to that provider, else raise.
+def _check_permissions(caller: Caller, client: ModerationClient, rules: PlanRules) -> None:
+    """Check that the caller's input may be sent to the provider.
 
     Args:
-        caller: whose texts they are.
-        client: how the provider is reached.
-        rules: of all questions; those of the caller's tenant and tags hold for its texts.
+        caller: the caller.
+        client: the provider's client.
+        rules: all rules for plans; those of the caller's tenant and tags apply.
     """
     if caller.role in {CallerRole.ADMIN, CallerRole.NOBODY}:
         raise APIError(403, "permission_denied", _ADMIN_RUNS_NOTHING)
@@ -168,14 +165,11 @@ def _check_may_ask(caller: Caller, client: ModerationClient, rules: PlanRules) -
 
 
 def _provider_error(error: ClientError) -> APIError:
-    """Return why there is no judgement.
-
-    A provider's sentences have lost their addresses and keys.
-    """
+    """Return the error for a failed call; the provider's message has no addresses and keys."""
     if isinstance(error, RateLimitError):
         wait = str(max(1, int(error.retry_after or 1)))
-        message = "The provider of moderation limits its rate."
+        message = "The moderation provider limits its rate."
         return APIError(429, "rate_limit_exceeded", message, headers={"retry-after": wait})
     if isinstance(error, BadRequestError):
         return APIError(400, "bad_request", f"{str(error).capitalize()}.", param="input")
-    return APIError(502, "upstream_error", "The provider of moderation gave no usable answer.")
+    return APIError(502, "upstream_error", "The moderation provider gave no usable answer.")

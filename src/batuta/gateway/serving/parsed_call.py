@@ -1,4 +1,4 @@
-"""A call in any dialect, how its run is to be conducted, and the session and user that it names.
+"""A parsed call of any dialect: its question, orchestration options, session and user.
 
 A session is one conversation of a tenant with a client.
 """
@@ -51,7 +51,7 @@ _KNOWN_OF_STEP = {"subtask", "worker", "access"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionLimits:
-    """The limits of a whole session; None is none beside those of the settings."""
+    """The request's limits of its whole session; None: only the settings' and the key's apply."""
 
     max_cost_usd: Decimal | None = None
     max_turns: int | None = None
@@ -62,7 +62,7 @@ NO_SESSION_LIMITS = SessionLimits()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """What the caller asks of the orchestration; None leaves one to the served model."""
+    """The request's field `orchestration`; None means the served model's default."""
 
     usd: float | None = None
     tokens: int | None = None
@@ -73,26 +73,26 @@ class RunOptions:
     deny: tuple[str, ...] = ()
     trace: bool = False
     stream_steps: bool = False
-    """Whether a stream shows what the steps before the answer say."""
+    """Whether a stream also shows the text of the steps before the answer."""
     workflow: Workflow | None = None
-    """A workflow by hand, which nobody plans."""
+    """The caller's own workflow, which is not planned by a conductor."""
     dry_run: bool = False
     """Plan and estimate; call no worker."""
     cache: bool | None = None
-    """False: neither take an earlier answer nor keep this one for later."""
+    """False: neither use a cached answer nor cache this one."""
     tags: tuple[str, ...] = ()
-    """Rules for plans tell questions apart by these words."""
+    """Tags by which rules for plans select questions."""
     min_confidence: float | None = None
-    """Below this probability of being right an answer is marked `unsure`."""
+    """The confidence (probability of a correct answer) below which it is marked `unsure`."""
     session: SessionLimits | None = None
     """The limits of the session that the request belongs to."""
 
     def limits(self, default: Limits, ceiling: Limits | None = None) -> Limits:
-        """Return the limits: those asked for, else the default, and never more than `ceiling`.
+        """Return the requested limits, else the defaults, and never more than `ceiling`.
 
         Args:
-            default: what a request gets that asks for nothing.
-            ceiling: what the operator allows; None: no more than the usual.
+            default: the limits of a request that sets none.
+            ceiling: the operator's limits; None: the defaults.
         """
         ceiling = ceiling or default
         return Limits(
@@ -109,24 +109,25 @@ class RunOptions:
         )
 
     def check_limits(self, most_steps: int, most_rounds: int) -> None:
-        """Return if no more steps and rounds are asked for than there can be, else raise.
+        """Check that the requested steps and rounds are possible.
 
         Args:
-            most_steps: of the served model, or of any workflow if that is more.
-            most_rounds: the same of rounds.
+            most_steps: the most steps of the served model; if lower, `MAX_STEPS` applies.
+            most_rounds: the most rounds of the served model; if lower, `MAX_ROUNDS` applies.
 
         Raises:
-            APIError: more are; it names the limit.
+            APIError: more are requested; the message names the limit.
         """
         for name, wanted, most in (
             ("max_steps", self.steps, max(most_steps, MAX_STEPS)),
             ("max_rounds", self.rounds, max(most_rounds, MAX_ROUNDS)),
         ):
             if wanted is not None and wanted > most:
-                raise invalid_value(f"{ORCHESTRATION_FIELD}.{name}", f"it is at most {most}.")
+                reason = f"it must be at most {most}."
+                raise invalid_value(f"{ORCHESTRATION_FIELD}.{name}", reason)
 
     def lowered_limits(self, limits: Limits) -> dict[str, float]:
-        """Return the limits that were asked for and are lower in `limits`, by their field."""
+        """Return the requested limits that were lowered, with their values in `limits`."""
         asked: dict[str, tuple[float | None, float | None]] = {
             "max_cost_usd": (self.usd, limits.usd),
             "max_tokens": (self.tokens, limits.tokens),
@@ -141,10 +142,10 @@ class RunOptions:
         }
 
     def check_workflow(self, pool: Pool, limits: Limits) -> None:
-        """Return if the pool can run the workflow by hand within those limits, else raise.
+        """Check that the pool can run the caller's workflow within the limits.
 
         Raises:
-            APIError: it names a stranger or has too many steps.
+            APIError: it names an unknown worker or has too many steps.
         """
         steps = self.workflow.steps if self.workflow else ()
         if len(steps) > limits.steps:
@@ -156,16 +157,16 @@ class RunOptions:
                 raise invalid_value(f"{STEPS_PATH}[{index}].worker", reason)
 
     def select_workers(self, pool: Pool) -> Pool:
-        """Return the workers of `pool` that may be used.
+        """Return the workers that the request allows.
 
         Raises:
-            APIError: a name is not in the pool, or nobody is left.
+            APIError: a name is not in the pool, or no worker is left.
         """
         for name, ids in (("workers_allow", self.allow or ()), ("workers_deny", self.deny)):
-            strangers = [worker_id for worker_id in ids if worker_id not in pool]
-            if strangers:
+            unknown = [worker_id for worker_id in ids if worker_id not in pool]
+            if unknown:
                 raise invalid_value(
-                    f"{ORCHESTRATION_FIELD}.{name}", f"there is no worker '{strangers[0]}' here."
+                    f"{ORCHESTRATION_FIELD}.{name}", f"there is no worker '{unknown[0]}' here."
                 )
         if self.allow is None and not self.deny:
             return pool
@@ -176,21 +177,21 @@ class RunOptions:
         return pool.subset(left)
 
 
-_FRESH_OPTIONS = RunOptions(cache=False)
+_UNCACHED_OPTIONS = RunOptions(cache=False)
 NO_OPTIONS = RunOptions()
-"""The options of a body without the field."""
+"""The options of a body without `orchestration`."""
 
 
 def parse_run_options(body: Fields) -> RunOptions:
-    """Return the field `orchestration` of any body.
+    """Parse the field `orchestration` of a body in any dialect.
 
     Raises:
-        APIError: it is malformed, or has a field that is not known: a misspelt limit must
-            not be a limit that is not there.
+        APIError: it is malformed, or has an unknown field; a misspelt limit must not be silently
+            ignored.
     """
     given = body.object(ORCHESTRATION_FIELD)
     if given is None:
-        return _FRESH_OPTIONS if body.is_fresh else NO_OPTIONS
+        return _UNCACHED_OPTIONS if body.is_fresh else NO_OPTIONS
     _check_names(given, _KNOWN_FIELDS)
     return RunOptions(
         usd=given.number("max_cost_usd", 0, _MAX_VALUE),
@@ -271,42 +272,42 @@ _EMPTY_VALUES: tuple[Any, ...] = (None, False, 0, [], {})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedCall:
-    """A question, who shall answer it, and how the answer is wanted."""
+    """A question, the model to answer it, and the options of the answer."""
 
     model: str
     """The served model's name."""
     question: Question
     stream: bool = False
     include_usage: bool = False
-    """Whether a stream ends with its usage, where the dialect leaves that to the caller."""
+    """Whether a stream ends with its usage, if the dialect makes that optional."""
     store: bool = True
-    """Whether run and answer may be kept."""
+    """Whether the run and its answer may be stored."""
     options: RunOptions = NO_OPTIONS
     embeds: bool = False
-    """Whether vectors are wanted and no answer."""
+    """Whether embeddings are requested."""
     session: str = ""
-    """The client's own name of the session; empty: it says none."""
+    """The client's name of the session; may be empty."""
     labels: RequestLabels = NO_LABELS
-    """What the request says of itself, to be found by."""
+    """The request's end user and metadata, by which its run can be found."""
     previous: str = ""
-    """The id of the response that it continues from; empty: none."""
+    """The id of the response that it continues; may be empty."""
     ignored: tuple[str, ...] = ()
-    """Top-level fields that nobody here knows."""
+    """Top-level fields that have no effect."""
     server_tools: tuple[RequestedTool, ...] = ()
     """The server's tools that the models may call."""
     files: tuple[str, ...] = ()
-    """The ids of the uploaded files that it names, which programs may read."""
+    """The ids of the uploaded files in the request, which programs may read."""
     earlier_files: tuple[str, ...] = ()
-    """Ids of files of earlier turns, the newest first: programs have them as far as they fit."""
+    """Ids of files of earlier turns, newest first; programs may read as many as fit."""
 
 
 MADE_PICTURES = "The pictures that you made:"
 
 
 def return_made_pictures(messages: tuple[Message, ...]) -> tuple[Message, ...]:
-    """Return the conversation with the pictures that models made as a part of what the user says.
+    """Move pictures made by models into the next user message.
 
-    Most providers take pictures from users only. They stand before the user's next words.
+    Most providers accept pictures only from users.
     """
     if not any(_made_pictures(message) for message in messages):
         return messages
@@ -329,17 +330,17 @@ def _made_pictures(message: Message) -> tuple[Image, ...]:
 
 
 def parse_cache(body: Fields) -> PromptCache | None:
-    """Return what the caller asks of the providers' prompt caches.
+    """Return the caller's options for the providers' prompt caches.
 
     Raises:
-        APIError: a value is of the wrong type.
+        APIError: a value has the wrong type.
     """
     key, retention = body.text("prompt_cache_key"), body.text("prompt_cache_retention")
     return PromptCache(key=key, retention=retention) if key or retention else None
 
 
 def check_metadata(body: Fields) -> None:
-    """Return if `metadata` holds strings only, else raise.
+    """Check that `metadata` contains only strings.
 
     Raises:
         APIError: it does not.
@@ -351,14 +352,14 @@ def check_metadata(body: Fields) -> None:
 
 
 def check_unsupported(body: Fields, reasons: Mapping[str, str]) -> None:
-    """Return if the body has no field that is known and cannot be honoured, else raise.
+    """Check that the body sets no unsupported field.
 
     Args:
-        body: the request's.
-        reasons: of each such field, why; a value that asks for nothing is let through.
+        body: the request's body.
+        reasons: the reason for each unsupported field; empty values are accepted.
 
     Raises:
-        APIError: it has one.
+        APIError: it sets one.
     """
     for name, reason in reasons.items():
         if body.get(name) not in _EMPTY_VALUES:
@@ -367,20 +368,20 @@ def check_unsupported(body: Fields, reasons: Mapping[str, str]) -> None:
 
 SESSION_HEADER = "x-batuta-session"
 LONGEST_NAME = 400
-"""Characters of a client's own name of a session, at most; a longer one is none."""
+"""The most characters of a client's session name; a longer one is ignored."""
 MOST_PAIRS = 16
-"""Pairs of a request's metadata that are kept."""
+"""The most pairs of a request's metadata that are stored."""
 _LONGEST_USER_ID = 4000
-_IN_USER_ID = "_session_"
-"""Before the session in the user ids of older versions of Claude Code."""
+_SESSION_SEPARATOR = "_session_"
+"""Separates account and session in the user ids of older versions of Claude Code."""
 _ACCOUNTS = ("account_uuid", "user_id", "device_id")
 
 
 def client_session(body: Fields) -> str:
-    """Return the client's own name of the session; empty: it says none.
+    """Return the client's name of the session; empty if it has none.
 
-    It is the first there is of a header (`http.body`), `prompt_cache_key`, and the session in
-    `metadata.user_id`. What cannot be a name is none and no error.
+    It is the first of: a header (see `http.body`), `prompt_cache_key`, and the session in
+    `metadata.user_id`. Invalid names are ignored.
     """
     fields = body.raw
     named = body.session or _short_text(fields.get("prompt_cache_key"))
@@ -388,10 +389,7 @@ def client_session(body: Fields) -> str:
 
 
 def request_labels(body: Fields) -> RequestLabels:
-    """Return the end user and the metadata of a request in any dialect.
-
-    What is no text is left out.
-    """
+    """Return a request's end user and metadata; values that are not strings are ignored."""
     raw = body.raw
     metadata = _metadata_of(raw)
     user = raw.get("safety_identifier") or raw.get("user") or metadata.get("user_id")
@@ -406,8 +404,8 @@ def session_id(tenant: str, named: str, question: Question) -> str:
     """Return the session's id: `ses_` and a digest of tenant and name.
 
     Args:
-        tenant: whose session it is.
-        named: the client's own name of it; empty: what the conversation begins with is its name.
+        tenant: the session's tenant.
+        named: the client's name of the session; empty: the beginning of the conversation is used.
         question: the conversation.
     """
     digest = hashlib.sha256(f"{len(tenant)} {tenant} ".encode("utf-8", "replace"))
@@ -420,7 +418,7 @@ def session_id(tenant: str, named: str, question: Question) -> str:
 
 
 def first_texts(question: Question) -> list[str]:
-    """Return what stays the same in a conversation: all up to the user's first words."""
+    """Return the constant beginning of a conversation: up to the first user message."""
     texts: list[str] = []
     for message in question.messages:
         texts.append(message.text)
@@ -435,12 +433,12 @@ def _metadata_of(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_user_id(user: object) -> tuple[str, Any]:
-    """Return the account and the session in the id of a user: Claude Code writes both into it."""
+    """Return the account and the session in a user id; Claude Code puts both into it."""
     if not isinstance(user, str) or len(user) > _LONGEST_USER_ID:
         return "", ""
     if not user.startswith("{"):
-        account, found, _ = user.partition(_IN_USER_ID)
-        return account, user.rpartition(_IN_USER_ID)[2] if found else ""
+        account, found, _ = user.partition(_SESSION_SEPARATOR)
+        return account, user.rpartition(_SESSION_SEPARATOR)[2] if found else ""
     try:
         known = cast("dict[str, Any]", orjson.loads(user))
     except (orjson.JSONDecodeError, UnicodeEncodeError):

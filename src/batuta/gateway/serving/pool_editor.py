@@ -1,4 +1,4 @@
-"""Changes of the pool while it is served: written to its file, served, and in the audit trail."""
+"""Changes the pool while it is served: edits its file, reloads it and records the change."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from batuta.store.audit import AuditEntry
 
 @final
 class PoolEditor:
-    """Changes the workers in the settings file of this process, one after another."""
+    """Edits the workers in the settings file of this process, one change at a time."""
 
     def __init__(
         self,
@@ -26,13 +26,13 @@ class PoolEditor:
         store: Store,
         reread: Callable[[], Awaitable[Catalogue]],
     ) -> None:
-        """Change nothing yet.
+        """Connect the file and the catalogue.
 
         Args:
-            file: the settings.
-            catalogue: is replaced by what the changed settings serve.
-            store: has the audit trail.
-            reread: what the settings serve now.
+            file: the settings file.
+            catalogue: the served catalogue, which is updated after a change.
+            store: the store with the audit trail.
+            reread: returns the catalogue of the file's current settings.
         """
         self.file = file
         self._catalogue = catalogue
@@ -41,10 +41,10 @@ class PoolEditor:
         self._lock = anyio.Lock()
 
     async def change(self, edit: Callable[[str], str], *, worker: str, what: str, by: str) -> None:
-        """Write what `edit` makes of the settings, and serve it.
+        """Apply `edit` to the settings file, and serve the result.
 
         Raises:
-            BatutaError: the changed settings cannot be used; the file is as it was.
+            BatutaError: the changed settings cannot be used; the file is restored.
         """
         async with self._lock:
             before = await run_sync(self.file.read)
@@ -56,10 +56,10 @@ class PoolEditor:
             await self._record(worker, what, by)
 
     async def undo(self, *, by: str) -> None:
-        """Take the latest change back.
+        """Undo the latest change.
 
         Raises:
-            BatutaError: it cannot be taken back, or the settings before it cannot be used now.
+            BatutaError: it cannot be undone, or the earlier settings cannot be used now.
         """
         async with self._lock:
             after = await run_sync(self.file.read)

@@ -1,11 +1,11 @@
-"""Decides with which model, pool and limits a call is run.
+"""Decides which model, pool and limits a call runs with.
 
-The decisions are pure functions of values; `execute.py` reserves, asks and runs.
+The decisions are pure functions; `execute.py` reserves money and calls workers.
 
-Titles, topic checks, probes, searches and compactions, which coding agents ask for themselves, are
-known by their form alone, as the agents send it, and by so much of it that what a person asks is
-not taken for one. Words that a person writes are looked at only where the agent itself
-writes them: in system messages and at the beginning of a message.
+Coding agents also send requests of their own: titles, topic checks, probes, searches and
+compactions. They are recognised by the exact form in which agents send them, so that a user's
+question is not mistaken for one. Text is compared only where the agent itself writes it: in system
+messages and at the beginning of a message.
 """
 
 from __future__ import annotations
@@ -68,12 +68,12 @@ from batuta.language.plan_rules import NO_RULES, PlanRule, PlanRules
 
 
 def find_served_model(catalogue: Catalogue, name: str, *, embeds: bool = False) -> ServedModel:
-    """Return the model that answers a request for that name.
+    """Return the served model of a name.
 
     Args:
         catalogue: the models.
-        name: as the request has it.
-        embeds: whether vectors are wanted; no alias stands for a model that gives them.
+        name: the name in the request.
+        embeds: whether embeddings are requested; embedding models have no aliases.
 
     Raises:
         APIError: there is none.
@@ -85,10 +85,10 @@ def find_served_model(catalogue: Catalogue, name: str, *, embeds: bool = False) 
 
 
 async def load_served_model(catalogue: Catalogue, name: str) -> None:
-    """Import the method behind a served model, where a plugin brings it.
+    """Import the method of a served model, if a plugin provides it.
 
     Raises:
-        APIError: it cannot be imported; the reason says why.
+        APIError: it cannot be imported; the message says why.
     """
     try:
         await catalogue.load_model(name)
@@ -97,10 +97,11 @@ async def load_served_model(catalogue: Catalogue, name: str) -> None:
 
 
 def _with_workflow(served: ServedModel, options: RunOptions, limits: Limits) -> ServedModel:
-    """Return the model as the caller's own workflow, if there is one, makes it.
+    """Return the model with the caller's own workflow, if there is one.
 
     Raises:
-        APIError: it has none to be written, or fewer steps are allowed than it needs.
+        APIError: a dry run is requested of a method, which writes no workflow, or a method needs
+            more steps than allowed.
     """
     workflow = options.workflow
     if options.dry_run and served.solver is not None:
@@ -112,13 +113,13 @@ def _with_workflow(served: ServedModel, options: RunOptions, limits: Limits) -> 
         return replace(served, conductor=by_hand, solver=None, direct=False)
     if served.calls is not None and limits.steps < served.calls:
         raise invalid_value(
-            f"{ORCHESTRATION_FIELD}.max_steps", f"{served.name} makes {served.calls} calls."
+            f"{ORCHESTRATION_FIELD}.max_steps", f"{served.name} needs {served.calls} calls."
         )
     return served
 
 
 def _with_effort(call: ParsedCall, effort: str | None) -> ParsedCall:
-    """Return the call with that effort, if there is one and the call names none."""
+    """Return the call with the default effort, if there is one and the call sets none."""
     sampling = call.question.sampling
     if effort is None or sampling.effort is not None:
         return call
@@ -127,37 +128,37 @@ def _with_effort(call: ParsedCall, effort: str | None) -> ParsedCall:
 
 
 def _check_kind(call: ParsedCall, served: ServedModel) -> None:
-    """Raise an error where an answer is wanted of what gives embeddings, or the reverse."""
+    """Raise APIError if an answer is requested of an embedding model, or the reverse."""
     if served.embeds != call.embeds:
-        does = "gives embeddings and no answers" if served.embeds else "gives no embeddings"
+        does = "is an embedding model" if served.embeds else "gives no embeddings"
         raise invalid_value("model", f"{served.name} {does}.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanEstimate:
-    """A workflow that may be run, and its price."""
+    """A workflow that may run, with its estimate."""
 
     workflow: Workflow
     pool: Pool
     """The workers that its caller may use for it."""
     expected: WorkflowEstimate
     broken: PlanRule | None
-    """The rule for plans that it breaks, so that it will be changed or refused."""
+    """The rule for plans that it breaks, by which it would be changed or refused, if any."""
 
 
 @final
 class CallPreparer:
-    """Says what each call is run with."""
+    """Chooses the model, pool and limits of each call."""
 
     def __init__(
         self, catalogue: Catalogue, conversations: ConversationWorkers, files: UploadedFiles
     ) -> None:
-        """Take what requests are prepared with.
+        """Connect the parts that calls are prepared with.
 
         Args:
             catalogue: the workers and the models.
-            conversations: which worker answered a conversation before.
-            files: what callers uploaded.
+            conversations: the worker that last answered each conversation.
+            files: the uploaded files.
         """
         self._files = files
         self._catalogue = catalogue
@@ -167,7 +168,7 @@ class CallPreparer:
         """Return the call with its model, pool and limits.
 
         Raises:
-            APIError: it asks for what there is not, or what its caller may not have.
+            APIError: the call asks for something unsupported, or not permitted to its caller.
         """
         served = find_served_model(self._catalogue, call.model, embeds=call.embeds)
         call = tagged_call(_with_effort(call, served.effort), caller)
@@ -202,7 +203,7 @@ class CallPreparer:
         auxiliary = auxiliary_kind(call)
         call, clients = self._with_tools(call, clients, pool, caller)
         pool, clients = self._open_files(call, caller, pool, clients)
-        served = self._kept_on(served, call.question, pool, caller)
+        served = self._keep_worker(served, call.question, pool, caller)
         if auxiliary is not None and self._answers_alone(auxiliary, served):
             served = answer_alone(served, auxiliary, call.question, pool)
             limits, least = replace(limits, steps=1, rounds=1), None
@@ -227,14 +228,14 @@ class CallPreparer:
     def estimate_plan(
         self, call: ParsedCall, caller: Caller, seconds: LatencyLookup
     ) -> PlanEstimate:
-        """Return what the call's own workflow is expected to take; nobody is called for it.
+        """Estimate the call's own workflow without calling a worker.
 
         Raises:
-            APIError: it may not be run.
+            APIError: the workflow may not run.
         """
         workflow = call.options.workflow
         if workflow is None:
-            raise invalid_value(f"{ORCHESTRATION_FIELD}.workflow", "there is none.")
+            raise invalid_value(f"{ORCHESTRATION_FIELD}.workflow", "it is missing.")
         prepared = self.prepare(call, caller, new_run_id())
         question, pool = prepared.call.question, prepared.pool
         conductor, model = prepared.served_model.conductor, self._catalogue.confidence
@@ -256,7 +257,7 @@ class CallPreparer:
         return pool, clients
 
     def _rules_for(self, caller: Caller, question: Question) -> PlanRules:
-        """Return the rules for plans of a question."""
+        """Return the rules for plans that apply to a question."""
         rules = self._catalogue.plan_rules
         if rules is NO_RULES:
             return rules
@@ -265,10 +266,10 @@ class CallPreparer:
     def _find_approvals(
         self, caller: Caller, served: ServedModel, question: Question
     ) -> tuple[ApprovalRule, ...]:
-        """Return the rules by which somebody may have to approve a plan.
+        """Return the rules by which a person may have to approve a plan.
 
         Raises:
-            APIError: there are such rules, and the model shows no plan.
+            APIError: such rules apply, and the model has no plan to approve.
         """
         if not self._catalogue.approvals:
             return ()
@@ -278,7 +279,7 @@ class CallPreparer:
             if rule.may_hold(caller.tenant, question.tags)
         )
         if found and served.solver is not None:
-            reason = f"{served.name} shows no plan that {found[0].name} could have approved."
+            reason = f"{served.name} has no plan, but the rule {found[0].name} needs an approval."
             raise APIError(403, "approval_refused", reason, param="model")
         return found
 
@@ -288,43 +289,43 @@ class CallPreparer:
         """Return the limits of the run.
 
         Raises:
-            APIError: the options ask for what there is not.
+            APIError: the options ask for more than is possible.
         """
         limits = served.limits if effort is None else limits_for_effort(effort, served)
         if options is NO_OPTIONS:
             return caller_limits(caller, limits)
         options.check_limits(served.limits.steps, served.max_rounds)
         if options.stream_steps and GuardrailStage.OUTPUT in self._catalogue.guardrails.stages:
-            reason = "a policy checks the output, and sees only the answer."
+            reason = "a policy checks the output, but not the steps before the answer."
             raise unsupported_parameter(f"{ORCHESTRATION_FIELD}.stream_steps", reason)
         return caller_limits(caller, options.limits(limits, served.limits_ceiling))
 
     def _with_tools(
         self, call: ParsedCall, clients: Mapping[WorkerId, Client], pool: Pool, caller: Caller
     ) -> tuple[ParsedCall, Mapping[WorkerId, Client]]:
-        """Return the call whose models can call tools of the server, if it asks for some.
+        """Return the call with the server's tools that it asks for and its key permits.
 
         Raises:
-            APIError: they cannot, and the dialect refuses what it cannot honour.
+            APIError: a tool is not available, and the dialect does not ignore that.
         """
         if not call.server_tools:
             return call, clients
-        offered, may = self._catalogue.server_tools, caller.permissions
-        if offered is not None and may.tools:
-            allowed = {name: tool for name, tool in offered.tools.items() if may.allows_tool(name)}
+        offered, permissions = self._catalogue.server_tools, caller.permissions
+        if offered is not None and permissions.tools:
+            allowed = {n: tool for n, tool in offered.tools.items() if permissions.allows_tool(n)}
             offered = replace(offered, tools=allowed)
         return grant_tools(call, clients, pool, offered=offered)
 
     def _answers_alone(self, kind: str, served: ServedModel) -> bool:
-        """Tell whether what an agent asks for itself is answered by the cheapest worker."""
+        """Return True if an agent's own request is answered by the cheapest worker."""
         if served.conductor is None or self._catalogue.conducts_auxiliary:
             return False
         return not served.direct or kind in _SMALL_KINDS
 
-    def _kept_on(
+    def _keep_worker(
         self, served: ServedModel, question: Question, pool: Pool, caller: Caller
     ) -> ServedModel:
-        """Return the model with the worker first that answered the conversation before."""
+        """Return the model on the worker that last answered the conversation, if remembered."""
         if not served.direct or len(pool) == 1 or served.conductor is None:
             return served
         worker = self._conversations.find_worker(question, served.name, caller.tenant)
@@ -334,7 +335,7 @@ class CallPreparer:
 
 
 def tagged_call(call: ParsedCall, caller: Caller) -> ParsedCall:
-    """Return the call with the tags of its request and those that its caller's key always has."""
+    """Return the call with the tags of its request and of its caller's key."""
     if not (call.options.tags or caller.permissions.tags):
         return call
     tags = tuple(sorted({*call.options.tags, *caller.permissions.tags}))
@@ -349,18 +350,18 @@ def permit_workers(
     pool: Pool,
     clients: Mapping[WorkerId, Client],
 ) -> tuple[Pool, Mapping[WorkerId, Client], tuple[GuardrailTriggered, ...]]:
-    """Return the workers that may see a question, their clients, and which rules left others out.
+    """Return the workers that the rules permit, their clients, and the rules that excluded others.
 
     Args:
-        rules: those of the question's tenant and tags.
-        served: the model that is asked for.
-        options: the request's; a workflow by hand must keep the rules.
-        pool: who would be asked without rules.
-        clients: how they are called.
+        rules: the rules of the question's tenant and tags.
+        served: the requested model.
+        options: the request's options; its own workflow must keep the rules.
+        pool: the workers before the rules are applied.
+        clients: the workers' clients.
 
     Raises:
-        APIError: nobody is left, the conductor may not see it, or the workflow by hand breaks a
-            rule.
+        APIError: no worker is left, the conductor is forbidden, the request's workflow breaks a
+            rule, or a method cannot be checked by the rules.
     """
     if rules is NO_RULES:
         return pool, clients, ()
@@ -380,7 +381,7 @@ def permit_workers(
 
 
 def rule_error(rule: PlanRule, status: int, param: str) -> APIError:
-    """Return the error of a request that a rule forbids, with the rule's sentence."""
+    """Return the error for a request that a rule forbids, with the rule's sentence."""
     message = f"The rule {rule.name} for plans: {rule.sentence}"
     return APIError(status, "plan_rule", message, param=param)
 
@@ -388,10 +389,11 @@ def rule_error(rule: PlanRule, status: int, param: str) -> APIError:
 def least_confidence(
     options: RunOptions, caller: Caller, served: ServedModel, model: ConfidenceModel | None
 ) -> float | None:
-    """Return how sure the answer must be: the highest of the model's, the key's and the request's.
+    """Return the required confidence: the highest of the model's, the key's and the request's.
 
     Raises:
-        APIError: the request or its key asks for it, and nothing was fitted to runs of that model.
+        APIError: the request or its key requires one, but no confidence model was fitted to runs
+            of that model.
     """
     own, asked = caller.permissions.min_confidence, options.min_confidence
     if (own is None and asked is None) or served.embeds:
@@ -399,34 +401,34 @@ def least_confidence(
     conductor = served.conductor.name if served.conductor is not None else ""
     if model is None or conductor not in model.conductors:
         reason = (
-            f"nothing says how sure answers of {served.name} are; fit it with "
-            "batuta eval --calibrate and name the file in [confidence]."
+            f"the confidence of {served.name}'s answers is unknown; fit a model with "
+            "batuta eval --calibrate and name its file in [confidence]."
         )
         if asked is not None:
             raise unsupported_parameter(f"{ORCHESTRATION_FIELD}.min_confidence", reason)
-        message = f"This key needs answers that are at least {own:g} sure, and {reason}"
+        message = f"This key needs answers with a confidence of at least {own:g}, but {reason}"
         raise APIError(403, "permission_denied", message, param="model")
     return max(least for least in (served.min_confidence, own, asked) if least is not None)
 
 
 def check_pictures(question: Question, *, private: bool = False) -> None:
-    """Return if every picture is given with the request or has a public address, else raise.
+    """Check that every picture is a data URL or has a public URL.
 
-    Names are not looked up: who answers for a name may change from one moment to the next.
+    Host names are not resolved, since their addresses may change at any time.
 
     Args:
-        question: what is asked.
-        private: whether addresses of private networks are allowed.
+        question: the question.
+        private: whether URLs of private networks are allowed.
 
     Raises:
-        APIError: an address is of this machine or of a private network, or is none.
+        APIError: a URL is invalid, or of this machine or a private network.
     """
     for index, message in enumerate(question.messages):
         for image in message.images:
             if image.url.startswith("data:") or private:
                 continue
             if not is_public_url(image.url):
-                reason = "a picture's address must be public; send the picture as a data URL."
+                reason = "a picture's URL must be public; else send the picture as a data URL."
                 raise invalid_value(f"messages[{index}]", reason)
 
 
@@ -436,31 +438,32 @@ QUOTA_PROBE = "a quota probe"
 COMPACTION = "a compaction"
 WEB_SEARCH = "a web search"
 _SMALL_KINDS = frozenset({TITLE, TOPIC_CHECK, QUOTA_PROBE})
-"""Those of which the conversation's own worker knows no more than the cheapest one."""
+"""Kinds that the cheapest worker answers as well as the conversation's own."""
 
 _TITLE_REQUEST = "Generate a title for this conversation:"
-"""The first message of opencode's request for a title, whole."""
+"""The whole first message of opencode's request for a title."""
 _TOPIC_CHECK = "Analyze if this message indicates a new conversation topic."
 COMPACTION_BEGINNING = "You are performing a CONTEXT CHECKPOINT COMPACTION."
 """The beginning of the last message of Codex's request for a summary of the conversation."""
 _TEXT_ONLY = "CRITICAL: Respond with TEXT ONLY. Do NOT call any tools."
 """The beginning of Claude Code's request for a summary, which still offers its tools."""
 _TRANSCRIPT = "Here is the conversation so far:\n\n<conversation>\n"
-"""The beginning of the only message of opencode's request for a summary, and words behind it."""
-_OF_TRANSCRIPT = ("Create a new anchored summary", "Construct a new summary that combines both")
+"""The beginning of the only message of opencode's request for a summary."""
+_SUMMARY_REQUESTS = ("Create a new anchored summary", "Construct a new summary that combines both")
+"""Texts after that transcript."""
 _SUMMARY = "Your task is to create a detailed summary of the conversation so far"
 _SEARCH = "Perform a web search for the query: "
 """The beginning of the only message of Claude Code's request for a search."""
 _LONGEST_PROBE = 16
-"""Characters of a probe's only message at most."""
+"""The most characters of a probe's only message."""
 _SYSTEM_ROLES = frozenset({Role.SYSTEM, Role.DEVELOPER})
 
 
 def auxiliary_kind(call: ParsedCall) -> str | None:
-    """Return what an agent wants for itself by this call; None: it is somebody's question.
+    """Return the kind of an agent's own request; None for a user's question.
 
-    A call that says how it is to be conducted is no auxiliary request. A search that the server
-    runs is looked for before it is granted: it is a tool afterwards.
+    A call with its own workflow or a dry run is never auxiliary. This must be called before the
+    server's tools are granted, after which a web search is among the question's tools.
     """
     question, options = call.question, call.options
     if call.embeds or options.workflow is not None or options.dry_run:
@@ -489,22 +492,22 @@ def _kind_without_tools(call: ParsedCall, messages: list[Message]) -> str | None
 
 
 def _wants_plain_summary(messages: list[Message]) -> bool:
-    """Tell whether a summary is wanted without tools, as Codex and opencode ask for it."""
+    """Return True for a request for a summary without tools, as Codex and opencode send it."""
     text = messages[-1].text
     if text.startswith(COMPACTION_BEGINNING):
         return True
     is_transcript = len(messages) == 1 and text.startswith(_TRANSCRIPT)
-    return is_transcript and any(words in text for words in _OF_TRANSCRIPT)
+    return is_transcript and any(words in text for words in _SUMMARY_REQUESTS)
 
 
 def _wants_summary(last: Message) -> bool:
-    """Tell whether a summary is wanted, as Claude Code asks for it with its tools on offer."""
+    """Return True for a request for a summary with tools, as Claude Code sends it."""
     text = last.text if last.role is Role.USER else ""
     return text.startswith(_TEXT_ONLY) and _SUMMARY in text
 
 
 def _wants_title(question: Question, messages: list[Message]) -> bool:
-    """Tell whether a title is wanted, as opencode and Claude Code ask for it."""
+    """Return True for a request for a title, as opencode and Claude Code send it."""
     first = messages[0]
     if first.role is not Role.USER:
         return False
@@ -518,7 +521,7 @@ def _wants_title(question: Question, messages: list[Message]) -> bool:
 
 
 def _is_probe(question: Question, messages: list[Message]) -> bool:
-    """Tell whether one token is wanted of next to nothing, to see whether the key works."""
+    """Return True for a probe: one token for a tiny message, to test whether the key works."""
     sampling = question.sampling
     if sampling.max_tokens != 1 or sampling.logprobs is not None or len(question.messages) > 1:
         return False
@@ -526,12 +529,12 @@ def _is_probe(question: Question, messages: list[Message]) -> bool:
 
 
 def answer_alone(served: ServedModel, kind: str, question: Question, pool: Pool) -> ServedModel:
-    """Return the model with the cheapest worker in its conductor's place, called once.
+    """Return the model with one call of the cheapest worker instead of its conductor.
 
     Args:
         served: a model that conducts.
-        kind: what the request is, as `auxiliary_kind` says.
-        question: what is asked.
+        kind: the kind of request, from `auxiliary_kind`.
+        question: the question.
         pool: the workers that may answer.
     """
     worker = _cheapest_worker(question, pool, served.limits.unknown)
@@ -541,18 +544,18 @@ def answer_alone(served: ServedModel, kind: str, question: Question, pool: Pool)
 
 
 def _cheapest_worker(question: Question, pool: Pool, unknown: Price) -> Worker:
-    """Return the cheapest model whose window holds the question; of equals the best."""
+    """Return the cheapest model whose context window fits the question; on ties the best."""
     models = able_workers(question, [worker for worker in pool.ranked() if worker.is_model])
     size = estimate_request_tokens(Request(messages=question.messages))
-    fitting = [one for one in models if one.context_window is None or one.context_window > size]
-    return min(fitting or models or pool.ranked(), key=lambda one: token_price(one, unknown))
+    fitting = [w for w in models if w.context_window is None or w.context_window > size]
+    return min(fitting or models or pool.ranked(), key=lambda w: token_price(w, unknown))
 
 
 def check_grounded(served: ServedModel, guardrails: Guardrails) -> None:
-    """Return if answers can be checked against their sources, where a policy says so, else raise.
+    """Check that answers can be checked against their sources, if a policy requires it.
 
     Raises:
-        APIError: a method chooses among replies, of which the engine does not know the answer.
+        APIError: the model is a method, of whose replies the engine does not know the answer.
     """
     if guardrails.grounded is not None and served.solver is not None:
         reason = (

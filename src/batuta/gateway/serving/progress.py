@@ -1,4 +1,4 @@
-"""Tells a reader the progress of a run and its answer, in the same order in every dialect."""
+"""Streams the progress of a run and its answer, in the same order in every dialect."""
 
 from __future__ import annotations
 
@@ -33,57 +33,57 @@ from batuta.guardrails import GuardrailStage
 
 @dataclass(frozen=True, slots=True)
 class ProgressPiece:
-    """Something that a reader is told beside the answer."""
+    """A piece of progress text, streamed besides the answer."""
 
     text: str
     is_line: bool = True
-    """Whether it is a line of its own; else it goes on where the last piece ended."""
+    """Whether it is a separate line; else it continues the last piece."""
     step: dict[str, Any] | None = None
-    """The place and the worker of a step's own words; None: the words are ours."""
+    """The position and worker of the step that wrote the text; None: the server wrote it."""
 
 
 _MAX_SUBTASK = 80
-"""Characters of a subtask that a line of progress shows."""
+"""Characters of a subtask in a line of progress."""
 
 
 @dataclass(frozen=True, slots=True)
-class StepPlace:
-    """Which step of a run a text belongs to; both numbers count from 0."""
+class StepPosition:
+    """The position of a step in a run; both numbers count from 0."""
 
     round: int
     step: int
 
     def as_field(self, worker: str) -> dict[str, Any]:
-        """Return the field `orchestration` of an event that carries the text."""
+        """Return the field `orchestration` of an event with the step's text."""
         return {"round": self.round, "step": self.step, "worker": worker}
 
 
 @final
 class RunProgress:
-    """Follows a run's events and says what of them is shown."""
+    """Derives the visible progress from a run's events."""
 
     def __init__(self, prepared: PreparedCall) -> None:
         self.direct = prepared.served_model.direct
-        """One worker is passed through: its own reasoning is shown, and no progress."""
+        """True if one worker is passed through: its reasoning is shown, but no progress."""
         self.has_streamed = False
-        """Whether any of the answer was shown as it came."""
+        """Whether any part of the answer was streamed."""
         self._workflow: Workflow | None = None
         self._texts = _StepTexts(prepared) if prepared.call.options.stream_steps else None
 
     @property
     def shows_steps(self) -> bool:
-        """Return True if the words of the steps before the answer are shown."""
+        """True if the text of the steps before the answer is streamed."""
         return self._texts is not None
 
     def visible_delta(self, event: StepDelta) -> Delta | None:
-        """Return the part of a fragment that the reader may see as it comes; None if none."""
+        """Return the delta if it belongs to the answer, else None."""
         if not event.is_answer:
             return None
         self.has_streamed = True
         return event.delta
 
     def pieces(self, event: Event) -> list[ProgressPiece]:
-        """Return the progress told because of the event, beside the answer."""
+        """Return the progress to stream for the event, besides the answer."""
         line = self._progress_line(event)
         pieces = [ProgressPiece(line)] if line else []
         if self._texts is not None and not self.has_streamed:
@@ -92,7 +92,7 @@ class RunProgress:
         return pieces
 
     def _progress_line(self, event: Event) -> str:
-        """Return a line of progress without its end; empty if there is nothing to tell."""
+        """Return a line of progress without its newline; empty if there is none."""
         match event:
             case RoundPlanned():
                 return self._plan_line(event)
@@ -128,35 +128,35 @@ class RunProgress:
 
 @final
 class _StepTexts:
-    """The words of the steps before the answer, one step after another.
+    """The text of the steps before the answer, one step after another.
 
-    Of steps that speak at the same time one has the floor; the others' words wait for its end.
+    Of concurrent steps one is streamed; the text of the others is buffered until it ends.
     """
 
     def __init__(self, prepared: PreparedCall) -> None:
         self.interrupted = False
-        """Whether a line of ours stands after the speaker's last words."""
+        """Whether a line of progress came after the current step's last text."""
         self._waits_for_check = GuardrailStage.BETWEEN in prepared.guardrails.stages
-        """A policy may redact what a step says, so it is shown when the step has ended."""
-        self._workers: dict[StepPlace, str] = {}
-        self._speaker: StepPlace | None = None
-        self._unsaid: dict[StepPlace, list[str]] = {}
-        self._ended: set[StepPlace] = set()
-        self._told: set[StepPlace] = set()
+        """A guardrail may redact a step's text, so it is shown only when the step has ended."""
+        self._workers: dict[StepPosition, str] = {}
+        self._current: StepPosition | None = None
+        self._buffered: dict[StepPosition, list[str]] = {}
+        self._ended: set[StepPosition] = set()
+        self._shown: set[StepPosition] = set()
 
     def pieces(self, event: Event, workflow: Workflow | None) -> list[ProgressPiece]:
-        """Return the steps' words told because of the event."""
+        """Return the steps' text to stream for the event."""
         size = len(workflow) if workflow else 0
         match event:
             case RunHeader():
                 self._forget_steps()
             case StepDelta(is_answer=False) if event.delta.text and not self._waits_for_check:
-                place = StepPlace(event.round, event.index)
-                self._workers[place] = event.worker
-                self._unsaid.setdefault(place, []).append(event.delta.text)
-                return list(self._say(size))
+                position = StepPosition(event.round, event.index)
+                self._workers[position] = event.worker
+                self._buffered.setdefault(position, []).append(event.delta.text)
+                return list(self._flush(size))
             case StepRetried():
-                self._drop_attempt(StepPlace(event.round, event.index))
+                self._drop_attempt(StepPosition(event.round, event.index))
             case StepFinished():
                 return list(self._finish(event, size))
             case _:
@@ -164,58 +164,59 @@ class _StepTexts:
         return []
 
     def _forget_steps(self) -> None:
-        """Forget the steps, as another workflow begins: a method may run several."""
+        """Reset for another workflow: a method may run several."""
         self._workers.clear()
-        self._unsaid.clear()
+        self._buffered.clear()
         self._ended.clear()
-        self._told.clear()
-        self._speaker = None
+        self._shown.clear()
+        self._current = None
 
-    def _drop_attempt(self, place: StepPlace) -> None:
-        """Drop the untold words of a call that failed; its words begin anew."""
-        self._unsaid.pop(place, None)
-        self._told.discard(place)
-        self.interrupted = self.interrupted or place == self._speaker
+    def _drop_attempt(self, position: StepPosition) -> None:
+        """Drop the buffered text of a failed call; the retry's text is shown from its beginning."""
+        self._buffered.pop(position, None)
+        self._shown.discard(position)
+        self.interrupted = self.interrupted or position == self._current
 
     def _finish(self, event: StepFinished, size: int) -> Iterator[ProgressPiece]:
-        place, result = StepPlace(event.round, event.step.index), event.step.result
-        self._workers[place] = event.step.worker
-        # A last step that was shown as the answer, or will be, has no words of its own here.
-        last = place.step == size - 1 and place not in self._told | self._unsaid.keys()
-        if isinstance(result, Reply) and place not in self._told and not last:
-            self._unsaid[place] = [result.text] if result.text else []
-        self._ended.add(place)
-        yield from self._say(size)
+        position, result = StepPosition(event.round, event.step.index), event.step.result
+        self._workers[position] = event.step.worker
+        # The last step's text is the answer, which is streamed separately.
+        last = position.step == size - 1 and position not in self._shown | self._buffered.keys()
+        if isinstance(result, Reply) and position not in self._shown and not last:
+            self._buffered[position] = [result.text] if result.text else []
+        self._ended.add(position)
+        yield from self._flush(size)
 
-    def _say(self, size: int) -> Iterator[ProgressPiece]:
-        """Yield the speaker's words, then those of whoever waited, until one is still speaking."""
+    def _flush(self, size: int) -> Iterator[ProgressPiece]:
+        """Yield the current step's text, then the buffered steps', up to one that is running."""
         while True:
-            if self._speaker is None:
-                self._speaker = next(iter(self._unsaid), None)
+            if self._current is None:
+                self._current = next(iter(self._buffered), None)
                 self.interrupted = True
-            place = self._speaker
-            if place is None:
+            position = self._current
+            if position is None:
                 return
-            text = "".join(self._unsaid.pop(place, ()))
+            text = "".join(self._buffered.pop(position, ()))
             if text:
-                worker = self._workers.get(place, "")
-                if self.interrupted or place not in self._told:
-                    yield ProgressPiece(f"Step {place.step + 1}/{size}, {worker}:")
+                worker = self._workers.get(position, "")
+                if self.interrupted or position not in self._shown:
+                    yield ProgressPiece(f"Step {position.step + 1}/{size}, {worker}:")
                 self.interrupted = False
-                self._told.add(place)
-                yield ProgressPiece(text, is_line=False, step=place.as_field(worker))
-            if place not in self._ended:
+                self._shown.add(position)
+                yield ProgressPiece(text, is_line=False, step=position.as_field(worker))
+            if position not in self._ended:
                 return
-            self._speaker = None
+            self._current = None
 
 
 Events = list[dict[str, Any]]
 
 
 class AnswerEvents(ABC):
-    """Tells an answer in the events of a dialect: as it comes, and at the end what is left of it.
+    """Makes a dialect's events of an answer: its fragments, and at the end whatever is missing.
 
-    Each dialect says how it tells a text, a thought, a call or a picture.
+    Each dialect implements the events of a text, a thought, a call and a picture. Every method
+    returns the events to send.
     """
 
     def __init__(self) -> None:
@@ -223,39 +224,39 @@ class AnswerEvents(ABC):
         self._thoughts: list[Thought] = []
         self._server_calls: list[ServerCall] = []
         self._images: int = 0
-        """Pictures told so far."""
+        """The number of pictures sent so far."""
 
     @property
     def text_so_far(self) -> str:
-        """The text that was told so far."""
+        """The text sent so far."""
         return "".join(self._texts)
 
     @abstractmethod
     def own_reasoning(self, text: str, *, new: bool = False) -> Events:
-        """Tell more of the worker's own reasoning; a `new` piece of it, or the last one's next."""
+        """Continue the worker's reasoning, or begin a `new` piece of it."""
 
     @abstractmethod
     def sign(self, thought: Thought) -> Events:
-        """End a piece of reasoning, which its provider signed or keeps to itself."""
+        """End a piece of reasoning, with its provider's signature or redacted content."""
 
     @abstractmethod
     def text(self, text: str, logprobs: Sequence[TokenLogprob] = ()) -> Events:
-        """Tell more of the answer."""
+        """Continue the answer's text."""
 
     @abstractmethod
     def server_call(self, call: ServerCall) -> Events:
-        """Tell a call that the server ran, with what came out."""
+        """Show a tool call that the server ran, with its result."""
 
     @abstractmethod
     def image(self, image: Image) -> Events:
-        """Tell a picture that the model made."""
+        """Show a picture made by the model."""
 
     @abstractmethod
     def call(self, index: int, call: ToolCall) -> Events:
-        """Tell more of the tool call of that number; `call` holds what is new of its arguments."""
+        """Continue the tool call at `index`; `call` has the new part of its arguments."""
 
     def fragment(self, delta: Delta, *, thinks: bool) -> Events:
-        """Tell a fragment of the answer; its reasoning only where `thinks`."""
+        """Show a fragment of the answer; its reasoning only if `thinks`."""
         events: Events = []
         if delta.reasoning and thinks:
             events += self.own_reasoning(delta.reasoning)
@@ -273,17 +274,17 @@ class AnswerEvents(ABC):
         return events
 
     def untold_reasoning(self, reply: Reply, *, reasoning: bool, thoughts: bool) -> Events:
-        """Tell the reasoning that was not told as it came.
+        """Show the reasoning that was not streamed.
 
         Args:
             reply: the whole reply.
-            reasoning: whether its reasoning was not told and is to be.
-            thoughts: whether what its provider keeps to itself is to be told.
+            reasoning: whether its reasoning was not streamed and must be shown.
+            thoughts: whether its redacted thoughts must be shown.
         """
         events: Events = []
         if not reasoning:
-            unsaid = [t for t in reply.thoughts if t.redacted and t not in self._thoughts]
-            return [event for t in unsaid for event in self.sign(t)] if thoughts else events
+            missing = [t for t in reply.thoughts if t.redacted and t not in self._thoughts]
+            return [event for t in missing for event in self.sign(t)] if thoughts else events
         if reply.reasoning and not any(thought.text for thought in reply.thoughts):
             events += self.own_reasoning(reply.reasoning, new=True)
         for thought in reply.thoughts:
@@ -292,7 +293,7 @@ class AnswerEvents(ABC):
         return events
 
     def untold_calls(self, reply: Reply) -> Events:
-        """Tell the server's calls that were not told as they came, and the text before each."""
+        """Show the server's calls that were not streamed, with the text before each."""
         events: Events = []
         for call in reply.server_calls[len(self._server_calls) :]:
             if before := reply.text[len(self.text_so_far) : call.at]:

@@ -1,4 +1,4 @@
-"""A run's share of its caller's budgets: grows in the store before a call that needs more."""
+"""A run's reservation in its caller's budgets, which grows before a call that needs more."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from batuta.store.budgets import Budgets
 from batuta.store.ledger import BudgetStatus, Reservation, nano_to_usd, usd_to_nano
 
 _RETRY = {"retry-after": "2", "retry-after-ms": "2000", "x-should-retry": "true"}
-"""The run that has reserved the money may end at any time, so a client should retry soon."""
+"""Other runs, which hold the rest of the budget, may end at any time, so clients retry soon."""
 _NO_RETRY = {"x-should-retry": "false"}
 
 
 def budget_error(found: BudgetStatus, asked: int, own: int = 0) -> APIError:
-    """Say whose budget it is, what is left of it, who holds the rest, and what can be done.
+    """Return the error for an exhausted budget: its owner, its rest, and what to do.
 
     Args:
         found: the budget.
-        asked: billionths of a dollar that it has no room for.
-        own: billionths that the run holds already that asks for more.
+        asked: billionths of a dollar that do not fit in it.
+        own: billionths of a dollar that the run already holds.
     """
     bucket = found.bucket
     owner = "tenant" if bucket.account.startswith("tenant:") else "key"
@@ -49,7 +49,7 @@ def budget_error(found: BudgetStatus, asked: int, own: int = 0) -> APIError:
 
 
 def describe_held(found: BudgetStatus, own: int = 0) -> str:
-    """Say what other runs hold of the budget; return an empty text if they hold nothing."""
+    """Return what other runs hold of the budget, as text; empty if nothing."""
     held = found.reserved - own
     if held <= 0:
         return ""
@@ -70,16 +70,16 @@ class ReservedBudget:
     """The reservation for a run of a key with a budget."""
 
     def __init__(self, budgets: Budgets, reservation: Reservation) -> None:
-        """Begin with what was reserved before the run."""
+        """Start with the amount reserved before the run."""
         self._budgets = budgets
         self._reservation = reservation
         self._refused: tuple[BudgetStatus, int] | None = None
-        """The budget that had no room for the run's next call, and the most it could have cost."""
+        """The budget that refused the next call, and the additional billionths that it needed."""
         self.counted = Decimal(0)
-        """Dollars that the run counts for; a call that was cut off counts as its reservation."""
+        """Dollars that the run counts for; an interrupted call counts as its reservation."""
 
     def refusal(self) -> APIError | None:
-        """Return why the run's next call was not made, if a budget had no room for it."""
+        """Return the error if a budget refused the run's next call."""
         if self._refused is None:
             return None
         found, asked = self._refused
@@ -87,18 +87,18 @@ class ReservedBudget:
 
     @property
     def granted(self) -> Decimal:
-        """Dollars that are reserved by now."""
+        """The dollars reserved so far."""
         return nano_to_usd(self._reservation.nano)
 
     def count(self, usd: Decimal) -> None:
-        """Note what the run counts as by now."""
+        """Set the dollars that the run counts for."""
         self.counted = usd
 
     async def raise_to(self, usd: Decimal, least: Decimal) -> Decimal:
-        """Reserve more, and return how much there is then: between `least` and `usd`.
+        """Raise the reservation to `usd`, or to at least `least`; return the new amount.
 
         Raises:
-            LimitReachedError: a budget has not even that, or it cannot be checked now.
+            LimitReachedError: a budget has less than `least`, or cannot be checked now.
         """
         has = self._reservation.nano
         more, enough = usd_to_nano(usd) - has, max(0, usd_to_nano(least) - has)
@@ -121,7 +121,7 @@ class ReservedBudget:
         return self.granted
 
     async def _grow(self, more: int, enough: int) -> Reservation | BudgetStatus:
-        """Return the grown reservation; shielded, else it might grow and nobody would know."""
+        """Return the grown reservation; shielded, so that a cancellation does not lose it."""
         with anyio.CancelScope(shield=True):
             return await self._budgets.grow(self._reservation, more, enough)
         raise AssertionError("a shielded scope swallows nothing")

@@ -1,4 +1,4 @@
-"""Tools of the server that a client asks for: read from its body, given to a call, and cited."""
+"""The server's tools in requests: parsing them, granting them to a call, and citing their pages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from batuta.gateway.serving.parsed_call import ParsedCall
 MAX_DOMAINS = 100
 MAX_FILES = 10_000
 MAX_NAMED = 50
-"""Files that programs read."""
+"""The most files that programs may read."""
 _MAX_USES = 1_000_000
 _VERSION = r"(?:_\d{4}_?\d{2}_?\d{2})?"
 _KINDS = {
@@ -43,7 +43,7 @@ _MOST_MARKS = 9
 
 
 def server_tool_name(kind: str | None) -> str | None:
-    """Return which tool of the server a tool's type stands for, in any dialect and version."""
+    """Return the server's tool for a tool type of any dialect and version; None if none."""
     if kind is None:
         return None
     return next((name for name, form in _KINDS.items() if form.fullmatch(kind)), None)
@@ -52,14 +52,14 @@ def server_tool_name(kind: str | None) -> str | None:
 def parse_requested_tools(
     entries: Iterable[Fields], *, opens_pages: bool = False
 ) -> tuple[RequestedTool, ...]:
-    """Return the server's tools that are asked for, each by its first entry.
+    """Return the server's tools among the entries, each by its first entry.
 
     Args:
         entries: the tools of a body.
         opens_pages: whether a search may also read pages in this dialect.
 
     Raises:
-        APIError: one is malformed.
+        APIError: an entry is malformed.
     """
     requested_tools: dict[str, RequestedTool] = {}
     for entry in entries:
@@ -87,12 +87,12 @@ def _parse_requested_tool(name: str, entry: Fields, *, opens_pages: bool) -> Req
 
 
 def _parse_file_ids(name: str, entry: Fields) -> tuple[str, ...]:
-    """Return the files that a tool is to search, or its programs to read.
+    """Return the ids of the files to search, or for programs to read.
 
-    The dialects call the first vector stores, of which there are none here.
+    A file search names its files in `vector_store_ids`, since this server has no vector stores.
 
     Raises:
-        APIError: nothing is named to be searched.
+        APIError: a file search names no files.
     """
     if name == CODE_INTERPRETER:
         container = entry.object("container") if isinstance(entry.get("container"), dict) else None
@@ -112,31 +112,35 @@ def grant_tools(
     *,
     offered: ServerTools | None,
 ) -> tuple[ParsedCall, Mapping[WorkerId, Client]]:
-    """Return the call whose models can call the tools that it asks for and that are here.
+    """Return the call with those of its requested tools that this server offers.
 
     Raises:
-        APIError: one is not here, and the dialect refuses what it cannot honour.
+        APIError: a tool is not offered, and the dialect does not ignore that.
     """
-    here: Mapping[str, Tool] = offered.tools if offered is not None else {}
+    available: Mapping[str, Tool] = offered.tools if offered is not None else {}
     if offered is not None and offered.native_only:
         native = {name for worker in pool for name in worker.native_tools}
         missing = offered.native_only - native
-        here = {name: tool for name, tool in here.items() if name not in missing}
+        available = {name: tool for name, tool in available.items() if name not in missing}
     for requested in call.server_tools:
-        if requested.is_refused and requested.tool not in here:
+        if requested.is_refused and requested.tool not in available:
             raise unsupported_parameter(
                 requested.field, f"there is no {_WORDS[requested.tool]} here."
             )
-    requested_tools = [requested for requested in call.server_tools if requested.tool in here]
+    requested_tools = [requested for requested in call.server_tools if requested.tool in available]
     if offered is None or not requested_tools:
         return call, clients
     fields = {requested.field for requested in requested_tools}
     call = replace(call, ignored=tuple(name for name in call.ignored if name not in fields))
-    own = {tool.name for tool in call.question.tools}  # what the client runs by itself
+    own = {tool.name for tool in call.question.tools}  # the client's tools
     granted = tuple(
-        requested for requested in _with_pages(requested_tools, here) if requested.tool not in own
+        requested
+        for requested in _with_pages(requested_tools, available)
+        if requested.tool not in own
     )
-    tools = tuple(_tell_files(here[requested.tool], requested.file_names) for requested in granted)
+    tools = tuple(
+        _describe_files(available[requested.tool], requested.file_names) for requested in granted
+    )
     question = replace(call.question, tools=(*call.question.tools, *tools))
     wrapped = {
         worker.id: offered.wrap_client(clients[worker.id], worker, granted)
@@ -146,8 +150,8 @@ def grant_tools(
     return replace(call, question=question), {**clients, **wrapped}
 
 
-def _tell_files(tool: Tool, names: tuple[str, ...]) -> Tool:
-    """Return the tool whose description names the files that its programs find."""
+def _describe_files(tool: Tool, names: tuple[str, ...]) -> Tool:
+    """Return the tool with the files of its programs named in its description."""
     if not names:
         return tool
     description = f"{tool.description} These files are in its working folder: {', '.join(names)}."
@@ -155,18 +159,20 @@ def _tell_files(tool: Tool, names: tuple[str, ...]) -> Tool:
 
 
 def _with_pages(
-    requested_tools: list[RequestedTool], here: Mapping[str, object]
+    requested_tools: list[RequestedTool], available: Mapping[str, object]
 ) -> list[RequestedTool]:
-    """Return the tools, and one for the pages of a search that may read them."""
+    """Return the tools; if a search may read pages, add the tool that fetches them."""
     search = next((requested for requested in requested_tools if requested.opens_pages), None)
-    if search is None or WEB_FETCH not in here or any(w.tool == WEB_FETCH for w in requested_tools):
+    if search is None or WEB_FETCH not in available:
+        return requested_tools
+    if any(requested.tool == WEB_FETCH for requested in requested_tools):
         return requested_tools
     return [*requested_tools, replace(search, tool=WEB_FETCH, is_forced=False, opens_pages=False)]
 
 
 @dataclass(frozen=True, slots=True)
 class CitedPlace:
-    """A place of a text that cites a page."""
+    """A span of a text that cites a page; `end` is exclusive."""
 
     start: int
     end: int
@@ -174,21 +180,21 @@ class CitedPlace:
 
 
 def found_pages(reply: Reply, calls: int | None = None) -> tuple[Citation, ...]:
-    """Return the pages that were found for a reply, in the order of their numbers.
+    """Return the pages found for a reply, in the order of their numbers.
 
     Args:
         reply: an answer.
-        calls: only those of so many searches; None: of all.
+        calls: the number of calls whose pages to return; None: all.
     """
     return tuple(page for call in reply.server_calls[:calls] for page in call.citations)
 
 
 def find_citations(text: str, pages: Sequence[Citation]) -> list[CitedPlace]:
-    """Return the places of a text that cite one of the pages: by number or by address."""
+    """Return the spans of a text that cite one of the pages, by number or by URL."""
     if not pages:
         return []
     by_url = {page.url: page for page in pages if page.url}
-    places: list[CitedPlace] = []
+    spans: list[CitedPlace] = []
     for mark in _MARKS.finditer(text):
         end = mark.end()
         if mark[1] is not None:
@@ -198,14 +204,14 @@ def find_citations(text: str, pages: Sequence[Citation]) -> list[CitedPlace]:
             page, length = _find_page(mark[0], by_url)
             end = mark.start() + length
         if page is not None:
-            places.append(CitedPlace(mark.start(), end, page))
-    return places
+            spans.append(CitedPlace(mark.start(), end, page))
+    return spans
 
 
 def _find_page(address: str, by_url: Mapping[str, Citation]) -> tuple[Citation | None, int]:
-    """Return the page at an address, and its length without the marks that a sentence puts behind.
+    """Return the page at a URL, and the URL's length without the punctuation after it.
 
-    Of many marks only a few are tried, since each try reads the address.
+    At most `_MOST_MARKS` punctuation marks are removed, since each try costs a lookup.
     """
     marks = len(address) - len(address.rstrip(_AFTER_ADDRESS))
     for behind in range(min(marks, _MOST_MARKS) + 1):

@@ -1,10 +1,10 @@
-"""A request in its session: where it stands, what is run for it, and what it adds to the session.
+"""A request in its session: finds its thread, chooses what runs, and updates the session after it.
 
-The memory of sessions, in this process or in the Redis that replicas share, is asked before a run
-and told after it.
+The state of sessions is in the memory of this process or in the replicas' shared Redis. It is
+loaded before a run and updated after it.
 
-The key of a session is its id, which is a digest of the tenant and the client's name of it: whoever
-sends another tenant's name of a session gets another id. No words of a conversation are kept.
+A session's id is a digest of the tenant and the client's name of the session, so a client that
+sends another tenant's session name gets a different id. No text of a conversation is kept.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ UNPRICED_HEADER = "x-batuta-session-unpriced-calls"
 _N = TypeVar("_N", int, Decimal)
 _NO_RETRY = {"x-should-retry": "false"}
 _LONGEST_REASON = 600
-"""Characters of a reason that are kept."""
+"""The most characters of a stored reason."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -75,34 +75,34 @@ class SessionCall:
     id: str
     """The session's id."""
     thread: str
-    """The key of its thread; empty: nothing is kept of the conversation."""
+    """The key of its thread; empty: the request does not belong to the conversation."""
     before: SessionThread
-    """That thread as it is at this request."""
+    """The thread at this request."""
     replaces: str = ""
-    """The key of the thread that goes on here after a compaction; empty: of none."""
+    """The key of the thread that this one continues after a compaction; may be empty."""
     state: SessionState
-    """The session before the run, and after it once it has ended."""
+    """The session's state: before the run, then after it."""
     turn: Turn | None = None
-    """The newest turn of its conversation; it is None where that was not read."""
+    """The newest turn of its conversation; None if it was not read."""
     max_cost_usd: Decimal | None = None
     tokens: int = 0
-    """About how many tokens the conversation has; counted only where somebody acts."""
+    """The estimated tokens of the conversation; 0 unless the session is conducted."""
     acts: bool = False
-    """Whether whoever answers acts in the session from then on."""
+    """Whether the answering worker becomes the session's acting worker."""
     consults: bool = False
-    """Whether its calls of other models count among the session's consultations."""
+    """Whether its calls of other models count as consultations of the session."""
     is_bound: bool = False
-    """Whether the run's limit in dollars is what is left of the session's."""
+    """Whether the run's limit in dollars is the rest of the session's."""
     run: str = ""
     """The id of its run."""
     is_refused: bool = False
-    """Whether the session's other runs hold what its next call would have needed."""
+    """Whether its next call was refused, because it did not fit the session's limit."""
     counted: Decimal = Decimal(0)
-    """Dollars that limits count for the run by now."""
+    """Dollars that limits count for the run so far."""
 
     @property
     def headers(self) -> dict[str, str]:
-        """The answer's headers; an unknown cost is left out, not shown as zero."""
+        """The response headers; an unknown cost is left out, not shown as zero."""
         cost = self.state.cost
         headers: dict[str, str] = {}
         if cost.unpriced_calls:
@@ -112,15 +112,15 @@ class SessionCall:
         return headers
 
     def cost_error(self) -> APIError:
-        """Say that the session may not cost more."""
+        """Return the error for a session that has reached its limit in dollars."""
         most, spent = self.max_cost_usd or Decimal(0), self.state.cost.usd
         left = self.state.left_usd(most, self.run) or Decimal(0)
         held = most - spent - left
         holds = f", {format_usd(held)} is held or was not billed," if held > 0 else ""
         message = (
             f"This session has cost {format_usd(spent)}{holds} and may cost {format_usd(most)}, "
-            "which leaves too little for this request: begin a new session, or raise "
-            "max_cost_usd of orchestration.session or the key's limit."
+            "which leaves too little for this request: start a new session, or raise "
+            "orchestration.session.max_cost_usd or the key's limit."
         )
         return _limit_error(message)
 
@@ -131,19 +131,19 @@ def _limit_error(message: str) -> APIError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionPlan:
-    """It says what is run for a request of a session."""
+    """The model, limits and workflow that run for a request of a session."""
 
     call: SessionCall
     served: ServedModel
     limits: Limits
     resumed: ResumeState | None
     revise: WorkflowRevision | None = None
-    """Keeps the acting worker in a plan where leaving it does not pay."""
+    """Revises plans to keep the acting worker if switching does not pay."""
 
 
 @final
 class SessionKeeper:
-    """Says what is run for each request of a session, and keeps what it did."""
+    """Chooses what runs for each request of a session, and updates the session's state."""
 
     def __init__(self, memory: SessionMemory) -> None:
         self._memory = memory
@@ -159,14 +159,14 @@ class SessionKeeper:
         compacts: bool = False,
         run: str = "",
     ) -> SessionCall:
-        """Find the request's place in its session.
+        """Find the request's thread in its session, and check the session's limits.
 
         Args:
             call: the request.
-            tenant: whose session it is.
+            tenant: the session's tenant.
             session: the session's id.
-            rules: the constants.
-            is_kept: whether the request belongs to the conversation; else nothing is kept of it.
+            rules: the parameters of sessions.
+            is_kept: whether the request belongs to the conversation; if not, it has no thread.
             compacts: whether it asks for a summary of the conversation.
             run: the id of the request's run.
 
@@ -198,21 +198,21 @@ class SessionKeeper:
         return begun
 
     def conduct(self, plan: SessionPlan, call: ParsedCall, rules: SessionRules) -> SessionPlan:
-        """Return what is run, as the session has it: the acting worker between boundaries.
+        """Return what runs in the session: between boundaries, the acting worker continues.
 
         Args:
-            plan: what would be run without a session.
+            plan: what would run without a session.
             call: the request.
-            rules: the constants.
+            rules: the parameters of sessions.
 
         Raises:
-            APIError: what is left of the session's dollars pays for no call.
+            APIError: the rest of the session's dollars does not pay for any call.
         """
         plan = _with_limit(plan, call.question)
         if not _is_conducted(plan.served, call):
             return plan
         conductor = plan.served.conductor
-        assert conductor is not None  # noqa: S101 - it is conducted
+        assert conductor is not None  # noqa: S101 - checked by `_is_conducted`
         plan.call.tokens = estimate_prompt_tokens(call.question)
         view = self._view(plan, call.question, rules)
         plan.call.acts, plan.call.consults = True, isinstance(conductor, SessionPattern)
@@ -220,7 +220,7 @@ class SessionKeeper:
         resumed = plan.resumed
         is_plain = conducting.is_plain or conducting.begins_plainly
         if plan.call.consults and is_plain and resumed and _is_one_call(resumed):
-            resumed = None  # its prompt is the conversation as it stands, resumed or not
+            resumed = None  # its prompt is the conversation itself, resumed or not
         if conducting.goes_on and resumed is not None:
             by = conducting.conductor if plan.call.consults else conductor
             served = replace(plan.served, conductor=by)
@@ -230,7 +230,7 @@ class SessionKeeper:
         return _conduct_anew(plan, conducting, view, most_rounds=most)
 
     def _view(self, plan: SessionPlan, question: Question, rules: SessionRules) -> SessionView:
-        """Return the request as a pattern sees it."""
+        """Return the request as session patterns receive it."""
         call, thread = plan.call, plan.call.before
         turn = call.turn or read_turn(question)
         if thread.acting is None and plan.resumed is not None:
@@ -253,7 +253,7 @@ class SessionKeeper:
     def estimate_alone(
         self, call: SessionCall, run: Run, question: Question, pool: Pool, rules: SessionRules
     ) -> Decimal | None:
-        """Estimate what the best worker of the pool alone would have cost; see `saving`."""
+        """Estimate the cost of the pool's best worker alone; see `conductors.sessions.saving`."""
         if len(pool) == 1 or not (run.steps or run.cost.usd or run.cost.unpriced_calls):
             return None
         thread = call.before
@@ -262,7 +262,7 @@ class SessionKeeper:
         return estimate_alone(run, best, question, thread, now=now, warm_seconds=warm)
 
     async def end(self, call: SessionCall, run: Run) -> None:
-        """Keep what the run did."""
+        """Update the session's state with the finished run."""
         after = replace(call.before, tokens=call.tokens) if call.acts else call.before
         step = run.answering_step if call.acts else None
         if step is not None:
@@ -283,7 +283,7 @@ class SessionKeeper:
 
 
 def _find_thread(state: SessionState, turn: Turn) -> tuple[str, SessionThread, str]:
-    """Return the key of the turn's thread, the thread at the turn, and the key that it replaces."""
+    """Return the key of the turn's thread, the thread, and the key of the one it replaces."""
     if replaces := state.find_compacted(turn):
         return turn.thread_key, state.threads[replaces].after_summary(turn), replaces
     known = state.threads.get(turn.thread_key, NEW_THREAD)
@@ -291,10 +291,10 @@ def _find_thread(state: SessionState, turn: Turn) -> tuple[str, SessionThread, s
 
 
 def _find_summed_up_thread(state: SessionState, question: Question) -> tuple[str, SessionThread]:
-    """Return the thread whose task goes on with the summary that is asked for, if there is one.
+    """Return the key and the thread that a requested summary will continue; else an empty key.
 
-    Claude Code and Codex ask at the end of the conversation; opencode writes it into one message,
-    and of its session's threads the newest is meant.
+    Claude Code and Codex ask for it at the end of the conversation. opencode sends the conversation
+    in one message, so its session's newest thread is taken.
     """
     *before, last = question.messages
     results = tuple(part for part in last.parts if isinstance(part, ToolResult))
@@ -308,24 +308,24 @@ def _find_summed_up_thread(state: SessionState, question: Question) -> tuple[str
 
 
 def _check_turns(call: SessionCall, limits: SessionLimits, rules: SessionRules) -> None:
-    """Return if the session may have this turn; results of tools belong to a turn that has begun.
+    """Check that the session may have this turn; tool results continue an earlier turn.
 
     Raises:
-        APIError: it may not.
+        APIError: the session has reached its limit of turns.
     """
     most, turns = _least_limit(limits.max_turns, rules.max_turns), call.state.turns
     known = call.state.threads.get(call.thread)
     is_new = bool(call.thread) and (known is None or known.turn != call.before.turn)
     if most is not None and is_new and not call.replaces and turns + 1 > most:
         message = (
-            f"This session has had {turns} turns and may have {most}: begin a new session, or "
-            "raise max_turns of orchestration.session or of the key."
+            f"This session has had {turns} turns and may have {most}: start a new session, or "
+            "raise orchestration.session.max_turns or the key's limit."
         )
         raise _limit_error(message)
 
 
 def rules_of_key(rules: SessionRules, permissions: KeyPermissions) -> SessionRules:
-    """Return the rules with the limits of a key where these are stricter."""
+    """Return the rules with the key's limits, if these are stricter."""
     usd, turns = permissions.session_max_cost, permissions.session_max_turns
     if usd is None and turns is None:
         return rules
@@ -343,10 +343,10 @@ def _least_limit(one: _N | None, other: _N | None) -> _N | None:
 
 
 def _with_limit(plan: SessionPlan, question: Question) -> SessionPlan:
-    """Return the plan with no more dollars for the run than are left of the session's.
+    """Return the plan with the run limited to the rest of the session's dollars.
 
     Raises:
-        APIError: they pay for no call; said here, it is no error in the middle of a stream.
+        APIError: they do not pay for any call; raised here, before a stream has begun.
     """
     left = plan.call.state.left_usd(plan.call.max_cost_usd, plan.call.run)
     usd = plan.limits.usd
@@ -359,7 +359,7 @@ def _with_limit(plan: SessionPlan, question: Question) -> SessionPlan:
 
 
 def _find_unpaid(plan: SessionPlan, question: Question) -> frozenset[WorkerId]:
-    """Return the workers of which the run's limit in dollars pays for no call."""
+    """Return the workers that are too expensive for the run's limit in dollars."""
     usd, unknown = plan.limits.usd, plan.limits.unknown
     if usd is None:
         return frozenset()
@@ -371,7 +371,7 @@ def _find_unpaid(plan: SessionPlan, question: Question) -> frozenset[WorkerId]:
 
 
 def _is_conducted(served: ServedModel, call: ParsedCall) -> bool:
-    """Tell whether the session says who acts: an agent's work by a model that conducts."""
+    """Return True for an agent's request (with tools) to a conducted model."""
     options = call.options
     if served.conductor is None or served.direct or not call.question.tools:
         return False
@@ -381,13 +381,13 @@ def _is_conducted(served: ServedModel, call: ParsedCall) -> bool:
 def _conduct_anew(
     plan: SessionPlan, conducting: Conducting, view: SessionView, *, most_rounds: int
 ) -> SessionPlan:
-    """Return the plan that begins anew, with what the session has chosen.
+    """Return a plan for a new workflow, as chosen by the session.
 
     Args:
-        plan: what would be run without a session.
-        conducting: the choice.
+        plan: what would run without a session.
+        conducting: the session's choice.
         view: the request.
-        most_rounds: the rounds that the caller, or the served model, allows.
+        most_rounds: the rounds allowed by the caller, or by the served model.
     """
     served = replace(plan.served, conductor=conducting.conductor, explore=None)
     if conducting.is_plain:
@@ -401,13 +401,13 @@ def _conduct_anew(
 
 
 def _planned_actor(resumed: ResumeState) -> WorkerId | None:
-    """Return the worker of the last step of a workflow that waits."""
+    """Return the worker of the last step of a paused workflow."""
     workflow = resumed.rounds[-1].workflow
     return workflow.steps[-1].worker if workflow is not None else None
 
 
 def _is_one_call(resumed: ResumeState) -> bool:
-    """Tell whether the workflow that waits asks one worker the conversation as it stands."""
+    """Return True if the paused workflow is one call with the unchanged conversation."""
     workflow = resumed.rounds[-1].workflow
     return workflow is not None and len(workflow) == 1 and is_plain(workflow.steps[0])
 
@@ -420,7 +420,7 @@ def _with_reason(resumed: ResumeState, reason: str) -> ResumeState:
 
 
 def count_consultations(run: Run) -> int:
-    """Return how often another model than the acting one was asked: to advise, or to judge."""
+    """Return how many calls went to models other than the acting one, as advisers or conductor."""
     return sum(_consultations_of(round_) for round_ in run.rounds)
 
 
@@ -431,7 +431,7 @@ def _consultations_of(round_: Round) -> int:
 
 
 def note_acting(call: SessionCall | None, run: Run) -> ActingNote:
-    """Say who acted at the run, where it is a request of a session."""
+    """Return which worker acted in the run, from which one it took over, and why."""
     step = run.answering_step
     acting = None if step is None else str(step.worker)
     before = call.before.acting if call is not None and call.acts else None

@@ -1,4 +1,4 @@
-"""A run's share of its session's dollars, held before each call that needs more of them."""
+"""A run's reservation in its session's dollars, which grows before a call that needs more."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from batuta.gateway.serving.tenant_memory import SessionMemory
 
 @final
 class SessionFunds:
-    """The dollars of a session with a limit, of which its runs hold what their calls may cost.
+    """Reserves dollars of a session with a limit for the calls of a run.
 
-    So requests that run at the same time pass it together no more than one alone, and what a run
-    held whose server died stays held.
+    So concurrent requests cannot exceed the limit together. If a server dies, the reservation of
+    its run stays.
     """
 
     def __init__(self, memory: SessionMemory, call: SessionCall, also: Funds | None) -> None:
-        """Hold nothing yet.
+        """Start without a reservation.
 
         Args:
             memory: the states of sessions.
             call: the request in its session, which has a limit.
-            also: the money of its key or tenant, which is taken from too.
+            also: the budgets of its key and tenant, which must also suffice.
         """
         self._memory = memory
         self._call = call
@@ -37,20 +37,20 @@ class SessionFunds:
 
     @property
     def granted(self) -> Decimal:
-        """Dollars that the run may spend by now."""
+        """The dollars that the run may spend so far."""
         return self._held if self._also is None else min(self._held, self._also.granted)
 
     def count(self, usd: Decimal) -> None:
-        """Note what the run counts as by now."""
+        """Set the dollars that the run counts for."""
         self._call.counted = usd
         if self._also is not None:
             self._also.count(usd)
 
     async def raise_to(self, usd: Decimal, least: Decimal) -> Decimal:
-        """Hold more, and return how much there is then: between `least` and `usd`.
+        """Raise the reservation to `usd`, or to at least `least`; return the new amount.
 
         Raises:
-            LimitReachedError: the session, or another budget, has not even that.
+            LimitReachedError: the session or a budget has less than `least`.
         """
         most = self._call.max_cost_usd or Decimal(0)
         held = await self._hold(usd, least, most)
@@ -62,7 +62,7 @@ class SessionFunds:
         return held if self._also is None else await self._also.raise_to(held, least)
 
     async def _hold(self, usd: Decimal, least: Decimal, most: Decimal) -> Decimal | None:
-        """Return what the session lets the run hold; shielded, else nobody might know of it."""
+        """Reserve dollars in the session; shielded, so that a cancellation does not lose them."""
         call = self._call
         with anyio.CancelScope(shield=True):
             return await self._memory.hold(

@@ -1,8 +1,8 @@
-"""Shadow runs: for a share of answers the best single worker is asked too, and a judge compares.
+"""Shadow runs: a share of answers is compared with the best single worker's, by a judge model.
 
-Off unless `[sessions] shadow_share` is set. It happens after the answer, beside all requests; the
-server's operator pays: the ledger has it under a tenant of its own, and dollars are taken from the
-day's purse before each call. Of it a verdict and a cost are kept, and no words.
+Off unless `[sessions] shadow_share` is set. It happens after the answer, in the background. The
+operator pays: the ledger has the cost under a separate tenant, and dollars are reserved from a
+daily budget before each call. Only a verdict and the cost are stored, no text.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from batuta.store.ledger import (
 from batuta.store.savings import ShadowVerdict, note_shadow
 
 SHADOW_TENANT = "(shadow)"
-"""The name of the payer in the ledger; no tenant can have it."""
+"""The payer in the ledger; no tenant can have this name."""
 MOST_WAITING = 50
-"""Answers that wait to be compared; of more, none is."""
+"""The most answers queued for comparison; further ones are not compared."""
 _LONGEST_ANSWER = 4096
-"""Tokens of the worker's answer at most."""
+"""The most tokens of the worker's answer."""
 _LONGEST_VERDICT = 1024
 _ALL = 2**32
 _JUDGE = """\
@@ -55,13 +55,13 @@ you.
 
 Which answer serves the user better? Write A, B or SAME as the first word; SAME if neither is \
 clearly better. Then give the reason in one sentence."""
-_SAID = re.compile(r"\W{0,9}(A|B|SAME)\b")
+_VERDICT = re.compile(r"\W{0,9}(A|B|SAME)\b")
 _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Case:
-    """An answer that is compared."""
+    """An answer to be compared."""
 
     run: Run
     question: Question
@@ -70,32 +70,33 @@ class _Case:
     judge: Worker
     prepared: PreparedCall
     settings: RunSettings
-    """The run's settings, without what only its reader wanted."""
+    """The run's settings, without streaming, fallback and confidence."""
     purse: Bucket
+    """The daily budget that pays."""
 
 
 @final
 class ShadowRuns:
-    """Compares answers, one after another."""
+    """Compares answers in the background, one after another."""
 
     def __init__(self, store: Store | None, rules: Callable[[], SessionRules]) -> None:
-        """Compare nothing yet.
+        """Compare nothing until `work`.
 
         Args:
-            store: keeps verdicts, costs and the purse; None: nothing is compared.
-            rules: tell the share, and the dollars of a day.
+            store: stores verdicts, costs and the daily budget; None: nothing is compared.
+            rules: returns the current share, and the dollars per day.
         """
         self._store = store
         self._rules = rules
         self._send, self._waiting = anyio.create_memory_object_stream[_Case](MOST_WAITING)
 
     def offer(self, prepared: PreparedCall, run: Run, settings: RunSettings) -> None:
-        """Choose whether the answer is compared, later.
+        """Queue the answer for comparison, if it is drawn and suitable.
 
         Args:
-            prepared: the call, which has ended.
-            run: what it was answered by.
-            settings: how it was run.
+            prepared: the finished call.
+            run: its run.
+            settings: the settings of the run.
         """
         rules = self._rules()
         digest = hashlib.sha256(f"shadow {run.id}".encode()).digest()
@@ -104,8 +105,8 @@ class ShadowRuns:
             return
         step, question = run.answering_step, prepared.call.question
         best = strongest_actor(question, prepared.pool)
-        others = [one.id for one in prepared.pool if step is None or one.id != step.worker]
-        if step is None or step.worker == best.id or len(others) < 2:  # noqa: PLR2004 - it and a judge
+        others = [other.id for other in prepared.pool if step is None or other.id != step.worker]
+        if step is None or step.worker == best.id or len(others) < 2:  # noqa: PLR2004 - and a judge
             return
         pool = prepared.pool.subset(others)
         judge = find_reviewer(best.id, PlanningContext(question=question, pool=pool))
@@ -126,10 +127,10 @@ class ShadowRuns:
         try:
             self._send.send_nowait(case)
         except anyio.WouldBlock:
-            _LOG.info("an answer is not compared: %s wait already", MOST_WAITING)
+            _LOG.info("an answer is not compared: %s are queued already", MOST_WAITING)
 
     async def work(self) -> None:
-        """Compare what was offered, until this is cancelled."""
+        """Compare the queued answers until cancelled."""
         async for case in self._waiting:
             try:
                 await self._compare(case)
@@ -155,7 +156,7 @@ class ShadowRuns:
     async def _ask(
         self, case: _Case, worker: Worker, question: Question, tokens: int
     ) -> Run | None:
-        """Ask one worker, if the purse has the most that it can cost; its cost is in the ledger."""
+        """Ask one worker and charge the ledger; None if the daily budget does not suffice."""
         assert self._store is not None  # noqa: S101 - as above
         most = min(tokens, question.sampling.max_tokens or tokens)
         question = replace(question, sampling=replace(question.sampling, max_tokens=most))
@@ -183,7 +184,7 @@ class ShadowRuns:
 
 
 def _is_comparable(prepared: PreparedCall, run: Run) -> bool:
-    """Tell whether the run is a turn's answer that its caller lets be kept."""
+    """Return True if the run answers a turn of a session with text, and may be stored."""
     session = prepared.in_session
     if session is None or not session.thread or not prepared.call.store:
         return False
@@ -193,27 +194,27 @@ def _is_comparable(prepared: PreparedCall, run: Run) -> bool:
 
 
 def _judge_question(case: _Case, other: Reply, *, is_first: bool) -> Question:
-    """Return the judge's question; chance says whose answer is A."""
-    ours, theirs = _tell_reply(case.reply), _tell_reply(other)
+    """Return the judge's question; our answer is A if `is_first`, else B."""
+    ours, theirs = _render_reply(case.reply), _render_reply(other)
     first, second = (ours, theirs) if is_first else (theirs, ours)
     shown = question_text(case.question)
     material = wrap_together({"conversation": shown, "A": first, "B": second})
     return replace(Question.of(f"{_JUDGE}\n\n{material}"), tags=case.question.tags)
 
 
-def _tell_reply(reply: Reply) -> str:
+def _render_reply(reply: Reply) -> str:
     calls = [f"(calls {call.name} {call.arguments})" for call in reply.tool_calls]
     return "\n".join([reply.text, *calls]).strip()
 
 
 def read_comparison(text: str, *, is_first: bool) -> ShadowVerdict:
-    """Read how our answer did from the judge's first word.
+    """Parse the verdict on our answer from the judge's first word.
 
     Args:
-        text: of the judge.
+        text: the judge's reply.
         is_first: whether our answer was A.
     """
-    found = _SAID.match(text)
+    found = _VERDICT.match(text)
     if found is None:
         return ShadowVerdict.UNJUDGED
     if found[1] == "SAME":

@@ -1,7 +1,4 @@
-"""The states of sessions in the Redis that replicas share.
-
-No words of a conversation are kept.
-"""
+"""The states of sessions in the replicas' shared Redis, without any text of conversations."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ from batuta.core import Cost, WorkerId
 from batuta.gateway.serving.tenant_memory import KEPT_SECONDS, LocalSessions
 from batuta.store.ledger import nano_to_usd, usd_cap_to_nano, usd_to_nano
 
-# The ledger is added to by Redis itself, so no request of another replica is lost.
+# Redis itself adds the amounts, so no update of another replica is lost.
 _NOTE = """
 local key, thread, turn, state = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 local replaces = ARGV[9]
@@ -73,21 +70,21 @@ return held
 
 @final
 class RedisSessions:
-    """The sessions of all replicas, in Redis; of this one alone while Redis is away."""
+    """The sessions of all replicas in Redis; while Redis is down, those of this replica."""
 
     def __init__(self, redis: RedisConnections) -> None:
         self._redis = redis
         self._local = LocalSessions(clock=redis.clock)
 
     async def load(self, tenant: str, session: str) -> SessionState:
-        """Return the session's state."""
+        """Return the session's state; a new one if it is unknown."""
         found: Any = await self._redis.ask(lambda redis: redis.hgetall(_redis_key(session)))
         if found is None:
             return await self._local.load(tenant, session)
         return read_state(found)
 
     async def note(self, tenant: str, session: str, entry: SessionEntry) -> SessionState:
-        """Add what a request did, and return the state after it."""
+        """Add a finished request, and return the new state."""
         after = entry.after
         args = (
             entry.thread,
@@ -113,7 +110,7 @@ class RedisSessions:
     async def hold(
         self, tenant: str, session: str, run: str, *, usd: Decimal, least: Decimal, most: Decimal
     ) -> Decimal | None:
-        """Let the run hold so much, or what there is."""
+        """Reserve `usd` for the run, or what is left; None if that is less than `least`."""
         nano = (usd_to_nano(usd), usd_to_nano(least), usd_cap_to_nano(most))
         args = (run, *nano, int(KEPT_SECONDS))
         held: Any = await self._redis.ask(
@@ -125,7 +122,7 @@ class RedisSessions:
 
 
 _HELD = "held:"
-"""Before a run's id it is the name of the field that has what the run holds."""
+"""The prefix of fields with a run's reservation; the run's id follows."""
 
 
 def _redis_key(session: str) -> str:
@@ -133,7 +130,7 @@ def _redis_key(session: str) -> str:
 
 
 def read_state(fields: Mapping[Any, Any]) -> SessionState:
-    """Read the state from the fields of its hash in Redis; what cannot be read is not there."""
+    """Parse the state from its Redis hash; threads that cannot be parsed are left out."""
     texts = {_as_text(name): value for name, value in fields.items()}
     order = _as_text(texts.get("order", "")).split()
     threads = {key: _read_thread(texts.get(f"thread:{key}")) for key in reversed(order)}
@@ -177,4 +174,4 @@ def _read_thread(written: Any) -> SessionThread | None:
             warm=warm,
         )
     except (ValueError, KeyError, TypeError, AttributeError):
-        return None  # another version wrote it
+        return None  # written by another version

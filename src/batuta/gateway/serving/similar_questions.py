@@ -1,10 +1,10 @@
-"""Tells whether two questions are the same in other words; when in doubt they are two.
+"""Decides whether two questions are the same in other words; if in doubt, they are different.
 
-An encoder alone cannot tell: it puts "Is 7 bigger than 3?" and "Is 3 bigger than 7?", or a sentence
-and its negation, nearer to each other than most rephrasings are. So the words that say what is
-asked must be the same, in the same order and letter by letter; what may differ is how one asks:
-courtesies, a few forms of a question that mean the same, the first letter's case and the mark at
-the end. Of two such questions the encoder says whether their forms mean the same here.
+An encoder alone cannot decide: it places "Is 7 bigger than 3?" and "Is 3 bigger than 7?", or a
+sentence and its negation, nearer to each other than most rephrasings. So the core of the question
+must be equal, letter by letter. Only the phrasing may differ: courtesies, a few equivalent forms
+of a question, the case of the first letter and the punctuation at the end. For such pairs the
+encoder decides whether the phrasings mean the same.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from batuta.encoder import ENCODER_NAME
 
 _LOG = logging.getLogger(__name__)
 MAX_CHARACTERS = 1000
-"""Most characters of a question that is compared; a longer one says more than its words."""
+"""The most characters of a question that is compared."""
 _SECONDS = 1.0
-"""Seconds for which a question waits for the encoder; after them it is a new one."""
+"""Timeout of a comparison by the encoder; after it the questions count as different."""
 _BEFORE = re.compile(
     r"(?:hello|hi|hey|good (?:morning|afternoon|evening|day))[,!.] "
     r"|(?:please|kindly),? "
@@ -38,7 +38,7 @@ _BEFORE = re.compile(
     r"|(?:do you know|tell me) (?=(?:what|who|when|where|why|how|which) )",
     re.IGNORECASE,
 )
-"""Courtesies at the beginning, which say nothing of what is asked."""
+"""Courtesies at the beginning of a question."""
 _AFTER = re.compile(
     r"(?:,? please|[,.!?] (?:thanks|thank you|thanks in advance))[.!?]*+$|(?<![.!?])[.!?]++$",
     re.IGNORECASE,
@@ -50,16 +50,14 @@ _FORMS = (
     (re.compile(r"how (?:do|can) (?:i|we|one) (?P<of>.+)", re.IGNORECASE), "how to {}"),
     (re.compile(r"how to (?P<of>.+)", re.IGNORECASE), "how to {}"),
 )
-"""Forms of a question that mean the same, each with the one they are counted as."""
+"""Equivalent forms of a question, each with its normal form."""
 
 
 def question_core(text: str) -> str | None:
-    """Return what a question asks without its phrasing.
+    """Return the core of a question: its text without the phrasing.
 
-    None if it must be taken letter by letter.
-
-    That is so for a text that is long, has several lines or spaces that may count, or letters that
-    cannot be seen.
+    None if the text is too long, or has several lines, double spaces or invisible characters, any
+    of which may matter; then only an equal question matches.
     """
     text = text.strip(" ").replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
     if not 0 < len(text) <= MAX_CHARACTERS or "  " in text or not _is_plain(text):
@@ -75,16 +73,14 @@ def question_core(text: str) -> str | None:
 
 
 def _is_plain(text: str) -> bool:
-    """Return True if every character can be seen, and every space is the usual one."""
+    """Return True if every character is visible or an ordinary space."""
     return all(char == " " or unicodedata.category(char)[0] not in "CZ" for char in text)
 
 
 def comparable_question(question: Question) -> tuple[Question, str] | None:
-    """Return the question with its last message cut to its core, and that message.
+    """Return the question with its last message replaced by its core, and that message's text.
 
-    None means that it has no core.
-
-    Tools, forms of the answer and attachments make a question one that only the same repeats.
+    None if the message has no core, or the question has tools, a response format or attachments.
     """
     last = question.messages[-1]
     part = last.parts[0] if len(last.parts) == 1 else None
@@ -100,33 +96,33 @@ def comparable_question(question: Question) -> tuple[Question, str] | None:
 
 
 class TextEncoder(Protocol):
-    """Gives a text's unit vector, or None if it does not read it to its end."""
+    """Encodes texts as unit vectors."""
 
     def encode_whole(self, text: str) -> NDArray[np.float32] | None:
-        """Return the vector."""
+        """Return the text's unit vector; None if the text exceeds the encoder's input length."""
         ...
 
 
 @final
 class SimilarQuestions:
-    """Compares two questions by an encoder, one pair at a time and off the event loop."""
+    """Compares two questions by an encoder, one pair at a time, in a thread."""
 
     def __init__(self, encoder: TextEncoder, threshold: float) -> None:
-        """Take the encoder and the cosine from which two questions are one."""
+        """Set the encoder, and the least cosine of similar questions."""
         self._encoder = encoder
         self._threshold = threshold
-        self._turn = anyio.CapacityLimiter(1)
+        self._limiter = anyio.CapacityLimiter(1)
 
     async def are_similar(self, one: str, other: str) -> bool:
-        """Return True if they mean the same; False also if the encoder has no time for them."""
+        """Return True if the texts mean the same; False if the encoder fails or is too slow."""
         compare = partial(self._cosine, one, other)
         cosine = -1.0
         try:
             with anyio.move_on_after(_SECONDS):
                 cosine = await to_thread.run_sync(
-                    compare, limiter=self._turn, abandon_on_cancel=True
+                    compare, limiter=self._limiter, abandon_on_cancel=True
                 )
-        except Exception as error:  # noqa: BLE001 - whatever the runtime raises, it is asked anew
+        except Exception as error:  # noqa: BLE001 - on any failure the question is answered anew
             _LOG.warning("the encoder failed: %s", type(error).__name__)
         return cosine >= self._threshold
 

@@ -1,6 +1,6 @@
-"""Bounded memories between requests: of sessions, of workers, and of reasoning.
+"""Bounded memories between requests: of sessions, of conversations' workers, and of reasoning.
 
-In each of them a tenant pushes out only its own. No words of a session are kept.
+A tenant that fills one evicts its own values. The state of a session contains no text.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from batuta.gateway.serving.parsed_call import first_texts
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 Clock = Callable[[], float]
-"""Tells the seconds."""
+"""Returns the time in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,24 +45,24 @@ class _Kept(Generic[V]):
 
 
 _MIN_COMPACTED = 64
-"""Entries of the heap that are kept however few tenants there are."""
+"""The size below which the heap is never compacted."""
 
 
 @final
 class TenantMemory(Generic[K, V]):
-    """Values by tenant and key.
+    """Values by tenant and key, with a total size and a lifetime.
 
-    When it is full, the oldest value of the tenant that holds the most is forgotten: a tenant that
-    fills it pushes out its own, and each of n tenants can hold one n-th of it.
+    When it is full, the oldest value of the largest tenant is evicted. So a tenant that fills it
+    evicts its own values, and each of n tenants can hold an n-th of it.
     """
 
     def __init__(self, most: int, seconds: float, clock: Callable[[], float]) -> None:
-        """Keep nothing yet.
+        """Start empty.
 
         Args:
-            most: the size of all values together.
+            most: the most size of all values together.
             seconds: how long a value is kept.
-            clock: tells the seconds.
+            clock: returns the time in seconds.
         """
         self._most = most
         self._seconds = seconds
@@ -72,20 +72,20 @@ class TenantMemory(Generic[K, V]):
         self._sizes: Counter[str] = Counter()
         self._total = 0
         self._largest: list[tuple[int, str]] = []
-        """A heap of tenants by size, negated. An entry may be of a tenant that has shrunk since,
-        never of one that has grown: each growth adds an entry."""
+        """A max-heap of tenants by size. The size of an entry may be outdated because its tenant
+        has shrunk, never because it has grown: each growth adds an entry."""
 
     def __len__(self) -> int:
         self._drop_expired()
         return len(self._kept)
 
     def get(self, tenant: str, key: K) -> V | None:
-        """Return the tenant's value of that key, if it is still kept."""
+        """Return the tenant's value, unless it has expired or was evicted."""
         kept = self._kept.get((tenant, key))
         return kept.value if kept is not None and kept.until > self._clock() else None
 
     def put(self, tenant: str, key: K, value: V, size: int = 1) -> None:
-        """Keep the value as the tenant's newest."""
+        """Add the value as the tenant's newest, and evict others if there is no room."""
         self.pop(tenant, key)
         self._drop_expired()
         self._kept[tenant, key] = _Kept(value, self._clock() + self._seconds, size)
@@ -98,7 +98,7 @@ class TenantMemory(Generic[K, V]):
             self.pop(largest, next(iter(self._keys[largest])))
 
     def pop(self, tenant: str, key: K) -> None:
-        """Forget the value, if it is there."""
+        """Remove the value, if it exists."""
         kept = self._kept.pop((tenant, key), None)
         if kept is None:
             return
@@ -118,13 +118,13 @@ class TenantMemory(Generic[K, V]):
 
     def _note_growth(self, tenant: str) -> None:
         if len(self._largest) > 2 * len(self._sizes) + _MIN_COMPACTED:
-            self._largest = [(-size, one) for one, size in self._sizes.items()]
+            self._largest = [(-size, name) for name, size in self._sizes.items()]
             heapify(self._largest)
         else:
             heappush(self._largest, (-self._sizes[tenant], tenant))
 
     def _find_largest(self) -> str:
-        """Return the tenant that holds the most; looks at no more entries than have changed."""
+        """Return the largest tenant, correcting outdated entries on the way."""
         while True:
             size, tenant = self._largest[0]
             now = self._sizes.get(tenant, 0)
@@ -144,17 +144,17 @@ class TenantMemory(Generic[K, V]):
 
 
 MAX_SESSIONS = 10_000
-"""Sessions in memory; the oldest of the tenant with the most goes first."""
+"""The most sessions in memory; the oldest one of the largest tenant is evicted first."""
 KEPT_SECONDS = 24 * 3600.0
-"""Seconds after its last request for which a session is remembered."""
+"""Seconds after its last request for which a session is kept."""
 
 
 class SessionMemory(Protocol):
     """The states of sessions.
 
-    Laws: what all runs of a session hold and have cost never passes a limit that they have in
-    common; a session of which nothing is known is new; entries of one session are added one after
-    another, whoever notes them; of n threads the newest `MOST_THREADS` are kept.
+    Laws: the costs and reservations of a session's runs never exceed a limit that all of them
+    have. An unknown session is new. Concurrent updates of a session are all applied. The newest
+    `MOST_THREADS` threads are kept.
     """
 
     async def load(self, tenant: str, session: str) -> SessionState:
@@ -162,21 +162,21 @@ class SessionMemory(Protocol):
         ...
 
     async def note(self, tenant: str, session: str, entry: SessionEntry) -> SessionState:
-        """Add what a request did, and return the state after it."""
+        """Add a finished request, and return the new state."""
         ...
 
     async def hold(
         self, tenant: str, session: str, run: str, *, usd: Decimal, least: Decimal, most: Decimal
     ) -> Decimal | None:
-        """Let the run hold `usd`, or what there is; None if that is less than `least`.
+        """Reserve `usd` for the run, or what is left; None if that is less than `least`.
 
         Args:
-            tenant: whose session it is.
+            tenant: the session's tenant.
             session: the session's id.
-            run: the run's id; it holds nothing more from when it is noted.
-            usd: dollars that it wants to hold, with what it holds.
-            least: what will do.
-            most: what the session may cost.
+            run: the run's id; `note` releases its reservation.
+            usd: the wanted reservation in dollars, including what the run already holds.
+            least: the least useful reservation.
+            most: the session's limit in dollars.
         """
         ...
 
@@ -186,11 +186,11 @@ class LocalSessions:
     """The sessions of this process."""
 
     def __init__(self, *, most: int = MAX_SESSIONS, clock: Clock = monotonic) -> None:
-        """Know no session yet.
+        """Start empty.
 
         Args:
-            most: sessions at most.
-            clock: tells the seconds.
+            most: the most sessions.
+            clock: returns the time in seconds.
         """
         self._states = TenantMemory[str, SessionState](most, KEPT_SECONDS, clock)
 
@@ -198,11 +198,11 @@ class LocalSessions:
         return len(self._states)
 
     async def load(self, tenant: str, session: str) -> SessionState:
-        """Return the session's state."""
+        """Return the session's state; a new one if it is unknown."""
         return self._states.get(tenant, session) or NEW_SESSION
 
     async def note(self, tenant: str, session: str, entry: SessionEntry) -> SessionState:
-        """Add what a request did, and return the state after it."""
+        """Add a finished request, and return the new state."""
         state = (self._states.get(tenant, session) or NEW_SESSION).with_entry(entry)
         self._states.put(tenant, session, state)
         return state
@@ -210,7 +210,7 @@ class LocalSessions:
     async def hold(
         self, tenant: str, session: str, run: str, *, usd: Decimal, least: Decimal, most: Decimal
     ) -> Decimal | None:
-        """Let the run hold so much, or what there is."""
+        """Reserve `usd` for the run, or what is left; None if that is less than `least`."""
         state = self._states.get(tenant, session) or NEW_SESSION
         room = state.left_usd(most, run) or Decimal(0)
         if room < least:
@@ -221,22 +221,22 @@ class LocalSessions:
 
 
 REASONING_SIGNATURE = "batuta-reasoning"
-"""The signature of a worker's own reasoning, or the prefix of one, followed by the worker and its
-provider's signature; thoughts signed otherwise are not sent back to a worker."""
+"""The signature of a worker's own reasoning, or its prefix, followed by the model and the
+provider's signature. Thoughts with other signatures are not sent back to a worker."""
 MAX_REMEMBERED_BYTES = 32 << 20
-"""The most bytes of remembered reasoning; the oldest of the tenant with the most goes first."""
+"""The most bytes of remembered reasoning; the oldest of the largest tenant is evicted first."""
 REMEMBERED_SECONDS = 3600.0
 _ENTRY_BYTES = 500
-"""The approximate bytes of an entry beside its text."""
+"""The approximate bytes of an entry besides its text."""
 
 
 def thought_signature(thought: Thought) -> str:
-    """Write the signature of a thought, or its redacted whole, with the name of its model."""
+    """Return the thought's signature (or redacted content) for clients, with its model's name."""
     return f"{REASONING_SIGNATURE}:{thought.model}:{thought.signature or thought.redacted}"
 
 
 def split_signature(signature: str) -> tuple[str, bool, str]:
-    """Split it into the model, whether a worker thought it, and the provider's own signature."""
+    """Split a signature: the model, whether it is a worker's, and the provider's signature."""
     if signature == REASONING_SIGNATURE:
         return "", True, ""
     if not signature.startswith(f"{REASONING_SIGNATURE}:"):
@@ -247,7 +247,7 @@ def split_signature(signature: str) -> tuple[str, bool, str]:
 
 @final
 class ReasoningMemory:
-    """The reasoning before tool calls, by tenant and call; each process has its own."""
+    """The reasoning before tool calls, by tenant and call; kept per process."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._kept = TenantMemory[bytes, tuple[Thought, ...]](
@@ -255,7 +255,7 @@ class ReasoningMemory:
         )
 
     def note_run(self, run: Run, tenant: str, pool: Pool) -> None:
-        """Remember what was thought before each call that the client was told of."""
+        """Remember the reasoning before each tool call of the run."""
         for step in run.steps:
             reply = step.result
             if not isinstance(reply, Reply) or not reply.tool_calls or step.worker not in pool:
@@ -269,7 +269,7 @@ class ReasoningMemory:
                 self._kept.put(tenant, _key_of(call, begun), thoughts, _ENTRY_BYTES + words)
 
     def fill_in(self, question: Question, tenant: str) -> Question:
-        """Return the question with the thoughts that its assistant's turns came without."""
+        """Return the question with remembered thoughts added to assistant messages without any."""
         if not self._kept or not question.has_tool_results:
             return question
         begun = _digest_beginning(question)
@@ -285,27 +285,27 @@ class ReasoningMemory:
             thought
             for call in calls
             for thought in self._kept.get(tenant, _key_of(call, begun)) or ()
-            # Reasoning that the client sends back itself is not repeated.
+            # Plain reasoning that the client itself sends back is not repeated.
             if not message.reasoning or thought.signature or thought.redacted
         )
         return replace(message, thoughts=tuple(found)) if found else message
 
 
 def _thoughts_of(reply: Reply, model: str) -> tuple[Thought, ...]:
-    """Return the thoughts of a reply; plain reasoning is one that nobody signed."""
+    """Return the thoughts of a reply; plain reasoning counts as one without a signature."""
     if not reply.reasoning or any(thought.text for thought in reply.thoughts):
         return reply.thoughts
     return (Thought(model=model, text=reply.reasoning), *reply.thoughts)
 
 
 def _digest_beginning(question: Question) -> bytes:
-    """Return the digest of how the conversation began, which may be long."""
+    """Return the digest of the conversation's first user message, which may be long."""
     first = next((m.text for m in question.messages if m.role is Role.USER), "")
     return _digest_words(first)
 
 
 def _key_of(call: ToolCall, begun: bytes) -> bytes:
-    """Return a key that tells calls of one id apart too: some servers count them anew."""
+    """Return a key of a call that is unique even if a provider reuses call ids."""
     try:
         arguments = orjson.dumps(orjson.loads(call.arguments or "{}"), option=orjson.OPT_SORT_KEYS)
     except (ValueError, TypeError):  # not JSON, or nested more deeply than orjson writes
@@ -320,13 +320,13 @@ def _digest_words(*words: str) -> bytes:
 
 
 CACHE_SECONDS = 300.0
-"""Seconds after an answer for which providers keep a prompt at least."""
+"""Seconds after an answer for which providers at least cache a prompt."""
 MAX_CONVERSATIONS = 10_000
-"""Conversations that are remembered."""
+"""The most remembered conversations."""
 
 
 def tenant_key(question: Question, tenant: str) -> Question:
-    """Return the question with a cache key that no other tenant has; providers see no name."""
+    """Return the question with a prompt-cache key unique to the tenant, hashed for providers."""
     cache = question.cache
     if cache is None or cache.key is None:
         return question
@@ -336,10 +336,9 @@ def tenant_key(question: Question, tenant: str) -> Question:
 
 @final
 class ConversationWorkers:
-    """The worker that answered a conversation in another's place, while its cache is warm.
+    """The worker that answered a conversation as a substitute, while its prompt cache is warm.
 
-    Asked again, it reads most of the prompt from its provider's cache, and the one that failed
-    would read it all anew.
+    Its provider has most of the prompt cached, unlike the provider of the planned worker.
     """
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
@@ -347,12 +346,12 @@ class ConversationWorkers:
 
     def find_worker(self, question: Question, model: str, tenant: str) -> WorkerId | None:
         """Return the worker that answered this conversation last, if it was not the planned one."""
-        if not self._workers or len(question.messages) < 2:  # noqa: PLR2004 - it has a past
+        if not self._workers or len(question.messages) < 2:  # noqa: PLR2004 - no earlier turn
             return None
         return self._workers.get(tenant, _conversation_beginning(question, model))
 
     def note_worker(self, run: Run, tenant: str, planned: WorkerId | None) -> None:
-        """Remember who answered; where it was the one who would be asked anyway, nobody."""
+        """Remember the worker that answered, unless it is the planned one."""
         if run.outcome not in {Outcome.ANSWERED, Outcome.DEGRADED, Outcome.WAITING}:
             return
         key = _conversation_beginning(run.header.question, run.header.model)
@@ -365,6 +364,6 @@ class ConversationWorkers:
 
 
 def _conversation_beginning(question: Question, model: str) -> int:
-    """Return a hash of what stays the same in a conversation."""
+    """Return a hash of the constant beginning of a conversation."""
     key = question.cache.key if question.cache else None
     return hash((model, key, *first_texts(question)))

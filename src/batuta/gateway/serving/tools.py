@@ -1,4 +1,4 @@
-"""`tools`, `tool_choice` and `response_format` of a chat body."""
+"""Parses `tools`, `tool_choice` and `response_format` of a chat body."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_TOOL_VALUES = 20_000
 MAX_TOOL_DEPTH = 64
 _NAME_PATTERN = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 _SERVED = frozenset({FILE_SEARCH, CODE_INTERPRETER})
-"""The tools of the server that stand among the tools of a chat body."""
+"""The server's tools that a chat body may request in `tools`."""
 _MODES = ("none", "auto", "required")
 
 ToolSelection = tuple[tuple[Tool, ...], str | None]
@@ -27,12 +27,12 @@ NO_TOOLS: ToolSelection = ((), None)
 
 
 def parse_tools(body: Fields) -> ToolSelection:
-    """Return the tools that the client offers, and which of them it wants called.
+    """Return the client's tools and its tool choice.
 
-    Those that the server runs are left out: see `parse_chat_server_tools`.
+    The server's tools are left out; see `parse_chat_server_tools`.
 
     Raises:
-        APIError: they are malformed, contradict each other, or are of a kind not understood.
+        APIError: they are malformed, contradict each other, or have an unknown type.
     """
     served = offered_by_server(body)
     entries = body.objects("tools", MAX_ENTRIES) or ()
@@ -56,7 +56,7 @@ def parse_tools(body: Fields) -> ToolSelection:
 
 
 def offered_by_server(body: Fields) -> dict[str, Fields]:
-    """Return the tools of a chat body that the server is to run, by their types."""
+    """Return the server's tools of a chat body, by type."""
     return {
         kind: entry
         for entry in body.objects("tools", MAX_ENTRIES) or ()
@@ -65,10 +65,10 @@ def offered_by_server(body: Fields) -> dict[str, Fields]:
 
 
 def parse_chat_server_tools(body: Fields) -> tuple[RequestedTool, ...]:
-    """Return the server's tools that a chat body asks for; none if it forbids all tools.
+    """Return the server's tools that a chat body requests; none if `tool_choice` is "none".
 
     Raises:
-        APIError: one is malformed.
+        APIError: a tool is malformed.
     """
     served = offered_by_server(body)
     choice = body.get("tool_choice")
@@ -110,10 +110,10 @@ def _check_is_function(entry: Fields) -> None:
 
 
 def tool_name(function: Fields) -> str:
-    """Return the field `name` of a function or of a form.
+    """Return the field `name` of a function or a response format.
 
     Raises:
-        APIError: it is missing, or no name that every provider takes.
+        APIError: it is missing, or not accepted by every provider.
     """
     name = function.need_text("name")
     if not _NAME_PATTERN.fullmatch(name):
@@ -123,16 +123,16 @@ def tool_name(function: Fields) -> str:
 
 
 def tool_choice_mode(body: Fields, tools: tuple[Tool, ...]) -> str | None:
-    """Return `tool_choice` where it is one word.
+    """Return `tool_choice` if it is a string; None without tools.
 
     Raises:
-        APIError: it is another word, or asks for a tool where there is none.
+        APIError: the string is unknown, or requires a tool although there is none.
     """
     mode = body.choice("tool_choice", _MODES)
     if tools:
         return mode
     if mode == "required":
-        raise invalid_value("tool_choice", "it asks for a tool and 'tools' has none.")
+        raise invalid_value("tool_choice", "it requires a tool, but 'tools' has none.")
     return None
 
 
@@ -155,10 +155,10 @@ def _parse_allowed_tools(allowed: Fields, tools: tuple[Tool, ...]) -> ToolSelect
 def select_allowed_tools(
     allowed: Fields, names: set[str], tools: tuple[Tool, ...]
 ) -> ToolSelection:
-    """Return the tools of those names, and the mode of `allowed_tools`.
+    """Return the allowed tools, and the mode of `allowed_tools`.
 
     Raises:
-        APIError: no tool is named, or the mode is not known.
+        APIError: no tool is named, or the mode is unknown.
     """
     allowed.need("mode")
     mode = allowed.choice("mode", ("auto", "required"))
@@ -168,10 +168,10 @@ def select_allowed_tools(
 
 
 def offered_tool_name(function: Fields, tools: tuple[Tool, ...]) -> str:
-    """Return the name of a tool that is offered.
+    """Return the name of one of the client's tools.
 
     Raises:
-        APIError: there is none of that name.
+        APIError: there is no tool of this name.
     """
     name = function.need_text("name")
     if all(tool.name != name for tool in tools):
@@ -180,10 +180,10 @@ def offered_tool_name(function: Fields, tools: tuple[Tool, ...]) -> str:
 
 
 def checked_schema(schema: Fields) -> Mapping[str, Any]:
-    """Return a schema that answers are checked with, as it came.
+    """Return a schema that answers are checked with, unchanged.
 
     Raises:
-        APIError: it is too large in some way; nothing was compiled to tell.
+        APIError: it is too large; this is checked without compiling it.
     """
     try:
         validator_for(schema.raw)
@@ -193,10 +193,10 @@ def checked_schema(schema: Fields) -> Mapping[str, Any]:
 
 
 def forwarded_schema(schema: Fields) -> Mapping[str, Any]:
-    """Return a schema that only the workers' providers look at, as it came.
+    """Return a schema that is only passed to providers, unchanged.
 
     Raises:
-        APIError: it is nested deeper than JSON can be written, or has too many values.
+        APIError: it is nested too deeply, or has too many values.
     """
     try:
         measure_json(schema.raw, values=MAX_TOOL_VALUES, depth=MAX_TOOL_DEPTH)
@@ -206,7 +206,7 @@ def forwarded_schema(schema: Fields) -> Mapping[str, Any]:
 
 
 def parse_response_format(body: Fields) -> ResponseFormat | None:
-    """Return the form the answer must have; None: any text.
+    """Return the response format; None: any text.
 
     Raises:
         APIError: it is malformed.
@@ -220,7 +220,7 @@ def parse_response_format(body: Fields) -> ResponseFormat | None:
         return None
     if kind == "json_object" and form.get("schema") is None:
         return ResponseFormat(kind="json_object")
-    if kind == "json_object":  # as Together, Fireworks and llama.cpp have it
+    if kind == "json_object":  # with a schema, as Together, Fireworks and llama.cpp accept it
         schema = checked_schema(form.need_object("schema"))
         return ResponseFormat(kind="json_schema", schema=schema)
     wanted = form.need_object("json_schema")

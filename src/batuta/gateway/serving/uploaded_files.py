@@ -1,7 +1,7 @@
-"""Uploaded files in the bodies of requests: each is put in place as the text that it has.
+"""Uploaded files in request bodies: replaces each part that names a file by the file's content.
 
-A part that names a file becomes a part of its dialect with the file's text between tags, or its
-picture, before anything else reads the body.
+The new part has the file's text between tags, or the picture or PDF, in the form of the dialect.
+This happens before anything else parses the body.
 """
 
 from __future__ import annotations
@@ -40,37 +40,37 @@ Json = dict[str, Any]
 NO_FILES = "This server keeps no files: its settings have no [files]."
 UNKNOWN_TYPE = "application/octet-stream"
 WRITTEN_PURPOSE = "code_output"
-"""The purpose of files that programs wrote."""
+"""The purpose of files written by programs."""
 WRITTEN_SECONDS = 30 * 86_400.0
-"""For how long they are kept, if not deleted before."""
+"""The most seconds for which files written by programs are kept."""
 MAX_READ_BYTES = 20_000_000
-"""Bytes of the files together that a program is given."""
+"""The most bytes of all files given to a program."""
 PROGRAM_FILES = "The files that the question names are in its working folder, by their names."
 ALL = "all"
-"""Stands for all files of the tenant where files to be searched are named."""
+"""The name of all files of the tenant, in a file search."""
 MAX_NAMED = 50
-"""Files that one request may name."""
+"""The most files that a request may name."""
 _PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp")
-_SPOKEN = ("messages", "input", "system")
-"""Fields of a body that hold parts."""
+_FIELDS_WITH_PARTS = ("messages", "input", "system")
+"""Fields of a body that contain parts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileLimits:
-    """How much is kept, and for how long."""
+    """Limits on stored files."""
 
     max_bytes: int
-    """Bytes of one file."""
+    """The most bytes of a file."""
     tenant_files: int
     tenant_bytes: int
     keep_seconds: float | None
-    """None: until it is deleted."""
+    """How long a file is kept; None: until it is deleted."""
     max_characters: int
-    """Characters of one file's text."""
+    """The most characters of a file's text."""
     encoder: SentenceEncoder | None = None
-    """Finds what passages mean, as a file is kept; None: they are found by their words alone."""
+    """Embeds a file's passages when it is stored; None: only keyword (BM25) search."""
     encoding: CapacityLimiter = field(default_factory=partial(CapacityLimiter, 1))
-    """One file at a time is encoded, so that a core is left for the server."""
+    """One file is encoded at a time, so that a core is left for the server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,20 +78,21 @@ class _NamedFile:
     """A part of a body that names a file."""
 
     holder: list[Any]
-    place: int
+    """The array that contains the part."""
+    index: int
     part: Json
     file_id: str
     path: str
 
     @property
-    def is_spoken_to_openai(self) -> bool:
-        """Whether the part is one of the dialect of responses."""
+    def is_of_responses(self) -> bool:
+        """Whether the part is in the dialect of `/v1/responses`."""
         return self.part["type"].startswith("input_")
 
 
 @final
 class StoredNamedFiles:
-    """Files of a tenant that a request names, or all of them."""
+    """The files of a tenant that a request names, or all files of the tenant."""
 
     def __init__(
         self, table: FileTable, tenant: str, names: tuple[str, ...], limits: FileLimits
@@ -102,7 +103,7 @@ class StoredNamedFiles:
         self._limits = limits
 
     async def list_names(self) -> Mapping[str, str]:
-        """Return the named files that exist: their names by their ids."""
+        """Return the names of the named files that exist, by id."""
         found = await self._table.names(self.tenant)
         if ALL in self._names:
             return found
@@ -113,16 +114,16 @@ class StoredNamedFiles:
         return await self._table.names(self.tenant)
 
     async def read_texts(self, ids: Sequence[str]) -> list[tuple[str, str]]:
-        """Return the texts of files by their ids."""
+        """Return the ids and texts of files."""
         found = await self._table.texts(ids, self.tenant)
         return [(file.id, file.text or "") for file in found]
 
     async def read_vectors(self, ids: Sequence[str]) -> Mapping[str, bytes]:
-        """Return the vectors that are kept of files' passages, of those that have some."""
+        """Return the vectors of files' passages by file id; files without any are left out."""
         return await self._table.vectors(ids, self.tenant)
 
     async def read_contents(self) -> list[tuple[str, bytes]]:
-        """Return the names of the named files that exist, with what is in them.
+        """Return the names and contents of the named files that exist.
 
         Raises:
             StoreError: they cannot be read, or are too large together.
@@ -137,10 +138,10 @@ class StoredNamedFiles:
         return found
 
     async def keep(self, name: str, content: bytes) -> WrittenFile:
-        """Keep a file that a program wrote, for a month at most.
+        """Store a file written by a program, for at most a month.
 
         Raises:
-            StoreError: it is not kept; the sentence says why.
+            StoreError: it is not stored; the message says why.
         """
         now, limits = time(), self._limits
         file = StoredFile(
@@ -164,7 +165,7 @@ class StoredNamedFiles:
 
 @final
 class UploadedFiles:
-    """The files that were uploaded here."""
+    """The uploaded files of this server."""
 
     def __init__(self, store: Store | None = None, limits: FileLimits | None = None) -> None:
         self._store = store if limits is not None else None
@@ -172,34 +173,33 @@ class UploadedFiles:
 
     @property
     def limits(self) -> FileLimits:
-        """How much is kept.
+        """The limits on files.
 
         Raises:
-            APIError: no files are kept here.
+            APIError: files are not configured.
         """
         return require_part(self._limits, NO_FILES)
 
     def require_table(self) -> FileTable:
-        """Return where the files are.
+        """Return the table of files.
 
         Raises:
-            APIError: no files are kept here.
+            APIError: files are not configured.
         """
         return require_part(self._store, NO_FILES).files
 
     def find_named(self, caller: Caller, names: tuple[str, ...]) -> StoredNamedFiles | None:
-        """Return the files that a caller names; None: no files are kept here for it."""
+        """Return the files that a caller names; None for the admin, or if not configured."""
         if self._store is None or self._limits is None or caller.role is CallerRole.ADMIN:
             return None
         return StoredNamedFiles(self._store.files, caller.tenant, names, self._limits)
 
     async def bind(self, call: ParsedCall, caller: Caller) -> ParsedCall:
-        """Return the call whose requested tools have the files that they name.
-
-        Office files that came with it are there as their texts.
+        """Give the call's requested tools their files, and replace its Office files by their texts.
 
         Raises:
-            APIError: a program is to read what is not here, or too much; or a file is not read.
+            APIError: a program's file does not exist, its files are too large, or an Office file
+                cannot be read.
         """
         question = await read_office_files(call.question)
         call = call if question is call.question else replace(call, question=question)
@@ -215,19 +215,19 @@ class UploadedFiles:
         return replace(call, server_tools=tuple(requested_tools))
 
     async def _find_earlier(self, call: ParsedCall, caller: Caller) -> list[str]:
-        """Return the files of earlier turns that programs can be given beside those named now.
+        """Return the files of earlier turns that fit besides those named now.
 
-        Of several with one name it is the newest.
+        Of several files with the same name, only the newest is returned.
         """
         if self._store is None or caller.role is CallerRole.ADMIN:
             return []
         named = {
             *call.files,
-            *(each for requested in call.server_tools for each in requested.file_ids),
+            *(file_id for requested in call.server_tools for file_id in requested.file_ids),
         }
         heads = await self._store.files.heads((*named, *call.earlier_files), caller.tenant)
-        here = [heads[each] for each in named if each in heads]
-        names, size = {file.name for file in here}, sum(file.size for file in here)
+        existing = [heads[file_id] for file_id in named if file_id in heads]
+        names, size = {file.name for file in existing}, sum(file.size for file in existing)
         kept: list[str] = []
         for file_id in call.earlier_files:
             file = heads.get(file_id)
@@ -267,7 +267,7 @@ class UploadedFiles:
     def open_for_programs(
         self, call: ParsedCall, caller: Caller, pool: Pool, clients: Mapping[WorkerId, Client]
     ) -> tuple[Pool, Mapping[WorkerId, Client]]:
-        """Return the workers and clients; those that run programs have the files of the call."""
+        """Return the pool and clients, with the call's files given to workers that run programs."""
         programs = {worker.id for worker in pool if PROGRAM in worker.tags}
         files = self.find_named(caller, call.files) if programs else None
         if files is None:
@@ -286,53 +286,53 @@ class UploadedFiles:
         return Pool(tuple(workers)), {**clients, **own}
 
     async def read_fields(self, scope: Scope, receive: Receive) -> Fields:
-        """Read a body, its files in place.
+        """Read a body, with its named files replaced by their contents.
 
         Raises:
-            ClientGone: it will not come.
-            APIError: it is malformed, or names a file that is not here.
+            ClientGone: the client has disconnected.
+            APIError: the body is malformed, or a file does not exist or cannot be read.
         """
         body = await read_fields(scope, receive)
         named = await parse_fields(_find_named, body)
         if len(named) > MAX_NAMED:
-            raise invalid_value(named[MAX_NAMED].path, f"more than {MAX_NAMED} files are named.")
+            raise invalid_value(named[MAX_NAMED].path, f"at most {MAX_NAMED} files are allowed.")
         if named:
-            await self._put_in_place(named, scope)
-            body.files = tuple(dict.fromkeys(one.file_id for one in named))
+            await self._replace_parts(named, scope)
+            body.files = tuple(dict.fromkeys(each.file_id for each in named))
         return body
 
-    async def _put_in_place(self, named: list[_NamedFile], scope: Scope) -> None:
-        """Put the files in place: as much as the request could have sent itself.
+    async def _replace_parts(self, named: list[_NamedFile], scope: Scope) -> None:
+        """Replace the parts by their files' contents, which may be as large as a body.
 
         Raises:
-            APIError: one is not there, nothing can be read of it, or there is no room for them.
+            APIError: a file does not exist or cannot be read, or there is no room for them.
         """
         table, tenant = self.require_table(), caller_of(scope).tenant
-        ids = list({one.file_id for one in named})
+        ids = list({each.file_id for each in named})
         heads = await table.heads(ids, tenant)
-        size = sum(heads[one.file_id].size for one in named if one.file_id in heads)
+        size = sum(heads[each.file_id].size for each in named if each.file_id in heads)
         if size > MAX_BODY:
-            reason = f"the files that are named have {size} bytes together; {MAX_BODY} are allowed."
-            raise APIError(413, "request_too_large", f"Too much is named: {reason}")
+            message = f"The named files have {size} bytes together; {MAX_BODY} are allowed."
+            raise APIError(413, "request_too_large", message)
         await make_room(scope, size)
         texts = {file.id: file for file in await table.texts(ids, tenant)}
-        for one in named:
-            file = texts.get(one.file_id)
+        for each in named:
+            file = texts.get(each.file_id)
             if file is None:
-                raise invalid_value(one.path, f"there is no file '{one.file_id[:100]}'.")
-            one.holder[one.place] = await self._read_part(one, file, tenant)
+                raise invalid_value(each.path, f"there is no file '{each.file_id[:100]}'.")
+            each.holder[each.index] = await self._read_part(each, file, tenant)
 
     async def _read_part(self, named: _NamedFile, file: FileText, tenant: str) -> Json:
-        """Return the part with the file's text, or its picture.
+        """Return the part with the file's text, picture or PDF.
 
         Raises:
-            APIError: no worker can read the file.
+            APIError: the file cannot be read.
         """
         kept = {key: named.part[key] for key in ("cache_control",) if key in named.part}
         if named.part["type"] == "container_upload":
             return {"type": "text", "text": f"The file {file.name} ({file.id}) is uploaded."} | kept
         if file.text is not None and file.text.strip():
-            kind = "input_text" if named.is_spoken_to_openai else "text"
+            kind = "input_text" if named.is_of_responses else "text"
             file_text = f"File {file.name} ({file.id}):\n{wrap_fetched(file.text)}"
             return {"type": kind, "text": file_text, **kept}
         table = self.require_table()
@@ -343,9 +343,9 @@ class UploadedFiles:
         data = base64.b64encode(content).decode()
         if head.media_type in _PICTURES:
             return _picture_part(named, head.media_type, data) | kept
-        if content.lstrip()[:5] == b"%PDF-":  # scanned: whoever can read files sees its pages
+        if content.lstrip()[:5] == b"%PDF-":  # scanned: workers that read files see its pages
             return _pdf_part(named, head.name, data) | kept
-        unread = "it is of a kind that is not read" if content else "it is empty"
+        unread = "its type is not supported" if content else "it is empty"
         why = file.fault or unread
         raise invalid_value(named.path, f"nothing can be read of this file: {why}.")
 
@@ -354,30 +354,30 @@ NO_FILES_KEPT = UploadedFiles()
 
 
 def check_room(files: Iterable[StoredFile]) -> None:
-    """Return if a program may be given these files.
+    """Check the total size of files for a program.
 
     Raises:
         StoreError: they are too large together.
     """
     if sum(file.size for file in files) > MAX_READ_BYTES:
-        raise StoreError(f"programs may read {MAX_READ_BYTES} bytes of files")
+        raise StoreError(f"programs may read at most {MAX_READ_BYTES} bytes of files")
 
 
 def new_file_id() -> str:
-    """Return an id that nobody can guess."""
+    """Return a new id that cannot be guessed."""
     return f"file-{secrets.token_hex(12)}"
 
 
 async def keep_file(table: FileTable, file: StoredFile, content: bytes, limits: FileLimits) -> None:
-    """Read what can be read of a file, and write it to the store.
+    """Store a file with its text and, with an encoder, the vectors of its passages.
 
     Raises:
-        FileQuotaError: its tenant has no room for it.
+        FileQuotaError: the tenant's quota is exhausted.
     """
     text, fault = await read_file_text(file.name, content, limits.max_characters)
     vectors = None
     if text and limits.encoder is not None:
-        from batuta.tools.text_index import encode_text  # noqa: PLC0415 - only where it is wanted
+        from batuta.tools.text_index import encode_text  # noqa: PLC0415 - only with an encoder
 
         vectors = await run_sync(encode_text, limits.encoder, text, limiter=limits.encoding)
     await table.put(
@@ -392,8 +392,8 @@ async def keep_file(table: FileTable, file: StoredFile, content: bytes, limits: 
 
 
 async def read_file_text(name: str, content: bytes, most: int) -> tuple[str | None, str]:
-    """Return what can be read of a file, and why nothing can be if it should."""
-    from batuta.tools.parsing import read_document  # noqa: PLC0415 - only where files are kept
+    """Return a file's text, if it has one, and the error if reading it failed."""
+    from batuta.tools.parsing import read_document  # noqa: PLC0415 - only if files are stored
     from batuta.tools.source import ToolError  # noqa: PLC0415 - same
 
     try:
@@ -404,7 +404,7 @@ async def read_file_text(name: str, content: bytes, most: int) -> tuple[str | No
 
 def _picture_part(named: _NamedFile, media_type: str, data: str) -> Json:
     url = f"data:{media_type};base64,{data}"
-    if named.is_spoken_to_openai:
+    if named.is_of_responses:
         return {"type": "input_image", "image_url": url}
     if named.part["type"] == "file":
         return {"type": "image_url", "image_url": {"url": url}}
@@ -414,7 +414,7 @@ def _picture_part(named: _NamedFile, media_type: str, data: str) -> Json:
 
 def _pdf_part(named: _NamedFile, name: str, data: str) -> Json:
     given = {"filename": name, "file_data": f"data:application/pdf;base64,{data}"}
-    if named.is_spoken_to_openai:
+    if named.is_of_responses:
         return {"type": "input_file", **given}
     if named.part["type"] == "file":
         return {"type": "file", "file": given}
@@ -423,9 +423,9 @@ def _pdf_part(named: _NamedFile, name: str, data: str) -> Json:
 
 
 def _find_named(body: Fields) -> list[_NamedFile]:
-    """Return the parts of a body that name files, at any depth of what is said."""
+    """Return the parts of a body that name files, at any depth of its contents and outputs."""
     found: list[_NamedFile] = []
-    waiting: list[tuple[Any, str]] = [(body.get(field), field) for field in _SPOKEN]
+    waiting: list[tuple[Any, str]] = [(body.get(field), field) for field in _FIELDS_WITH_PARTS]
     while waiting:
         value, path = waiting.pop()
         if isinstance(value, list):
@@ -435,7 +435,7 @@ def _find_named(body: Fields) -> list[_NamedFile]:
                 file_id, inner = _named_id(entry)
                 if file_id:
                     named = _NamedFile(
-                        holder=entries, place=at, part=entry, file_id=file_id, path=where + inner
+                        holder=entries, index=at, part=entry, file_id=file_id, path=where + inner
                     )
                     found.append(named)
                 elif isinstance(entry, dict | list):
@@ -449,7 +449,7 @@ def _find_named(body: Fields) -> list[_NamedFile]:
 
 
 def _named_id(entry: Any) -> tuple[str, str]:
-    """Return the id of the file that a part names, and where in it; empty: it names none."""
+    """Return the file id in a part, and its path within the part; empty if there is none."""
     if not isinstance(entry, dict):
         return "", ""
     part = cast("Json", entry)

@@ -1,7 +1,7 @@
-"""Runs that wait for their client's tools: in this process, and where other replicas find them.
+"""Runs paused on their client's tools: in this process, and shared with other replicas.
 
-A run that the store keeps is found there by any replica. Of one that says `store: false` nothing is
-kept, so it is shared as long as it waits: encrypted, for an hour, in Redis or in PostgreSQL.
+A stored run is found in the store by any replica. A run with `store: false` is not stored, so it
+is shared while it is paused: encrypted, for at most an hour, in Redis or in PostgreSQL.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from batuta.store.sealing import RunSealer
 from batuta.store.waiting_runs import MOST_WAITING, MOST_WAITING_BYTES, WAITING_SECONDS
 
 MAX_PENDING = 1000
-"""The most runs that wait in memory; the oldest of the tenant with the most goes first."""
+"""The most paused runs in memory; the oldest of the largest tenant is evicted first."""
 _MOST_RUN_BYTES = 8 << 20
-"""Bytes of a sealed run that is shared, at most; a larger one goes on at its own replica alone."""
+"""The most bytes of a shared encrypted run; a larger one can only continue on its replica."""
 
-# A tenant's runs: their order by time with the size of each, the sum of their sizes, and a key for
-# each run, all in one slot of a cluster.
+# A tenant's keys, all in one slot of a cluster: its runs by time with their sizes, the sum of the
+# sizes, and one key per run.
 _PUT = """
 local prefix, run, body, now = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3])
 local order, held = prefix .. ':order', prefix .. ':held'
@@ -67,30 +67,30 @@ return 1
 """
 
 
-class WaitingRunPlace(Protocol):
-    """A place where replicas keep sealed runs for each other.
+class WaitingRunTable(Protocol):
+    """Encrypted paused runs, shared by replicas.
 
-    Laws: what one replica puts the others get, until it is dismissed, an hour has passed, or the
-    tenant has put more than it may keep, of which the oldest goes first; another tenant gets
-    nothing of it and pushes nothing of it out.
+    Laws: every replica gets a run until it is dismissed, an hour has passed, or the tenant exceeds
+    its quota, which evicts its oldest runs first. A tenant neither gets nor evicts the runs of
+    another tenant.
     """
 
     async def put(self, tenant: str, run: Run, body: bytes) -> None:
-        """Keep the sealed run."""
+        """Add the encrypted run."""
         ...
 
     async def get(self, tenant: str, run_id: RunId) -> bytes | None:
-        """Return the tenant's sealed run of that id, if it is there."""
+        """Return the tenant's encrypted run of this id, if it exists."""
         ...
 
     async def dismiss(self, tenant: str, run_ids: Collection[str] | None = None) -> None:
-        """Forget those runs of the tenant; None: all of them."""
+        """Delete these runs of the tenant; None: all of them."""
         ...
 
 
 @final
 class RedisWaitingRuns:
-    """The sealed runs of all replicas in Redis; none while Redis is away."""
+    """The encrypted paused runs of all replicas in Redis; none while Redis is down."""
 
     def __init__(
         self,
@@ -101,14 +101,14 @@ class RedisWaitingRuns:
         most_bytes: int = MOST_WAITING_BYTES,
         clock: Clock = time,
     ) -> None:
-        """Keep nothing yet.
+        """Connect Redis.
 
         Args:
-            redis: has the runs.
-            name_tenant: makes a name of a tenant that tells nobody who it is.
-            most: runs of a tenant at most.
-            most_bytes: bytes of a tenant's runs at most.
-            clock: tells the seconds since the epoch.
+            redis: the connections.
+            name_tenant: returns a pseudonym of a tenant.
+            most: the most runs of a tenant.
+            most_bytes: the most bytes of a tenant's runs.
+            clock: returns the seconds since the epoch.
         """
         self._redis = redis
         self._name_tenant = name_tenant
@@ -116,17 +116,17 @@ class RedisWaitingRuns:
         self._clock = clock
 
     async def put(self, tenant: str, run: Run, body: bytes) -> None:
-        """Keep the sealed run."""
+        """Add the encrypted run."""
         args = (run.id, body, self._clock(), *self._limits)
         await self._redis.ask(lambda redis: redis.eval(_PUT, 1, self._prefix(tenant), *args))
 
     async def get(self, tenant: str, run_id: RunId) -> bytes | None:
-        """Return the tenant's sealed run of that id, if it is there."""
+        """Return the tenant's encrypted run of this id, if it exists."""
         name = f"{self._prefix(tenant)}:run:{run_id}"
         return await self._redis.ask(lambda redis: redis.get(name))
 
     async def dismiss(self, tenant: str, run_ids: Collection[str] | None = None) -> None:
-        """Forget those runs of the tenant; None: all of them."""
+        """Delete these runs of the tenant; None: all of them."""
         if run_ids is not None and not run_ids:
             return
         args, prefix = tuple(run_ids or ()), self._prefix(tenant)
@@ -138,43 +138,43 @@ class RedisWaitingRuns:
 
 @final
 class SharedWaitingRuns:
-    """Seals runs for the other replicas and opens theirs; a place that fails has none."""
+    """Encrypts runs for other replicas and decrypts theirs; a failing table counts as empty."""
 
-    def __init__(self, place: WaitingRunPlace, sealer: RunSealer) -> None:
-        """Keep runs in that place, sealed with the server's secret."""
-        self._place = place
+    def __init__(self, table: WaitingRunTable, sealer: RunSealer) -> None:
+        """Share runs in `table`, encrypted with the server's secret."""
+        self._table = table
         self._sealer = sealer
 
     async def add(self, run: Run, tenant: str) -> None:
-        """Keep the run, which waits."""
+        """Share the paused run."""
         try:
             body = self._sealer.seal(run, tenant)
             if len(body) <= _MOST_RUN_BYTES:
-                await self._place.put(tenant, run, body)
-        except StoreError as error:  # it goes on at this replica alone
+                await self._table.put(tenant, run, body)
+        except StoreError as error:  # the run can only continue on this replica
             log_exception(error)
 
     async def find(self, run_id: RunId, tenant: str) -> Run | None:
-        """Return the tenant's run of that id, if it waits and can be read."""
+        """Return the tenant's paused run of this id, if it exists and can be decrypted."""
         try:
-            body = await self._place.get(tenant, run_id)
+            body = await self._table.get(tenant, run_id)
             return None if body is None else await self._sealer.open(body, tenant, run_id)
         except StoreError as error:
             log_exception(error)
             return None
 
     async def dismiss(self, tenant: str, run_ids: Collection[str] | None = None) -> None:
-        """Forget those runs of the tenant; None: all of them.
+        """Delete these runs of the tenant; None: all of them.
 
         Raises:
-            StoreError: the place cannot be reached.
+            StoreError: the table cannot be reached.
         """
-        await self._place.dismiss(tenant, run_ids)
+        await self._table.dismiss(tenant, run_ids)
 
 
 @final
 class PendingToolRuns:
-    """The runs that wait, each for its own tenant only."""
+    """The paused runs, each visible only to its tenant."""
 
     def __init__(
         self,
@@ -184,13 +184,13 @@ class PendingToolRuns:
         max_pending: int = MAX_PENDING,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """Keep nothing yet.
+        """Start without runs in memory.
 
         Args:
-            store: has the runs that are kept; None: none are.
-            shared: has those of other replicas; None: there are none.
-            max_pending: runs in memory at most.
-            clock: tells the seconds.
+            store: stores runs; None: runs are not stored.
+            shared: shares runs with other replicas; None: there are none.
+            max_pending: the most runs in memory.
+            clock: returns the time in seconds.
         """
         self._store = store
         self._shared = shared
@@ -200,12 +200,12 @@ class PendingToolRuns:
         return len(self._runs)
 
     async def add(self, run: Run, tenant: str, *, is_kept: bool = False) -> None:
-        """Keep the run, which waits.
+        """Add a paused run.
 
         Args:
             run: the run.
-            tenant: whose it is.
-            is_kept: whether the store keeps it, where other replicas find it.
+            tenant: its tenant.
+            is_kept: whether the run is stored, so that other replicas find it in the store.
         """
         waiting = strip_prompts(run)
         self._runs.put(tenant, run.id, waiting)
@@ -214,10 +214,10 @@ class PendingToolRuns:
             await self._shared.add(waiting, tenant)
 
     async def dismiss(self, tenant: str, run_ids: Collection[str] | None = None) -> None:
-        """Send those runs of the tenant away; None: all of them.
+        """Delete these runs of the tenant; None: all of them.
 
         Raises:
-            StoreError: what replicas share cannot be reached.
+            StoreError: the shared table cannot be reached.
         """
         for run_id in self._runs.keys(tenant):
             if run_ids is None or run_id in run_ids:
@@ -226,7 +226,7 @@ class PendingToolRuns:
             await self._shared.dismiss(tenant, run_ids)
 
     async def find_resumed(self, question: Question, pool: Pool, tenant: str) -> ResumeState | None:
-        """Return what a run for this conversation continues from; None if it begins anew."""
+        """Return the state that this conversation's next run resumes; None if it starts anew."""
         run_id = find_asking_run(question)
         if run_id is None:
             return None
@@ -242,6 +242,6 @@ class PendingToolRuns:
             return None
         try:
             return await self._store.get(run_id, tenant)
-        except StoreError as error:  # then the conversation itself is all that is known
+        except StoreError as error:  # the run starts anew from the conversation
             log_exception(error)
             return None

@@ -1,1 +1,1 @@
-"""Telemetry."""
+"""Logs, Prometheus metrics and OpenTelemetry spans of the server."""

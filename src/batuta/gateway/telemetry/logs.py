@@ -1,4 +1,4 @@
-"""Logs for machines: one JSON object a line, without content and without keys."""
+"""Structured logs: one JSON object per line, without content and without keys."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from batuta.core.formatting import escape_json_controls
 
 @final
 class JsonLogFormatter(logging.Formatter):
-    """A record as one JSON object; `extra={"about": {…}}` becomes fields beside the message."""
+    """Formats a record as one JSON object; `extra={"about": {…}}` adds fields to it."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line; a traceback is told by its place and type, never by its message."""
+        """Return the line; of an exception it has only the type."""
         when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         line: dict[str, Any] = {
             "time": when,
@@ -34,7 +34,7 @@ class JsonLogFormatter(logging.Formatter):
 
 
 def start_logs(form: LogFormat) -> None:
-    """Set how this process logs; for the program itself, never for a library's user."""
+    """Configure the logging of this process; called by the program, never by the library."""
     if form is LogFormat.QUIET:
         return
     handler = logging.StreamHandler()

@@ -1,4 +1,4 @@
-"""Metrics of the server, for `GET /metrics` in Prometheus' text form; no content, no run's id."""
+"""Metrics of the server for `GET /metrics` in Prometheus' text format; no content, no run ids."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ from batuta.store.drift import DriftKind, DriftSide, DriftState
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 CONDUCTOR_LABEL = "(conductor)"
-"""The worker to whom the conductor's own tokens are counted."""
+"""The worker label under which the conductor's own tokens are counted."""
 _BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 900)
 
 ReadHealth = Callable[[], Mapping[WorkerId, WorkerHealth]]
-"""How the workers do that are watched."""
+"""Returns the health of each watched worker."""
 ReadGauges = Callable[[], Mapping[str, tuple[str, float]]]
-"""Returns the gauges of this moment: by name, the description and the value."""
+"""Returns the current gauges: by name, the description and the value."""
 ReadDrift = Callable[[], Mapping[str, Mapping[DriftKind, DriftState]]]
-"""How each worker does beside what was measured of it."""
+"""Returns the drift of each worker from what was measured of it."""
 
 
 @final
@@ -68,20 +68,20 @@ class Metrics:
             return made
 
         self._requests = counter("requests", "Requests answered.", "route", "method", "status")
-        self._latency = seconds("request", "Until the last byte of an answer.", "route")
+        self._latency = seconds("request", "Time to the last byte of an answer.", "route")
         self._refusals = counter("refusals", "Requests refused, by the error's code.", "code")
         self._runs = counter("runs", "Runs ended.", "model", "outcome", "tenant")
-        self._duration = seconds("run", "From a run's begin to its end.", "model")
-        self._first = seconds("first_token", "Until the answer's first word.", "model")
-        self._explored = counter("explored_runs", "Runs that tried something else.", "model")
+        self._duration = seconds("run", "Duration of a run.", "model")
+        self._first = seconds("first_token", "Time to the answer's first token.", "model")
+        self._explored = counter("explored_runs", "Runs that explored an alternative.", "model")
         self._rounds = counter("rounds", "Workflows executed.", "model")
         self._malformed = counter("malformed_plans", "Drafts that were no workflow.", "model")
         self._rules = counter("plan_rules", "Plans that a rule acted on.", "rule", "action")
         self._steps = counter("steps", "Steps ended.", "worker", "result")
-        self._attempts = counter("failed_attempts", "Calls tried again.", "worker", "code")
-        self._substituted = counter("substitutions", "Steps another worker took.", "worker")
+        self._attempts = counter("failed_attempts", "Failed calls, retried.", "worker", "code")
+        self._substituted = counter("substitutions", "Steps given to another worker.", "worker")
         self._tokens = counter("tokens", "Tokens of all calls.", "worker", "tenant", "kind")
-        self._dollars = counter("dollars", "Of priced calls; the ledger has them exactly.", "worker", "tenant")  # fmt: skip  # noqa: E501
+        self._dollars = counter("dollars", "Cost of priced calls, rounded; exact in the ledger.", "worker", "tenant")  # fmt: skip  # noqa: E501
         self._unpriced = counter("unpriced_calls", "Calls without a known price.", "worker")
         self._counted = _CountedMetrics(counted)
         registry.register(self._counted)
@@ -91,9 +91,9 @@ class Metrics:
         PlatformCollector(registry=registry)
 
     async def render(self) -> bytes:
-        """Return all of it, as Prometheus reads it.
+        """Return all metrics in Prometheus' text format.
 
-        Written in a thread, for many tenants make it long.
+        They are formatted in a thread, since many tenants make the text long.
         """
         self._counted.read()
         self._live.read()
@@ -124,7 +124,7 @@ class Metrics:
                 self._count_step(step, tenant)
 
     def time_first_token(self, model: str, emit: EventHandler | None) -> EventHandler | None:
-        """Return `emit`, noting when the answer's first word comes; None if nobody listens."""
+        """Return `emit` with a timer of the answer's first token; None if `emit` is None."""
         return None if emit is None else _FirstTokenTimer(self._first, model, emit).on_event
 
     def _count_round(self, round_: Round, model: str, tenant: str) -> None:
@@ -165,11 +165,11 @@ class Metrics:
 
 @final
 class _Counter:
-    """Sums, told apart by labels.
+    """A counter with labels.
 
-    The library's own metrics check, convert and lock whenever they count; these add, and are made
-    into the library's samples when somebody reads them. They belong to the event loop's thread;
-    another one reads a copy.
+    The library's metrics check, convert and lock at every count. This class only adds, and makes
+    the library's samples when the metrics are read. It belongs to the event loop's thread; the
+    thread that formats the metrics reads a copy.
     """
 
     def __init__(self, name: str, what: str, labels: tuple[str, ...]) -> None:
@@ -178,20 +178,20 @@ class _Counter:
         self._created: dict[tuple[str, ...], float] = {}
 
     def add(self, *labels: str, amount: float = 1) -> None:
-        """Count so much more."""
+        """Increase the sum of these labels by `amount`."""
         if labels in self._sums:
             self._sums[labels] += amount
         else:
             self._sums[labels], self._created[labels] = amount, time()
 
     def copy(self) -> _Counter:
-        """Return the same, as it is now."""
+        """Return a snapshot."""
         copied = _Counter(self._name, self._what, self._labels)
         copied._sums, copied._created = self._sums.copy(), self._created.copy()
         return copied
 
     def metric(self) -> Metric:
-        """Return all of it."""
+        """Return the library's metric with a sample for each set of labels."""
         metric = Metric(self._name, self._what, "counter")
         for labels, total in self._sums.items():
             named = dict(zip(self._labels, labels, strict=True))
@@ -202,12 +202,12 @@ class _Counter:
 
 @final
 class _Histogram:
-    """Counts the values in each of `_BUCKETS`, told apart by labels; see `_Counter`."""
+    """A histogram over `_BUCKETS` with labels; see `_Counter`."""
 
     def __init__(self, name: str, what: str, labels: tuple[str, ...]) -> None:
         self._name, self._what, self._labels = name, what, labels
         self._counts: dict[tuple[str, ...], list[int]] = {}
-        """Values up to each bound and above the one before; at the end those above all."""
+        """Counts per bucket (not cumulative); the last is for values above all bounds."""
         self._sums: dict[tuple[str, ...], float] = {}
         self._created: dict[tuple[str, ...], float] = {}
 
@@ -220,14 +220,14 @@ class _Histogram:
         self._sums[labels] += value
 
     def copy(self) -> _Histogram:
-        """Return the same, as it is now."""
+        """Return a snapshot."""
         copied = _Histogram(self._name, self._what, self._labels)
         copied._counts = {labels: counts.copy() for labels, counts in self._counts.items()}
         copied._sums, copied._created = self._sums.copy(), self._created.copy()
         return copied
 
     def metric(self) -> Metric:
-        """Return all of it."""
+        """Return the library's metric with cumulative buckets."""
         metric = Metric(self._name, self._what, "histogram")
         bounds = [*(repr(float(bound)) for bound in _BUCKETS), "+Inf"]
         for labels, counts in self._counts.items():
@@ -242,24 +242,24 @@ class _Histogram:
 
 @final
 class _CountedMetrics(Collector):
-    """The counters, as the library reads them."""
+    """Gives the library snapshots of the counters and histograms."""
 
     def __init__(self, counted: Sequence[_Counter | _Histogram]) -> None:
         self._counted = counted
         self._copies: Sequence[_Counter | _Histogram] = ()
 
     def read(self) -> None:
-        """Copy them; they are collected as they are now."""
-        self._copies = tuple(one.copy() for one in self._counted)
+        """Take the snapshots that `collect` returns."""
+        self._copies = tuple(counted.copy() for counted in self._counted)
 
     def collect(self) -> Iterable[Metric]:
         """Return every counter and every histogram."""
-        return [one.metric() for one in self._copies]
+        return [snapshot.metric() for snapshot in self._copies]
 
 
 @final
 class _FirstTokenTimer:
-    """Hears a run until a reader is shown a word of its answer, at the run's end if not before."""
+    """Measures the time to the answer's first text; at the latest when the run has finished."""
 
     def __init__(self, first: _Histogram, model: str, emit: EventHandler) -> None:
         self._first = first
@@ -286,7 +286,7 @@ class _FirstTokenTimer:
 
 @final
 class _LiveGauges(Collector):
-    """Gauges that are read when the metrics are asked for, on the event loop."""
+    """Gauges that are read on the event loop when the metrics are requested."""
 
     def __init__(self, gauges: ReadGauges, health: ReadHealth, drift: ReadDrift) -> None:
         self._gauges = gauges
@@ -295,11 +295,11 @@ class _LiveGauges(Collector):
         self._metrics: Sequence[Metric] = ()
 
     def read(self) -> None:
-        """Read them; they are collected as they are now."""
+        """Read the gauges that `collect` returns."""
         self._metrics = tuple(self._read_all())
 
     def collect(self) -> Iterable[Metric]:
-        """Return the gauges, and how the workers do."""
+        """Return the gauges, the workers' circuit breakers and their drift."""
         return self._metrics
 
     def _read_all(self) -> Iterable[Metric]:
@@ -309,8 +309,8 @@ class _LiveGauges(Collector):
         state = GaugeMetricFamily("batuta_breaker", "1: in this state.", labels=["worker", "state"])
         opened = CounterMetricFamily("batuta_breaker_opened", "Times opened.", labels=["worker"])
         for worker, health in self._health().items():
-            for one in BreakerState:
-                state.add_metric([worker, one.value], float(health.state is one))
+            for possible in BreakerState:
+                state.add_metric([worker, possible.value], float(health.state is possible))
             opened.add_metric([worker], health.opened)
         yield from (state, opened, *self._collect_drift())
 

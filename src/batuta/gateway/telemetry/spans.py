@@ -1,9 +1,10 @@
-"""A run as a tree of spans, with the names of OpenTelemetry's conventions for generative AI.
+"""A run as a tree of spans, named by OpenTelemetry's conventions for generative AI.
 
-All names are here, because they still change; ours are under `batuta.`. Spans say who, how long
-and how much, never what was said. A span is made when its run has ended: the Run has all times.
+All names are in this module, because the conventions still change; our own begin with `batuta.`.
+Spans contain workers, durations and token counts, never content. They are made when the run has
+ended, from the times in the `Run`.
 
-They are sent over OTLP, by the extra `[otel]`, where `OTEL_EXPORTER_OTLP_ENDPOINT` is set.
+They are sent over OTLP by the extra `[otel]` if `OTEL_EXPORTER_OTLP_ENDPOINT` is set.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ _PARENT = re.compile(rb"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 
 @dataclass(frozen=True, slots=True)
 class ParentSpan:
-    """The span of the caller, from its `traceparent`."""
+    """The caller's span, from the header `traceparent`."""
 
     trace: int
     span: int
@@ -77,19 +78,19 @@ _CURRENT: ContextVar[ParentSpan | None] = ContextVar("batuta_parent", default=No
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanTree:
-    """A span and those within it."""
+    """A span and its children."""
 
     name: str
     span: TimeSpan
     """Seconds since the run began."""
     attributes: dict[str, Value]
     error: str | None = None
-    """The code of what went wrong."""
+    """The error code; None if the span succeeded."""
     children: tuple[SpanTree, ...] = field(default=())
 
 
 def parse_parent_span(traceparent: bytes | None) -> ParentSpan | None:
-    """Return the caller's span by its header; None if it named none that can be read."""
+    """Return the span in a `traceparent` header; None if it is missing or malformed."""
     match = _PARENT.fullmatch(traceparent) if traceparent else None
     if match is None:
         return None
@@ -99,7 +100,7 @@ def parse_parent_span(traceparent: bytes | None) -> ParentSpan | None:
 
 @contextmanager
 def use_parent_span(parent: ParentSpan | None) -> Generator[None]:
-    """Let runs within the block belong to that span."""
+    """Make `parent` the parent span of runs within the block."""
     token = _CURRENT.set(parent)
     try:
         yield
@@ -108,12 +109,12 @@ def use_parent_span(parent: ParentSpan | None) -> Generator[None]:
 
 
 def current_parent_span() -> ParentSpan | None:
-    """Return the caller's span of the request that is being served."""
+    """Return the caller's span for the current request."""
     return _CURRENT.get()
 
 
 def spans_of(run: Run, tenant: str) -> SpanTree:
-    """Return the run's spans: the workflow, its rounds' plans and steps, their chats and tools."""
+    """Return the run's spans: the workflow, then plans and steps, then their chats and tools."""
     children: list[SpanTree] = []
     for number, round_ in enumerate(run.rounds):
         children.append(_plan_span(run, round_, number))
@@ -180,7 +181,7 @@ def _chat_spans(run: Run, step: StepRun) -> Generator[SpanTree]:
 
 
 def _chat_span(run: Run, worker: str, result: Reply | Failure, span: TimeSpan) -> SpanTree:
-    known = next((one for one in run.header.pool if one.id == worker), None)
+    known = next((member for member in run.header.pool if member.id == worker), None)
     model = known.model if known else worker
     is_tool = known is not None and not known.is_model and IMAGE not in known.tags
     operation, name = (EXECUTE_TOOL, worker) if is_tool else (CHAT, model)
@@ -199,9 +200,9 @@ def _chat_span(run: Run, worker: str, result: Reply | Failure, span: TimeSpan) -
 
 
 def _tool_spans(reply: Reply, chat: TimeSpan) -> Generator[SpanTree]:
-    """Yield the calls of tools that this server ran for a model, within its chat."""
+    """Yield a span for each tool call that this server ran during a model's chat."""
     for call in reply.server_calls:
-        if not call.seconds:  # the provider ran it, and does not say when
+        if not call.seconds:  # the provider ran the tool and does not report its times
             continue
         start = min(chat.start + call.began, chat.end)
         attributes: dict[str, Value] = {OPERATION: EXECUTE_TOOL, TOOL_NAME: call.name}
@@ -222,7 +223,7 @@ def _usage_attributes(usage: Usage) -> dict[str, Value]:
 
 
 def _cost_attributes(usd: object, unpriced: int) -> dict[str, Value]:
-    """Return the dollars as text, exact; an unknown cost is left out, not shown as zero."""
+    """Return the exact dollars as text; an unknown cost is left out, not shown as zero."""
     if unpriced:
         return {UNPRICED: unpriced}
     return {COST: f"{usd:f}"}
@@ -232,25 +233,25 @@ ENDPOINT_VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_
 
 
 LAST_SECONDS = 2.0
-"""Seconds for the last spans: a collector that hangs must not keep a server from its end."""
+"""Seconds to send the last spans: a hanging collector must not keep the server from stopping."""
 
 
 @final
 class RunSpanExporter:
-    """Sends the spans of each run when it has ended, in batches and from a thread of its own."""
+    """Exports the spans of each run that has ended; the provider batches them in its own thread."""
 
     def __init__(self, provider: TracerProvider) -> None:
-        """Send through `provider`, which is whoever's gave it, until `close`."""
+        """Export through `provider`, which `close` shuts down."""
         self._provider = provider
         self._tracer: Tracer = provider.get_tracer("batuta", package_version())
 
     def export_run(self, run: Run, tenant: str) -> None:
-        """Count a run that has ended."""
+        """Export the spans of a run that has ended."""
         began = int(run.header.started * 1e9)
         self._send(spans_of(run, tenant), began, _parent_context(current_parent_span()))
 
     def close(self, seconds: float = LAST_SECONDS) -> None:
-        """Send what is left, if the collector takes it within so many seconds. Blocks."""
+        """Send the remaining spans, waiting at most `seconds` for the collector. Blocks."""
         sending = Thread(target=self._provider.shutdown, daemon=True)
         sending.start()
         sending.join(seconds)
@@ -273,10 +274,10 @@ class RunSpanExporter:
 
 @asynccontextmanager
 async def open_span_exporter(environ: Mapping[str, str]) -> AsyncGenerator[RunSpanExporter | None]:
-    """Yield the way to the collector that the environment names, closed in the end; or None.
+    """Yield the exporter to the collector of the environment, or None if none is configured.
 
     Raises:
-        ConfigError: it names one, and the extra is not installed.
+        ConfigError: a collector is configured and the extra is not installed.
     """
     switch = next((name for name in ENDPOINT_VARIABLES if environ.get(name)), None)
     if switch is None:
@@ -288,12 +289,12 @@ async def open_span_exporter(environ: Mapping[str, str]) -> AsyncGenerator[RunSp
         from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415 - same
         from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415 - same
     except ImportError:
-        what = f"{switch} is set and its library is missing: {install_hint('otel')}"
+        what = f"{switch} is set, but OpenTelemetry is not installed: {install_hint('otel')}"
         raise ConfigError(what) from None
     name = environ.get("OTEL_SERVICE_NAME", "batuta")
     provider = TracerProvider(
         resource=Resource.create({"service.name": name}),
-        shutdown_on_exit=False,  # it would wait for the collector once more
+        shutdown_on_exit=False,  # else the exit would wait for the collector a second time
     )
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     traces = RunSpanExporter(provider)
@@ -305,7 +306,7 @@ async def open_span_exporter(environ: Mapping[str, str]) -> AsyncGenerator[RunSp
 
 
 def _parent_context(parent: ParentSpan | None) -> Context | None:
-    """Return the caller's span as OpenTelemetry wants it."""
+    """Return the caller's span as an OpenTelemetry context."""
     if parent is None:
         return None
     from opentelemetry import trace  # noqa: PLC0415 - an extra, and only when used
