@@ -187,7 +187,7 @@ class LLMConductor:
             context.pool,
             max_steps=context.max_steps,
             revise=bool(context.previous),
-            cut=reply.finish is Finish.LENGTH,
+            truncated=reply.finish is Finish.LENGTH,
         )
         if isinstance(read, AcceptedAnswer):
             return AcceptedAnswer(draft)

@@ -234,7 +234,7 @@ async def test_a_small_model_is_held_to_few_tokens_and_short_texts(tmp_path):
 def test_of_a_cut_draft_never_more_is_read_than_its_whole_steps(cut):
     text = json.dumps(STEPS)[:cut]
     try:
-        read = parse_workflow(text, POOL, cut=True)
+        read = parse_workflow(text, POOL, truncated=True)
     except WorkflowError:
         assert text.count('"access_list"') <= 1
     else:
