@@ -178,7 +178,7 @@ def test_with_encoded_sentences_a_router_knows_a_question_worded_anew():
 
 def test_encoded_sentences_of_another_model_are_not_taken_for_these():
     card, tensors = EncodedSentences().save()
-    with pytest.raises(ConfigError, match=f"learned with other, and {ENCODER_NAME} is here"):
+    with pytest.raises(ConfigError, match=f"learned with other, and {ENCODER_NAME} is installed"):
         load_features({**card, "model": "other"}, tensors)
     with pytest.raises(ConfigError, match="there are none"):
         EncodedSentences().fit([])
