@@ -39,7 +39,7 @@ class EncodedSentences:
             ConfigError: there are no texts.
         """
         if not texts:
-            raise ConfigError("features are fitted on questions, and there are none")
+            raise ConfigError("features need at least one training question")
         return self
 
     def __call__(self, texts: Sequence[str]) -> Floats:

@@ -273,7 +273,7 @@ def read_workflow_conductor(path: Path, pool: Pool, max_steps: int = MAX_STEPS) 
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise ConfigError(f"{path} cannot be read: {reason}") from None
     if len(text) > MAX_FILE_CHARACTERS:
-        raise ConfigError(f"{path} is too long for a workflow")
+        raise ConfigError(f"{path} is longer than {MAX_FILE_CHARACTERS} characters")
     flow = parse_workflow(text, pool, max_steps=max_steps)
     assert not isinstance(flow, AcceptedAnswer)  # noqa: S101 - only a later round may be empty
     digest = blake2b(repr(flow).encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()

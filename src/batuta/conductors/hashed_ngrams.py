@@ -60,7 +60,7 @@ class HashedNgrams:
             ConfigError: there are no texts.
         """
         if not texts:
-            raise ConfigError("features are fitted on questions, and there are none")
+            raise ConfigError("features need at least one training question")
         return self.fit_counts([self.counts(text) for text in texts])
 
     def fit_counts(self, counted: Sequence[SparseRow]) -> HashedNgrams:

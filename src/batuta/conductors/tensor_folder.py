@@ -22,11 +22,11 @@ Tensors = Mapping[str, NDArray[Any]]
 Learned = TypeVar("Learned")
 _save_file = cast(
     "Callable[[dict[str, NDArray[Any]], Path], None]",
-    saved.save_file,  # pyright: ignore[reportUnknownMemberType] - its stub says too little
+    saved.save_file,  # pyright: ignore[reportUnknownMemberType] - its stub is incomplete
 )
 _load_file = cast(
     "Callable[[Path], dict[str, NDArray[Any]]]",
-    saved.load_file,  # pyright: ignore[reportUnknownMemberType] - its stub says too little
+    saved.load_file,  # pyright: ignore[reportUnknownMemberType] - its stub is incomplete
 )
 
 

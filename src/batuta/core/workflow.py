@@ -47,9 +47,11 @@ class Workflow:
             raise ValueError("a workflow needs at least one step")
         for index, step in enumerate(self.steps):
             if list(step.access) != sorted(set(step.access)):
-                raise ValueError(f"access of step {index} is not ascending: {step.access}")
+                raise ValueError(f"access of step {index} must be strictly ascending: {step.access}")
             if any(not 0 <= earlier < index for earlier in step.access):
-                raise ValueError(f"access of step {index} does not look back: {step.access}")
+                raise ValueError(
+                    f"access of step {index} may name only earlier steps: {step.access}"
+                )
             if step.previous and len(step.access) != index:
                 raise ValueError(f"step {index} reads the previous round but not all of this one")
 

@@ -67,7 +67,8 @@ class Budget:
         self.cost = ZERO_COST
         self._spent = ZERO_USD
         self._billed = ZERO_USD
-        """Dollars counted against `funds`; unlike `_spent`, cancelled calls count in full."""
+        """Dollars counted against `funds`: as `_spent`, but if a provider reported no usage its
+        estimate counts, unless we cancelled the call."""
         self._held = ZERO_USD
         self._unfunded = ZERO_USD
         """The part of `_held` that `funds` has not granted yet; those calls are not sent yet."""
@@ -98,8 +99,8 @@ class Budget:
     ) -> Hold:
         """Reserve the most that the call can cost; `charge` or `release` must follow.
 
-        If the call does not fit, it waits for the calls in flight. If none is left, its output cap
-        is lowered, down to `core.cost_bound.MIN_OUTPUT_TOKENS`.
+        If the call does not fit, it waits for the calls in flight. If there are none, or `waits`
+        is False, its output cap is lowered, down to `core.cost_bound.MIN_OUTPUT_TOKENS`.
 
         Args:
             request: the request to be sent.

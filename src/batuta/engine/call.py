@@ -534,7 +534,7 @@ class WorkerCall:
                 if self.is_settled
                 else Failure.of(error)
             )
-        except Exception as error:  # a fault of ours or of a client must not lose the run
+        except Exception as error:  # a bug in the engine or a client must not lose the run
             logger.exception("the client of %s raised %s", self.worker.id, type(error).__name__)
             return Failure(
                 code="internal_error", message=f"{type(error).__name__} inside the client"

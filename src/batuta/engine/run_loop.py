@@ -318,7 +318,7 @@ class _RunLoop:
         if context.rules.find_broken(workflow, workers_before(rounds)) is not None:
             return
         # If this step is not approved, the present answer stands.
-        await run_single_step(context, other, "the answer before was not sure enough")
+        await run_single_step(context, other, "the previous answer's confidence was too low")
 
     async def check_grounds(self) -> None:
         """Check the answer against its sources if a policy requires it."""
@@ -419,7 +419,7 @@ class _RunLoop:
         best = await find_affordable(context) if may else None
         if best is None:
             return self._drafts_only_round(drafts, start)
-        reason = f"{reason}; {best} answers alone, the best worker that can be paid"
+        reason = f"{reason}; {best} answers alone, the best worker that is affordable"
         decision = MalformedPlan(draft=Draft(), reason=reason)
         workflow = Workflow((Step(subtask="", worker=best),))
         return await self._settle(decision, drafts, workflow, start)

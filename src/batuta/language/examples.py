@@ -184,7 +184,7 @@ def cast_roles(pool: Pool) -> dict[str, WorkerId]:
     """
     ranked = pool.ranked()
     priced = [(worker.price.output, worker) for worker in reversed(ranked) if worker.price]
-    # An unknown price is not a low one.
+    # A worker with an unknown price does not count as cheap.
     cheap = min(priced, key=lambda row: row[0])[1] if priced else ranked[-1]
     return _assign_roles([worker.id for worker in ranked], cheap.id)
 

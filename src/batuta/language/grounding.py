@@ -199,7 +199,7 @@ def verdict_format(statements: int, bounds: Collection[str] = ()) -> ResponseFor
 
     Args:
         statements: number of statements.
-        bounds: the schema keywords that the provider supports, of which `maxItems` is used.
+        bounds: the bounding schema keywords that the provider supports.
     """
     numbers = with_bounds({"type": "array", "items": {"type": "integer"}}, bounds, maxItems=8)
     verdict = closed_object(
@@ -209,7 +209,7 @@ def verdict_format(statements: int, bounds: Collection[str] = ()) -> ResponseFor
     )
     rows = {"type": "array", "items": verdict}
     rows = with_bounds(rows, bounds, maxItems=statements)
-    if "maxItems" in bounds:  # such a provider is assumed to support `minItems` if it is listed
+    if "maxItems" in bounds:  # with both bounds the checker must give a verdict on each statement
         rows = with_bounds(rows, bounds, minItems=statements)
     schema = closed_object(verdicts=rows)
     return ResponseFormat(kind="json_schema", name="verdicts", schema=schema, strict=True)

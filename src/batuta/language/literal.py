@@ -129,7 +129,7 @@ def _read_scalar(text: str, position: int) -> tuple[str | int, int]:
     if word := _WORD.match(text, position):
         return word.group(), word.end()
     raise WorkflowError(
-        f"a list holds something that is no string, number or list: {_text_near(text, position)}"
+        f"a list may contain only strings, numbers and lists, not {_text_near(text, position)}"
     )
 
 

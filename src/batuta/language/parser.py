@@ -91,7 +91,7 @@ def read_lists(text: str, *, truncated: bool = False) -> WorkflowLists:
     if lists is None and truncated:
         lists = lists_of_truncated_draft(spoken)
         if lists is None and spoken.lstrip().startswith("{"):
-            raise WorkflowError("it has no complete step")
+            raise WorkflowError("no step is complete")
     return _read_labelled_lists(spoken) if lists is None else WorkflowLists(*lists)
 
 
@@ -175,7 +175,7 @@ def _read_distant_list(
     bracket = text.find("[", loose[field])
     following = _LABEL.search(text, loose[field])
     if bracket < 0 or (following and following.start() < bracket):
-        raise WorkflowError(f"there is no list behind {field}")
+        raise WorkflowError(f"there is no list after {field}")
     try:
         return read_list(text, bracket)[0]
     except WorkflowError as error:

@@ -209,8 +209,8 @@ def read_tag(text: str) -> str:
     tag = text.lower()
     if not _TAG.fullmatch(tag):
         raise ValueError(
-            f"{text[:80]!r} is no tag: use up to 64 letters, digits and . _ : - and begin with "
-            "a letter or a digit"
+            f"{text[:80]!r} is not a valid tag: use up to 64 letters, digits and . _ : - and begin "
+            "with a letter or a digit"
         )
     return tag
 

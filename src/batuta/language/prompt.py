@@ -306,6 +306,7 @@ _TOOL_RULES = (
     (FILE_SEARCH, FILE_SEARCH_RULE),
     (IMAGE, IMAGE_RULE),
 )
+"""The conductor's rule for each kind of tool worker, by tag; a new kind of tool needs a row."""
 
 
 def _tool_rules(pool: Pool, *, names: bool) -> list[str]:

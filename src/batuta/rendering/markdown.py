@@ -63,7 +63,7 @@ def render_mathml(latex: str, *, block: bool) -> str | None:
     try:
         tree = Converter(display="block" if block else "inline").convert_to_element(latex)
         return _write_element(tree, 0)
-    except Exception:  # noqa: BLE001 - the converter raises all sorts of things for odd LaTeX
+    except Exception:  # noqa: BLE001 - the converter raises many kinds of errors for odd LaTeX
         return None
 
 
@@ -148,7 +148,7 @@ def render_markdown(text: str) -> Markup:
     tokens = parser.parse(text, env)
     tops = [int(token.tag[1:]) for token in tokens if token.type == "heading_open"]
     env[_TOP_LEVEL] = min(tops, default=1)
-    return Markup(parser.renderer.render(tokens, parser.options, env))  # noqa: S704 - see the head of this module
+    return Markup(parser.renderer.render(tokens, parser.options, env))  # noqa: S704 - see the module's docstring
 
 
 def plain_text(text: str) -> Markup:

@@ -79,8 +79,8 @@ def measure_schema(schema: Mapping[str, Any]) -> SchemaSize:
     values = _count_values(schema)
     expansion = _Expansion(schema)
     expanded, chain = expansion.of(schema)
-    _check_bound(expanded, MAX_EXPANDED, "places once its references are followed")
-    _check_bound(chain, MAX_CHAIN, "places one within the other once its references are followed")
+    _check_bound(expanded, MAX_EXPANDED, "subschemas once its references are followed")
+    _check_bound(chain, MAX_CHAIN, "levels of subschemas once its references are followed")
     return SchemaSize(values=values, expanded=expanded, chain=chain, is_linear=expansion.is_linear)
 
 
@@ -206,9 +206,7 @@ class _Expansion:
             if waiting:
                 inner = waiting.pop()
                 if id(inner) in self._open:
-                    self.is_linear = (
-                        False  # it refers to itself: its cost depends on the value's depth
-                    )
+                    self.is_linear = False  # recursive: the cost depends on the value's depth
                 elif id(inner) not in self._known:
                     self._enter(inner)
                 continue

@@ -33,7 +33,7 @@ def find_schema_fault(schema: dict[str, Any]) -> str | None:
         _compile_schema(schema)
     except _jsonschema_rs().ValidationError as error:
         return _describe_error(error)
-    except Exception as error:  # noqa: BLE001 - the library's other errors are the schema's too
+    except Exception as error:  # noqa: BLE001 - other errors are due to the schema as well
         return str(error).partition("\n")[0][:MAX_FAULT_CHARACTERS]
     return None
 

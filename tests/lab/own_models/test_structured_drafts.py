@@ -212,7 +212,7 @@ async def test_a_cut_draft_without_a_whole_step_costs_one_more_call_then_the_bes
         assert len(fake.requests) == 2
     (first,), last = run.rounds[0].drafts, run.rounds[0].decision
     assert isinstance(last, MalformedPlan) and last.reason == first.reason
-    assert first.reason == "the reply was truncated at 1024 tokens: it has no complete step"
+    assert first.reason == "the reply was truncated at 1024 tokens: no step is complete"
     assert run.outcome is Outcome.FALLBACK
     assert response_headers(run)["x-batuta-conductor"] == "no-workflow"
 

@@ -210,7 +210,7 @@ class Selector:
             earned_nm, close_n = self.expected_credit(later)
         for turn, earned_m, close in zip(later, earned_nm, close_n, strict=True):
             if close < self.guard.closeness:
-                continue  # "and now?" does not say which worker should answer
+                continue  # a turn such as "and now?" says nothing about the best worker
             other = self.choose_worker(turn, pool)
             if earned_m[indices[other]] - earned_m[indices[chosen]] > SWITCH:
                 chosen = other

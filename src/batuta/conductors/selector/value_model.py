@@ -2,11 +2,10 @@
 
 Credit is the score in [0, 1] of a worker's answer, minus the price of its cost if training sets
 one. The expected credit is the weighted mean of two estimates, both shrunk towards the worker's
-mean: ridge regression on the question's
-features, and the scores on similar training questions, weighted by similarity. Both have closed
-forms. A worker that joins later is a mixture of the known ones: its few scores are regressed on the
-known workers' main components, so nothing is fitted again. The estimates are fitted by
-`batuta.lab.learners.selector_training`.
+mean: ridge regression on the question's features, and the credit on similar training questions,
+weighted by similarity. Both have closed forms. A worker that joins later is a mixture of the known
+ones: its few scores are regressed on the known workers' main components, so nothing is fitted
+again. The estimates are fitted by `batuta.lab.learners.selector_training`.
 
 Axes: n training questions, q questions, d features, m known workers, j joined workers.
 """
@@ -101,9 +100,9 @@ class ValueModel:
             SourceError: the worker exists already, or has no score.
         """
         if worker in self.workers:
-            raise SourceError(f"{worker} is among the selector's workers already")
+            raise SourceError(f"{worker} is already one of the selector's workers")
         if not len(scores_q):
-            raise SourceError(f"{worker} has no outcome: ask it at least one question")
+            raise SourceError(f"{worker} has no score: ask it at least one question")
         basis_mc = main_directions(self._less_than_mean(self.memory_nd))
         less_qc = self._less_than_mean(features_qd) @ basis_mc
         penalty_c = [PRIOR_OUTCOMES] * less_qc.shape[1]

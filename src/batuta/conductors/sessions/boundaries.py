@@ -61,10 +61,10 @@ def find_moment(
         rules: the constants.
     """
     if thread is None or thread.acting is None:
-        return Moment(Boundary.BEGINNING, "nobody has acted in this conversation yet")
+        return Moment(Boundary.BEGINNING, "no worker has acted in this conversation yet")
     acting = thread.acting
     if acting not in pool:
-        return Moment(Boundary.BEGINNING, f"{acting}, which acted, may not answer any more")
+        return Moment(Boundary.BEGINNING, f"{acting}, which acted before, may no longer answer")
     window = pool[acting].context_window
     if window is not None and tokens > window:
         size = f"about {format_count(tokens)} tokens do not fit in the {format_count(window)}"
@@ -87,14 +87,14 @@ def _fresh_moment(turn: Turn) -> Moment:
 
 def _going_on(turn: Turn) -> Moment:
     count = turn.new_results
-    many = "1 result of a tool" if count == 1 else f"{count or 'no'} results of tools"
-    return Moment(None, f"{many} came back")
+    many = "1 tool result" if count == 1 else f"{count or 'no'} tool results"
+    return Moment(None, f"{many} arrived")
 
 
 def _find_trouble(
     thread: SessionThread, question: Question, turn: Turn, rules: SessionRules
 ) -> Moment | None:
-    """Return a boundary at every second repetition of a failure, or at a multiple of a stall."""
+    """Return a boundary if a failure occurred an even number of times or the task stalled."""
     if not turn.actions:
         return None
     counts, newest = turn.failures, turn.actions[-1]

@@ -370,7 +370,7 @@ def judged_reason(view: SessionView, worker: Worker) -> str:
     return _begin_reason(view, f"{worker.id} begins")
 
 
-_UNPAID = "what is left of the session's dollars pays for no call of "
+_UNPAID = "the session's remaining dollars do not cover a call of "
 
 
 def _choose_escalated(view: SessionView) -> tuple[Worker, str]:
