@@ -124,7 +124,7 @@ def test_fewer_texts_than_dimensions_are_enough():
 
 
 def test_what_cannot_be_used_is_an_error_that_says_so():
-    with pytest.raises(ConfigError, match="there are none"):
+    with pytest.raises(ConfigError, match="at least one training question"):
         HashedNgrams().fit([])
     with pytest.raises(ConfigError, match="not fitted"):
         HashedNgrams()(["a"])
@@ -178,9 +178,9 @@ def test_with_encoded_sentences_a_router_knows_a_question_worded_anew():
 
 def test_encoded_sentences_of_another_model_are_not_taken_for_these():
     card, tensors = EncodedSentences().save()
-    with pytest.raises(ConfigError, match=f"learned with other, and {ENCODER_NAME} is here"):
+    with pytest.raises(ConfigError, match=f"learned with other, and {ENCODER_NAME} is installed"):
         load_features({**card, "model": "other"}, tensors)
-    with pytest.raises(ConfigError, match="there are none"):
+    with pytest.raises(ConfigError, match="at least one training question"):
         EncodedSentences().fit([])
     assert isinstance(choose_features(None), HashedNgrams)
     assert choose_features("some/model") == SentenceEmbedding("some/model")

@@ -59,7 +59,7 @@ async def test_a_workflow_in_a_file_is_played_for_every_question(tmp_path):
             "no workflow over this pool",
         ),
         ("Solve it.", "no workflow over this pool"),
-        ("x" * 100_001, "too long"),
+        ("x" * 100_001, "longer than 100000"),
         (b"\xff\xfe", "not UTF-8"),
     ],
 )

@@ -188,7 +188,7 @@ def test_a_folder_that_holds_no_selector_is_an_error_that_says_so(selector, tmp_
     save_selector(selector, tmp_path)
     card = (tmp_path / "batuta.json").read_text()
     (tmp_path / "batuta.json").write_text(card.replace('"kind": "selector"', '"kind": "other"'))
-    with pytest.raises(ConfigError, match="no selector's card"):
+    with pytest.raises(ConfigError, match="not the card of a selector"):
         open_selector(tmp_path)
     (tmp_path / "batuta.json").write_text(card.replace('"ridge"', '"bridge"'))
     with pytest.raises(ConfigError, match="no usable selector"):
@@ -212,7 +212,7 @@ def test_a_new_worker_joins_by_a_few_outcomes_and_nothing_is_trained_again(selec
     assert joined.choose_worker(asked("add", 1, 8)[0], both) == "sums"
     with pytest.raises(SourceError, match="already"):
         joined.add_worker("poet", ["a"], [1.0])
-    with pytest.raises(SourceError, match="no outcome"):
+    with pytest.raises(SourceError, match="no score"):
         selector.add_worker("poet", [], [])
     with pytest.raises(SourceError, match="2 scores for 1"):
         selector.add_worker("poet", ["a"], [1.0, 0.0])

@@ -153,11 +153,11 @@ def test_doing_the_same_three_times_is_a_stall_and_so_is_looking_for_ever():
 @pytest.mark.parametrize(
     ("thread", "tokens", "boundary", "reason"),
     [
-        (None, 100, Boundary.BEGINNING, "nobody has acted"),
+        (None, 100, Boundary.BEGINNING, "no worker has acted"),
         (SessionThread(acting=WorkerId("gone")), 100, Boundary.BEGINNING, "gone, which acted"),
         (BEGUN, 200_000, Boundary.BEGINNING, "about 200,000 tokens do not fit in the 100,000"),
         (SessionThread(acting=A, tokens=90_000), 20_000, Boundary.COMPACTION, "90,000 to 20,000"),
-        (SessionThread(acting=A, tokens=90_000), 80_000, None, "1 result of a tool came back"),
+        (SessionThread(acting=A, tokens=90_000), 80_000, None, "1 tool result arrived"),
     ],
 )
 def test_where_nobody_can_go_on_it_is_decided_anew(thread, tokens, boundary, reason):

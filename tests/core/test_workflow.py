@@ -31,11 +31,11 @@ def test_depth_is_the_longest_chain_and_width_the_fullest_level(access, depth, w
     ("access", "sentence"),
     [
         ([], "at least one step"),
-        ([(0,)], "does not look back"),
-        ([(), (1,)], "does not look back"),
-        ([(), (-1,)], "does not look back"),
-        ([(), (), (1, 0)], "not ascending"),
-        ([(), (0, 0)], "not ascending"),
+        ([(0,)], "may name only earlier steps"),
+        ([(), (1,)], "may name only earlier steps"),
+        ([(), (-1,)], "may name only earlier steps"),
+        ([(), (), (1, 0)], "strictly ascending"),
+        ([(), (0, 0)], "strictly ascending"),
     ],
 )
 def test_what_is_no_workflow_cannot_be_made(access, sentence):

@@ -271,7 +271,7 @@ async def test_where_a_draft_cannot_be_paid_the_best_worker_that_can_answers_alo
         assert isinstance(round_.decision, MalformedPlan)
         begin, end = round_.decision.reason.split("; ")
         assert begin.startswith("the limit on usd was reached: $0, and the next call may cost $0.0")
-        assert end == f"{asked} answers alone, the best worker that can be paid"
+        assert end == f"{asked} answers alone, the best worker that is affordable"
 
 
 async def test_where_nobody_can_be_paid_the_error_names_what_the_cheapest_answer_needs():

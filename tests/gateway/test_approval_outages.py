@@ -27,9 +27,7 @@ DIALECTS = {
     "/v1/responses": {"input": "hi"},
     "/v1/messages": {"messages": HI, "max_tokens": 99},
 }
-SENTENCE = (
-    "needs somebody's approval of the plan, and nobody can be asked, as it cannot be stored now"
-)
+SENTENCE = "requires that a person approves the plan, but the request cannot be stored now"
 
 
 def dear_plans() -> LLMConductor:

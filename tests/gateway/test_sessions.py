@@ -161,8 +161,8 @@ async def test_results_of_tools_go_straight_to_the_acting_worker(store):
         await agent.say("Write the docs")
         assert planner.asked == 2
     told = await reasons(store, 5)
-    assert told[0] == "conducted: nobody has acted in this conversation yet"
-    assert told[1] == "big goes on, nothing is conducted: 1 result of a tool came back"
+    assert told[0] == "conducted: no worker has acted in this conversation yet"
+    assert told[1] == "big goes on, nothing is conducted: 1 tool result arrived"
     assert told[3] == "big goes on, nothing is conducted: the user says to go on"
     assert told[4] == "conducted: the user sets a new task"
 
@@ -243,7 +243,7 @@ async def test_escalate_hands_over_after_two_failures_and_back_at_the_next_task(
     told = await reasons(store, 5)
     assert told[0].startswith("small acts, the cheapest of 2")
     assert told[2].startswith("after 2 failures big takes over from small: it costs $0.00")
-    assert told[3] == "big goes on: 1 result of a tool came back"
+    assert told[3] == "big goes on: 1 tool result arrived"
     assert told[4].startswith("small takes the new task over from big")
 
 
@@ -255,7 +255,7 @@ async def test_nobody_takes_over_whom_the_sessions_dollars_do_not_pay(store):
         await agent.bring(FAILED)
         await agent.bring("Exit code 2\nE  another")
         assert agent.status == 200 and asked(clients) == {"small": 3, "big": 0}
-    unpaid = "what is left of the session's dollars pays for no call of big"
+    unpaid = "the session's remaining dollars do not cover a call of big"
     assert (await reasons(store, 3))[2] == f"small goes on: {unpaid}"
 
 
@@ -273,7 +273,7 @@ async def test_who_is_no_longer_paid_for_hands_back(store):
         agent.options = {"session": {"max_cost_usd": 0.006}}
         await agent.bring("ok")
         assert agent.status == 200 and asked(clients) == {"small": 3, "big": 1}
-    assert (await reasons(store, 4))[3].startswith("small takes over from big: what is left of the")
+    assert (await reasons(store, 4))[3].startswith("small takes over from big: the session's")
 
 
 async def test_escalate_hands_over_when_nothing_fails_and_nothing_moves(store):
@@ -304,7 +304,7 @@ async def test_what_is_said_after_a_failure_is_not_believed_and_the_best_takes_o
     run = await store.get((await stored(store, 3))[1].id)
     doubt = run.rounds[1].decision.reason
     assert doubt.startswith("small called nothing after a failure: big takes over from small")
-    assert (await reasons(store, 3))[2] == "big goes on: 1 result of a tool came back"
+    assert (await reasons(store, 3))[2] == "big goes on: 1 tool result arrived"
     asks = [request.messages for request in clients["big"].requests]
     assert claim not in str(asks), "the strong one reads what its client has"
 
@@ -477,8 +477,8 @@ async def test_a_lead_plans_on_a_brief_the_hands_act_and_the_lead_sends_back_and
     assert second.messages[: len(first.messages)] == first.messages
     assert "run the tests" in clients["small"].requests[3].messages[-1].text
     told = await reasons(store, 4)
-    assert told[0] == "small begins: nobody has acted in this conversation yet; big leads"
-    assert told[1] == "small goes on, nothing is conducted: 1 result of a tool came back"
+    assert told[0] == "small begins: no worker has acted in this conversation yet; big leads"
+    assert told[1] == "small goes on, nothing is conducted: 1 tool result arrived"
 
 
 async def test_hands_that_are_stuck_get_a_new_plan_and_the_session_s_limit_holds():

@@ -35,7 +35,7 @@ def chain(length):
         ({"enum": ["x" * 100_000, "y" * 100_000]}, "characters"),
         ({"enum": list(range(20_000))}, "values"),
         (deep(100), "levels"),
-        (chain(500), "one within the other"),
+        (chain(500), "levels of subschemas"),
         ({"$defs": {f"d{at}": {"$ref": "#"} for at in range(1_100)}}, "references"),
         ({"anyOf": [{}] * 2_100}, "branches"),
         ({"pattern": "a" * 1_100}, "pattern"),

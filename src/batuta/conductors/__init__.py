@@ -1,4 +1,4 @@
-"""Conductors, which write the workflows."""
+"""Conductors, which plan the workflows."""
 
 from batuta.conductors.fixed_workflows import (
     FixedConductor,

@@ -1,8 +1,7 @@
-"""A bandit over ways to answer: Beta posteriors and Thompson sampling. Pure.
+"""A multi-armed bandit over ways to answer: Beta posteriors and Thompson sampling. Pure.
 
-The first arm is what would be run without learning. Another one replaces it only if it is better
-with 95 % probability. Exploration uses Thompson sampling, so an arm that proves worse is soon no
-longer drawn.
+The first arm is the default. Another arm replaces it only if it is better with 95 % probability.
+Exploration uses Thompson sampling, so an arm that proves worse is soon no longer drawn.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ class ArmStats:
     score: float = 0.0
     """The sum of scores in [0, 1]."""
     judged: float = 0.0
+    """The (discounted) number of scores."""
 
     @property
     def wins(self) -> float:
@@ -33,7 +33,7 @@ class ArmStats:
 
     @property
     def losses(self) -> float:
-        """The second parameter."""
+        """The second parameter of its Beta posterior."""
         return 1 + max(0.0, self.judged - self.score)
 
     @property
@@ -52,7 +52,7 @@ class ArmStats:
 class ArmChoice:
     """The arm to run, and why."""
 
-    place: int
+    index: int
     """The index of the arm."""
     explored: bool
     """Whether it is not the best arm so far."""
@@ -64,28 +64,28 @@ def find_best_arm(arms: Sequence[ArmStats]) -> int:
     """Return the index of the arm to run without exploration."""
     first = arms[0]
     better = [
-        place
-        for place, arm in enumerate(arms)
+        index
+        for index, arm in enumerate(arms)
         if arm.mean - first.mean >= _CERTAIN_Z * sqrt(arm.variance + first.variance)
     ]
-    return max(better, key=lambda place: arms[place].mean, default=0)
+    return max(better, key=lambda index: arms[index].mean, default=0)
 
 
 def choose_arm(arms: Sequence[ArmStats], share: float, rng: Random) -> ArmChoice:
-    """Choose the best arm, or in that share of cases one by Thompson sampling.
+    """Choose the best arm or, with probability `share`, an arm by Thompson sampling.
 
     Args:
-        arms: at least one arm; the first is what is run without learning.
-        share: the share of questions that may explore, in [0, 1].
+        arms: at least one arm; the first is the default.
+        share: the probability of exploring, in [0, 1].
         rng: the random number generator.
     """
     best = find_best_arm(arms)
     draws = [_draw_winner(arms, rng) for _ in range(DRAWS)]
     explores = rng.random() < share
-    place = draws[0] if explores else best
-    drawn = share * draws.count(place) / DRAWS
-    propensity = drawn + (1 - share if place == best else 0.0)
-    return ArmChoice(place=place, explored=place != best, propensity=propensity)
+    index = draws[0] if explores else best
+    drawn = share * draws.count(index) / DRAWS
+    propensity = drawn + (1 - share if index == best else 0.0)
+    return ArmChoice(index=index, explored=index != best, propensity=propensity)
 
 
 def _draw_winner(arms: Sequence[ArmStats], rng: Random) -> int:

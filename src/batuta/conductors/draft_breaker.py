@@ -1,7 +1,7 @@
 """A circuit breaker that skips a conductor for a while after malformed drafts in a row.
 
-It is the breaker of workers (`clients.breaker`), but counts questions instead of calls: each
-question counts by its first draft, so that further samples of one question do not open it.
+It uses the workers' breaker (`WorkerHealth`), but counts questions instead of calls: only the first
+draft of a question counts, so that further samples of it do not open the breaker.
 """
 
 from __future__ import annotations
@@ -10,20 +10,23 @@ from batuta.clients.resilience import BreakerPolicy, BreakerState, WorkerHealth
 from batuta.core import Decision, Draft, MalformedPlan, PlanningContext
 
 DRAFT_BREAKER = BreakerPolicy(failures=3, pause=60.0)
-"""Three questions in a row without a workflow skip the conductor for a minute."""
+"""After three questions in a row without a workflow, the conductor is skipped for a minute."""
 MALFORMED = "malformed_draft"
-"""The code of such a failure."""
+"""The failure code of a malformed draft."""
 
 
 def may_draft(health: WorkerHealth, context: PlanningContext) -> bool:
-    """Tell whether the model may be asked; `note_decision` or `health.left` must follow."""
+    """Return True if the model may be asked.
+
+    If so, `note_decision` or `health.record_abandoned` must follow.
+    """
     if context.sample or context.previous:
         return health.state is not BreakerState.OPEN
     return health.allow_call()
 
 
-def left_alone(health: WorkerHealth) -> MalformedPlan:
-    """Return the decision without a draft for a model that is skipped."""
+def skipped_decision(health: WorkerHealth) -> MalformedPlan:
+    """Return the decision for a question for which the model is skipped."""
     reason = (
         f"the conductor wrote no workflow for {health.row} questions in a row and is skipped "
         f"for {max(health.wait, 1):.0f} s"
@@ -37,10 +40,10 @@ def note_decision(
     """Record the result of a draft.
 
     Args:
-        health: the health of the conductor.
-        context: what it was asked.
-        decision: its decision; an outage is not counted.
-        seconds: the time that it took.
+        health: the conductor's breaker.
+        context: the context of the decision.
+        decision: the conductor's decision; an outage is not counted.
+        seconds: the duration of planning.
     """
     if not isinstance(decision, MalformedPlan):
         health.record_success(seconds)

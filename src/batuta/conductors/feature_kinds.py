@@ -1,4 +1,4 @@
-"""Chooses features by name, and loads saved ones."""
+"""Chooses text features by name, and loads saved ones."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _CACHED_VECTORS = 30_000
 
 @dataclass(frozen=True, slots=True)
 class EncodedSentences:
-    """MiniLM's vectors from the extra `encoder`, without torch, cached in the process.
+    """MiniLM sentence vectors from the extra `encoder`, without torch, cached in the process.
 
-    A long text is truncated.
+    Long texts are truncated.
     """
 
     @property
@@ -39,7 +39,7 @@ class EncodedSentences:
             ConfigError: there are no texts.
         """
         if not texts:
-            raise ConfigError("features are fitted on questions, and there are none")
+            raise ConfigError("features need at least one training question")
         return self
 
     def __call__(self, texts: Sequence[str]) -> Floats:
@@ -59,7 +59,9 @@ class EncodedSentences:
     def load(cls, card: Mapping[str, Any], _: Mapping[str, Floats]) -> Self:
         """Load what `save` returned."""
         if card["model"] != ENCODER_NAME:
-            raise ValueError(f"it was learned with {card['model']}, and {ENCODER_NAME} is here")
+            raise ValueError(
+                f"it was learned with {card['model']}, and {ENCODER_NAME} is installed"
+            )
         return cls()
 
 
@@ -70,10 +72,10 @@ def _encode_text(text: str) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class SentenceEmbedding:
-    """A sentence-transformers model, which needs torch and is loaded at the first use."""
+    """A sentence-transformers model, which needs torch and is loaded on first use."""
 
     folder: str
-    """The model is in this folder, or has this name on the Hugging Face hub."""
+    """The model's folder, or its name on the Hugging Face hub."""
 
     @property
     def name(self) -> str:
@@ -94,7 +96,7 @@ class SentenceEmbedding:
         return np.asarray(encoder.encode(list(texts), normalize_embeddings=True), np.float32)
 
     def save(self) -> SavedFeatures:
-        """Return the place of the model."""
+        """Return the folder or name of the model."""
         return {"kind": "sentence-embedding", "folder": self.folder}, {}
 
     @classmethod
@@ -123,7 +125,7 @@ MINILM = "minilm"
 
 
 def choose_features(embedding: str | None) -> Features:
-    """Return hashed n-grams for None, the extra's encoder for `minilm`, else a named model's."""
+    """Return hashed n-grams for None, MiniLM for `minilm`, else a sentence-transformers model."""
     if embedding is None:
         return HashedNgrams()
     return EncodedSentences() if embedding == MINILM else SentenceEmbedding(embedding)
@@ -133,7 +135,7 @@ def load_features(card: Mapping[str, Any], tensors: Mapping[str, Floats]) -> Fea
     """Load saved features.
 
     Raises:
-        ConfigError: the card has an unknown kind, or does not fit the tensors.
+        ConfigError: the card has an unknown kind, or does not match the tensors.
     """
     kinds = {
         "hashed-ngrams": HashedNgrams.load,

@@ -22,9 +22,8 @@ class Features(Protocol):
     """Maps texts to vectors.
 
     Laws: once fitted, a text has the same vector on every machine, whatever the other texts are;
-        each
-    vector has length 1, or 0 if nothing in the text is known; `load(*features.save())` gives the
-    same vectors.
+    each vector has length 1, or 0 if no feature of the text is known; `load(*features.save())`
+    gives the same vectors.
     """
 
     @property
@@ -41,5 +40,5 @@ class Features(Protocol):
         ...
 
     def save(self) -> SavedFeatures:
-        """Return what `load` needs."""
+        """Return a card and tensors for `load`."""
         ...

@@ -1,8 +1,8 @@
 """Hand-written workflows that are the same for every question.
 
-The engine runs as many rounds as `Limits.rounds` allows and asks the conductor again after each
-(Conductor paper, section 3.3). A `LLMConductor` decides this itself; `RecursiveConductor` lets
-another conductor judge the first one's answer.
+The engine runs up to `Limits.rounds` rounds and asks the conductor again before each further one
+(Conductor paper, section 3.3). An `LLMConductor` then judges its own answer; `RecursiveConductor`
+lets another conductor judge it.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ from batuta.language import parse_workflow
 from batuta.language.answer_extraction import final_answer
 
 ROUNDS = 3
-"""Rounds of a continued workflow: both workflows, and one in which the answer is accepted."""
-_TWO = 2
+"""Rounds of a continued workflow: both workflows, and a round that accepts the answer."""
+_COMPARED_ANSWERS = 2
+"""Number of a round's last answers that are compared."""
 
 SOLVE = "Solve the task step by step and give the answer."
 PLAN = "Plan how to solve the task: list the steps, do not carry them out."
@@ -59,7 +60,7 @@ DECIDE = "Compare the solutions and give the answer that most of them support."
 
 @dataclass(frozen=True, slots=True)
 class FixedConductor:
-    """A conductor that always writes the workflow that `build_workflow` makes for the pool."""
+    """A conductor that always plans the workflow that `build_workflow` returns for the pool."""
 
     name: str
     build_workflow: Callable[[Pool], Workflow]
@@ -90,7 +91,7 @@ class ContinuedWorkflow:
 
     @property
     def needed_rounds(self) -> int:
-        """The rounds that it needs to finish."""
+        """The rounds that the workflow needs to finish."""
         return 1 if self.continuation is None else ROUNDS
 
     @property
@@ -117,11 +118,12 @@ def continue_round(rounds: Sequence[Round], continuation: Workflow | None) -> De
 
 
 def answers_agree(round_: Round) -> bool:
-    """Tell whether the last two replies of the round give the same answer."""
-    ended = sorted(round_.steps, key=lambda step: step.index)[-2:]
+    """Return True if the last two replies of the round give the same answer."""
+    ended = sorted(round_.steps, key=lambda step: step.index)[-_COMPARED_ANSWERS:]
     answers = [final_answer(s.result.text) for s in ended if isinstance(s.result, Reply)]
     normalised = {" ".join(one.split()).strip(" \t*_`\"'$.").casefold() for one in answers if one}
-    return len(answers) == len(ended) == _TWO and None not in answers and len(normalised) == 1
+    complete = len(answers) == len(ended) == _COMPARED_ANSWERS and None not in answers
+    return complete and len(normalised) == 1
 
 
 def _known_worker_id(worker_id: str, pool: Pool) -> WorkerId:
@@ -129,7 +131,7 @@ def _known_worker_id(worker_id: str, pool: Pool) -> WorkerId:
 
 
 def single_worker(worker_id: str) -> FixedConductor:
-    """Return a conductor that asks that worker the question as it stands."""
+    """Return a conductor that asks that worker the unchanged question."""
 
     def write(pool: Pool) -> Workflow:
         return Workflow((Step(subtask="", worker=_known_worker_id(worker_id, pool)),))
@@ -138,7 +140,7 @@ def single_worker(worker_id: str) -> FixedConductor:
 
 
 def best_single_worker() -> FixedConductor:
-    """Return a conductor that asks the pool's best worker the question as it stands."""
+    """Return a conductor that asks the pool's best worker the unchanged question."""
     return FixedConductor(
         "best", lambda pool: Workflow((Step(subtask="", worker=pool.ranked()[0].id),))
     )
@@ -161,9 +163,9 @@ def sequential_chain(subtasks: Sequence[str], worker_ids: Sequence[str] = ()) ->
 
 
 def worker_chain(worker_ids: Sequence[str]) -> FixedConductor:
-    """Return a chain: the first worker is asked the question, and each later one checks.
+    """Return a chain: the first worker gets the question, and each later worker checks the answer.
 
-    If the second worker runs code, the first one's program is run.
+    A second worker that runs code runs the first worker's program.
     """
     chain = tuple(worker_ids)
 
@@ -251,26 +253,27 @@ def parallel_vote(voters: int = 3) -> FixedConductor:
     return FixedConductor(f"vote@{voters}", write)
 
 
-LARGEST = 100_000
-"""Characters of a workflow's file at most."""
+MAX_FILE_CHARACTERS = 100_000
+"""The most characters of a workflow file."""
 
 
 def read_workflow_conductor(path: Path, pool: Pool, max_steps: int = MAX_STEPS) -> FixedConductor:
-    """Return the conductor that writes the workflow of that file for every question.
+    """Return a conductor that plans the workflow in that file for every question.
 
-    Its name ends with a digest of the workflow, so that results of an earlier one are not its own.
+    Its name ends with a digest of the workflow, so that results of an earlier version of the file
+    are not taken for its own.
 
     Raises:
-        ConfigError: the file cannot be read.
-        WorkflowError: it is no workflow over that pool.
+        ConfigError: the file cannot be read or is too long.
+        WorkflowError: the file does not contain a valid workflow for that pool.
     """
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise ConfigError(f"{path} cannot be read: {reason}") from None
-    if len(text) > LARGEST:
-        raise ConfigError(f"{path} is too long for a workflow")
+    if len(text) > MAX_FILE_CHARACTERS:
+        raise ConfigError(f"{path} is longer than {MAX_FILE_CHARACTERS} characters")
     flow = parse_workflow(text, pool, max_steps=max_steps)
     assert not isinstance(flow, AcceptedAnswer)  # noqa: S101 - only a later round may be empty
     digest = blake2b(repr(flow).encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()
@@ -279,7 +282,7 @@ def read_workflow_conductor(path: Path, pool: Pool, max_steps: int = MAX_STEPS) 
 
 @dataclass(frozen=True, slots=True)
 class RecursiveConductor:
-    """`first` writes the first workflow; `corrector` accepts its answer or corrects it."""
+    """`first` plans the first workflow; `corrector` accepts its answer or plans a correction."""
 
     first: Conductor
     corrector: Conductor

@@ -1,4 +1,4 @@
-"""Features from hashed n-grams of words and characters, with numpy alone."""
+"""Features from hashed n-grams of words and characters, with numpy only."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ from batuta.conductors.features import Floats, SavedFeatures
 from batuta.errors import ConfigError
 
 SparseRow = tuple[NDArray[np.intp], Floats]
-"""The indices that are not zero, and their values."""
+"""The indices of nonzero entries, and their values."""
 
 _PRIME = np.uint64(0x100000001B3)
 _INVERSE = np.uint64(pow(0x100000001B3, -1, 2**64))
 _MIXERS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 _SPACE = 32
 _BLOCK_ROWS = 512
-"""Rows that are made dense at a time."""
+"""Number of rows that are made dense at once."""
 _MAX_SVD_TEXTS = 2000
-"""The most texts to which the directions are fitted; more would take longer and hardly change
-them."""
+"""The most texts used for the SVD; more would take longer and hardly change the result."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -55,20 +54,20 @@ class HashedNgrams:
         return f"hashed-ngrams-{self.dimensions or self.buckets}"
 
     def fit(self, texts: Sequence[str]) -> HashedNgrams:
-        """Fit the weights of rarity and the main directions to the texts.
+        """Fit the IDF weights and the SVD directions to the texts.
 
         Raises:
             ConfigError: there are no texts.
         """
         if not texts:
-            raise ConfigError("features are fitted on questions, and there are none")
+            raise ConfigError("features need at least one training question")
         return self.fit_counts([self.counts(text) for text in texts])
 
     def fit_counts(self, counted: Sequence[SparseRow]) -> HashedNgrams:
-        """Fit them to the texts' counts."""
+        """Fit the features to the texts' counts."""
         present = np.zeros(self.buckets, np.float32)
-        for places, _ in counted:
-            present[places] += 1
+        for indices, _ in counted:
+            present[indices] += 1
         idf = (np.log((1 + len(counted)) / (1 + present)) + 1).astype(np.float32)
         if self.dimensions is None:
             return replace(self, idf=idf, directions=None)
@@ -82,7 +81,7 @@ class HashedNgrams:
         """Return a row of length 1 for each text: (n, d).
 
         Raises:
-            ConfigError: they are not fitted.
+            ConfigError: the features are not fitted.
         """
         width = self.buckets if self.directions is None else self.directions.shape[1]
         found = [self.vector(self.counts(text)) for text in texts]
@@ -92,15 +91,15 @@ class HashedNgrams:
         """Return the row of the text with these counts: (d,).
 
         Raises:
-            ConfigError: they are not fitted.
+            ConfigError: the features are not fitted.
         """
         if self.idf is None:
             raise ConfigError("these features were not fitted; call fit with training questions")
-        places, values = _tf_idf_row(*counts, self.idf)
+        indices, values = _tf_idf_row(*counts, self.idf)
         if self.directions is not None:
-            return _normalize_rows((values @ self.directions[places])[None])[0]
+            return _normalize_rows((values @ self.directions[indices])[None])[0]
         dense = np.zeros(self.buckets, np.float32)
-        dense[places] = values
+        dense[indices] = values
         return dense
 
     def save(self) -> SavedFeatures:
@@ -131,7 +130,7 @@ class HashedNgrams:
         directions = loaded.directions
         rows = (loaded.buckets,) if directions is None else (loaded.buckets, len(directions))
         if loaded.idf is None or any(len(loaded.idf) != row for row in rows):
-            raise ValueError("its tensors have other shapes")
+            raise ValueError("the tensors' shapes do not match the card")
         return loaded
 
     def counts(self, text: str) -> SparseRow:
@@ -141,8 +140,8 @@ class HashedNgrams:
         counts = np.bincount(
             (hashes % np.uint64(self.buckets)).astype(np.intp), signs, self.buckets
         )
-        places = np.flatnonzero(counts)
-        return places, counts[places].astype(np.float32)
+        indices = np.flatnonzero(counts)
+        return indices, counts[indices].astype(np.float32)
 
     def _hashes(self, text: str) -> Sequence[NDArray[np.uint64]]:
         """Return a 64-bit hash for each n-gram."""
@@ -157,14 +156,14 @@ class HashedNgrams:
         ]
 
 
-def _tf_idf_row(places: NDArray[np.intp], counts: Floats, idf: Floats) -> SparseRow:
+def _tf_idf_row(indices: NDArray[np.intp], counts: Floats, idf: Floats) -> SparseRow:
     """Return sublinear TF times IDF, scaled to length 1."""
-    values = np.sign(counts) * (1 + np.log(np.abs(counts))) * idf[places]
-    return places, _normalize_rows(values[None])[0]
+    values = np.sign(counts) * (1 + np.log(np.abs(counts))) * idf[indices]
+    return indices, _normalize_rows(values[None])[0]
 
 
 def _span_hashes(bytes_n: NDArray[np.uint8], length: int) -> NDArray[np.uint64]:
-    """Return the polynomial hash of every run of that many bytes."""
+    """Return the polynomial hash of every run of `length` bytes."""
     count = max(len(bytes_n) - length + 1, 0)
     hashes = np.full(count, length, np.uint64)
     for shift in range(length):
@@ -173,7 +172,7 @@ def _span_hashes(bytes_n: NDArray[np.uint8], length: int) -> NDArray[np.uint64]:
 
 
 def _word_span_hashes(bytes_n: NDArray[np.uint8], length: int) -> NDArray[np.uint64]:
-    """Return the polynomial hash of every run of that many words: the sum of byte * prime^place."""
+    """Return the polynomial hash (sum of byte * prime^position) of every run of `length` words."""
     spaces = np.flatnonzero(bytes_n == _SPACE)
     if len(spaces) <= length:
         return np.empty(0, np.uint64)
@@ -191,7 +190,7 @@ def _modular_powers(base: np.uint64, count: int) -> NDArray[np.uint64]:
 
 
 def _mix_bits(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Mix the bits so that each depends on all of the hash (splitmix64's finaliser)."""
+    """Mix the bits so that each depends on the whole hash (splitmix64's finaliser)."""
     mixed = hashes ^ (hashes >> np.uint64(30))
     mixed = mixed * _MIXERS[0]
     mixed = (mixed ^ (mixed >> np.uint64(27))) * _MIXERS[1]
@@ -220,12 +219,12 @@ def _dense_blocks(rows: Sequence[SparseRow], buckets: int) -> Iterator[Floats]:
     for start in range(0, len(rows), _BLOCK_ROWS):
         block = rows[start : start + _BLOCK_ROWS]
         dense = np.zeros((len(block), buckets), np.float32)
-        for row, (places, values) in zip(dense, block, strict=True):
-            row[places] = values
+        for row, (indices, values) in zip(dense, block, strict=True):
+            row[indices] = values
         yield dense
 
 
 def _normalize_rows(rows: Floats) -> Floats:
-    """Scale each row to length 1; a row of zeros stays."""
+    """Scale each row to length 1; a zero row stays zero."""
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     return (rows / np.maximum(lengths, np.finfo(np.float32).tiny)).astype(np.float32)

@@ -1,7 +1,7 @@
 """A conductor whose workflows a language model writes (Conductor paper, section 3).
 
-Deviation: after a malformed draft the engine samples again a bounded number of times, then lets the
-best single worker answer; the authors' server returns an empty reply.
+Deviation from the paper: after a malformed draft the engine samples again a bounded number of
+times, then lets the best single worker answer; the authors' server returns an empty reply.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import anyio
 
 from batuta.clients.resilience import WorkerHealth
-from batuta.conductors.draft_breaker import left_alone, may_draft, note_decision
+from batuta.conductors.draft_breaker import may_draft, note_decision, skipped_decision
 from batuta.core import (
     AcceptedAnswer,
     CallListener,
@@ -56,21 +56,21 @@ from batuta.usage import ZERO_COST, ZERO_USAGE, usage_cost
 
 PAPER_SAMPLING = Sampling(temperature=1.0, max_tokens=1024)
 """At most 1,024 tokens at temperature 1 (Conductor paper, section 4.1)."""
-MOST_HELD_AGAIN = 1
-"""Times that a draft is sampled again which was held to the form: little was left to get wrong."""
+MOST_STRUCTURED_RETRIES = 1
+"""How often a malformed draft is resampled if its output was constrained to the JSON format."""
 
 
 @dataclass(slots=True)
 class StructuredDrafts:
-    """Asks the provider to constrain drafts to the JSON form of a workflow."""
+    """Asks the provider to constrain drafts to the JSON format of a workflow."""
 
     bounds: tuple[str, ...] = ()
-    """The bounds of `draft_schema.draft_format`."""
+    """The `bounds` argument of `draft_schema.draft_format`."""
     is_forced: bool = False
-    """Whether a provider that cannot hold the model to the form is told of it in words; else the
-    draft is then free."""
+    """Whether a provider without constrained output gets the format described in the prompt; if
+    False, it gets the prompt for unconstrained drafts."""
     is_refused: bool = False
-    """Whether the provider has refused the form, which is then not requested again."""
+    """Whether the provider has refused the format, which is then not requested again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,17 +82,17 @@ class LLMConductor:
     rendering: PromptOptions = PromptOptions()
     sampling: Sampling = PAPER_SAMPLING
     rounds: int | None = None
-    """The rounds that the model was trained to write, after which the answer is accepted without
-    asking it; None for any number."""
+    """The number of rounds that the model was trained for, after which the answer is accepted
+    without asking the model; None: any number."""
     worker: Worker | None = None
-    """The worker whose model drafts, which gives the price of a call; None if it costs nothing."""
+    """The worker that writes the drafts, with its price; None if drafts cost nothing."""
     structured: StructuredDrafts | None = None
     """None if the model writes its draft without constraints."""
     health: WorkerHealth | None = None
     """Skips the model for a while after malformed drafts in a row; None for no breaker."""
 
     def describe(self, pool: Pool) -> PromptDescription:
-        """Return what the model is told about these workers."""
+        """Return what the model is told about the workers."""
         shown = self.rendering
         context = PlanningContext(question=Question.of("(the question)"), pool=pool)
         form = self._draft_form(context)
@@ -121,7 +121,7 @@ class LLMConductor:
         if health is None:
             return await self._draft(context, listener)
         if not may_draft(health, context):
-            return left_alone(health)
+            return skipped_decision(health)
         began = time.perf_counter()
         try:
             decision = await self._draft(context, listener)
@@ -170,36 +170,37 @@ class LLMConductor:
         try:
             return self._read(context, reply, draft)
         except WorkflowError as error:
-            cut = reply.finish is Finish.LENGTH
-            note = f"the reply was cut at {self.sampling.max_tokens} tokens: " if cut else ""
-            held = request.response_format is not None
-            again = not held or context.sample < MOST_HELD_AGAIN
+            truncated = reply.finish is Finish.LENGTH
+            most = self.sampling.max_tokens
+            note = f"the reply was truncated at {most} tokens: " if truncated else ""
+            constrained = request.response_format is not None
+            again = not constrained or context.sample < MOST_STRUCTURED_RETRIES
             return MalformedPlan(draft=draft, reason=f"{note}{error}", again=again)
 
     def _read(self, context: PlanningContext, reply: Reply, draft: Draft) -> Plan | AcceptedAnswer:
-        """Return the decision that the reply says.
+        """Return the decision in the reply.
 
         Raises:
-            WorkflowError: it says none.
+            WorkflowError: the reply contains no valid workflow.
         """
         read = parse_workflow(
             reply.text,
             context.pool,
             max_steps=context.max_steps,
             revise=bool(context.previous),
-            cut=reply.finish is Finish.LENGTH,
+            truncated=reply.finish is Finish.LENGTH,
         )
         if isinstance(read, AcceptedAnswer):
             return AcceptedAnswer(draft)
         return Plan(self._amend(read, context), draft)
 
     def _amend(self, workflow: Workflow, context: PlanningContext) -> Workflow:
-        """Return the workflow that can be carried out, and answers in the question's form.
+        """Correct the workflow so that its programs exist and its answer has the requested form.
 
-        What a model was trained to write is not amended beyond the first.
+        Workflows of a trained model (compact prompt) are corrected only with regard to programs.
 
         Raises:
-            WorkflowError: it has a step that runs a program which nobody writes.
+            WorkflowError: a step runs a program, but no earlier step writes one.
         """
         pool, text = context.pool, context.question.text
         workflow = provide_programs(workflow, pool, text)
@@ -216,7 +217,7 @@ class LLMConductor:
         return conductor_request(context, self.rendering, sampling, form)
 
     def _draft_form(self, context: PlanningContext) -> ResponseFormat | None:
-        """Return the form to which the provider constrains the draft, or None."""
+        """Return the format to which the provider constrains the draft, or None."""
         structured = self.structured
         if structured is None or structured.is_refused or self.rendering.compact:
             return None
@@ -233,11 +234,11 @@ class LLMConductor:
     async def _complete(
         self, context: PlanningContext, request: Request, listener: CallListener
     ) -> tuple[Reply, Request]:
-        """Return the model's reply and the request; a refused form is left out in a second one.
+        """Return the reply and its request; if the format is refused, call again without it.
 
         Raises:
             ClientError: there is no usable reply.
-            LimitReachedError: a limit forbids a second request.
+            LimitReachedError: a limit forbids the second call.
         """
         try:
             return await self.client.complete(request, listener), request
@@ -253,7 +254,7 @@ class LLMConductor:
         return reply, free
 
     async def _report_cancelled_call(self, request: Request, listener: CallListener) -> None:
-        """Report what a cancelled call is likely to have consumed."""
+        """Report the estimated consumption of a cancelled call."""
         usage = Usage(calls=1, input=estimate_request_tokens(request), estimated=1)
         cost = usage_cost(usage, self.worker.price if self.worker else None)
         failure = Failure(
@@ -264,7 +265,7 @@ class LLMConductor:
 
 
 def _describe_options(shown: PromptOptions) -> str:
-    """Return a clause on what the prompt shows of the workers; empty if only their names."""
+    """Return a clause on what the prompt shows about the workers; empty for the compact prompt."""
     if shown.compact:
         return ""
     shown_note = ", shown their cards" if shown.descriptions else ", shown their numbers only"

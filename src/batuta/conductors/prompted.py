@@ -1,4 +1,4 @@
-"""Prompts and samples a model that was not trained to conduct."""
+"""Conductors from models that were not trained to conduct: their prompt and sampling settings."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from batuta.core.cost_bound import reasons_unasked
 from batuta.language import PromptOptions
 
 REASONING_TOKENS = 8192
-"""Tokens of a draft, hidden reasoning included, of a model that reasons by default."""
+"""The most tokens of a draft, including hidden reasoning, of a model that reasons by default."""
 REASONING_EFFORT = "low"
 """A workflow is short; the workers should do the reasoning."""
 _SHARE = 4
-"""A draft takes at most this fraction of a small context window."""
+"""A draft takes at most 1/4 of a small context window."""
 SMALL_MODEL = 4.0
-"""Billions of parameters up to which a model is shown the brief prompt."""
+"""Billions of parameters up to which a model gets the brief prompt."""
 BRIEF_TOKENS = 400
-"""Tokens of a draft after the brief prompt: a small model may not come to an end by itself."""
+"""The most tokens of a draft after the brief prompt, since a small model may not stop by itself."""
 BRIEF_TEMPERATURE = 0.5
-"""A small model's drafts fall apart at the temperature of the paper."""
+"""At the paper's temperature a small model's drafts are often malformed."""
 
 PromptSize = Literal["auto", "full", "brief"]
-"""Whether the prompt is long or short; `auto`: short for a model that is known to be small."""
+"""The size of the prompt; `auto`: brief for a model that is known to be small."""
 
 
 def is_brief(worker: Worker, size: PromptSize) -> bool:
-    """Tell whether the worker's model is shown the brief prompt."""
+    """Return True if the worker's model gets the brief prompt."""
     if size == "auto":
         return worker.parameters is not None and worker.parameters <= SMALL_MODEL
     return size == "brief"
@@ -41,8 +41,8 @@ def drafting_sampling(worker: Worker, wanted: Sampling, *, brief: bool = False) 
 
     Args:
         worker: the worker whose model conducts.
-        wanted: explicit choices; the others follow from the model.
-        brief: whether it is shown the brief prompt.
+        wanted: explicit settings; the others follow from the model.
+        brief: whether the model gets the brief prompt.
     """
     reasons = reasons_unasked(worker)
     usual = BRIEF_TOKENS if brief else PAPER_SAMPLING.max_tokens or REASONING_TOKENS
@@ -63,12 +63,12 @@ class ConductorOptions:
 
     rendering: PromptOptions = PromptOptions(prices=True)
     size: PromptSize = "full"
-    """The size of the prompt; a conductor that was trained has its own in `rendering`."""
+    """The size of the prompt; a trained conductor's prompt is set in `rendering` instead."""
     sampling: Sampling = Sampling()
     rounds: int | None = None
     structured: StructuredDrafts | None = None
     health: WorkerHealth | None = None
-    """Skips it after malformed drafts; None for a breaker of its own."""
+    """The breaker for malformed drafts; None creates one for this conductor."""
 
 
 def prompted_conductor(

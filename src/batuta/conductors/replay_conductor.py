@@ -1,4 +1,4 @@
-"""A conductor that runs the workflows of a stored run again."""
+"""A conductor that replays the workflows of a stored run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ReplayConductor:
 
     @property
     def workers(self) -> tuple[WorkerId, ...]:
-        """Every worker that the workflows name."""
+        """All workers that the workflows name."""
         named = (step.worker for flow in self._workflows if flow for step in flow.steps)
         return tuple(dict.fromkeys(named))
 

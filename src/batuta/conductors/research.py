@@ -1,7 +1,7 @@
-"""Research and slides: workflows of the best two models, and of workers that search and read.
+"""Workflows for research reports and slides, by the two best models and search and page workers.
 
-Research takes two rounds: a draft from the pages of one search, then a criticism of it, a search
-for what it leaves unsupported, and the report, in which every claim names its page.
+Research takes two rounds: first a draft from the pages of one search; then a criticism of it, a
+search for what it leaves unsupported, and the report, in which every claim cites its page.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Research:
 
     @property
     def needed_rounds(self) -> int:
-        """The draft, the report, and the round in which the report is accepted."""
+        """Three rounds: the draft, the report, and the round that accepts the report."""
         return 3
 
     async def plan(
@@ -104,7 +104,7 @@ class Research:
 def _write_report(
     searcher: WorkerId, reader: WorkerId, author: WorkerId, critic: WorkerId
 ) -> Workflow:
-    """Return the second round; its models read the first one, too."""
+    """Return the workflow of the second round, whose models also read the first round."""
     return Workflow(
         (
             Step(subtask=GAP, worker=critic, previous=True),
@@ -121,13 +121,13 @@ def _find_tagged(pool: Pool, tag: str) -> WorkerId | None:
 
 
 def _find_models(pool: Pool) -> tuple[WorkerId, WorkerId]:
-    """Return the best model and the second best, who criticises it; the same if there is one."""
+    """Return the author (the best model) and the critic (the second best, if there is one)."""
     ranked = [worker.id for worker in pool.ranked() if worker.is_model]
     return ranked[0], ranked[min(1, len(ranked) - 1)]
 
 
 def slide_writer() -> FixedConductor:
-    """Return a conductor that writes slides in Markdown: outline, content, check, and the rest."""
+    """Return a conductor for slides in Markdown: outline, content, check, final version."""
 
     def write(pool: Pool) -> Workflow:
         author, critic = _find_models(pool)

@@ -22,16 +22,16 @@ Tensors = Mapping[str, NDArray[Any]]
 Learned = TypeVar("Learned")
 _save_file = cast(
     "Callable[[dict[str, NDArray[Any]], Path], None]",
-    saved.save_file,  # pyright: ignore[reportUnknownMemberType] - its stub says too little
+    saved.save_file,  # pyright: ignore[reportUnknownMemberType] - its stub is incomplete
 )
 _load_file = cast(
     "Callable[[Path], dict[str, NDArray[Any]]]",
-    saved.load_file,  # pyright: ignore[reportUnknownMemberType] - its stub says too little
+    saved.load_file,  # pyright: ignore[reportUnknownMemberType] - its stub is incomplete
 )
 
 
 def is_of_kind(folder: Path, kind: str) -> bool:
-    """Tell whether the folder's card is of that kind."""
+    """Return True if the folder's card is of that kind."""
     card = folder / CARD_FILE
     return card.is_file() and read_json(card).get("kind") == kind
 
@@ -53,26 +53,26 @@ def write_folder(
 def open_folder(
     folder: Path, kind: str, what: str, build: Callable[[Card, Tensors], Learned]
 ) -> Learned:
-    """Return what `build` makes of the card of that kind and its tensors.
+    """Read the folder's card and tensors, and return what `build` makes of them.
 
     Args:
         folder: the folder with both files.
         kind: the kind that the card must have.
-        what: what is opened, for error messages.
+        what: the name of the kind, for error messages.
         build: builds the result from card and tensors.
 
     Raises:
-        ConfigError: the folder has none, or it cannot be used.
+        ConfigError: the folder has no card of that kind, or its content is unusable.
     """
     path = folder / CARD_FILE
     card = read_json(path)
     if card.get("kind") != kind:
-        raise ConfigError(f"{path} is no {what}'s card: its kind is {card.get('kind')}")
+        raise ConfigError(f"{path} is not the card of a {what}: its kind is {card.get('kind')}")
     tensors = read_tensors(folder / TENSOR_FILE)
     try:
         return build(card, tensors)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise ConfigError(f"{folder} holds no usable {what}: {error!r}") from None
+        raise ConfigError(f"{folder} contains no usable {what}: {error!r}") from None
 
 
 def read_tensors(path: Path) -> Tensors:

@@ -1,4 +1,4 @@
-"""The nouns: frozen data and protocols. Standard library only; read in ten minutes."""
+"""The data model: frozen dataclasses and protocols. Standard library only."""
 
 from batuta.core.conductor import (
     CallListener,

@@ -1,4 +1,4 @@
-"""The two roles everything is made of: a Client completes, a Conductor plans."""
+"""The two central protocols: a Client completes prompts, a Conductor plans workflows."""
 
 from __future__ import annotations
 
@@ -14,51 +14,53 @@ from batuta.usage import Cost, Usage
 
 
 class CallListener(Protocol):
-    """A listener hears the events of a call while it lasts."""
+    """Receives the events of a call in progress."""
 
     @property
     def streaming(self) -> bool:
-        """Return True if fragments are wanted; if not, a client may ask for the whole reply."""
+        """True if fragments are wanted; if not, a client may request the whole reply."""
         ...
 
     async def before_call(self, request: Request, worker: Worker) -> Request:
-        """Return the request as it may be made; a conductor is about to call its model.
+        """Return the request to send, for a call that is not reserved yet.
+
+        A conductor calls it before it calls its model, a client before each further call.
 
         Raises:
-            LimitReachedError: it may cost more than is left.
+            LimitReachedError: the call may cost more than is left.
         """
         ...
 
     async def on_delta(self, delta: Delta) -> None:
-        """Note that a fragment arrived."""
+        """Receive a fragment of the reply."""
         ...
 
     async def on_failure(self, failure: Failure) -> None:
-        """Note that an attempt failed and the client is about to try again.
+        """Receive the failure of an attempt before the client tries again.
 
         Raises:
-            LimitReachedError: no further attempt may be paid for.
-            ClientError: no further attempt makes sense (the reader has seen half an answer).
+            LimitReachedError: the budget does not cover another attempt.
+            ClientError: another attempt is useless, as part of the answer was already streamed.
         """
         ...
 
 
 @runtime_checkable
 class TurnListener(Protocol):
-    """A listener that also hears what the turns of one call have cost so far."""
+    """A listener that also receives the cost of a call after each of its model turns."""
 
     def note_turns(self, usage: Usage, cost: Cost) -> None:
-        """Note what a client that asks its model several times has spent by now."""
+        """Receive what the call has spent so far."""
         ...
 
 
 class NullListener:
-    """The listener that wants nothing and forbids nothing."""
+    """A listener that ignores all events and permits all calls."""
 
     streaming = False
 
     async def before_call(self, request: Request, worker: Worker) -> Request:
-        """Return the request as it is."""
+        """Return the request unchanged."""
         return request
 
     async def on_delta(self, delta: Delta) -> None:
@@ -85,11 +87,11 @@ class Client(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objection:
-    """A plan that is sent back to its conductor, once."""
+    """The reason why a plan is sent back to its conductor, which happens at most once."""
 
     workflow: Workflow
     reason: str
-    """The rule that it breaks, as a clause."""
+    """The rule that the workflow breaks, as a clause."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,29 +107,29 @@ class PlanningContext:
     previous: tuple[Round, ...] = field(default=())
     """The rounds already executed; empty in the first round."""
     forbidden: Collection[WorkerId] = ()
-    """Models that may not see the question, also not to conduct it."""
+    """Workers that may not see the question, not even as the conducting model."""
     objection: Objection | None = None
-    """It says what is wrong with the plan that the conductor has just written; None: nothing."""
+    """Set if the conductor's previous plan broke a rule and another one is asked for."""
 
 
 class Conductor(Protocol):
     """Writes a workflow for a question over a pool.
 
-    Law: the workflow of a `Plan` names only workers of `context.pool` and has at most
-    `context.max_steps` steps. `AcceptedAnswer` only if `context.previous` is not empty.
+    Laws: the workflow of a `Plan` names only workers of `context.pool` and has at most
+    `context.max_steps` steps. `AcceptedAnswer` is returned only if `context.previous` is not empty.
 
-    A conductor may have more members: those of `NeedsRounds`, and those of `ModelConductor`.
+    A conductor may also implement `NeedsRounds` and `ModelConductor`.
     """
 
     @property
     def name(self) -> str:
-        """The name and version that a trace keeps."""
+        """The name and version that a run records."""
         ...
 
     async def plan(
         self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
-        """Return one decision; never raises for a draft that is malformed or a model that fails."""
+        """Return one decision; a malformed draft or a failing model gives a MalformedPlan."""
         ...
 
 
@@ -137,25 +139,25 @@ class NeedsRounds(Protocol):
 
     @property
     def needed_rounds(self) -> int:
-        """The number of rounds in which each of its workflows can end."""
+        """The most rounds that any of its workflows needs."""
         ...
 
 
 def needed_rounds(conductor: Conductor) -> int:
-    """Return the rounds that the conductor's workflows need; 1 if it does not say."""
+    """Return the rounds that the conductor's workflows need; 1 unless it is a `NeedsRounds`."""
     return conductor.needed_rounds if isinstance(conductor, NeedsRounds) else 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptDescription:
-    """The words about its workers that a conducting language model gets with a question."""
+    """What a conducting language model is told about its workers."""
 
     text: str
     """The whole prompt."""
     cards: Mapping[WorkerId, tuple[str, ...]]
-    """The prompt's lines about each worker; a worker whose name alone is in it has none."""
+    """The prompt's lines about each worker; empty if only its name is shown."""
     shown: str
-    """A clause about these words, to follow "over 3 workers"; empty if they are names alone."""
+    """A clause on what is shown, to follow "over 3 workers"; empty if only names are shown."""
 
 
 @runtime_checkable
@@ -164,24 +166,24 @@ class ModelConductor(Protocol):
 
     @property
     def worker(self) -> Worker | None:
-        """The model as a worker, which hears the question and is paid; None: it runs here."""
+        """The called model, which sees the question and costs money; None if it runs in-process."""
         ...
 
     def describe(self, pool: Pool) -> PromptDescription:
-        """Return what the model is told of these workers."""
+        """Return what the model is told about the workers."""
         ...
 
 
 def conductor_worker(conductor: Conductor | None) -> Worker | None:
-    """Return the worker whose model writes the workflows, if one does."""
+    """Return the worker whose model writes the workflows; None if no called model does."""
     return conductor.worker if _asks_a_model(conductor) else None
 
 
 def describe_prompt(conductor: Conductor | None, pool: Pool) -> PromptDescription | None:
-    """Return what the conductor's model is told of these workers; None: no model conducts."""
+    """Return what the conductor's model is told about the workers; None if it has no model."""
     return conductor.describe(pool) if _asks_a_model(conductor) else None
 
 
 def _asks_a_model(conductor: Conductor | None) -> TypeGuard[ModelConductor]:
-    # isinstance with a protocol takes forty times as long, and this is asked for every request.
+    # isinstance with a protocol takes forty times as long, and this runs for every request.
     return hasattr(conductor, "describe") and hasattr(conductor, "worker")

@@ -1,14 +1,14 @@
-"""Bounds what a call can cost, before it is made. Pure.
+"""Upper bounds on the cost of a call, before it is made. Pure.
 
-The ordinary estimate (`core.estimate`) is for showing and for rates; it may be too low. What is
-reserved for a call is this bound:
+The usual estimate (`core.token_estimate`) is for display and rate limits and may be too low. The
+budget reserves this bound instead:
 
-- input: a token of a byte-level vocabulary is at least one byte, so a text has at most as many
-  tokens as bytes of UTF-8 (as many as its longest normal form has, where a tokenizer normalises).
-  What a provider adds (chat template, its words about tools) is an allowance. Never more than the
-  worker's context window, where that is known.
+- input: a token of a byte-level vocabulary has at least one byte, so a text has at most as many
+  tokens as UTF-8 bytes (of its longest normal form, since a tokenizer may normalise). Additions by
+  the provider (chat template, descriptions of tools) are covered by allowances. The bound never
+  exceeds the worker's context window, if that is known.
 - output: a cap that is sent to the worker (`Request.max_output`), reasoning included.
-- price: the dearest that the worker has for input, cached or not.
+- price: the highest of the worker's input prices, cached or not.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from batuta.core.worker import Worker
 from batuta.usage import ASSUMED_SEARCH, MILLION, Price
 
 DEFAULT_OUTPUT_TOKENS = 4096
-"""Tokens that a reply may have under a limit in dollars where nobody has set a cap."""
+"""Output cap under a limit in dollars if the request and the worker set none."""
 DEFAULT_REASONING_OUTPUT_TOKENS = 32_000
-"""The same for a model that reasons unasked and pays for it from its output."""
+"""The same for a model that reasons by default, since reasoning counts as output."""
 MIN_OUTPUT_TOKENS = 256
-"""Tokens to which an answer may be shortened so that its call fits a limit in dollars; one that
-does not fit even so is not made."""
+"""The lowest output cap used to fit a call into a limit in dollars; a call that does not fit even
+then is not made."""
 THINKING_TOKENS: Mapping[str, int] = {
     "minimal": 1024,
     "low": 2048,
@@ -41,27 +41,27 @@ THINKING_TOKENS: Mapping[str, int] = {
     "xhigh": 32768,
     "max": 32768,
 }
-"""Tokens that a Claude may think for each effort, on top of `max_tokens`."""
+"""Thinking tokens of a Claude model for each effort, on top of `max_tokens`."""
 
 REQUEST_TOKENS = 300
-"""Allowance for what a chat template adds to a request: a system prompt of its own, markers."""
+"""Allowance per request for the chat template: its own system prompt, markers."""
 MESSAGE_TOKENS = 16
-"""Allowance for what a chat template adds to a message."""
+"""Allowance per message for the chat template."""
 TOOLS_TOKENS = 700
-"""Allowance for what a provider says of tools, if there are any."""
+"""Allowance for the provider's prompt about tools, if there are any."""
 TOOL_TOKENS = 32
-"""Allowance for what it says of each."""
+"""Allowance per tool for the provider's prompt."""
 SEARCH_TOKENS = 16_384
-"""Allowance for what a search that the provider runs adds to the prompt."""
+"""Allowance for the results of one search that the provider runs."""
 RESPONSE_FORMAT_TOKENS = 300
-"""Allowance for what a provider says of the form of an answer."""
+"""Allowance for the provider's prompt about the response format."""
 IMAGE_TOKENS = 16_384
-"""Of a picture at most, whatever its size."""
+"""The most tokens of a picture, whatever its size."""
 FILE_TOKENS = 300_000
-"""Of a file at most besides its bytes: a hundred pages, each read as a picture too. A recording has
-less than a token a byte, at what its tokens cost more than a text's."""
+"""The most tokens of a file in addition to its bytes: a hundred pages, each also read as a picture.
+(A recording has less than one token per byte, even at the higher price of audio tokens.)"""
 _IMAGE_TOKENS_BY_MODEL = (("gpt-4o-mini", 48_200),)
-"""Models whose pictures count as more."""
+"""Models whose pictures count as more tokens."""
 _REASONING_MODELS = re.compile(
     r"o[134]|gpt-[5-9]|gpt-oss|gemini-(?:2\.5|[3-9])"
     r"|claude-(?:fable|mythos|(?:opus|sonnet|haiku)-[5-9])"
@@ -69,27 +69,27 @@ _REASONING_MODELS = re.compile(
     r"|qwen3|qwq|magistral|grok-(?:3-mini|[4-9])|glm-(?:4\.[5-9]|[5-9])"
     r"|kimi-k(?:2-thinking|2\.[5-9]|[3-9])"
 )
-"""Models that reason unasked, by the beginning of their names."""
+"""Models that reason by default, by the beginning of their names."""
 _JSON_EXPANSION = 2
-"""How much longer a provider may write JSON into the prompt than we send it: indented, escaped."""
+"""How many times longer JSON may be in the provider's prompt than as sent: indented, escaped."""
 _UNBOUNDED_JSON_TOKENS = 10_000_000
-"""Tokens of JSON that cannot be written: more than any window."""
+"""Tokens assumed for values that cannot be serialized: more than any context window."""
 _MAX_LETTERS = 20_000
-"""Different letters of a text beyond which each is taken for the worst."""
+"""With more distinct characters than this, the worst growth is assumed for all of them."""
 _LETTERS_READ = 50_000
-"""Letters that are read at once: other threads wait meanwhile."""
+"""Characters scanned at once, during which other threads wait."""
 _MAX_GROWING = 64
-"""The same of letters that grow."""
+"""With more distinct growing characters than this, the worst growth is assumed for all of them."""
 _MAX_GROWTH = 11
-"""Times by which normalising makes a text longer at most: one Arabic letter is a whole blessing."""
+"""The largest factor by which normalising lengthens a text: U+FDFA becomes a whole sentence."""
 _MARKS_GROWTH = 2
-"""The same where letters stay what they are and only marks are put in another order."""
+"""The factor if combining marks can be reordered between a letter and its own mark."""
 
 
 def max_text_tokens(text: str) -> int:
-    """Return the tokens that `text` has at most in a byte-level vocabulary, whatever its script.
+    """Return the most tokens that `text` can have in a byte-level vocabulary, whatever its script.
 
-    It takes time linear in the text; normalising it would take the square of a run of marks.
+    Takes linear time, whereas normalising is quadratic in the length of a run of combining marks.
     """
     if text.isascii():
         return len(text)
@@ -103,7 +103,7 @@ def max_text_tokens(text: str) -> int:
     if len(growing) > _MAX_GROWING:
         return _MAX_GROWTH * size
     total = size + sum(growth * text.count(letter) for letter, growth in growing.items())
-    # A mark may come between a letter and a mark that was one with it.
+    # Reordering may put a mark between a decomposed letter and its own mark.
     mixed = any(form.has_marks for form in found.values()) and any(
         form.is_compound for form in found.values()
     )
@@ -111,14 +111,14 @@ def max_text_tokens(text: str) -> int:
 
 
 class _NormalForm(NamedTuple):
-    """The form that a letter takes where text is normalised."""
+    """How a character changes under Unicode normalisation."""
 
     growth: int
     """Bytes that are added."""
     has_marks: bool
-    """Whether it is a mark, which is put in order among others, or such come of it."""
+    """Whether it is a combining mark or normalises to some, which may then be reordered."""
     is_compound: bool
-    """Whether it is taken apart."""
+    """Whether it decomposes."""
 
 
 @lru_cache(_MAX_LETTERS)
@@ -130,15 +130,15 @@ def _normal_form(letter: str) -> _NormalForm:
 
 
 class PromptSize(NamedTuple):
-    """How large a prompt is at most, as far as that is the same for every worker."""
+    """An upper bound on the size of a prompt, independent of the worker."""
 
     tokens: int
-    """Without the pictures."""
+    """Tokens without the pictures."""
     images: int
 
 
 def measure_prompt(request: Request) -> PromptSize:
-    """Return the size of the prompt of `request`."""
+    """Return an upper bound on the size of the prompt of `request`."""
     total, images = REQUEST_TOKENS, 0
     for message in request.messages:
         total += _max_message_tokens(message)
@@ -158,7 +158,7 @@ def measure_prompt(request: Request) -> PromptSize:
 
 
 def max_prompt_tokens(request: Request, worker: Worker, size: PromptSize | None = None) -> int:
-    """Return the tokens that the prompt of `request` has at most for that worker."""
+    """Return the most tokens that the prompt of `request` can have for that worker."""
     size = size or measure_prompt(request)
     total = size.tokens
     if size.images:
@@ -168,9 +168,9 @@ def max_prompt_tokens(request: Request, worker: Worker, size: PromptSize | None 
 
 
 def can_prompt_have(request: Request, worker: Worker, tokens: int) -> bool:
-    """Return True if the prompt of `request` may have so many tokens for that worker.
+    """Return True if `max_prompt_tokens` of `request` is at least `tokens`.
 
-    `max_prompt_tokens` says the same; of a long prompt no more is read than shows it.
+    Reads no more of a long prompt than is needed to decide.
     """
     if worker.context_window is not None and tokens > worker.context_window:
         return False
@@ -183,7 +183,7 @@ def can_prompt_have(request: Request, worker: Worker, tokens: int) -> bool:
 
 
 def desired_output_tokens(request: Request, worker: Worker) -> int:
-    """Return the output tokens, reasoning included, that the call may have without a budget."""
+    """Return the output cap, reasoning included, that the call would have without a budget."""
     if request.max_output is not None:
         return request.max_output
     sampling = request.sampling.with_defaults(worker.sampling)
@@ -192,7 +192,7 @@ def desired_output_tokens(request: Request, worker: Worker) -> int:
         requested = (
             DEFAULT_REASONING_OUTPUT_TOKENS if reasons_unasked(worker) else DEFAULT_OUTPUT_TOKENS
         )
-        if worker.context_window is not None:  # some refuse a prompt and a cap beyond their window
+        if worker.context_window is not None:  # prompt and cap together must fit for some providers
             requested = min(requested, max(worker.context_window // 4, MIN_OUTPUT_TOKENS))
     if sampling.effort is not None and _is_model(worker, "claude"):
         requested += THINKING_TOKENS.get(sampling.effort, 0)
@@ -201,33 +201,33 @@ def desired_output_tokens(request: Request, worker: Worker) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallCostBound:
-    """The most that a call can cost, as a function of the cap on its output."""
+    """The most that a call can cost, as a function of its output cap."""
 
     input_usd: Decimal
     """Dollars of the prompt."""
     token_usd: Decimal
-    """Dollars of a token of output, in each of the replies that are asked for."""
+    """Dollars of one output token in each of the requested replies."""
     desired_output: int
-    """Output tokens that it may have if money does not matter."""
+    """The output cap if money does not matter."""
     min_output: int
-    """Output tokens below which it is not worth making."""
+    """The lowest output cap with which the call is made."""
 
     def usd(self, output: int) -> Decimal:
-        """Return the dollars, with at most so many tokens of output."""
+        """Return the dollars with an output cap of `output` tokens."""
         return self.input_usd + output * self.token_usd
 
     @property
     def max_usd(self) -> Decimal:
-        """Dollars, if it may say all that it wants."""
+        """Dollars with the desired output cap."""
         return self.usd(self.desired_output)
 
     @property
     def min_usd(self) -> Decimal:
-        """Dollars below which it is not made."""
+        """Dollars with the lowest output cap; with less money the call is not made."""
         return self.usd(self.min_output)
 
     def affordable_output(self, room: Decimal) -> int:
-        """Return the output tokens for which it suffices, at most the wanted; -1: for none."""
+        """Return the output cap that `room` dollars cover; -1 if they do not cover the input."""
         left = room - self.input_usd
         if left < 0:
             return -1
@@ -247,21 +247,21 @@ def bound_call_cost(
     """Bound what a call can cost.
 
     Args:
-        request: what is asked.
-        worker: who is asked.
-        unknown: the price that counts where the worker has none.
-        whole: its output cannot be shortened.
-        size: of the prompt, if it was measured already.
+        request: the request to be sent.
+        worker: the worker to be called.
+        unknown: the price assumed for a worker without a price.
+        whole: whether the output cap cannot be lowered.
+        size: size of the prompt, if it was measured already.
     """
     price = worker.price or unknown
-    dearest = max(price.input, price.cached or Decimal(0), price.cache_write or Decimal(0))
+    highest = max(price.input, price.cached or Decimal(0), price.cache_write or Decimal(0))
     if has_hour_mark(request):
-        dearest = max(dearest, price.hour_cache_write)
+        highest = max(highest, price.hour_cache_write)
     if price.audio is not None and _has_recording(request):
-        dearest = max(dearest, price.audio)
+        highest = max(highest, price.audio)
     wanted = desired_output_tokens(request, worker)
     return CallCostBound(
-        input_usd=max_prompt_tokens(request, worker, size) * dearest / MILLION
+        input_usd=max_prompt_tokens(request, worker, size) * highest / MILLION
         + price.call
         + _max_search_usd(request, price, unknown),
         token_usd=price.output * (request.sampling.choices or 1) / MILLION,
@@ -291,17 +291,17 @@ def has_hour_mark(request: Request) -> bool:
 
 
 def _has_recording(request: Request) -> bool:
-    """Return True if a part of the prompt is heard."""
+    """Return True if a part of the prompt is audio."""
     return any(isinstance(part, Audio) for message in request.messages for part in message.parts)
 
 
 def reasons_unasked(worker: Worker) -> bool:
-    """Return True if the worker's model is known to reason, and to pay for it from its output."""
+    """Return True if the worker's model is known to reason by default, within its output tokens."""
     return _REASONING_MODELS.match(_bare_name(worker)) is not None
 
 
 def _is_model(worker: Worker, *prefixes: str) -> bool:
-    """Return True if the model's name, without its maker's, begins with one of those."""
+    """Return True if the model's name, without its vendor prefix, begins with one of `prefixes`."""
     return _bare_name(worker).startswith(prefixes)
 
 

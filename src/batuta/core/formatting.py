@@ -1,9 +1,9 @@
-"""Numbers and texts as people read them, the same on the terminal, the page and in reports. Pure.
+"""Formats numbers and texts for people: on the terminal, in the web UI and in reports. Pure.
 
-What is not known is said to be so: a cost of which a part has no price is a lower bound.
+Unknown values are shown as unknown: a cost of which a part has no price is a lower bound.
 
-Names, questions and answers come from callers and models. Where they are shown, a control
-character becomes a visible sign in its place; letters of every script, line ends and tabs stay.
+Names, questions and answers come from callers and models. When they are shown, control characters
+are replaced by visible signs; letters of every script, line ends and tabs are kept.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MOST_DIGITS = 9
 def format_cost(cost: Cost) -> str:
     """Return a cost: `$0.0014`.
 
-    `≥ $0.0014` where some calls have no price; `unpriced` where none has.
+    It is `≥ $0.0014` if some calls have no price, and `unpriced` if none has.
     """
     if cost.unpriced_calls and not cost.usd:
         return "unpriced"
@@ -35,7 +35,7 @@ def format_cost(cost: Cost) -> str:
 
 
 def format_usd(amount: Decimal | float) -> str:
-    """Return dollars in as many digits as tell something: `$0`, `$0.0014`, `$1.40`, `$1,400`."""
+    """Return dollars with two significant digits or cents: `$0`, `$0.0014`, `$1.40`, `$1,400`."""
     amount = amount if isinstance(amount, Decimal) else Decimal(str(amount))
     if not amount:
         return "$0"
@@ -61,20 +61,17 @@ def format_seconds(seconds: float) -> str:
 
 
 def format_count(number: float) -> str:
-    """Return a whole number with its thousands apart: `1,054`."""
+    """Return a whole number with thousands separators: `1,054`."""
     return f"{number:,.0f}"
 
 
 def join_words(words: Sequence[str]) -> str:
-    """Return the words as a sentence lists them: `a`, `a and b`, `a, b and c`."""
+    """Return the words as an enumeration: `a`, `a and b`, `a, b and c`."""
     return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
 
 
 def format_short(number: float) -> str:
-    """Return a figure of any size in few digits: `0.125`, `42`, `12k`.
-
-    A figure that is not there is a dash.
-    """
+    """Return a number of any size in few digits: `0.125`, `42`, `12k`; NaN is a dash."""
     if isnan(number):
         return "–"
     if abs(number) >= 10 * _THOUSAND:
@@ -85,7 +82,7 @@ def format_short(number: float) -> str:
 
 
 def format_bytes(size: float) -> str:
-    """Return a size of files or memory: 491 MB, 1.1 GB; a thousand bytes are a kilobyte."""
+    """Return a size in bytes with decimal units: 491 MB, 1.1 GB."""
     for unit, least in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if size >= least:
             return f"{size / least:.{1 if unit == 'GB' else 0}f} {unit}"
@@ -93,14 +90,14 @@ def format_bytes(size: float) -> str:
 
 
 def format_percent(share: float, digits: int = 0) -> str:
-    """Return a share of one: `42 %`, `1,784 %`."""
+    """Return a ratio as per cent: `42 %`, `1,784 %`."""
     return f"{share * _HUNDRED:,.{digits}f}\u00a0%"
 
 
 def format_time(moment: float) -> str:
-    """Return a moment (seconds since the epoch) on this machine's clock: `2026-01-31 12:00:00`.
+    """Return a time (seconds since the epoch) in local time: `2026-01-31 12:00:00`.
 
-    What is no moment of any calendar is told as its number.
+    A number outside the calendar's range is returned as a number.
     """
     try:
         return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))
@@ -109,7 +106,7 @@ def format_time(moment: float) -> str:
 
 
 def format_zoned_time(moment: float) -> str:
-    """Return the same with the zone of this machine's clock: `2026-01-31 12:00:00 CET`."""
+    """Return the same with the local time zone: `2026-01-31 12:00:00 CET`."""
     try:
         zone = time.localtime(moment).tm_zone
     except (OverflowError, ValueError, OSError):
@@ -118,7 +115,7 @@ def format_zoned_time(moment: float) -> str:
 
 
 def format_age(moment: float, now: float | None = None) -> str:
-    """Return how long ago a moment was, as in `3 h ago`; `now` defaults to the present."""
+    """Return how long ago a time was, as in `3 h ago`; `now` defaults to the current time."""
     past = max(0.0, (time.time() if now is None else now) - moment)
     for size, name in ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "min")):
         if past >= size:
@@ -133,23 +130,23 @@ _UNSEEN = (
 )
 """Characters that are invisible or change the direction of the text after them."""
 _PICTURE_SELECTORS = "\ufe0e\ufe0f"
-"""Show the character before them, which may be a digit, as text or as a picture."""
+"""Variation selectors that show the preceding character, even a digit, as text or as emoji."""
 _SELECTORS = "\u180b-\u180d\u180f\ufe00-\ufe0d\U000e0100-\U000e01ef"
-"""Choose a form of the letter before them; where they do not belong they hide any message."""
+"""Variation selectors for the preceding letter; elsewhere they can encode a hidden message."""
 _JOINERS = "\u061c\u200c-\u200f"
-"""Characters that join or part letters of some scripts; beside other letters they only hide."""
+"""Characters that join or separate letters of some scripts; elsewhere they are just invisible."""
 INVISIBLE = (
     f"\x00-\x08\x0e-\x1f\x7f-\x9f{_UNSEEN}{_PICTURE_SELECTORS}{_SELECTORS}{_JOINERS}"
     "\u0600-\u0605\u06dd\u070f\u0890\u0891\u08e2\U000110bd\U000110cd\U00013430-\U0001343f"
 )
-"""Every control and format character and all that show nothing: a part of a set of `re`.
+"""All control, format and invisible characters, as the inside of a `re` character class.
 
-A word with some of them between its letters is read as that word.
+A reader does not see them between the letters of a word.
 """
 MAX_NAME = 200
-"""Characters of a file's name that are kept."""
+"""The most characters kept of a file's name."""
 MAX_PATH_NAME = 60
-"""Characters of a name in a folder, its ending among them: systems allow 255 bytes."""
+"""The most characters of a file name on disk, with its suffix: systems allow 255 bytes."""
 _UNSEEN_IN_NAMES = re.compile(rf"[{INVISIBLE}\x00-\x1f\x7f]+")
 _CONTROLS = re.compile(
     f"\r\n|[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff{_UNSEEN}]|(?:(?<=[\x00-\x7f])|^)[{_JOINERS}]+"
@@ -164,13 +161,13 @@ _LAST_OF_PLAIN_PLANE = 0xFFFF
 
 
 def plain_name(given: str) -> str:
-    """Return a file's name without folders and what cannot be seen; no path is ever made of it."""
+    """Return a file's name without folders and invisible characters; for display, not for paths."""
     last = re.split(r"[\\/]", _UNSEEN_IN_NAMES.sub("", given))[-1].strip(" .")
     return last[-MAX_NAME:] or "file"
 
 
 def free_name(name: str, taken: Collection[str]) -> str:
-    """Return a name for a file in a folder that holds others."""
+    """Return the name, shortened, with a number in front if the folder already has that name."""
     short = name[-MAX_PATH_NAME:]
     free, number = short, 2
     while free in taken:
@@ -179,7 +176,7 @@ def free_name(name: str, taken: Collection[str]) -> str:
 
 
 def folder_names(names: Iterable[str]) -> list[str]:
-    """Return the names that files have in one folder; no two are alike."""
+    """Return distinct names for files in one folder."""
     taken: list[str] = []
     for name in names:
         taken.append(free_name(name, taken))
@@ -187,15 +184,15 @@ def folder_names(names: Iterable[str]) -> list[str]:
 
 
 def escape_controls(text: str) -> str:
-    """Return the text with a visible sign in the place of each such character.
+    """Return the text with each control or invisible character replaced by a visible sign.
 
-    A line end of two characters becomes one line feed.
+    CR LF becomes a single line feed.
     """
     return text if text.isascii() and text.isprintable() else _CONTROLS.sub(_visible_signs, text)
 
 
 def escape_json_controls(text: str) -> str:
-    """Return a JSON text of the same value in which no such character stands as itself."""
+    """Return an equivalent JSON text in which such characters are written as escapes."""
     plain = text.isascii() and _DELETE not in text
     return text if plain else _BESIDE_TEXT.sub(_json_escape, text)
 

@@ -1,4 +1,4 @@
-"""How sure a share is that was measured on a number of questions. Pure."""
+"""Confidence intervals of a proportion, such as an accuracy on a number of questions. Pure."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ Z99 = 2.5758293035489004
 
 
 def wilson_interval(right: float, n: int, z: float = Z95) -> tuple[float, float]:
-    """Return Wilson's interval of a share (Wilson 1927, without continuity correction).
+    """Return Wilson's interval of a proportion (Wilson 1927, without continuity correction).
 
     Args:
-        right: how many were right; a sum of scores in [0, 1] may stand for it.
-        n: of how many.
-        z: the normal quantile of the confidence; by default that of 95 %.
+        right: number of correct answers, or a sum of scores in [0, 1].
+        n: number of answers.
+        z: the normal quantile of the confidence level; by default that of 95 %.
 
     Raises:
         ValueError: n is not positive, or `right` is not in [0, n].
     """
     if not 0 <= right <= n or n < 1:
-        raise ValueError(f"{right} of {n} is no share")
+        raise ValueError(f"{right} of {n} is not a proportion")
     share, z2 = right / n, z**2
     centre = (share + z2 / (2 * n)) / (1 + z2 / n)
     half = z / (1 + z2 / n) * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n))

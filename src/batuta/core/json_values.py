@@ -1,10 +1,13 @@
-"""How many values a JSON text has, known before it is read."""
+"""Counts the values of a JSON text without parsing it."""
 
 from __future__ import annotations
 
 
 def count_values(body: bytes, most: int) -> int:
-    """Return about how many values the JSON has; exactly only up to `most`."""
+    """Return about how many values the JSON has.
+
+    Separators inside strings are excluded only if there may be more than `most` values.
+    """
     found = _count_separators(body)  # including those in strings
     return found if found <= most else _count_separators(_drop_strings(body, most))
 
@@ -14,11 +17,11 @@ def _count_separators(body: bytes) -> int:
 
 
 def _drop_strings(body: bytes, most: int) -> bytes:
-    """Return the JSON outside of strings, as far as is needed to find too many values.
+    """Return the JSON without its strings, as far as is needed to find more than `most` values.
 
-    A few calls that each take milliseconds: a pattern that gives up the interpreter's lock for
-    every string waits for it as often, for seconds where the loop is busy.
+    This makes a few calls of milliseconds each. A pattern with a replacement function would release
+    the GIL at every string and wait for it as often, for seconds if the event loop is busy.
     """
     unescaped = body.replace(rb"\\", b"").replace(rb"\"", b"")
-    # Keys and values make two strings for a separator, and a string has two quotes.
+    # At most two strings (key and value) per separator, with two quotes each.
     return b"".join(unescaped.split(b'"', 4 * most + 4)[::2])

@@ -1,4 +1,4 @@
-"""Questions, the messages that are sent to a model for them, and the model's replies."""
+"""Questions, the messages sent to a model, and the model's replies."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Role(StrEnum):
 
 
 _TAGS = (("image", VISION), ("file", FILES), ("audio", AUDIO))
-"""The tag of who can be shown a part of that kind."""
+"""The tag that a worker needs to be shown a part of each kind."""
 _REMINDERS = re.compile(r"(?:\s*+<system-reminder>.*?</system-reminder>)++\s*+", re.DOTALL)
 HOUR_MARK = "1h"
-"""The mark of what is to be cached for an hour and not for five minutes."""
+"""The cache mark for an hour (instead of five minutes)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +39,12 @@ class Text:
     cache: str | None = None
     """A mark after which the prompt up to here is to be cached: `5m` or `1h`."""
     tokens: tuple[int, ...] = ()
-    """The ids of tokens in the text's place, for a model that embeds."""
+    """Token ids in place of the text, for an embedding model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
-    """A picture by its `https:` or `data:` URL; Batuta fetches nothing itself."""
+    """A picture by its `https:` or `data:` URL, which Batuta does not fetch itself."""
 
     url: str
     detail: str | None = None
@@ -55,7 +55,7 @@ class Image:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class File:
-    """A document that came with the request, such as a PDF."""
+    """A document in the request, such as a PDF."""
 
     media_type: str
     data: str
@@ -68,7 +68,7 @@ class File:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audio:
-    """A recording that came with the request."""
+    """A recording in the request."""
 
     data: str
     """Base64."""
@@ -105,10 +105,10 @@ class ToolResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NativeSearch:
-    """A web search that the provider of a model runs by itself."""
+    """A web search that a model's provider runs itself."""
 
     max_uses: int
-    """Searches of one call, at most."""
+    """The most searches of one call."""
     allow: tuple[str, ...] = ()
     """Domains; empty: all."""
     deny: tuple[str, ...] = ()
@@ -121,18 +121,18 @@ class Citation:
     url: str
     title: str = ""
     date: str = ""
-    """The day it is of, as 2026-05-01; empty: not known."""
+    """The page's date, such as 2026-05-01; empty: not known."""
     excerpt: str = ""
-    """What it says there."""
+    """The cited passage."""
     file: str = ""
-    """The id of the file that it is, in the place of an address."""
+    """The file's id, if a file is cited instead of a URL."""
     place: str = ""
-    """Where in the file: `page 3`, or `lines 10-24`."""
+    """The position in the file: `page 3`, or `lines 10-24`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenFile:
-    """A file that a program wrote and that is kept for the caller."""
+    """A file that a program wrote and that is stored for the caller."""
 
     id: str
     name: str
@@ -142,62 +142,62 @@ class WrittenFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerCall:
-    """A tool's call that the server ran while a model answered."""
+    """A tool call that the server ran while a model answered."""
 
     id: str
     name: str
     query: str
-    """The words that were searched for, the address that was read, or the program that ran."""
+    """The search query, the URL that was read, or the program that ran."""
     citations: tuple[Citation, ...] = ()
-    """The pages that came out."""
+    """The pages that were found."""
     error: str = ""
-    """`max_uses_exceeded` or `unavailable`, if nothing did."""
+    """`max_uses_exceeded` or `unavailable`, if the tool returned nothing."""
     at: int = 0
-    """Characters of the reply's text before it."""
+    """Number of characters of the reply's text before the call."""
     output: str = ""
-    """The page's text, or what the program printed."""
+    """The page's text, or the program's output."""
     failure: str = ""
     """Why the program failed, if it did."""
     pictures: tuple[str, ...] = ()
-    """The pictures that the program drew, as `data:` addresses."""
+    """The pictures that the program drew, as `data:` URLs."""
     files: tuple[WrittenFile, ...] = ()
     """The files that the program wrote."""
     cost: Cost = ZERO_COST
-    """Dollars of the call, which are a part of the reply's."""
+    """Dollars of the call; included in the reply's cost."""
     began: float = field(default=0.0, compare=False)
-    """Seconds of the reply before it."""
+    """Seconds from the start of the reply to the start of the call."""
     seconds: float = field(default=0.0, compare=False)
-    """How long it took; 0 for a call that the provider ran by itself."""
+    """Duration of the call; 0 if the provider ran it itself."""
 
 
 Attachment = Image | File | Audio
-# A tuple: to write the union anew at each look takes longer than the look.
+# A tuple, because building the union for every isinstance check takes longer than the check.
 _ATTACHMENTS = (Image, File, Audio)
 Part = Text | Image | File | Audio | ToolCall | ToolResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thought:
-    """Reasoning that a provider signed, so that it takes it back with a tool's result."""
+    """Signed reasoning, which its provider requires back together with a tool's result."""
 
     model: str
-    """The model that reasoned so; no other model can use it."""
+    """The model that wrote the reasoning; no other model can use it."""
     text: str = ""
     signature: str = ""
     redacted: str = ""
-    """The whole of it, in a form that only the provider can read; text and signature are empty."""
+    """The encrypted reasoning, readable only by the provider; text and signature are then empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptCache:
-    """It says what the client asks of the providers' prompt caches."""
+    """The client's settings for the providers' prompt caches."""
 
     key: str | None = None
-    """Requests of the same key share a beginning."""
+    """Requests with the same key share a prefix."""
     retention: str | None = None
-    """How long, in the words of the provider."""
+    """The provider's name of a retention time."""
     mark: str | None = None
-    """Whether the whole prompt is to be marked, wherever it ends: `5m` or `1h`."""
+    """Cache mark at the end of the whole prompt: `5m` or `1h`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,13 +208,13 @@ class Message:
     parts: tuple[Part, ...]
     name: str | None = None
     reasoning: str = ""
-    """Reasoning text of an assistant's turn, given back by the client."""
+    """Reasoning text of an assistant's turn, returned by the client."""
     thoughts: tuple[Thought, ...] = ()
-    """The same as its provider signed it."""
+    """The same reasoning as signed by its provider."""
 
     @property
     def text(self) -> str:
-        """The text parts, one after another."""
+        """The text parts, concatenated."""
         return "".join([part.text for part in self.parts if isinstance(part, Text)])
 
     @property
@@ -229,17 +229,17 @@ class Message:
 
 
 def system_message(text: str) -> Message:
-    """Return a system message of one text."""
+    """Return a system message with one text part."""
     return Message(role=Role.SYSTEM, parts=(Text(text),))
 
 
 def user_message(text: str) -> Message:
-    """Return a user message of one text."""
+    """Return a user message with one text part."""
     return Message(role=Role.USER, parts=(Text(text),))
 
 
 def assistant_message(text: str) -> Message:
-    """Return an assistant message of one text."""
+    """Return an assistant message with one text part."""
     return Message(role=Role.ASSISTANT, parts=(Text(text),))
 
 
@@ -253,27 +253,27 @@ class Tool:
     """JSON schema of its arguments."""
     strict: bool | None = None
     cache: str | None = None
-    """A mark, as of a part of a message."""
+    """A cache mark, as on a part of a message."""
     native: NativeSearch | None = None
-    """The way in which the provider runs it; None if the caller runs its calls."""
+    """Set if the provider runs the tool itself; None if the caller runs its calls."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseFormat:
-    """The form the answer must have."""
+    """The format that the answer must have."""
 
     kind: Literal["json_object", "json_schema"]
     name: str = "answer"
     schema: Mapping[str, Any] = field(default_factory=dict[str, Any])
     strict: bool | None = None
     words_suffice: bool = True
-    """Whether a server that cannot hold a model to the form is told of it in words; False: the
-    request is refused there, and whoever asks writes another prompt."""
+    """Whether a provider without constrained decoding gets the format described in the prompt.
+    False: its client refuses the request, and the caller writes another prompt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """A conversation that wants an answer, and what the answer must be like."""
+    """A conversation to be answered, and the client's requirements for the answer."""
 
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...] = ()
@@ -281,12 +281,11 @@ class Question:
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None
     sampling: Sampling = NO_SAMPLING
-    """The client asks this of the visible answer; it binds the last step only."""
+    """The client's sampling settings for the visible answer; they apply to the last step only."""
     cache: PromptCache | None = None
-    """The client asks this of the providers' prompt caches; it goes to every worker."""
+    """The client's prompt cache settings; they apply to every worker."""
     tags: tuple[str, ...] = ()
-    """Rules for plans tell questions apart by these words, such as `patient`; no model sees them.
-    """
+    """Tags such as `patient`, by which plan rules select questions; no model sees them."""
 
     def __post_init__(self) -> None:
         if not self.messages:
@@ -294,20 +293,20 @@ class Question:
 
     @property
     def needed_tags(self) -> tuple[str, ...]:
-        """The tags of the workers that can be shown all that is attached."""
+        """The tags that a worker needs to be shown all attachments."""
         kinds = {part.kind for message in self.messages for part in message.parts}
         return tuple([tag for kind, tag in _TAGS if kind in kinds])
 
     @property
     def has_tool_results(self) -> bool:
-        """Return True if results of tools are a part of the conversation."""
+        """True if the conversation contains tool results."""
         return any(
             isinstance(part, ToolResult) for message in self.messages for part in message.parts
         )
 
     @staticmethod
     def of(text: str) -> Question:
-        """Return a question of one user message."""
+        """Return a question with one user message."""
         return Question(messages=(user_message(text),))
 
     @property
@@ -318,7 +317,7 @@ class Question:
 
     @property
     def title(self) -> str:
-        """The same for lists of runs: without the reminders that coding agents write before it."""
+        """The text for lists of runs: without the reminders that coding agents put before it."""
         text = self.text
         before = _REMINDERS.match(text)
         return (text[before.end() :] if before else text) or text
@@ -326,7 +325,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A prompt for one call: everything but which model is called."""
+    """A prompt for one call: everything except the model."""
 
     messages: tuple[Message, ...]
     sampling: Sampling = NO_SAMPLING
@@ -336,27 +335,27 @@ class Request:
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None
     prefill: str = ""
-    """The start of the assistant's reply, where the dialect can continue one."""
+    """The start of the assistant's reply, if the API can continue one."""
     names: tuple[str, ...] = ()
-    """The only names that a list `model_id` in the reply may hold; heeded by a model whose tokens
-    are chosen in this process. Empty: any."""
+    """The only names allowed in the reply's `model_id` list; enforced for models that are decoded
+    in this process. Empty: any name."""
     max_output: int | None = None
-    """Output tokens at most, reasoning included, because of a limit in dollars; every client sends
-    it as the worker's own limit. None: no limit in dollars applies."""
+    """Output cap in tokens, including reasoning, that follows from a limit in dollars; every client
+    must send it. None: no limit in dollars applies."""
     cache: PromptCache | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenLogprob:
-    """A token and how probable it was."""
+    """A token and its log probability."""
 
     token: str
     logprob: float
     """The natural logarithm of its probability."""
     utf8: tuple[int, ...] | None = None
-    """The token's bytes, where the provider tells them: a token may be a part of a character."""
+    """The token's bytes, if the provider reports them; a token may be part of a character."""
     others: tuple[TokenLogprob, ...] = ()
-    """The most probable tokens in its place, it among them."""
+    """The most probable tokens at this position, which may include this token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -373,26 +372,26 @@ class Reply:
     """The model as the provider names it."""
     kind: Literal["reply"] = "reply"
     thoughts: tuple[Thought, ...] = ()
-    """The reasoning as the provider signed it."""
+    """The reasoning as signed by the provider."""
     stop_sequence: str | None = None
-    """The text at which the reply was stopped, if the provider says so."""
+    """The stop sequence that ended the reply, if the provider reports it."""
     is_refusal: bool = False
-    """Whether the text is the model's refusal to answer, told apart from an answer."""
+    """Whether the provider marked the text as a refusal to answer."""
     logprobs: tuple[TokenLogprob, ...] = ()
-    """Log probabilities of the text's tokens, if they were asked for."""
+    """Log probabilities of the text's tokens, if requested."""
     vectors: tuple[tuple[float, ...], ...] = ()
-    """Vectors of a model that embeds: one for each message."""
+    """The vectors of an embedding model: one for each message."""
     server_calls: tuple[ServerCall, ...] = ()
-    """The calls that the server ran for it."""
+    """The tool calls that the server ran for this reply."""
     images: tuple[Image, ...] = ()
     """The pictures that the model made."""
     alternatives: tuple[Reply, ...] = ()
-    """The other replies, if several were asked for; their tokens and dollars are in `usage` and
-    `cost` of this one."""
+    """The other replies, if several were requested; this reply's `usage` and `cost` include
+    theirs."""
 
     @property
     def choices(self) -> tuple[Reply, ...]:
-        """This reply and its alternatives, in the order in which they are numbered."""
+        """This reply and its alternatives, in the order of their numbers."""
         return (self, *self.alternatives)
 
 
@@ -408,44 +407,44 @@ class Delta:
     tool_name: str = ""
     tool_arguments: str = ""
     thought: Thought | None = None
-    """A piece of reasoning has ended; its text was in the fragments before."""
+    """Set when a piece of reasoning has ended; its text was in the fragments before."""
     is_refusal: bool = False
     """Whether the text belongs to a refusal."""
     choice: int = 0
-    """Which of several replies it belongs to."""
+    """Index of the reply it belongs to, if several were requested."""
     logprobs: tuple[TokenLogprob, ...] = ()
     """Log probabilities of the text's tokens."""
     server_call: ServerCall | None = None
-    """A call that the server ran has ended."""
+    """Set when a call that the server ran has ended."""
     image: Image | None = None
     """A picture that the model made."""
 
 
 _RUN_PREFIX = "run_"
 _CALL_ID_PATTERN = re.compile(r"call_([A-Za-z0-9-]{1,24})_(\d{1,4})_(\d{1,3})")
-"""Holds at most 40 characters, the most that OpenAI takes."""
+"""Matches at most 40 characters, the most that OpenAI accepts."""
 _ROUND_FACTOR = 100
 
 
 class ToolCallOrigin(NamedTuple):
-    """The place in a run from which a tool call came."""
+    """The step of a run that made a tool call."""
 
     run: str
     """The run's id."""
     round: int
     step: int
     number: int
-    """Position of the call among those of its step, from 0."""
+    """Index of the call among those of its step, from 0."""
 
 
 def encode_call_id(origin: ToolCallOrigin) -> str:
-    """Return the id that says so."""
-    place = origin.round * _ROUND_FACTOR + origin.step
-    return f"call_{origin.run.removeprefix(_RUN_PREFIX)}_{place}_{origin.number}"
+    """Return a tool call id that encodes its origin."""
+    step = origin.round * _ROUND_FACTOR + origin.step
+    return f"call_{origin.run.removeprefix(_RUN_PREFIX)}_{step}_{origin.number}"
 
 
 def decode_call_id(tool_call_id: str) -> ToolCallOrigin | None:
-    """Return where the call came from; None for an id that is not Batuta's."""
+    """Return the origin that the id encodes; None for an id that is not Batuta's."""
     found = _CALL_ID_PATTERN.fullmatch(tool_call_id)
     if found is None:
         return None

@@ -1,8 +1,8 @@
-"""Keys and addresses of providers are the operator's own affair: no recorded sentence says them.
+"""Removes providers' keys and addresses from messages that are recorded or shown to clients.
 
-A provider's words may repeat its address in many forms. Those of the called address are known and
-are hidden wherever they stand; of others whatever looks like an address is. The clients clean what
-they know; the engine cleans once more by looks alone, for clients that somebody plugs in.
+A provider's message may repeat its address in many forms. The forms of the called address are known
+and always hidden; of other addresses, anything that looks like an address is hidden. The clients
+remove what they know; the engine removes by pattern once more, for plugged-in clients.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 HIDDEN_ADDRESS = "[address]"
 HIDDEN_KEY = "***"
 MAX_CHARACTERS = 4000
-"""Characters of a text that are looked at; what comes after is left out."""
+"""The most characters of a text that are examined; the rest is dropped."""
 _TOP_LEVEL_DOMAINS = (
     "com|net|org|io|ai|dev|cloud|app|co|info|biz|tech|edu|gov|eu|de|uk|us|fr|nl|ch|at|es|pt|br|it"
     "|cn|jp|kr|in|ru|ca|au|internal|local|localdomain|lan|corp|home|intranet|private|svc|cluster"
@@ -32,8 +32,8 @@ _ADDRESS_LIKE = re.compile(
     r"|\bport\b\W{0,3}\d{2,5}\b",
     re.IGNORECASE,
 )
-"""Matching takes linear time: repetitions backtrack not at all or by a bounded number of
-characters, and the lookbehinds keep a match from starting again within the same word."""
+"""Matches in linear time: repetitions backtrack by at most a bounded number of characters, and the
+lookbehinds prevent a match from starting again within the same word."""
 _KEY_LIKE = re.compile(
     r"\b(?:sk|pk|rk|gsk|xai|hf)[-_][A-Za-z0-9_\-*.]{6,}"  # OpenAI, Anthropic, OpenRouter, others
     r"|\bAIza[A-Za-z0-9_\-]{10,}"  # Google
@@ -44,26 +44,26 @@ _URL = re.compile(r"(https?://)(?:[^\s/@]*@)?([^\s/?#\"'<>]+)[^\s\"'<>]*")
 
 
 def hide_keys(text: str) -> str:
-    """Return the text without what looks like a key, and without paths and users of URLs."""
+    """Return the text with anything like a key hidden, and URLs reduced to scheme and host."""
     return _URL.sub(r"\1\2", _KEY_LIKE.sub(HIDDEN_KEY, text))
 
 
 def clean_message(text: str) -> str:
-    """Return an error's sentence without what looks like a key or an address."""
+    """Return an error message without anything that looks like a key or an address."""
     return hide_addresses(hide_keys(first_words(text)))
 
 
 def first_words(text: str, most: int = MAX_CHARACTERS) -> str:
-    """Return the text, or the whole words of its first `most` characters.
+    """Return the text, or the whole words within its first `most` characters.
 
-    Half a key or half an address would not look like one.
+    A truncated key or address would not match its pattern.
     """
     return text if len(text) <= most else text[:most].rpartition(" ")[0]
 
 
 @lru_cache(256)
 def address_parts(url: str) -> tuple[str, ...]:
-    """Return the parts of a URL that must not be shown, in every form in which they may recur."""
+    """Return the parts of a URL that must not be shown, in every form in which they may appear."""
     split = urlsplit(url)
     host, path = split.hostname or "", split.path.rstrip("/")
     ends = [at for at, letter in enumerate(path) if letter == "/" and at] + [len(path)]
@@ -75,11 +75,11 @@ def address_parts(url: str) -> tuple[str, ...]:
 
 
 def hide_addresses(text: str, known: Sequence[str] = ()) -> str:
-    """Return the text without the known parts of an address and without what looks like one.
+    """Return the text without the known parts of an address and without anything like an address.
 
     Args:
-        text: a provider's words.
-        known: parts of the address that was called, the longest first.
+        text: a provider's message.
+        known: parts of the called address, the longest first.
     """
     text = first_words(text)
     if known:
@@ -89,10 +89,7 @@ def hide_addresses(text: str, known: Sequence[str] = ()) -> str:
 
 @lru_cache(256)
 def _parts_pattern(parts: tuple[str, ...]) -> re.Pattern[str]:
-    """Return a pattern of these.
-
-    A name is found as a word alone, for a short one is part of others.
-    """
+    """Return a pattern that matches any of the parts, but only as whole words."""
     each = "|".join(
         (r"(?<![\w-])" if part[0].isalnum() else "")
         + re.escape(part)

@@ -1,4 +1,4 @@
-"""The Run, the one record that is served, stored, drawn, trained on and counted, and its events."""
+"""The Run and its events: the record that is served, stored, displayed, trained on and billed."""
 
 from __future__ import annotations
 
@@ -28,25 +28,28 @@ from batuta.usage import ASSUMED_PRICE, ZERO_COST, ZERO_USAGE, Cost, Price, Usag
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exploration:
-    """A choice among several ways to answer; kept in the run, so that it can be reweighed."""
+    """A choice among several ways to answer, recorded for off-policy evaluation.
+
+    The propensity allows inverse-propensity weighting.
+    """
 
     system: str
-    """Name and version of the system that chose; another version learns anew."""
+    """Name and version of the system that chose; each version learns from scratch."""
     cell: str
-    """The kind of question, within which ways are compared."""
+    """The kind of question, within which alternatives are compared."""
     arm: str
     """The alternative that was chosen."""
     explored: bool
-    """Whether something else than the best so far was tried."""
+    """Whether the choice was not the best alternative so far."""
     propensity: float
-    """How likely this choice was, in (0, 1]."""
+    """The probability of this choice, in (0, 1]."""
 
 
 RunId = NewType("RunId", str)
 
 
 HEDGE_LOST = "outrun"
-"""The code of a call that was cut because another worker answered first."""
+"""The code of a call that was cancelled because another worker answered first."""
 
 
 class Outcome(StrEnum):
@@ -54,18 +57,18 @@ class Outcome(StrEnum):
 
     ANSWERED = "answered"
     FALLBACK = "fallback"
-    """No workflow could be had: the best single worker answered."""
+    """There was no valid workflow, so the best single worker answered."""
     DEGRADED = "degraded"
-    """Somebody else than planned gave the complete answer: a substitute for the last step, the
-    fallback worker asked anew, or an earlier round."""
+    """The complete answer is not from the planned last step but from a substitute, from a worker
+    asked the whole question, or from an earlier round."""
     LIMITED = "limited"
-    """A limit ended it, with a complete answer that existed or with none."""
+    """A limit ended the run, with the complete answer that existed or without any."""
     DECLINED = "declined"
-    """The worker says that the question is outside what it can answer."""
+    """The worker reports that the question is outside what it can answer."""
     UNSURE = "unsure"
-    """There is an answer, and the probability that it is right is below what was asked for."""
+    """The probability that the answer is correct is below the required minimum, or unknown."""
     WAITING = "waiting"
-    """A worker asked for the client's tools; a run with their results goes on where it stopped."""
+    """A worker called the client's tools; a run with their results continues the workflow."""
     PLANNED = "planned"
     """A dry run: the workflow was written and no worker was called."""
     REFUSED = "refused"
@@ -76,7 +79,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Limits of a run; None is no limit."""
+    """Limits of a run; None means no limit."""
 
     steps: int = MAX_STEPS
     """Steps of each round's workflow."""
@@ -85,7 +88,7 @@ class Limits:
     usd: float | None = None
     seconds: float | None = None
     unknown: Price = field(default=ASSUMED_PRICE, repr=False)
-    """The price that a call without a known price counts as against the limit in dollars."""
+    """The price assumed, for the limit in dollars, for a call without a known price."""
 
     def __post_init__(self) -> None:
         if self.steps < 1 or self.rounds < 1:
@@ -94,7 +97,9 @@ class Limits:
         if any(x is not None and x < 0 for x in amounts):
             raise ValueError("limits on tokens, dollars and seconds must not be negative")
         if any(x is not None and not isfinite(x) for x in amounts):
-            raise ValueError("a limit on tokens, dollars or seconds is a number; None is no limit")
+            raise ValueError(
+                "a limit on tokens, dollars or seconds must be finite; None is no limit"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +111,7 @@ class TimeSpan:
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
+        """The duration."""
         return self.end - self.start
 
 
@@ -115,7 +120,7 @@ class Failure:
     """A call that gave no usable reply, as data."""
 
     code: str
-    """The error's code: `rate_limited`, `timed_out`…, or `limit` or `cancelled`."""
+    """The error's code, such as `rate_limited` or `timed_out`; or `limit` or `cancelled`."""
     message: str
     retryable: bool = False
     usage: Usage = ZERO_USAGE
@@ -126,9 +131,9 @@ class Failure:
 
     @staticmethod
     def of(error: ClientError) -> Failure:
-        """Return the error as data, without what looks like a key or an address.
+        """Return the error as data, with anything like a key or an address removed.
 
-        Our own clients have cleaned their errors; one that somebody plugs in may not have.
+        Built-in clients clean their errors themselves; plugged-in clients may not.
         """
         return Failure(
             code=error.code,
@@ -152,30 +157,30 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRun:
-    """A step as it was run; can be read again and replayed."""
+    """A step as it was run, with all that is needed to read it again and replay it."""
 
     index: int
     planned: WorkerId
     worker: WorkerId
     """The worker that answered: `planned`, or its substitute."""
     request: Request | None
-    """Verbatim; None if the step was never called."""
+    """The request as sent; None if no worker was called."""
     result: Reply | Failure
     span: TimeSpan
     attempts: tuple[Attempt, ...] = ()
     as_fallback: bool = False
-    """Nobody could answer it as planned: `worker` was asked the whole question anew."""
+    """True if no worker could do the step, so that `worker` was asked the whole question."""
 
     @property
     def is_substituted(self) -> bool:
-        """Return True if another worker than planned answered it because the planned one failed."""
+        """True if another worker answered because the planned one failed."""
         return self.worker != self.planned and any(
             attempt.failure.code != HEDGE_LOST for attempt in self.attempts
         )
 
     @property
     def pending_calls(self) -> tuple[ToolCall, ...]:
-        """The calls of the client's tools that it waits for; none if it has ended."""
+        """The calls of the client's tools that the step waits for; empty if it has ended."""
         return self.result.tool_calls if isinstance(self.result, Reply) else ()
 
     @property
@@ -195,19 +200,19 @@ class StepRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """A decision of the conductor and what was run because of it."""
+    """A decision of the conductor and the steps that were run because of it."""
 
     decision: Plan | AcceptedAnswer | MalformedPlan
     drafts: tuple[MalformedPlan, ...] = ()
-    """Malformed drafts before the decision; their tokens are paid."""
+    """Malformed drafts before the decision; their tokens count too."""
     workflow: Workflow | None = None
-    """The workflow that was run: the plan's, or the fallback's; None if none was."""
+    """The workflow that was run: the plan's or the fallback's; None if no step was run."""
     steps: tuple[StepRun, ...] = ()
     """The steps, in the order in which they ended."""
     planning: TimeSpan = TimeSpan(0.0, 0.0)
 
     def step(self, index: int) -> StepRun | None:
-        """Return the step of that index, if it was run."""
+        """Return the step with that index, if it was run."""
         for step in self.steps:
             if step.index == index:
                 return step
@@ -215,18 +220,18 @@ class Round:
 
     @property
     def is_aside(self) -> bool:
-        """Return True if it asks about an answer that is there: none of its replies is one."""
+        """True if the round only evaluates an existing answer; its replies are not answers."""
         return isinstance(self.decision, Plan) and self.decision.purpose != "answer"
 
     @property
     def waiting_steps(self) -> tuple[StepRun, ...]:
-        """The steps that wait for the client's tools, in their order."""
+        """The steps that wait for the client's tools, by index."""
         waiting = [step for step in self.steps if step.pending_calls]
         return tuple(sorted(waiting, key=lambda step: step.index)) if waiting else ()
 
     @property
     def conductor_drafts(self) -> tuple[Draft, ...]:
-        """Every draft that was paid for in this round."""
+        """All drafts of this round, which all cost tokens."""
         if not self.drafts:
             return (self.decision.draft,)
         return (*(malformed.draft for malformed in self.drafts), self.decision.draft)
@@ -234,7 +239,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class ResumeState:
-    """The rounds from which a run continues; earlier runs have executed and paid them."""
+    """The rounds from which a run continues; they are part of earlier runs' costs."""
 
     rounds: tuple[Round, ...]
     """All rounds so far without their prompts; the last one is unfinished."""
@@ -244,59 +249,59 @@ class ResumeState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunHeader:
-    """A run's data that are known before anything happens."""
+    """The data of a run that are known when it starts."""
 
     id: RunId
     question: Question
     pool: Pool
     """The workers, in the order in which the conductor saw them."""
     seed: int | None
-    """None: sampling was not meant to be repeatable."""
+    """None: sampling need not be repeatable."""
     limits: Limits
     conductor: str
     model: str = ""
     """The served model's name, if the run was served."""
     parent: RunId | None = None
-    """The run that this one came from: its worker conducted, or it is run again."""
+    """The run that started this one as a conducting worker, or that this one repeats."""
     started: float = 0.0
     """Seconds since the epoch."""
     versions: Mapping[str, str] = field(default_factory=dict[str, str])
     exploration: Exploration | None = None
-    """How the workflow was chosen, where the system learns while it serves."""
+    """How the workflow was chosen, if the system learns while it serves."""
     resumed: ResumeState | None = None
-    """Set if a tool's results let an earlier run's workflow go on; its first round continues the
-    last one of these."""
+    """Set if tool results continue an earlier run's workflow. The first round of this run then
+    continues the last round of `resumed`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowEstimate:
-    """Expected tokens, dollars and time of a workflow; the conductor's own are not in it."""
+    """Expected tokens, dollars and time of a workflow, without those of the conductor."""
 
     steps: tuple[Usage, ...]
     usage: Usage
     cost: Cost
     seconds: float | None = None
-    """Seconds of the longest chain of steps; None if the speed of one of its workers is not known.
-    """
+    """Seconds of the slowest chain of steps; None if a worker's latency is not known."""
     samples: Usage = ZERO_USAGE
-    """Asking the question again takes this, which is in `usage` too."""
+    """Tokens of resampling the answer for its confidence; included in `usage`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardrailTriggered:
-    """A policy did something; what it found is not recorded."""
+    """A guardrail or plan rule acted; the text that it found is not recorded."""
 
     policy: str
-    """The guardrail's name in the settings."""
+    """The guardrail's or rule's name in the settings."""
     where: str
-    """`input`, `between` or `output`, and the message or step it looked at: `between:step 1`."""
+    """The stage (`input`, `between`, `output` or `plan`), with the message or step that was
+    checked, if any: `between:step 1`."""
     action: str
-    """`redacted`, `flagged`, `blocked`, `failed` or `timed out`; of checks of an answer's
-    sources also `marked`, `repaired` or `refused`."""
+    """The action, such as `redacted`, `flagged`, `blocked`, `failed` or `timed out`. Grounding
+    checks also use `marked`, `repaired` and `refused`."""
     count: int = 1
-    """Places that it found."""
+    """Number of findings."""
     by: str = ""
-    """The person who decided, as the audit trail calls them; empty: nobody did."""
+    """The person who decided, as named in the audit trail; empty if no person did."""
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
@@ -307,21 +312,22 @@ class Run:
     rounds: tuple[Round, ...]
     outcome: Outcome
     answer: str | None
-    """The complete answer's text, empty if the worker said nothing; None if there is no answer
-    (`error` says why) or if it consists of tool calls alone."""
+    """The complete answer's text, which may be empty; None if there is no answer (`error` says
+    why) or if the answer consists of tool calls only."""
     reply: Reply | None = None
-    """The reply that the answer is taken from, with its tool calls and finish."""
+    """The reply that the answer is taken from, with its tool calls and finish reason."""
     error: str | None = None
     error_code: str | None = None
     limit: str | None = None
-    """Which limit ended the run, or cut its answer short, if one did."""
+    """The limit that ended the run or truncated its answer, if one did."""
     seconds: float = 0.0
     guards: tuple[GuardrailTriggered, ...] = ()
-    """The guardrails' findings, in order."""
+    """The actions of guardrails and rules, in order."""
     expected: WorkflowEstimate | None = None
-    """The estimate of a dry run: what its workflow would take."""
+    """The cost estimate of a dry run."""
     confidence: float | None = None
-    """The probability that the answer is right; None where none was fitted to such a run."""
+    """The probability that the answer is correct; None if no confidence model was fitted for this
+    kind of run."""
 
     @property
     def id(self) -> RunId:
@@ -337,7 +343,7 @@ class Run:
 
     @property
     def answering_step(self) -> StepRun | None:
-        """The step whose reply reached the client; None: no last step has ended."""
+        """The last step of the newest round with a workflow; None if that step gave no reply."""
         for round_ in reversed(self.rounds):
             if round_.workflow is not None and not round_.is_aside:
                 last = round_.step(len(round_.workflow) - 1)
@@ -346,7 +352,7 @@ class Run:
 
     @property
     def conductor_usage(self) -> Usage:
-        """Tokens of the conductor's own drafts."""
+        """Tokens of the conductor's drafts."""
         total = ZERO_USAGE
         for round_ in self.rounds:
             for draft in round_.conductor_drafts:
@@ -373,7 +379,7 @@ class Run:
         return total
 
     def __repr__(self) -> str:
-        """Return one line: id, outcome, size, cost, time and how the answer begins."""
+        """Return one line: id, outcome, size, cost, time and the beginning of the answer."""
         return f"<Run {self._summary()}: {_shorten_text(self.answer or self.error or '')!r}>"
 
     def _summary(self) -> str:
@@ -389,7 +395,7 @@ class Run:
         return self.to_html()
 
     def to_html(self) -> str:
-        """Return the workflow and the answer as HTML; texts of models are escaped."""
+        """Return the workflow and the answer as HTML, with all model output escaped."""
         summary = self._summary() + (f": {self.error}" if self.error else "")
         return render_run_html([_step_rows(round_) for round_ in self.rounds], summary, self.answer)
 
@@ -400,7 +406,7 @@ def _shorten_text(text: str, most: int = 60) -> str:
 
 
 def _step_rows(round_: Round) -> list[StepRow]:
-    """Return the steps of a round's workflow, as they are drawn."""
+    """Return the steps of a round's workflow for display."""
     if round_.workflow is None:
         return []
     levels = round_.workflow.levels
@@ -426,7 +432,7 @@ def _step_row(step: Step, level: int, ended: StepRun | None) -> StepRow:
 
 @dataclass(frozen=True, slots=True)
 class RoundPlanned:
-    """The conductor decided."""
+    """The conductor decided on a round."""
 
     round: int
     planned: Round
@@ -444,20 +450,20 @@ class StepStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepDelta:
-    """A step's worker sent a fragment; not part of the record."""
+    """A step's worker sent a fragment; fragments are not recorded."""
 
     round: int
     index: int
     worker: WorkerId
-    """The worker that sent it: the step's own, or the one asked in its place."""
+    """The worker that sent it: the planned one or its substitute."""
     delta: Delta
     is_answer: bool = False
-    """Whether it belongs to the answer, and nothing will replace it: a live reader sees it."""
+    """Whether it is part of the answer and final, so that it is streamed to the client."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepRetried:
-    """A step's call failed and is tried again, or another worker takes over."""
+    """A step's call failed; it is retried or another worker is asked."""
 
     round: int
     index: int
@@ -474,7 +480,7 @@ class StepFinished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFinished:
-    """The run ended; nothing follows."""
+    """The run ended; this is its last event."""
 
     outcome: Outcome
     answer: str | None
@@ -497,6 +503,6 @@ Event = (
     | StepFinished
     | RunFinished
 )
-"""A run's life in order: a `RunHeader`, then the rest, one `RunFinished` at the end."""
+"""A run's events: first a `RunHeader`, last a `RunFinished`."""
 
 EventHandler = Callable[[Event], Awaitable[None]]

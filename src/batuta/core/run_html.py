@@ -1,4 +1,4 @@
-"""A run as a notebook shows it: the workflow as a drawing and a table, then the answer. Pure."""
+"""Renders a run for notebooks: the workflow as a drawing and a table, then the answer. Pure."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _CELL = "text-align:left;vertical-align:top;padding:2px 10px 2px 0"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRow:
-    """A step of a workflow as it is drawn."""
+    """A step of a workflow, formatted for display."""
 
     worker: str
     subtask: str
     reads: tuple[int, ...]
     """Indices of the earlier steps that it reads."""
     level: int
-    """Steps that must end one after another before it starts."""
+    """Number of steps that must end one after another before it starts."""
     _: KW_ONLY
     state: str = "waiting"
     """`done`, `failed` or `waiting`."""
@@ -31,12 +31,12 @@ class StepRow:
 
 
 def render_run_html(rounds: Sequence[Sequence[StepRow]], summary: str, answer: str | None) -> str:
-    """Return HTML without scripts or styles from elsewhere; every text of a model is escaped.
+    """Return HTML without scripts or external styles, with all model output escaped.
 
     Args:
         rounds: the steps of each round's workflow.
         summary: one line on the whole run.
-        answer: None: there is none, and `summary` says why.
+        answer: the answer's text; None if there is none, in which case `summary` says why.
     """
     drawn = "".join(_render_round(rows) for rows in rounds if rows)
     shown = "" if answer is None else f'<pre style="white-space:pre-wrap">{escape(answer)}</pre>'
@@ -60,17 +60,17 @@ def _render_row(index: int, row: StepRow) -> str:
 
 def _render_graph(rows: Sequence[StepRow]) -> str:
     """Draw circles from left to right by level, with lines from each step to its readers."""
-    places = _place_steps(rows)
+    cells = _place_steps(rows)
     width = _COLUMN * (1 + max(row.level for row in rows))
-    height = _ROW * (1 + max(y for _, y in places))
+    height = _ROW * (1 + max(y for _, y in cells))
     lines = "".join(
-        _render_line(places[earlier], places[index])
+        _render_line(cells[earlier], cells[index])
         for index, row in enumerate(rows)
         for earlier in row.reads
     )
     dots = "".join(
-        _render_dot(place, index, row)
-        for index, (place, row) in enumerate(zip(places, rows, strict=True))
+        _render_dot(cell, index, row)
+        for index, (cell, row) in enumerate(zip(cells, rows, strict=True))
     )
     return (
         f'<svg width="{width}" height="{height}" viewBox="0 0 {width} {height}" role="img" '
@@ -79,17 +79,17 @@ def _render_graph(rows: Sequence[StepRow]) -> str:
 
 
 def _place_steps(rows: Sequence[StepRow]) -> list[tuple[int, int]]:
-    """Return column and row of each step."""
+    """Return the column and row of each step."""
     taken: dict[int, int] = {}
-    places: list[tuple[int, int]] = []
+    cells: list[tuple[int, int]] = []
     for row in rows:
-        places.append((row.level, taken.get(row.level, 0)))
+        cells.append((row.level, taken.get(row.level, 0)))
         taken[row.level] = taken.get(row.level, 0) + 1
-    return places
+    return cells
 
 
-def _dot_centre(place: tuple[int, int]) -> tuple[int, int]:
-    return place[0] * _COLUMN + _COLUMN // 2, place[1] * _ROW + _RADIUS + 2
+def _dot_centre(cell: tuple[int, int]) -> tuple[int, int]:
+    return cell[0] * _COLUMN + _COLUMN // 2, cell[1] * _ROW + _RADIUS + 2
 
 
 def _render_line(start: tuple[int, int], end: tuple[int, int]) -> str:
@@ -97,8 +97,8 @@ def _render_line(start: tuple[int, int], end: tuple[int, int]) -> str:
     return f'<line x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}" stroke="#a0aec0" stroke-width="1.5"/>'
 
 
-def _render_dot(place: tuple[int, int], index: int, row: StepRow) -> str:
-    x, y = _dot_centre(place)
+def _render_dot(cell: tuple[int, int], index: int, row: StepRow) -> str:
+    x, y = _dot_centre(cell)
     middle = f'x="{x}" text-anchor="middle"'
     return (
         f'<circle cx="{x}" cy="{y}" r="{_RADIUS}" fill="{_FILL[row.state]}"/>'

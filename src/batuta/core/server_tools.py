@@ -1,4 +1,4 @@
-"""Tools that the server runs in a model's own loop, where a client asks for them."""
+"""Tools that the server runs inside a model's call, if the client requests them."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ FILE_SEARCH = "file_search"
 
 
 class NamedFiles(Protocol):
-    """Files of one tenant, some of which are named.
+    """The files of one tenant, with a selection named by the request.
 
-    Laws: a file that was deleted or has expired is in no list and has no text.
+    Laws: a deleted or expired file is in no list and has no text.
     """
 
     @property
     def tenant(self) -> str:
-        """The tenant to whom they belong."""
+        """The tenant that owns the files."""
         ...
 
     async def list_names(self) -> Mapping[str, str]:
-        """Return the named files that exist: their names by their ids."""
+        """Return the names of the selected files that exist, by id."""
         ...
 
     async def list_all(self) -> Collection[str]:
@@ -36,36 +36,36 @@ class NamedFiles(Protocol):
         ...
 
     async def read_texts(self, ids: Sequence[str]) -> list[tuple[str, str]]:
-        """Return the texts of files by their ids."""
+        """Return (id, text) of the files with these ids."""
         ...
 
     async def read_vectors(self, ids: Sequence[str]) -> Mapping[str, bytes]:
-        """Return the vectors that are kept of files' passages, of those that have some."""
+        """Return the stored vectors of the files' passages, for the files that have some."""
         ...
 
     async def read_contents(self) -> list[tuple[str, bytes]]:
-        """Return the names of the named files that exist, with what is in them.
+        """Return (name, content) of the selected files that exist.
 
         Raises:
-            StoreError: they cannot be read.
+            StoreError: the files cannot be read.
         """
         ...
 
     async def keep(self, name: str, content: bytes) -> WrittenFile:
-        """Keep a file that a program wrote for the tenant.
+        """Store a file that a program wrote for the tenant.
 
         Raises:
-            StoreError: it is not kept; the sentence says why.
+            StoreError: the file could not be stored; the message says why.
         """
         ...
 
 
 @runtime_checkable
 class TakesFiles(Protocol):
-    """A client whose programs can read the files of a request and write some."""
+    """A client whose programs can read the files of a request and write new ones."""
 
     def with_files(self, files: NamedFiles) -> Self:
-        """Return it with those files."""
+        """Return a client of the same kind with these files."""
         ...
 
 
@@ -74,36 +74,36 @@ class RequestedTool:
     """A tool of the server that a client lets the models call."""
 
     tool: str
-    """The name by which models know it."""
+    """The tool's name as the models see it."""
     field: str
-    """The part of the request that says so, as the header of what is ignored names it."""
+    """The request field that asks for the tool, as the header of ignored fields names it."""
     is_refused: bool = False
-    """Whether a request is refused where there is no such tool; else it is ignored."""
+    """Whether the request is refused if the server has no such tool; else the field is ignored."""
     is_forced: bool = False
-    """Whether each model must call it before it answers."""
+    """Whether each model must call the tool before it answers."""
     opens_pages: bool = False
-    """Whether a search may also read the pages that it finds, where pages are read here."""
+    """Whether a search may also read the pages it finds, if the server can read pages."""
     max_uses: int | None = None
-    """Calls in one call of a model, at most; None: as many as the operator allows."""
+    """The most tool calls within one call of a model; None: as many as the operator allows."""
     allow: tuple[str, ...] = ()
     """Domains; empty: all."""
     deny: tuple[str, ...] = ()
     file_ids: tuple[str, ...] = ()
-    """The files that are to be searched, or that programs read, as the client names them."""
+    """The ids of the files to search, or that programs can read."""
     file_names: tuple[str, ...] = ()
-    """The names of those that programs read, as they have them."""
+    """The file names under which programs find these files."""
     files: NamedFiles | None = None
-    """The same where there are files."""
+    """Access to these files; None if there are none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerTools:
-    """The tools that clients may ask for, and how a worker's client is given them."""
+    """The tools that clients may request, and the function that adds them to a worker's client."""
 
     tools: Mapping[str, Tool]
-    """The tools as models are offered them, by their names."""
+    """The tools as offered to models, by name."""
     wrap_client: Callable[[Client, Worker, tuple[RequestedTool, ...]], Client]
-    """Returns a client that runs the calls of the tools that are asked for itself, or has its
-    provider run them."""
+    """Returns a client that runs calls of the requested tools itself, or has its provider run them.
+    """
     native_only: frozenset[str] = frozenset()
-    """The tools that only providers of some workers run."""
+    """The tools that only some workers' providers can run."""

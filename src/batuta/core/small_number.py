@@ -1,4 +1,4 @@
-"""Numbers in what strangers write."""
+"""Parses small numbers in untrusted text."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ _MOST_DIGITS = 9
 
 
 def read_small_number(text: str) -> int | None:
-    """Return the number of up to nine ASCII digits; None: the text is no such number.
+    """Parse a number of up to nine ASCII digits; return None for any other text.
 
-    `int` raises for digits by the thousand, and takes those of other scripts.
+    Unlike this function, `int` raises for thousands of digits and accepts those of other scripts.
     """
     if len(text) <= _MOST_DIGITS and text.isascii() and text.isdigit():
         return int(text)

@@ -1,4 +1,4 @@
-"""Suggests, for a name that nobody has, the nearest one or all there are."""
+"""Suggestions for an unknown name: the most similar known name, or all of them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 _CUTOFF = 0.7
-"""How like two names must be, from 0 to 1."""
+"""The least similarity of a suggested name, from 0 to 1."""
 
 
 def suggest_names(wrong: str, known: Iterable[str]) -> str:
@@ -18,7 +18,7 @@ def suggest_names(wrong: str, known: Iterable[str]) -> str:
 
 
 def find_similar(wrong: str, known: Iterable[str]) -> str | None:
-    """Return the one name that is most like what was written; None: none is like it."""
+    """Return the known name most similar to `wrong`; None if none is similar enough."""
     folded = {name.casefold(): name for name in known}
     near = get_close_matches(wrong.casefold(), folded, n=1, cutoff=_CUTOFF)
     return folded[near[0]] if near else None

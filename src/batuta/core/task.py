@@ -1,4 +1,4 @@
-"""A question with a known answer, and how answers are judged."""
+"""Questions with known answers, and the grading of answers."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ TaskId = NewType("TaskId", str)
 
 @dataclass(frozen=True, slots=True)
 class Grade:
-    """A judged answer. A wrong answer is a grade; no judgement is `score=None`."""
+    """The result of grading an answer; an answer that could not be graded has `score=None`."""
 
     score: float | None
     """Score in [0, 1]; None if undecided."""
     extracted: str | None = None
-    """The text that the grader took for the answer."""
+    """The text that the grader compared with the target."""
     reason: str = ""
 
 
@@ -23,7 +23,7 @@ class Grader(Protocol):
     """Judges an answer."""
 
     async def grade(self, answer: str, target: str) -> Grade:
-        """Return the grade of `answer`; never raises for a wrong or strange answer."""
+        """Return the grade of `answer`; never raises, whatever the answer contains."""
         ...
 
 
@@ -32,7 +32,7 @@ class Task:
     """A question with a known answer."""
 
     id: TaskId
-    """The same on every machine."""
+    """An id that is the same on every machine."""
     question: str
     target: str
     grader: str
@@ -40,9 +40,9 @@ class Task:
     tags: tuple[str, ...] = ()
     difficulty: float | None = None
     data: str = ""
-    """Further data of the grader, as JSON: the tests of a program, the options."""
+    """Further data for the grader, as JSON: the tests of a program, the options."""
     private: bool = False
-    """True: its text is never logged, stored or published; `repr` hides it."""
+    """If True, the text is never logged, stored or published; `repr` hides it."""
 
     def __repr__(self) -> str:
         if self.private:

@@ -1,6 +1,6 @@
-"""Tokens by rule of thumb, for providers that tell none, for showing and for rates.
+"""Approximate token counts, for display, rate limits and providers that report no usage.
 
-It may be too low; what is reserved for a call is bounded by `core.bound` instead.
+An estimate may be too low; reservations use the upper bounds of `core.cost_bound` instead.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from batuta.core.message import Audio, File, Image, Message, Reply, Request, Tex
 from batuta.usage import Usage
 
 CHARACTERS_PER_TOKEN = 4
-"""Characters in a token of English; other scripts have more tokens (see `token_weight`)."""
+"""Characters per token of English text; other scripts have more tokens (see `token_weight`)."""
 TOKENS_PER_IMAGE = 1000
 TOKENS_PER_MESSAGE = 4
 _BYTES_PER_TOKEN = 40
@@ -22,9 +22,9 @@ _WEIGHT_PER_TOKEN = 12
 
 
 def token_weight(text: str) -> int:
-    """Return twelfths of a token: one token is 4 ASCII characters, or 3 bytes of other scripts.
+    """Return the tokens in twelfths: one token is 4 ASCII characters, or 3 bytes of other scripts.
 
-    So a Chinese character is a token, and a Cyrillic one two thirds.
+    So a Chinese character counts as one token, and a Cyrillic letter as two thirds.
     """
     if text.isascii():
         return len(text) * 3
@@ -39,12 +39,12 @@ def tokens_from_weight(weight: int) -> int:
 
 
 def estimate_tokens(text: str) -> int:
-    """Return about how many tokens `text` has, rounded up."""
+    """Return the estimated tokens of `text`, rounded up."""
     return tokens_from_weight(token_weight(text))
 
 
 def estimate_request_tokens(request: Request) -> int:
-    """Return about how many tokens the prompt of `request` has."""
+    """Return the estimated tokens of the prompt of `request`."""
     total = sum(_estimate_message_tokens(message) for message in request.messages)
     for tool in request.tools:
         total += estimate_tokens(tool.name + tool.description + str(tool.parameters))
@@ -52,7 +52,7 @@ def estimate_request_tokens(request: Request) -> int:
 
 
 def estimate_usage(request: Request, reply: Reply) -> Usage:
-    """Return the usage of one call whose provider told none, marked as an estimate."""
+    """Return the usage of one call whose provider reported none, marked as an estimate."""
     reasoning = sum(estimate_tokens(choice.reasoning) for choice in reply.choices)
     calls = (call for choice in reply.choices for call in choice.tool_calls)
     output = sum(estimate_tokens(call.name + call.arguments) for call in calls)

@@ -1,8 +1,8 @@
-"""Classes of clients' tools by what they do, and the tools that a step may have. Pure.
+"""Classes of clients' tools by their effects, and the tools that a step may call. Pure.
 
-A tool either observes, changes something or asks the user. Of a workflow one step acts: the last
-one, whose reply is the client's. It alone may have tools that change or ask; the steps that end
-before it have those that observe, and a step that can run at the same time has none.
+A tool observes, changes something, or asks the user. Only the last step of a workflow, whose reply
+goes to the client, may call tools that change or ask. The steps that must end before it may call
+tools that observe; a step that can run at the same time as the last one may call none.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ V = TypeVar("V")
 
 
 def find_by_name(table: Mapping[str, V], name: str) -> V | None:
-    """Return the table's value for the name: of just that name, else of the longest pattern."""
+    """Return the value of the exact name, else that of the longest pattern that matches it."""
     if name in table:
         return table[name]
     fitting = [pattern for pattern in table if _fits_pattern(name, pattern)]
@@ -29,16 +29,16 @@ def find_by_name(table: Mapping[str, V], name: str) -> V | None:
 
 
 def _fits_pattern(name: str, pattern: str) -> bool:
-    """Tell whether the name fits the pattern; a bracket is itself, as names of models have some."""
+    """Return True if the name matches the glob; `[` is literal, since model names contain it."""
     return fnmatchcase(name, pattern.replace("[", "[[]"))
 
 
 MOST_READ = 200
-"""Characters of a tool's name, and parameters of it, that are looked at."""
+"""The most characters of a tool's name, and the most parameters, that are examined."""
 
 
 class ToolClass(StrEnum):
-    """It says what a call of a tool can do."""
+    """The effect that a call of a tool can have."""
 
     OBSERVE = "observe"
     CHANGE = "change"
@@ -65,13 +65,13 @@ _CHANGING_PARAMETERS = _read_words(
     "body cmd code command commands content contents data edits input method new_source new_string "
     "patch payload script sql statement"
 )
-"""Parameters by which a tool that is named like one that observes can do anything else."""
+"""Parameters with which a tool can change something even if its name says that it observes."""
 
 
 def classify_tool(tool: Tool) -> ToolClass:
     """Return the class of the tool by the words of its name and the parameters of its schema.
 
-    A tool of which neither says enough may change anything.
+    If they do not determine the class, it is `CHANGE`.
     """
     words = {word.lower() for word in _WORD.findall(tool.name[:MOST_READ])}
     if words & _CHANGES:
@@ -94,17 +94,17 @@ def _list_parameters(tool: Tool) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class ToolClasses:
-    """Tells tools apart, by the settings where they name one."""
+    """Classifies tools, by the settings if they match a tool."""
 
     configured: Mapping[str, ToolClass] = field(default_factory=dict[str, ToolClass])
-    """Classes by the names of tools, or by patterns with `*` and `?`."""
+    """Classes by tool name, or by a pattern with `*` and `?`."""
 
     def of(self, tool: Tool) -> ToolClass:
         """Return the class of the tool."""
         return find_by_name(self.configured, tool.name) or classify_tool(tool)
 
     def of_step(self, workflow: Workflow, index: int, tools: tuple[Tool, ...]) -> tuple[Tool, ...]:
-        """Return those of the client's tools that the step may call."""
+        """Return the client's tools that the step may call."""
         last = len(workflow) - 1
         if index == last or not tools:
             return tools

@@ -1,4 +1,4 @@
-"""A worker is a model that can be called; a pool is the ordered list the conductor sees."""
+"""Workers (models and tools that can be called) and pools, the ordered lists of them."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 WorkerId = NewType("WorkerId", str)
 PROGRAM = "program"
-"""The tag of a worker that runs programs and answers no question by itself."""
+"""The tag of a worker that runs programs and cannot answer a question itself."""
 SEARCH, READER, MCP, FILE_SEARCH = "search", "reader", "mcp", "file_search"
 """The tags of workers that search the web, read pages, call an MCP server or search files; they
-answer no question either."""
+cannot answer a question either."""
 IMAGE = "image"
-"""The tag of a worker that makes pictures; it is asked for nothing else."""
+"""The tag of a worker that only generates images."""
 _NO_MODELS = frozenset({PROGRAM, SEARCH, READER, MCP, FILE_SEARCH, IMAGE})
 
 
 EMBEDDINGS = "embeddings"
-"""The tag of a worker that turns texts into vectors and answers no question."""
+"""The tag of an embedding model, which answers no question."""
 CHANGES = "changes"
-"""The tag of workers that may change something outside, such as a tool that sends or deletes."""
+"""The tag of workers with side effects, such as a tool that sends or deletes."""
 VISION, FILES, AUDIO, TOOLS = "vision", "files", "audio", "tools"
 """Tags of workers that see pictures, read files, hear recordings, call tools."""
 
@@ -41,9 +41,9 @@ class Finish(StrEnum):
     TOOL_CALLS = "tool_calls"
     CONTENT_FILTER = "content_filter"
     DECLINED = "declined"
-    """The worker says that the question is outside what it can answer."""
+    """The worker reports that the question is outside what it can answer."""
     NO_OUTPUT = "no_output"
-    """A program or a tool gave nothing, failed, or was not called: the text says which."""
+    """A program or tool returned nothing, failed, or was not called; the text says which."""
 
 
 _Number = TypeVar("_Number", int, float)
@@ -60,7 +60,7 @@ class Sampling:
     temperature: float | None = None
     top_p: float | None = None
     max_tokens: int | None = None
-    """Completion tokens at most."""
+    """The most completion tokens."""
     stop: tuple[str, ...] = ()
     seed: int | None = None
     effort: str | None = None
@@ -68,22 +68,22 @@ class Sampling:
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
     top_k: int | None = None
-    """Tokens among which each is drawn."""
+    """Each token is sampled from this many most probable tokens."""
     choices: int | None = None
-    """Replies to the one prompt; None: one."""
+    """Number of replies to the prompt; None: one."""
     logprobs: int | None = None
-    """Number of alternatives told for each token of the reply, with their log probabilities and the
-    token's own; None if no probabilities are told."""
+    """Number of alternative tokens reported with their log probabilities, beside each token's own;
+    None: no log probabilities."""
     dimensions: int | None = None
-    """Numbers of each vector, of a model that embeds; None: the model's own."""
+    """Size of an embedding model's vectors; None: the model's default."""
 
     @property
     def is_empty(self) -> bool:
-        """True if no choice was made; `NO_SAMPLING` itself needs no comparison of fields."""
+        """True if nothing is set; comparing with `NO_SAMPLING` by identity first is faster."""
         return self is NO_SAMPLING or self == NO_SAMPLING
 
     def with_defaults(self, default: Sampling) -> Sampling:
-        """Return these choices, and `default` where none was made."""
+        """Return these settings, with unset ones taken from `default`."""
         if self.is_empty:
             return default
         if default.is_empty:
@@ -105,7 +105,7 @@ class Sampling:
 
 
 NO_SAMPLING = Sampling()
-"""No choice was made."""
+"""Sampling with nothing set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,11 +114,12 @@ class Skill:
 
     family: str
     share: float
-    """Share of answers that were right, in [0, 1]."""
+    """Accuracy, in [0, 1]."""
     questions: int | None = None
-    """How many it was measured on here; None: it is believed, or taken from a public board."""
+    """Number of questions it was measured on here; None: an estimate, or from a public leaderboard.
+    """
     board: str = ""
-    """The public board and its date, for a prior; empty: measured here or believed."""
+    """The public leaderboard and its date, for a prior; empty: measured here or estimated."""
 
     def __post_init__(self) -> None:
         if not self.family or not 0 <= self.share <= 1:
@@ -127,31 +128,31 @@ class Skill:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
-    """A worker's description; data only, no connection."""
+    """A worker's description; data only, without a connection."""
 
     id: WorkerId
     model: str
     """The model's name at its provider."""
     description: str = ""
-    """One line that a conductor may be shown."""
+    """One line that the conductor may be shown."""
     tags: tuple[str, ...] = ()
     """Abilities and facts: `vision`, `tools`, `local`, `region:eu`, `licence:apache-2.0`…"""
     context_window: int | None = None
     """Tokens; None: unknown."""
     price: Price | None = None
-    """None: unknown, which is not free."""
+    """None: unknown, which does not mean free."""
     sampling: Sampling = NO_SAMPLING
     """This worker's defaults."""
     strength: float | None = None
-    """Share of questions it answers correctly alone, in [0, 1], as measured or as believed."""
+    """Accuracy when it answers alone, in [0, 1], measured or estimated."""
     skills: tuple[Skill, ...] = ()
-    """The worker's strengths."""
+    """The worker's accuracy by family of questions."""
     seconds: float | None = None
-    """Seconds that an answer takes; None if not measured."""
+    """Seconds per answer; None if not measured."""
     parameters: float | None = None
     """Billions of parameters; None: unknown."""
     native_tools: tuple[str, ...] = ()
-    """The tools that its provider runs by itself, by the names of `core.server_tools`."""
+    """The tools that its provider runs itself, by the names of `core.server_tools`."""
 
     def __post_init__(self) -> None:
         if not self.id or not self.model:
@@ -161,24 +162,24 @@ class Worker:
 
     @property
     def is_model(self) -> bool:
-        """Return True if it answers in words, and is no tool that stands among those."""
+        """True if the worker is a language model, not a tool or an image model."""
         return _NO_MODELS.isdisjoint(self.tags)
 
     @property
     def measured(self) -> dict[str, float]:
-        """Shares by family, without those of public boards."""
+        """Accuracies by family, without those from public leaderboards."""
         return {skill.family: skill.share for skill in self.skills if not skill.board}
 
 
 def token_price(worker: Worker, unknown: Price) -> Decimal:
-    """Return the price of a million tokens, read and written alike."""
+    """Return the sum of the prices of a million input and a million output tokens."""
     price = worker.price or unknown
     return price.input + price.output
 
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Workers in the order that gives them their numbers."""
+    """An ordered list of workers; the order gives them their numbers."""
 
     workers: tuple[Worker, ...]
 
@@ -201,10 +202,10 @@ class Pool:
         return False
 
     def __getitem__(self, worker_id: str) -> Worker:
-        """Return the worker of that id.
+        """Return the worker with that id.
 
         Raises:
-            KeyError: no such worker.
+            KeyError: no worker has that id.
         """
         for worker in self.workers:
             if worker.id == worker_id:
@@ -215,7 +216,7 @@ class Pool:
         """Return the number under which the conductor sees that worker.
 
         Raises:
-            KeyError: no such worker.
+            KeyError: no worker has that id.
         """
         for number, worker in enumerate(self.workers):
             if worker.id == worker_id:
@@ -223,23 +224,27 @@ class Pool:
         raise KeyError(worker_id)
 
     def subset(self, worker_ids: Iterable[str]) -> Pool:
-        """Return a pool of only those workers, in this pool's order; ValueError if none is left."""
+        """Return a pool of those workers, in this pool's order.
+
+        Raises:
+            ValueError: the pool has none of them.
+        """
         wanted = set(worker_ids)
         return Pool(tuple(worker for worker in self.workers if worker.id in wanted))
 
     def shuffled(self, rng: random.Random) -> Pool:
-        """Return the same workers under other numbers."""
+        """Return the same workers in a random order."""
         return Pool(tuple(rng.sample(self.workers, len(self.workers))))
 
     def ranked(self) -> tuple[Worker, ...]:
         """Return the workers, best first: by strength, measured skills, price of output, size.
 
-        Of equal strengths the cheaper is the better, one of unknown price the last; where no
-        strength is known the dearer is taken for the better. Skills count where all workers without
-        a strength were measured on a family in common; what a public board says does not. Workers
-        that are no language models are left out unless there is nobody else.
+        Among equal strengths cheaper is better, and an unknown price is last. Without a strength,
+        more expensive is assumed to be better. Skills count only for families on which all workers
+        without a strength were measured; public leaderboards do not count. Workers that are not
+        language models are left out unless there are no others.
         """
-        if len(self.workers) == 1:  # a request for a named worker asks often
+        if len(self.workers) == 1:  # frequent: requests for a named worker
             return self.workers
         able = [w for w in self.workers if w.is_model] or list(self.workers)
         unrated = [w.measured.keys() for w in able if w.strength is None]

@@ -1,6 +1,6 @@
 """A workflow, and the decisions of a conductor: a plan, an accepted answer, or a malformed draft.
 
-A workflow says who does what, and who may read whose answer.
+A workflow assigns a worker and a subtask to each step, and says which earlier steps it reads.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from batuta.core.worker import WorkerId
 from batuta.usage import ZERO_COST, ZERO_USAGE, Cost, Usage
 
 MAX_STEPS = 5
-"""Steps a workflow may have (Conductor paper, section 3)."""
+"""The most steps of a workflow (Conductor paper, section 3)."""
 MAX_ROUNDS = 3
-"""Workflows that may be run for one question, each of which reads the answer before it."""
+"""The most workflows run for one question, each of which can read the previous answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,22 +23,22 @@ class Step:
     """One call of one worker."""
 
     subtask: str
-    """The instruction; if it is empty and nothing is read, the worker gets the question itself,
-    unwrapped."""
+    """The instruction. If it is empty and the step reads nothing, the worker gets the question
+    itself, unwrapped."""
     worker: WorkerId
     access: tuple[int, ...] = ()
-    """Earlier steps whose subtask and reply it reads, ascending."""
+    """Indices of the earlier steps whose subtask and reply the step reads, ascending."""
     previous: bool = False
-    """True in a corrective round if the step reads every step before it and the previous round
+    """True in a corrective round if the step reads all steps before it and the previous round
     ("all")."""
     continues: bool = False
-    """True in a corrective round if its worker goes on from its own reply of the round before: it
-    is told the subtask behind that reply, so that its provider's cache holds all before it."""
+    """True in a corrective round if the worker continues its own conversation of the previous
+    round: its subtask is appended to it, so that the provider's prompt cache is reused."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workflow:
-    """A workflow has at least one step; a step reads earlier steps only; the last one answers."""
+    """A list of at least one step; a step reads only earlier steps, and the last step answers."""
 
     steps: tuple[Step, ...]
 
@@ -47,9 +47,11 @@ class Workflow:
             raise ValueError("a workflow needs at least one step")
         for index, step in enumerate(self.steps):
             if list(step.access) != sorted(set(step.access)):
-                raise ValueError(f"access of step {index} is not ascending: {step.access}")
+                raise ValueError(f"access of step {index} must be strictly ascending: {step.access}")
             if any(not 0 <= earlier < index for earlier in step.access):
-                raise ValueError(f"access of step {index} does not look back: {step.access}")
+                raise ValueError(
+                    f"access of step {index} may name only earlier steps: {step.access}"
+                )
             if step.previous and len(step.access) != index:
                 raise ValueError(f"step {index} reads the previous round but not all of this one")
 
@@ -58,7 +60,7 @@ class Workflow:
 
     @property
     def levels(self) -> tuple[int, ...]:
-        """Numbers of steps that must end one after another before each step starts."""
+        """For each step, the number of steps that must end one after another before it starts."""
         levels: list[int] = []
         for step in self.steps:
             levels.append(1 + max((levels[i] for i in step.access), default=-1))
@@ -66,31 +68,31 @@ class Workflow:
 
     @property
     def depth(self) -> int:
-        """Steps on the longest chain."""
+        """Number of steps on the longest chain."""
         return 1 + max(self.levels)
 
     @property
     def width(self) -> int:
-        """Steps on the fullest level: what can run at the same time."""
+        """Number of steps on the fullest level, which can run at the same time."""
         levels = self.levels
         return max(levels.count(level) for level in set(levels))
 
 
 @dataclass(frozen=True, slots=True)
 class Cropping:
-    """The part of a long conversation that a conductor was shown; its workers get the whole."""
+    """How much of a long conversation a conductor was shown; workers get all of it."""
 
     shown: int
-    """Characters."""
+    """Characters that were shown."""
     whole: int
-    """Characters of the whole."""
+    """Characters of the whole conversation."""
     turns: int = 0
-    """Turns that were left out; others may have lost their middles."""
+    """Number of turns that were left out; the middle of others may be left out too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """Text that a conductor's model wrote, verbatim; its tokens are paid and trained on."""
+    """Text that a conductor's model wrote, verbatim, as it is billed and trained on."""
 
     text: str = ""
     usage: Usage = ZERO_USAGE
@@ -109,9 +111,9 @@ class Plan:
     _: KW_ONLY
     kind: Literal["plan"] = "plan"
     reason: str = ""
-    """Why this workflow, as a clause with figures, where a rule says so; empty: no rule does."""
+    """The reason for this workflow, as a clause with figures, if a rule chose it; else empty."""
     purpose: Literal["answer", "check", "samples"] = "answer"
-    """It is run for an answer, or to learn something of an answer that is there already."""
+    """`answer`, or the evaluation of an existing answer (`check` or `samples`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,20 +123,20 @@ class AcceptedAnswer:
     draft: Draft = Draft()
     kind: Literal["accepted"] = "accepted"
     reason: str = ""
-    """Why, as a clause, where a rule says so."""
+    """The reason, as a clause, if a rule decided."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MalformedPlan:
-    """A draft that is no workflow, or a conductor that could not be reached."""
+    """A draft that is not a valid workflow, or a conductor that could not be reached."""
 
     draft: Draft
     reason: str
     outage: bool = False
-    """True: the conductor's model failed; the draft is nobody's fault."""
+    """True if the call of the conductor's model failed, so that there is no draft to blame."""
     kind: Literal["malformed"] = "malformed"
     again: bool = True
-    """False: another draft would be no better, so none is asked for."""
+    """False if another draft would be no better, so that none is asked for."""
 
 
 Decision = Plan | AcceptedAnswer | MalformedPlan

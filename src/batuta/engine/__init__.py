@@ -1,4 +1,4 @@
-"""Workflow and clients become a Run: plan, execute, account, record."""
+"""The engine: plans and executes workflows, accounts for every call, and records the Run."""
 
 from batuta.engine.context import Recorder, RunHooks, RunSettings, TimeoutPolicy, fold_events
 from batuta.engine.resumption import find_asking_run, find_resume_state, strip_prompts

@@ -1,4 +1,4 @@
-"""Plans that a person approves before they are carried out."""
+"""Plans that a person approves before they are run."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from batuta.language.approval_rules import may_change
 from batuta.usage import ZERO_COST, Cost, Price, usage_cost
 
 WAITS = "waits for approval"
-"""The action of a rule that somebody is asked for."""
+"""The recorded action of a rule when approval is requested."""
 EDITED = "edited"
-"""The action where somebody put other steps in the plan's place before it was decided."""
+"""The recorded action when a person changed the plan's steps before deciding."""
 
 
 async def gate_round(
     context: RunContext, number: int, round_: Round, *, editable: bool = False
 ) -> RunFinished | None:
-    """Wait until the round may be run; the run's end if it may not.
+    """Wait until the round may be run; return the run's end if it may not.
 
     Args:
         context: the run.
-        number: the round's.
+        number: the round's number.
         round_: the round before it is run.
-        editable: whether the plan may be edited; the round is published anew if it was.
+        editable: whether the plan may be edited; an edited round is published again.
     """
     workflow = round_.workflow
     if not context.settings.approvals or workflow is None:
@@ -82,7 +82,7 @@ async def gate_round(
 
 
 def _make_editable(context: RunContext, number: int, request: ApprovalRequest) -> ApprovalRequest:
-    """Return the request for a plan that may be edited, as often as somebody likes."""
+    """Return the request with a `revise` function, which can be called any number of times."""
     before = workers_before(context.rounds[: number + context.round_offset])
 
     def revise(workflow: Workflow) -> ApprovalRequest:
@@ -99,15 +99,15 @@ def _make_editable(context: RunContext, number: int, request: ApprovalRequest) -
             raise ValueError(f"it breaks the rule {broken.name}: {broken.sentence}")
         usd, most = _expected_usd(context, workflow), context.budget.limits.usd
         if most is not None and usd > Decimal(str(most)):
-            dear = f"it is expected to cost {format_usd(usd)}"
-            raise ValueError(f"{dear} where {format_usd(Decimal(str(most)))} are allowed")
+            expected = f"it is expected to cost {format_usd(usd)}"
+            raise ValueError(f"{expected} where {format_usd(Decimal(str(most)))} are allowed")
         return replace(request, workflow=workflow, usd=usd, revise=revise)
 
     return replace(request, revise=revise)
 
 
 def _describe_absent(context: RunContext, worker: WorkerId) -> str:
-    """Say why a worker of an edited plan is not in the pool."""
+    """Return why a worker of an edited plan is not in the pool."""
     rule = context.rules.forbidding_rule(worker)
     if rule is not None:
         return f"it breaks the rule {rule.name}: {rule.sentence}"
@@ -115,9 +115,9 @@ def _describe_absent(context: RunContext, worker: WorkerId) -> str:
 
 
 async def _await_verdict(context: RunContext, request: ApprovalRequest) -> ApprovalVerdict:
-    """Return the verdict; the run's time stands still until it is there."""
+    """Return the verdict; the run's deadline is suspended until then."""
     if context.approve is None:
-        reason = "nobody can be asked here; ask through batuta serve"
+        reason = "no person can be asked here; send the question to `batuta serve`"
         return ApprovalVerdict(state="refused", reason=reason)
     scope, began = context.deadline, context.elapsed()
     ends = inf if scope is None else scope.deadline
@@ -140,7 +140,7 @@ def _expected_usd(context: RunContext, workflow: Workflow) -> Decimal:
         spent += sum((draft.cost for draft in round_.conductor_drafts), ZERO_COST)
         spent += sum((step.cost for step in round_.steps), ZERO_COST)
     unknown: Price = context.budget.limits.unknown
-    again = _foresee_samples(context, workflow)
+    again = _expected_samples(context, workflow)
     estimate = estimate_workflow(context.question, workflow, context.pool, again=again)
     costs: list[Cost] = [
         usage_cost(usage, context.pool[step.worker].price or unknown)
@@ -152,25 +152,25 @@ def _expected_usd(context: RunContext, workflow: Workflow) -> Decimal:
     return sum(costs, spent).usd
 
 
-def _foresee_samples(context: RunContext, workflow: Workflow) -> SampleSetting | None:
+def _expected_samples(context: RunContext, workflow: Workflow) -> SampleSetting | None:
     model, header = context.settings.confidence, context.recorder.header
     if model is None or header is None:
         return None
-    return model.foresee_samples(header.conductor, workflow)
+    return model.expected_samples(header.conductor, workflow)
 
 
 def _refused_end(rule: str, verdict: ApprovalVerdict, seconds: float) -> RunFinished:
-    needs = f"{rule} needs somebody's approval of the plan, and"
+    needs = f"the rule {rule} requires that a person approves the plan, but"
     if verdict.state == UNAVAILABLE:
         return RunFinished(
             outcome=Outcome.FAILED,
             answer=None,
-            error=f"{needs} nobody can be asked, as it cannot be stored now; ask again later",
+            error=f"{needs} the request cannot be stored now; try again later",
             error_code=f"approval_{UNAVAILABLE}",
             seconds=seconds,
         )
     why = f": {verdict.reason}" if verdict.reason else ""
-    refusal = "nobody approved the plan in time" if verdict.state == "expired" else "it was refused"
+    refusal = "it was not approved in time" if verdict.state == "expired" else "it was refused"
     return RunFinished(
         outcome=Outcome.REFUSED,
         answer=None,

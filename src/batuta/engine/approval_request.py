@@ -1,4 +1,4 @@
-"""What a person is asked to approve, and what they say."""
+"""The request that a person approves a plan, and the verdict."""
 
 from __future__ import annotations
 
@@ -12,34 +12,35 @@ from typing import Any, cast
 from batuta.core import Question, RunId, Step, WorkerId, Workflow
 
 MAX_EDIT = 100_000
-"""Characters of an edited plan."""
+"""The most characters of an edited plan."""
 UNAVAILABLE = "unavailable"
-"""The state of a request that could not be put to anybody."""
+"""The state of a request that could not be stored, so that no person sees it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalRequest:
-    """A plan that somebody is asked to approve."""
+    """A plan that a person is asked to approve."""
 
     run_id: RunId
     round: int
     rule: str
-    """The name of the rule that asks for it."""
+    """The name of the rule that requires the approval."""
     question: Question
     workflow: Workflow
     usd: Decimal
-    """What the run is expected to have cost after it; steps without a price at the assumed one."""
+    """Expected cost of the run including this plan; workers without a price count at the assumed
+    price."""
     expires_in: float
-    """Seconds after which it counts as refused."""
+    """Seconds after which the request expires, which ends the run as refused."""
     revise: Callable[[Workflow], ApprovalRequest] | None = field(
         default=None, compare=False, repr=False
     )
-    """Makes the request for an edited workflow, priced anew, or raises a ValueError that says why
-    it may not be run; None: the plan cannot be edited."""
+    """Returns the request for an edited workflow, with its new price. Raises a ValueError with the
+    reason if the workflow may not be run. None: the plan cannot be edited."""
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of the plan, which an approval must name."""
+        """The SHA-256 of the plan, which an approval must quote."""
         steps = [
             [step.worker, step.subtask, list(step.access), step.previous]
             for step in self.workflow.steps
@@ -50,23 +51,23 @@ class ApprovalRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalVerdict:
-    """What became of the request."""
+    """The decision on a request."""
 
     state: str
     """`approved`, `refused`, `expired` or `unavailable`."""
     by: str = ""
     reason: str = ""
     workflow: Workflow | None = None
-    """The plan as it was edited before it was approved; None: it was not."""
+    """The edited plan, if it was edited before it was approved."""
     edited_by: str = ""
 
 
 Approver = Callable[[ApprovalRequest], Awaitable[ApprovalVerdict]]
-"""Waits for somebody's verdict."""
+"""Waits for a person's verdict."""
 
 
 def steps_json(workflow: Workflow) -> list[dict[str, Any]]:
-    """Return the steps of a plan as whoever approves it reads and edits them."""
+    """Return the steps of a plan as JSON, in the form in which a person reads and edits them."""
     return [
         {
             "worker": step.worker,
@@ -79,19 +80,19 @@ def steps_json(workflow: Workflow) -> list[dict[str, Any]]:
 
 
 def read_steps(text: str) -> Workflow:
-    """Return the workflow of such steps.
+    """Parse edited steps, in the form that `steps_json` returns.
 
     Raises:
-        ValueError: it is none; the sentence says why.
+        ValueError: the text is not a valid plan; the message says why.
     """
     if len(text) > MAX_EDIT:
-        raise ValueError(f"an edited plan has at most {MAX_EDIT} characters")
+        raise ValueError(f"an edited plan may have at most {MAX_EDIT} characters")
     try:
         rows = json.loads(text)
     except (ValueError, RecursionError):
         rows = None
     if not isinstance(rows, list):
-        raise ValueError("an edited plan is a list of steps as JSON")  # noqa: TRY004 - it is a text
+        raise ValueError("an edited plan must be a JSON list of steps")  # noqa: TRY004 - bad JSON
     return Workflow(tuple(map(_read_step, cast("list[object]", rows))))
 
 
@@ -101,13 +102,13 @@ def _read_step(row: object) -> Step:
     access, previous = given.get("access", []), given.get("previous", False)
     known = given.keys() <= {"worker", "subtask", "access", "previous"}
     if not known or not isinstance(worker, str) or not isinstance(subtask, str):
-        raise ValueError("a step has a worker, and may have a subtask, access and previous")
-    places = cast("list[Any]", access if isinstance(access, list) else [None])
-    if any(type(place) is not int for place in places):
-        raise ValueError("access is a list of the numbers of earlier steps, from 0")
+        raise ValueError("a step needs a worker, and may have a subtask, access and previous")
+    indices = cast("list[Any]", access if isinstance(access, list) else [None])
+    if any(type(index) is not int for index in indices):
+        raise ValueError("access must be a list of the indices of earlier steps, from 0")
     return Step(
         subtask=subtask,
         worker=WorkerId(worker),
-        access=tuple(places),
+        access=tuple(indices),
         previous=previous is True,
     )

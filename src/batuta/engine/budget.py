@@ -1,8 +1,8 @@
 """The money and tokens of a run: spent, reserved for calls in flight, and left.
 
-What a call can cost at most is reserved before it is made: against the run's own limit in dollars
-and, where somebody else's money is spent too, against that (`Funds`). So neither is ever passed by
-a call that keeps to its bound (`core.cost_bound`).
+The most that a call can cost is reserved before the call: from the run's own limit in dollars
+and, if the run also spends a key's or tenant's budget, from that budget (`Funds`). So no call that
+keeps to its bound (`core.cost_bound`) exceeds either limit.
 """
 
 from __future__ import annotations
@@ -25,26 +25,25 @@ ZERO_USD = Decimal(0)
 
 
 class Funds(Protocol):
-    """Money of others that a run spends: a key's, a tenant's."""
+    """A shared budget that a run spends from: a key's or a tenant's."""
 
     @property
     def granted(self) -> Decimal:
-        """Dollars that are set apart for the run by now, spent ones included."""
+        """Dollars set apart for the run so far, including those already spent."""
         ...
 
     def count(self, usd: Decimal) -> None:
-        """Note what the run counts as by now.
+        """Set the dollars that the run counts as now: spent, and reserved for calls in flight.
 
-        That is what it has spent, and what is reserved for the calls that have not ended: of one
-        that is cut off nobody knows what its provider bills.
+        A cancelled call counts with its whole reservation: its provider may bill all of it.
         """
         ...
 
     async def raise_to(self, usd: Decimal, least: Decimal) -> Decimal:
-        """Set more apart: dollars that the run has then, between `least` and `usd`.
+        """Raise `granted` to `usd`, or at least to `least`; return the new value.
 
         Raises:
-            LimitReachedError: there is not even `least`.
+            LimitReachedError: not even `least` is left.
         """
         ...
 
@@ -54,12 +53,12 @@ class Hold:
     """A reservation for one call."""
 
     request: Request
-    """The request as it is to be made: with a cap on its output where dollars are limited."""
+    """The request to send, with its output capped if dollars are limited."""
     usd: Decimal = ZERO_USD
 
 
 class Budget:
-    """Reserves before every call, counts after it; only the calls in flight are reserved."""
+    """Reserves the most that each call can cost, and replaces it by the real cost afterwards."""
 
     def __init__(self, limits: Limits, funds: Funds | None = None) -> None:
         self.limits = limits
@@ -68,24 +67,25 @@ class Budget:
         self.cost = ZERO_COST
         self._spent = ZERO_USD
         self._billed = ZERO_USD
-        """Dollars that other budgets count, with whole replies estimated if no usage was told."""
+        """Dollars counted against `funds`: as `_spent`, but if a provider reported no usage its
+        estimate counts, unless we cancelled the call."""
         self._held = ZERO_USD
         self._unfunded = ZERO_USD
-        """The part of that for which others' money is only asked: nothing was sent for it."""
+        """The part of `_held` that `funds` has not granted yet; those calls are not sent yet."""
         self._holds = 0
         self._usd = None if limits.usd is None else Decimal(str(limits.usd))
         self._turn: anyio.Lock | None = None
-        """The lock of those who ask for more of others' money; made on first use."""
+        """Serializes requests to `funds`; created on first use."""
         self._released = 0
         self._waiting: anyio.Event | None = None
-        """Set when a hold ends, if somebody waits for that."""
+        """Set when a hold ends; None if no call waits for that."""
 
     @property
     def usd(self) -> Decimal:
         """Dollars that count as spent.
 
-        A call of unknown price counts at what the limits say, and one whose tokens the provider
-        did not tell at all that was reserved for it.
+        A call of unknown price counts at the limits' assumed price. A call whose provider
+        reported no usage counts with its whole reservation.
         """
         return self._spent
 
@@ -97,16 +97,16 @@ class Budget:
     async def reserve(
         self, request: Request, worker: Worker, *, whole: bool = False, waits: bool = True
     ) -> Hold:
-        """Set apart what the call can cost at most; `charge` or `release` must follow.
+        """Reserve the most that the call can cost; `charge` or `release` must follow.
 
-        If only calls in flight stand in its way it waits for them; else the cap on its output is
-        lowered, down to `core.cost_bound.MIN_OUTPUT_TOKENS`.
+        If the call does not fit, it waits for the calls in flight. If there are none, or `waits`
+        is False, its output cap is lowered, down to `core.cost_bound.MIN_OUTPUT_TOKENS`.
 
         Args:
-            request: what is to be asked.
-            worker: who is to be asked.
-            whole: its output must not be shortened.
-            waits: whether it may wait for calls in flight.
+            request: the request to be sent.
+            worker: the worker to be called.
+            whole: whether the output cap must not be lowered.
+            waits: whether to wait for calls in flight.
 
         Raises:
             LimitReachedError: tokens or dollars do not suffice.
@@ -131,15 +131,15 @@ class Budget:
             self.check()
 
     def charge(
-        self, usage: Usage, cost: Cost, hold: Hold | None = None, *, cut: bool = False
+        self, usage: Usage, cost: Cost, hold: Hold | None = None, *, cancelled: bool = False
     ) -> None:
-        """Count what a call consumed, in the place of what was reserved for it.
+        """Replace a call's reservation by what the call consumed.
 
         Args:
-            usage: its tokens.
-            cost: its dollars.
-            hold: what was reserved for it.
-            cut: we cut it off, so its provider may bill all that was reserved.
+            usage: tokens of the call.
+            cost: dollars of the call.
+            hold: the call's reservation.
+            cancelled: we cancelled the call, so its provider may bill the whole reservation.
         """
         self.usage += usage
         self.cost += cost
@@ -147,14 +147,14 @@ class Budget:
         if cost.unpriced_calls:
             usd += usage_cost(usage, self.limits.unknown).usd
         at_most = usd if hold is None else max(usd, hold.usd)
-        self._billed += at_most if cut else usd
+        self._billed += at_most if cancelled else usd
         self._spent += at_most if usage.estimated else usd
         if hold is not None:
             self.release(hold)
         self._count()
 
     def release(self, hold: Hold) -> None:
-        """Give back what is still reserved for a call."""
+        """Release what is still reserved for a call."""
         if hold.usd:
             self._cancel_hold(hold)
             self._released += 1
@@ -162,14 +162,14 @@ class Budget:
             self._count()
 
     def join_holds(self, hold: Hold, other: Hold) -> None:
-        """Make one reservation of two; the second one holds nothing then."""
+        """Merge `other` into `hold`; `other` is empty afterwards."""
         if hold.usd and other.usd:
             self._holds -= 1
         hold.usd += other.usd
         other.usd = ZERO_USD
 
     def lower_hold(self, hold: Hold, usd: Decimal) -> None:
-        """Keep that much of a reservation, or all of it if that is less."""
+        """Lower a reservation to `usd`; a smaller reservation stays as it is."""
         if not usd:
             self.release(hold)
         elif usd < hold.usd:
@@ -180,7 +180,7 @@ class Budget:
             self._count()
 
     def check(self) -> None:
-        """Return if another call may be made, else raise.
+        """Raise if no further call may be made.
 
         Raises:
             LimitReachedError: tokens or dollars are used up.
@@ -205,7 +205,7 @@ class Budget:
         """Return a hold for the call, within all limits.
 
         Raises:
-            LimitReachedError: it does not fit.
+            LimitReachedError: the call does not fit.
         """
         hold = self._reserve_own(request, bound, shortens=shortens)
         asked = hold.usd
@@ -214,7 +214,7 @@ class Budget:
             await self._reserve_funds(hold, bound)
         except BaseException:
             self._cancel_hold(hold)
-            if not self._holds:  # whoever waits for a call in flight would wait for ever
+            if not self._holds:  # calls that wait for one in flight would wait for ever
                 self._notify_waiters()
             raise
         finally:
@@ -235,7 +235,7 @@ class Budget:
         """Return a hold within the run's own limit.
 
         Raises:
-            LimitReachedError: it does not fit.
+            LimitReachedError: the call does not fit.
         """
         output = bound.desired_output
         if self._usd is not None:
@@ -250,10 +250,10 @@ class Budget:
         return hold
 
     async def _reserve_funds(self, hold: Hold, bound: CallCostBound) -> None:
-        """Set others' money apart for the hold, which is shortened to what there is.
+        """Reserve the hold from `funds`; lower it, and its output cap, to what is granted.
 
         Raises:
-            LimitReachedError: there is too little.
+            LimitReachedError: less is left than the call needs at least.
         """
         if self.funds is None:
             return
@@ -274,7 +274,7 @@ class Budget:
 
     def _limit_error(self, bound: CallCostBound) -> LimitReachedError:
         usd = bound.min_usd
-        # Rounded up, so that a limit of what is named suffices.
+        # Rounded up, so that raising the limit by the named amount suffices.
         usd = usd.quantize(Decimal(1).scaleb(min(usd.adjusted() - 1, -2)), ROUND_UP)
         spent = f"{format_usd(self.usd)}, and the next call may cost {format_usd(usd)},"
         return LimitReachedError("usd", spent, format_usd(self._usd or 0))

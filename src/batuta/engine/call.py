@@ -1,4 +1,4 @@
-"""The state that the calls of one step share, and the listener of one call of one worker."""
+"""The state shared by the calls of one step, and the listener of one worker call."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ _OPENING = frozenset("{[")
 
 @final
 class JsonTextFilter:
-    """Passes the text of an object or an array on as it comes, and holds everything else back.
+    """Streams the text of a JSON object or array as it arrives, and holds back everything else.
 
-    A reply that begins otherwise, with prose or with a code block, may be repaired or unwrapped,
-    so nothing of it is passed on; nor is what follows the value's end.
+    A reply that begins with prose or a code block may be repaired or unwrapped, so none of it is
+    streamed. Text after the end of the value is held back too.
     """
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class JsonTextFilter:
             return ""
         if not self._begun:
             if text.isspace():
-                return ""  # it decides nothing, and what is held may be long
+                return ""  # decides nothing, and joining the held text may be slow
             text = "".join(self._held)
             first = text.lstrip()[:1]
             self._begun = first in _OPENING and bool(first)
@@ -96,15 +96,12 @@ class JsonTextFilter:
         return text[:end]
 
     def release(self) -> str:
-        """Return the text that was held back; later text is no longer held."""
+        """Return the text held back so far; text added later is held back too."""
         held, self._held, self._ended = "".join(self._held), [], True
         return held
 
     def _scan(self, text: str) -> int:
-        """Return the position at which the value ends in the text.
-
-        The text's length if it does not end.
-        """
+        """Return the index just after the value's end; the text's length if it does not end."""
         if self._escaped and text:
             self._escaped = False
             start = 1
@@ -132,9 +129,9 @@ _NAME_CHARACTERS = 1024
 
 
 def _plain_name(name: str) -> str:
-    """Return a tool's name without what models of known families write around it.
+    """Return a tool's name without the decoration that some model families add.
 
-    Kimi's write `functions.weather:0`, Gemini's `default_api:weather`, gpt-oss
+    Kimi models write `functions.weather:0`, Gemini `default_api:weather`, gpt-oss
     `functions.weather<|channel|>commentary`.
     """
     plain = name[:_NAME_CHARACTERS].partition("<|")[0].strip(" \t\r\n\"'`")
@@ -146,39 +143,38 @@ def _plain_name(name: str) -> str:
 
 @final
 class OfferedTools:
-    """The tool calls of a reply as its client sees them, by fragments and as a whole."""
+    """Renumbers a reply's tool calls for the client and drops calls of tools it did not offer."""
 
     def __init__(self, request: Request, make_id: Callable[[int], str] | None) -> None:
         """Take the tools of the request.
 
         Args:
-            request: which tools are offered.
-            make_id: our id of the call of that number; None: the worker's own are as good.
+            request: contains the offered tools.
+            make_id: returns our id for the n-th call; None keeps the worker's own ids.
         """
         self._request = request
         self._make_id = make_id
         self._indices: dict[tuple[int, int], int | None] = {}
-        """The reply's number and the worker's index to ours; None: not a tool of the client's, so
-        nobody is told of it."""
+        """Our index by (choice, worker's index); None: the client did not offer that tool."""
         self._offered_calls: Counter[int] = Counter()
-        """How many of those there are, by the reply's number."""
+        """Number of calls of offered tools, by choice."""
 
     def forget_calls(self) -> None:
-        """Forget the calls, as another attempt begins."""
+        """Forget the calls before another attempt."""
         self._indices.clear()
         self._offered_calls.clear()
 
     def renumber_delta(self, delta: Delta, index: int) -> Delta | None:
         """Return the fragment of a tool call under our index and id.
 
-        None means that it is no tool of theirs.
+        Return None if the client did not offer the tool.
         """
-        place = (delta.choice, index)
-        if place not in self._indices:
+        key = (delta.choice, index)
+        if key not in self._indices:
             offered = self._offered_name(delta.tool_name) is not None
-            self._indices[place] = self._offered_calls[delta.choice] if offered else None
+            self._indices[key] = self._offered_calls[delta.choice] if offered else None
             self._offered_calls[delta.choice] += offered
-        mine = self._indices[place]
+        mine = self._indices[key]
         if mine is None:
             return None
         return replace(
@@ -189,7 +185,7 @@ class OfferedTools:
         )
 
     def drop_undeclared_calls(self, reply: Reply) -> Reply:
-        """Return the reply without calls of tools that were not offered, under our ids."""
+        """Return the reply without calls of tools that were not offered; the rest get our ids."""
         if reply.alternatives:
             others = tuple(self.drop_undeclared_calls(other) for other in reply.alternatives)
             reply = replace(reply, alternatives=others)
@@ -207,7 +203,7 @@ class OfferedTools:
         )
 
     def _offered_name(self, name: str) -> str | None:
-        """Find the tool of the client's that a call names; no other reaches it."""
+        """Return the name of the offered tool that a call means; None if it means none."""
         if self._request.tool_choice == "none":
             return None
         names = {tool.name for tool in self._request.tools}
@@ -218,24 +214,24 @@ class OfferedTools:
 
 
 MAX_PAUSE_SECONDS = 2.0
-"""Seconds that a step waits for a worker whose provider asks to slow down, if others can step."""
+"""The longest rate-limit pause that a step waits for if another worker can be asked instead."""
 HEDGE_LOSS = (HEDGE_LOST, "another worker was faster")
-"""The failure of a call that was cut because another one answers."""
+"""Failure code and message of a call cancelled because another worker answered first."""
 
 
 class CallRace(Protocol):
-    """Several calls for one step, of which one answers."""
+    """Concurrent calls for one step, of which one supplies the reply."""
 
     speaker: WorkerCall | None
-    """The call whose words are streamed."""
+    """The call whose text is streamed."""
 
     def may_emit(self, call: WorkerCall) -> bool:
-        """Return True if the call's words may be streamed."""
+        """Return True if the call's text may be streamed."""
         ...
 
 
 class StepState:
-    """A step of this run's round `number`."""
+    """The state of a step in this run's round `number`."""
 
     def __init__(self, context: RunContext, workflow: Workflow, number: int, index: int) -> None:
         self.context = context
@@ -247,27 +243,27 @@ class StepState:
         before = context.earlier_steps(number).get(index)
         kept = before is not None and before.worker in context.pool
         self.worker: WorkerId = before.worker if before and kept else self.step.worker
-        """The worker that is asked first: the one that called a tool gets its result."""
+        """The worker that is asked first; a worker that called a tool receives its result."""
         self.others: list[Worker] | None = None
-        """The workers that may be asked after the present one; None if not looked for yet."""
+        """The remaining substitutes; None until they are looked up."""
         self.as_fallback = before is not None and before.as_fallback
-        """Whether the whole question is asked, because nobody could answer the step."""
+        """Whether the whole question is asked because no worker could answer the step."""
         self.attempts: list[Attempt] = []
         self.request: Request | None = None
         self.calls: list[WorkerCall] = []
         """The calls in flight."""
         self.start = 0.0
         self.has_shown_text = False
-        """Whether a reader has seen a part of this step's text as the answer."""
+        """Whether the client has received part of this step's text as the answer."""
 
     async def record_attempt(self, failure: Failure, worker: WorkerId) -> None:
-        """Keep a failed attempt, which is charged already, and tell of it."""
+        """Record and publish a failed attempt that was already charged."""
         attempt = Attempt(worker, failure, self.context.elapsed())
         self.attempts.append(attempt)
         await self.context.publish(StepRetried(self.number, self.index, attempt))
 
     def has_others(self) -> bool:
-        """Return True if another worker can still be asked in the present one's place."""
+        """Return True if another worker can still replace the current one."""
         return bool(self.substitutes())
 
     def substitutes(self) -> list[Worker]:
@@ -281,9 +277,9 @@ class StepState:
         return substitute_workers(self.context, self.workflow, self.index, self.worker)
 
     def may_be_empty(self, reply: Reply) -> bool:
-        """Return True if an empty reply is an answer.
+        """Return True if an empty reply is acceptable.
 
-        Where one worker is asked as if it were alone, its word is passed on as it is.
+        The reply of a worker that is asked alone is passed on unchanged.
         """
         if not self.last or reply.finish is Finish.TOOL_CALLS:
             return False
@@ -291,7 +287,7 @@ class StepState:
         return alone or allows_empty(self.context.question, reply)
 
     def build_request(self, worker: Worker) -> Request:
-        """Return the request that the worker gets."""
+        """Return the request for the worker."""
         if self.as_fallback:
             request = whole_question_request(self.context, self.number, worker)
         else:
@@ -306,12 +302,12 @@ class StepState:
         return show_seen(request, lacked)
 
     async def apply_guardrails(self, reply: Reply) -> Reply | Failure:
-        """Return the reply as the policies let it pass."""
-        place = GuardrailStage.OUTPUT if self.last else GuardrailStage.BETWEEN
+        """Return the reply as edited by the guardrails, or a failure if a policy blocks it."""
+        stage = GuardrailStage.OUTPUT if self.last else GuardrailStage.BETWEEN
         guardrails = self.context.settings.guardrails
-        if place not in guardrails.stages:
+        if stage not in guardrails.stages:
             return reply
-        clean, acts, blocked = await guardrails.check_reply(reply, place, self.index)
+        clean, acts, blocked = await guardrails.check_reply(reply, stage, self.index)
         for act in acts:
             await self.context.publish(act)
         if not blocked:
@@ -321,7 +317,7 @@ class StepState:
 
 
 class WorkerCall:
-    """A call while it lasts; it is the listener of the worker's client."""
+    """One call in flight; also the listener passed to the worker's client."""
 
     def __init__(self, step: StepState, worker: Worker, hold: Hold) -> None:
         self.step = step
@@ -329,25 +325,24 @@ class WorkerCall:
         self.worker = worker
         self.request: Request = hold.request
         self.hold: Hold | None = hold
-        """The reservation for the present attempt; None once it was charged."""
+        """The reservation for the current attempt; None once it was charged."""
         self.streaming = step.context.emit is not None
         self._received: list[str] = []
-        """The text received in the present attempt."""
+        """The text received in the current attempt."""
         self._buffered = self._new_buffer()
-        """Fragments held back until a tool is called; None if each is passed on at once."""
+        """Fragments held back until a tool is called; None if fragments are streamed at once."""
         self._json_filter = self._new_filter()
-        """The filter of a live answer that must be JSON; None if all of it may be shown as it
-        comes."""
+        """Filter for a live answer that must be JSON; None if all text may be streamed."""
         self.has_emitted = False
-        """Whether anything of the present attempt was streamed."""
+        """Whether any fragment of the current attempt was streamed."""
         self.is_settled = False
-        """Whether the failure that ends the call was already noted and charged."""
+        """Whether the failure that ends the call was already recorded and charged."""
         self.hedge: CallRace | None = None
         self.scope: anyio.CancelScope | None = None
-        """The scope by which this call alone can be cut."""
+        """The cancel scope of this call alone."""
         self.result: Reply | Failure | None = None
-        """Once it is there, and charged."""
-        # What one worker alone is asked may continue with it: then its own ids are as good.
+        """The reply or failure once the call has ended; charged at the same moment."""
+        # A conversation with a single worker may continue with it, so its own ids are kept.
         renames = len(step.workflow) > 1 or len(step.context.pool) > 1
         self._tools = OfferedTools(self.request, self._make_call_id if renames else None)
 
@@ -359,7 +354,7 @@ class WorkerCall:
         The first call was reserved before it was made.
 
         Raises:
-            LimitReachedError: it may cost more than is left.
+            LimitReachedError: the call may cost more than is left.
         """
         if self.hold is None:
             return request
@@ -368,27 +363,27 @@ class WorkerCall:
         return more.request
 
     def note_turns(self, usage: Usage, cost: Cost) -> None:
-        """Keep no more reserved than was spent; a price or tokens that nobody told stay bounded."""
+        """Lower the reservation to what was spent, unless the tokens or the price are unknown."""
         if self.hold is not None and not usage.estimated and not cost.unpriced_calls:
             self.context.budget.lower_hold(self.hold, cost.usd)
 
     async def on_delta(self, delta: Delta) -> None:
-        """Count a fragment and pass it on."""
+        """Record a fragment and stream what may be streamed."""
         self._received += (delta.text, delta.reasoning, delta.tool_arguments)
         if self.hedge is not None and not self.hedge.may_emit(self):
             return
-        for each in self._tellable_deltas(delta):
+        for each in self._streamable_deltas(delta):
             await self._emit(each)
 
-    def _tellable_deltas(self, delta: Delta) -> Sequence[Delta]:
-        """Return the fragments that may be passed on now, with those that waited for this one."""
+    def _streamable_deltas(self, delta: Delta) -> Sequence[Delta]:
+        """Return the fragments that may be streamed now, including those held back until now."""
         if delta.tool_index is not None:
             named = self._tools.renumber_delta(delta, delta.tool_index)
             if named is None:
                 return ()
             held, self._buffered = self._buffered or [], None
             if self._json_filter is not None and (text := self._json_filter.release()):
-                held.append(Delta(text=text))  # a reply that calls a tool need not have the form
+                held.append(Delta(text=text))  # with a tool call the text need not be JSON
             return (*held, named)
         if self._buffered is not None:
             self._buffered.append(delta)
@@ -420,13 +415,13 @@ class WorkerCall:
 
         Raises:
             LimitReachedError: the budget forbids another attempt.
-            StreamInterruptedError: the reader has already seen a part of this answer.
-            RateLimitError: the provider wants to be skipped, and others can be asked.
+            StreamInterruptedError: the client has already received part of this answer.
+            RateLimitError: the provider asks for a long pause and another worker can be asked.
         """
         failure = replace(failure, message=clean_message(failure.message))
         if (
             self._is_rate_limited(failure) and self.step.has_others()
-        ):  # charged and noted at its end
+        ):  # charged and recorded when the call ends
             usage, cost = failure.usage, failure.cost
             wait = failure.retry_after
             raise RateLimitError(failure.message, retry_after=wait, usage=usage, cost=cost)
@@ -450,33 +445,33 @@ class WorkerCall:
 
     @property
     def has_received(self) -> bool:
-        """Return True if anything came of the present attempt."""
+        """True if any text was received in the current attempt."""
         return any(self._received)
 
     @property
     def is_exposed(self) -> bool:
-        """Return True if a reader has seen a part of what this call says."""
+        """True if the client has received part of this call's text as the answer."""
         seen = self.hedge is None or self.hedge.speaker is self
         live = self.step.last and self.context.shows_answer(self.step.number)
         return live and self.has_emitted and seen
 
     def _new_buffer(self) -> list[Delta] | None:
-        """Make the buffer of a reply that must call a tool: a reader sees nothing until it does."""
+        """Return a buffer if the reply must call a tool: nothing is streamed before it does."""
         return [] if needs_call(self.request) else None
 
     def _new_filter(self) -> JsonTextFilter | None:
-        """Make the filter that keeps from a reader what a repair would replace."""
+        """Return a filter for a live answer with a response format, which a repair may replace."""
         step, wanted = self.step, self.context.question.response_format
         if wanted is None or not step.last or not self.context.shows_answer(step.number):
             return None
         return JsonTextFilter()
 
     async def run(self, timeout_seconds: float | None) -> Reply | Failure:
-        """Return the reply or the failure; either is charged.
+        """Make the call; return its reply or failure, already charged.
 
         Args:
-            timeout_seconds: after which the call is given up, unless a reader has seen a part
-                of what it says; None: never.
+            timeout_seconds: seconds after which the call is cancelled, unless the client has
+                received part of its text; None: never.
         """
         self.step.calls.append(self)
         if timeout_seconds is None and self.hedge is None:
@@ -498,16 +493,16 @@ class WorkerCall:
         self.step.calls.remove(self)
         return result
 
-    async def _complete_within(self, patience: float | None) -> None:
-        """Call until it is answered, its time is up or its rival was faster."""
+    async def _complete_within(self, timeout_seconds: float | None) -> None:
+        """Make the call until it ends, times out or loses to a faster one."""
         self.scope = scope = self.scope or anyio.CancelScope()
-        if patience is not None:
-            scope.deadline = anyio.current_time() + patience
+        if timeout_seconds is not None:
+            scope.deadline = anyio.current_time() + timeout_seconds
         with scope:
             self.result = await self._complete()
 
     def cancel(self, code: str, message: str) -> Failure:
-        """Return the failure of a call that was cut, with what it has cost or may have cost."""
+        """Return the failure of a cancelled call, with its known or estimated cost."""
         if self.result is not None:
             return Failure(
                 code=code, message=message, usage=self.result.usage, cost=self.result.cost
@@ -519,12 +514,12 @@ class WorkerCall:
             calls=1, input=estimate_request_tokens(self.request), output=output, estimated=1
         )
         cost = usage_cost(usage, self.worker.price)
-        self._charge(usage, cost, cut=True)
+        self._charge(usage, cost, cancelled=True)
         return Failure(code=code, message=message, usage=usage, cost=cost)
 
-    def _charge(self, usage: Usage, cost: Cost, *, cut: bool = False) -> None:
-        """Count what the present attempt consumed, in the place of what was reserved for it."""
-        self.context.budget.charge(usage, cost, self.hold, cut=cut)
+    def _charge(self, usage: Usage, cost: Cost, *, cancelled: bool = False) -> None:
+        """Replace the current attempt's reservation by what it consumed."""
+        self.context.budget.charge(usage, cost, self.hold, cancelled=cancelled)
         self.hold = None
 
     async def _complete(self) -> Reply | Failure:
@@ -539,7 +534,7 @@ class WorkerCall:
                 if self.is_settled
                 else Failure.of(error)
             )
-        except Exception as error:  # a fault of ours or of a client must not lose the run
+        except Exception as error:  # a bug in the engine or a client must not lose the run
             logger.exception("the client of %s raised %s", self.worker.id, type(error).__name__)
             return Failure(
                 code="internal_error", message=f"{type(error).__name__} inside the client"

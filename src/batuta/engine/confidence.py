@@ -1,8 +1,8 @@
-"""The probability that a run's answer is right, from what the run has, and from further samples.
+"""The probability that a run's answer is correct, from signals of the run and further samples.
 
 It is a logistic regression on a few signals, fitted by `batuta tune` or `batuta eval --calibrate`
-to graded runs of the same conductor. What it was not fitted to has no probability: it is absent,
-never invented.
+to graded runs of the same conductor. Conductors and workers that it was not fitted to have no
+probability.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SIGNALS = (
 )
 """The signals' names, in the order of the weights."""
 SAMPLES = "samples"
-"""This signal is the share of the samples that came out the same."""
+"""The signal that is the share of samples agreeing with the answer."""
 JUDGED = {
     Outcome.ANSWERED,
     Outcome.FALLBACK,
@@ -49,90 +49,88 @@ JUDGED = {
     Outcome.UNSURE,
 }
 """Outcomes of runs whose answer has a probability."""
-_LEAST_SHARE = 0.02
-"""Shares of right answers are at least this far from 0 and from 1."""
+_ACCURACY_MARGIN = 0.02
+"""Accuracies are kept at least this far from 0 and from 1."""
 _EDGES = " \t\n.,;:$*`'\"()[]{}\\"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """It holds what was fitted for one conductor."""
+    """The fitted confidence model of one conductor."""
 
     weights: Mapping[str, float]
     """The weight of each signal."""
     workers: Mapping[WorkerId, float]
-    """The share of right answers of each worker that answered in the graded runs."""
+    """The accuracy of each worker that answered in the graded runs."""
     runs: int
-    """The graded runs that it was fitted to."""
+    """Number of graded runs used for the fit."""
     curve: tuple[tuple[float, float], ...] = ()
-    """What the regression's probability stands for, from the lowest on; empty: for itself."""
+    """Knots (regression's probability, calibrated probability), ascending; empty: no correction."""
     sampled: Calibration | None = None
-    """The same for runs that were asked again; None: too few of the graded ones were."""
+    """The calibration for runs with samples; None if too few graded runs had samples."""
 
     def probability(self, signals: Mapping[str, float]) -> float:
-        """Return the probability for those signals, at least 0.01 and at most 0.99."""
+        """Return the probability for the signals, at least 0.01 and at most 0.99."""
         odds = sum(self.weights.get(name, 0.0) * value for name, value in signals.items())
-        sure = self._follow_curve(1 / (1 + exp(-max(-30.0, min(30.0, odds)))))
-        return round(min(0.99, max(0.01, sure)), 4)
+        calibrated = self._follow_curve(1 / (1 + exp(-max(-30.0, min(30.0, odds)))))
+        return round(min(0.99, max(0.01, calibrated)), 4)
 
-    def _follow_curve(self, sure: float) -> float:
-        place = bisect_left(self.curve, sure, key=lambda knot: knot[0])
+    def _follow_curve(self, probability: float) -> float:
+        index = bisect_left(self.curve, probability, key=lambda knot: knot[0])
         if not self.curve:
-            return sure
-        if place in {0, len(self.curve)}:
-            return self.curve[min(place, len(self.curve) - 1)][1]
-        (low, before), (high, after) = self.curve[place - 1 : place + 1]
-        return before + (after - before) * (sure - low) / (high - low)
+            return probability
+        if index in {0, len(self.curve)}:
+            return self.curve[min(index, len(self.curve) - 1)][1]
+        (low, before), (high, after) = self.curve[index - 1 : index + 1]
+        return before + (after - before) * (probability - low) / (high - low)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleSetting:
-    """It says how often a question is asked again once it has an answer."""
+    """How often, and by which worker, a question is answered again once it has an answer."""
 
     count: int
     worker: WorkerId | None = None
-    """This worker is asked; None: whoever wrote the answer is."""
+    """The worker to sample; None: the worker that wrote the answer."""
 
     def sampler_of(self, writer: WorkerId) -> WorkerId:
-        """Return who is asked again where that worker wrote the answer."""
+        """Return the worker to sample if `writer` wrote the answer."""
         return self.worker or writer
 
     def find_worker(self, pool: Pool, writer: WorkerId) -> Worker | None:
-        """Return the worker that is asked again, if it is a language model of the pool."""
+        """Return the worker to sample; None if it is not a language model of the pool."""
         sampler = self.sampler_of(writer)
         return next((one for one in pool if one.id == sampler and one.is_model), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfidenceModel:
-    """The calibrations of a file, and whether questions are asked again for them."""
+    """The calibrations of a file, and the samples that they use."""
 
     conductors: Mapping[str, Calibration] = field(default_factory=dict[str, Calibration])
-    """These calibrations were fitted; the key is the conductor's name, which has its version."""
+    """The calibrations by the conductor's name, which includes its version."""
     samples: SampleSetting | None = None
-    """None: no question is asked again."""
+    """None: no answers are sampled."""
     collects: bool = False
-    """True while there is something to be fitted: every answer is asked for again."""
+    """True while data is collected for a fit, so that every answer is sampled."""
 
     def find_samples(self, conductor: str, writer: WorkerId) -> SampleSetting | None:
-        """Return how often the question of an answer is asked again; None: not at all.
-
-        That is where nothing was fitted that such samples would tell anything.
-        """
+        """Return the samples to take of an answer; None if no fitted calibration would use them."""
         if self.samples is None or self.collects:
             return self.samples
         fitted = self.conductors.get(conductor)
-        is_told = fitted is not None and fitted.sampled is not None and writer in fitted.workers
-        return self.samples if is_told else None
+        uses = fitted is not None and fitted.sampled is not None and writer in fitted.workers
+        return self.samples if uses else None
 
-    def foresee_samples(self, conductor: str, workflow: Workflow) -> SampleSetting | None:
-        """Return how often a question is likely to be asked again after that workflow."""
+    def expected_samples(self, conductor: str, workflow: Workflow) -> SampleSetting | None:
+        """Return the samples that are likely to be taken after that workflow."""
         return self.find_samples(conductor, workflow.steps[-1].worker)
 
     def of_answer(self, conductor: str, rounds: Sequence[Round], reply: Reply) -> float | None:
-        """Return the probability that the reply is right.
+        """Return the probability that the reply is correct.
 
-        None where nothing was fitted to such a run.
+        Return None if nothing was fitted for this conductor and worker, or if the reply calls
+        tools.
         """
         calibration = self.conductors.get(conductor)
         step = find_step(rounds, reply)
@@ -150,14 +148,14 @@ class ConfidenceModel:
 
 
 def find_step(rounds: Sequence[Round], reply: Reply) -> StepRun | None:
-    """Return the step that the reply is of."""
+    """Return the step that gave the reply."""
     answering = (round_ for round_ in reversed(rounds) if not round_.is_aside)
     steps = (step for round_ in answering for step in round_.steps)
     return next((step for step in steps if step.result == reply), None)
 
 
 def find_sample_round(rounds: Sequence[Round]) -> Round | None:
-    """Return the round in which the question was asked again; None: it was not."""
+    """Return the round of samples; None if no samples were taken."""
     return next((one for one in reversed(rounds) if _is_sampled(one)), None)
 
 
@@ -170,7 +168,7 @@ def share_of_samples(
 ) -> float | None:
     """Return the share of the samples that state the same answer as the reply.
 
-    None if it states none, or if not all of the wanted samples are there.
+    Return None if the reply states no answer or some of the wanted samples are missing.
     """
     own, taken = answer_form(reply.text), find_sample_round(rounds)
     if not own or taken is None:
@@ -189,18 +187,18 @@ def share_of_samples(
 def answer_signals(
     rounds: Sequence[Round], step: StepRun, reply: Reply, share: float
 ) -> dict[str, float]:
-    """Return the signals of an answer, by a worker whose share right is that."""
+    """Return the signals of an answer by a worker with the accuracy `share`."""
     return {**run_signals(rounds, step, reply), "worker": worker_signal(share)}
 
 
 def worker_signal(share: float) -> float:
-    """Return the log-odds of a worker's share right."""
-    bounded = min(1 - _LEAST_SHARE, max(_LEAST_SHARE, share))
+    """Return the log-odds of a worker's accuracy."""
+    bounded = min(1 - _ACCURACY_MARGIN, max(_ACCURACY_MARGIN, share))
     return log(bounded / (1 - bounded))
 
 
 def run_signals(rounds: Sequence[Round], step: StepRun, reply: Reply) -> dict[str, float]:
-    """Return the signals of an answer that its run alone has."""
+    """Return the signals of an answer that follow from its run alone."""
     own = answer_form(reply.text)
     others = [
         form
@@ -227,20 +225,20 @@ def run_signals(rounds: Sequence[Round], step: StepRun, reply: Reply) -> dict[st
 
 
 def _texts_read(rounds: Sequence[Round], step: StepRun) -> list[str]:
-    """Return the replies that the step read: it keeps one of their answers, or corrects them."""
-    place = next(number for number, round_ in enumerate(rounds) if step in round_.steps)
-    here = rounds[place]
-    plan = here.workflow.steps[step.index] if here.workflow and not step.as_fallback else None
+    """Return the replies that the step read, one of whose answers it may have kept."""
+    number = next(number for number, round_ in enumerate(rounds) if step in round_.steps)
+    own = rounds[number]
+    plan = own.workflow.steps[step.index] if own.workflow and not step.as_fallback else None
     if plan is None:
         return []
-    earlier = rounds[place - 1].steps if plan.previous and place else ()
+    earlier = rounds[number - 1].steps if plan.previous and number else ()
     indices = range(step.index) if plan.previous else plan.access
-    read = [*earlier, *(one for index in indices if (one := here.step(index)))]
+    read = [*earlier, *(other for index in indices if (other := own.step(index)))]
     return [one.result.text for one in read if isinstance(one.result, Reply)]
 
 
 def answer_form(text: str) -> str:
-    """Return the stated answer without case, spaces and marks around it; empty if there is none."""
+    """Normalize the stated answer (case, spaces, outer punctuation); empty if there is none."""
     found = "".join((final_answer(text) or "").casefold().split()).strip(_EDGES)
     return found if len(found) <= 200 else ""  # noqa: PLR2004 - longer ones agree by accident only
 
@@ -256,15 +254,15 @@ def state_confidence(
     """Return the end of a run with the probability of its answer.
 
     Args:
-        ended: how it ended.
-        rounds: all that was run.
-        model: what was fitted.
-        conductor: who wrote the workflow.
-        least: below it, and where it is not known, the outcome is `unsure`.
+        ended: the run's end without a probability.
+        rounds: all rounds of the run.
+        model: the fitted model.
+        conductor: the name of the conductor.
+        least: the outcome is `unsure` if the probability is below this, or unknown.
     """
     if ended.reply is None or ended.outcome not in JUDGED or ended.reply.tool_calls:
         return ended
-    sure = model.of_answer(conductor, rounds, ended.reply)
-    unsure = least is not None and (sure is None or sure < least)
+    probability = model.of_answer(conductor, rounds, ended.reply)
+    unsure = least is not None and (probability is None or probability < least)
     outcome = Outcome.UNSURE if unsure else ended.outcome
-    return replace(ended, confidence=sure, outcome=outcome)
+    return replace(ended, confidence=probability, outcome=outcome)

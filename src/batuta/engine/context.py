@@ -1,6 +1,6 @@
 """A run's settings and hooks, the context that its rounds share, and the fold of its events.
 
-The engine, the stream and the tests fold the same way.
+The engine, the event stream and the tests fold events in the same way.
 """
 
 from __future__ import annotations
@@ -53,21 +53,21 @@ class TimeoutPolicy:
     """How long a step may keep a run waiting before another worker is asked."""
 
     step_seconds: float | None = None
-    """Seconds after which a call is given up for a substitute; the last candidate is not."""
+    """Seconds after which a call is cancelled for a substitute; the last candidate has no limit."""
     hedge_seconds: float | None = None
-    """Seconds of silence of the last step's worker after which a second one is asked beside it;
-    whoever is first answers."""
+    """Seconds without text from the last step's worker after which a second worker is called in
+    parallel; the faster one answers."""
 
     def __post_init__(self) -> None:
         if any(
             seconds is not None and seconds <= 0
             for seconds in (self.step_seconds, self.hedge_seconds)
         ):
-            raise ValueError("patience is more than 0 seconds, or None")
+            raise ValueError("step_seconds and hedge_seconds must be more than 0, or None")
 
     @property
     def has_timeout(self) -> bool:
-        """Return True if there is a time after which somebody else is asked."""
+        """True if there is a time after which another worker is asked."""
         return self.step_seconds is not None or self.hedge_seconds is not None
 
 
@@ -80,40 +80,40 @@ class RunSettings:
     """Settings of a run that many runs can share."""
 
     fallback: bool = True
-    """True if the best single worker answers where no workflow can be had, another worker is asked
-    where one fails, and an earlier round's answer is returned if the last step fails. Training
-    turns it off: a policy learns from the workflow that it wrote."""
+    """If True, the best single worker answers when there is no valid workflow, a substitute is
+    asked when a worker fails, and an earlier round's answer is returned when the last step fails.
+    Training turns it off: a policy learns from the workflow that it wrote."""
     retry_whole_question: bool = True
-    """True if, with `fallback`, a worker is asked the whole question where nobody can answer a last
-    step and no earlier round has an answer. Methods that choose among replies turn it off, since
-    their last step may be no answer."""
+    """If True (with `fallback`), a worker is asked the whole question when the last step fails
+    and no earlier round has an answer. Methods that choose among replies turn it off, since their
+    last step need not be an answer."""
     resamples: int = DEFAULT_RESAMPLES
     """Times a malformed draft is sampled again before the best single worker answers."""
     timeouts: TimeoutPolicy = NO_TIMEOUT
-    """Limits on the time of a step, after which another worker is asked."""
+    """Time limits of a step, after which another worker is asked."""
     guardrails: Guardrails = NO_GUARDRAILS
     """Checks of the question, of the replies between workers and of the answer."""
     live: bool = False
-    """True if a reader sees the text of the last round's last step as it comes. A last step that
-    has begun to write is then neither tried again nor replaced: if it fails, or its reply has not
-    the form that was asked for, the run has no answer."""
+    """If True, the client receives the text of the last round's last step as it is written. Once
+    that step has begun to write it is neither retried nor replaced: if it fails, or its reply
+    lacks the requested format, the run has no answer."""
     dry_run: bool = False
     """True if the run ends after planning, with an estimate, and calls no worker."""
     plan_rules: PlanRules = NO_RULES
-    """The rules say what no workflow may be; those for other questions' tags do nothing."""
+    """Restrictions on workflows; rules for tags that the question lacks have no effect."""
     tool_classes: ToolClasses = ToolClasses()
-    """They say which of the client's tools change something: only the last step may have those."""
+    """Which of the client's tools change something; only the last step may have those."""
     confidence: ConfidenceModel | None = None
-    """States the probability that the answer is right; None: nobody does."""
+    """Estimates the probability that the answer is correct; None: there is no estimate."""
     approvals: tuple[ApprovalRule, ...] = ()
-    """The plans that somebody must approve before they are run; all are of the question's tenant.
+    """Rules for plans that a person must approve before they are run, all of the question's tenant.
     """
     min_confidence: float | None = None
     """Below this probability one more worker is asked, and then the outcome is `unsure`."""
 
 
 class Recorder:
-    """Collects a run's events; `run()` is their fold."""
+    """Collects a run's events; `run()` folds them."""
 
     def __init__(self) -> None:
         self.header: RunHeader | None = None
@@ -121,17 +121,17 @@ class Recorder:
         self.ended: RunFinished | None = None
         self.guards: list[GuardrailTriggered] = []
         self._run: Run | None = None
-        """The run, once it was asked for and nothing has happened since."""
+        """The cached result of `run()`; None after a further event."""
 
     def add(self, event: Event) -> None:
-        """Take in the next event; fragments and retries leave no trace of their own."""
+        """Add the next event; fragments and retries are not kept."""
         self._run = None
         match event:
             case StepDelta():
-                pass  # by far the most of a stream
+                pass  # most events of a stream
             case RunHeader():
                 self.header = event
-            case RoundPlanned():  # a plan that was edited comes again
+            case RoundPlanned():  # an edited plan is published again
                 self.rounds[event.round :] = [event.planned]
             case StepFinished():
                 old = self.rounds[event.round]
@@ -154,7 +154,7 @@ class Recorder:
         """Return the run.
 
         Raises:
-            ValueError: the events lack a Header or an Ended.
+            ValueError: the RunHeader or the RunFinished event is missing.
         """
         if self.header is None or self.ended is None:
             raise ValueError("a run needs a RunHeader first and a RunFinished last")
@@ -180,27 +180,27 @@ class Recorder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunHooks:
-    """The record of one run and its listeners: each run has its own."""
+    """The recorder and listeners of a single run."""
 
     run_id: RunId | None = None
-    """None: a new one."""
+    """None: a new id."""
     model: str = ""
     """The served model's name, if the run is served."""
     parent: RunId | None = None
-    """The run that this one was made from."""
+    """The run from which this run was made."""
     emit: EventHandler | None = None
-    """Receives every event as it happens; with it, workers are asked to stream. It is awaited
-    before the run goes on."""
+    """Receives every event as it happens and is awaited before the run continues. If set, workers
+    are asked to stream."""
     recorder: Recorder | None = None
     """Collects the events; pass one to have the run even if the call is cancelled."""
     funds: Funds | None = None
-    """A budget beside the limits, reserved from before every call."""
+    """A budget in addition to the limits; every call is reserved from it too."""
     guarded: tuple[GuardrailTriggered, ...] = ()
     """Actions that guardrails took on the question before the run."""
     revise: WorkflowRevision | None = None
-    """Changes each workflow before it is run, and says why as a clause; None: nothing does."""
+    """Changes each workflow before it is run and returns the reason, as a clause."""
     approve: Approver | None = None
-    """Waits for a person's verdict on a plan; None: nobody can be asked."""
+    """Waits for a person's verdict on a plan; None: no person can be asked."""
     latency: LatencyLookup = no_latency
     """Observed seconds of a worker's call, for the estimate of a dry run."""
 
@@ -222,18 +222,18 @@ class RunContext:
     approve: Approver | None = None
     """Waits for a person's verdict on a plan."""
     deadline: CancelScope | None = None
-    """Ends the run in time; it stands still while the run waits for a person."""
+    """Ends the run at its time limit; suspended while the run waits for a person."""
     rules: PlanRules = NO_RULES
     """The rules for plans that hold for this question."""
     asks_whole: bool = False
-    """True if every step is asked the question as it stands, and not the last one alone."""
+    """True if every step, not only the last one, answers the question itself."""
     started_at: float = field(default_factory=perf_counter)
     limit: LimitReachedError | None = None
     """The limit that forbade a call, if one did."""
     exposed_failure: Failure | None = None
-    """The failure of a last step of which the reader has already seen a part."""
+    """The failure of a last step whose text the client has already received in part."""
     deferred_events: list[Event] = field(default_factory=list[Event])
-    """Events of cancelled calls: recorded, to be told when the run ends."""
+    """Events of cancelled calls: already recorded, published when the run ends."""
 
     def elapsed(self) -> float:
         """Return the seconds since the run began."""
@@ -241,14 +241,14 @@ class RunContext:
 
     @property
     def rounds(self) -> tuple[Round, ...]:
-        """Every round so far, those of the runs before this one too."""
+        """All rounds so far, including those of earlier runs."""
         if self.resumed is None:
             return tuple(self.recorder.rounds)
         return merge_rounds(self.resumed, self.recorder.rounds)
 
     @property
     def round_offset(self) -> int:
-        """Rounds that were ended before this run; its first round has this number."""
+        """Number of rounds finished before this run, and so the number of its first round."""
         return len(self.resumed.rounds) - 1 if self.resumed else 0
 
     @property
@@ -258,7 +258,7 @@ class RunContext:
 
     @property
     def is_live(self) -> bool:
-        """True if a reader sees the words of the last round's last step as they come.
+        """True if the client receives the text of the last round's last step as it is written.
 
         An answer that must be checked as a whole is not shown before it is checked.
         """
@@ -272,15 +272,15 @@ class RunContext:
         return not (several and self.question.response_format is not None)
 
     def shows_answer(self, number: int) -> bool:
-        """Return True if a reader sees the words of the last step of this run's round `number`.
+        """Return True if the last step of this run's round `number` is shown as it is written.
 
-        After the last round that may be run nobody is asked whether its answer stands.
+        Only the last allowed round is: the conductor does not judge its answer afterwards.
         """
         return self.is_live and number == self.round_count - 1
 
     @property
     def run_chain(self) -> frozenset[RunId]:
-        """The runs that executed a part of this conversation's open workflow."""
+        """The earlier runs that executed a part of this conversation's unfinished workflow."""
         return frozenset(self.resumed.runs) if self.resumed else frozenset()
 
     def earlier_steps(self, number: int) -> dict[int, StepRun]:
@@ -295,16 +295,16 @@ class RunContext:
         return any(call.id in results for call in step.pending_calls)
 
     async def publish(self, event: Event) -> None:
-        """Record the event and tell the listener."""
+        """Record the event and pass it to the listener."""
         self.recorder.add(event)
         if self.emit is not None:
             await self.emit(event)
 
     def check_budget(self) -> None:
-        """Return if another call may be made, else raise.
+        """Raise if no further call may be made.
 
         Raises:
-            LimitReachedError: not another call; the run remembers which limit it was.
+            LimitReachedError: a limit is used up; it is stored in `limit`.
         """
         try:
             self.budget.check()
@@ -317,10 +317,10 @@ class RunContext:
     ) -> Hold:
         """Reserve the most that the call can cost.
 
-        The call is made with the reservation's request.
+        The caller must send the reservation's request.
 
         Raises:
-            LimitReachedError: not another call; the run remembers which limit it was.
+            LimitReachedError: the call does not fit a limit; it is stored in `limit`.
         """
         try:
             return await self.budget.reserve(request, worker, whole=whole, waits=waits)
@@ -330,10 +330,10 @@ class RunContext:
 
 
 def fold_events(events: Iterable[Event]) -> Run:
-    """Return the run that these events are.
+    """Return the run that these events describe.
 
     Raises:
-        ValueError: the events lack a Header or an Ended.
+        ValueError: the RunHeader or the RunFinished event is missing.
     """
     recorder = Recorder()
     for event in events:

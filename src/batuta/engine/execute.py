@@ -42,9 +42,9 @@ from batuta.schemas import SchemaTimeoutError, strip_code_fence
 async def execute_workflow(context: RunContext, workflow: Workflow, number: int) -> None:
     """Execute `workflow` as this run's round `number`; every step ends in a `StepFinished` event.
 
-    A step that asks for the client's tools holds back those that read it. Of a workflow that an
-    earlier run began, the steps that have ended are not executed again, and one that waits is
-    executed when its results are there.
+    A step that calls the client's tools blocks the steps that read it. If an earlier run began the
+    workflow, finished steps are not executed again, and a waiting step is executed once its tool
+    results are in the question.
     """
     done, held = _resumed_steps(context, number)
     if workflow.depth == len(workflow):  # a chain: nothing to run at the same time
@@ -56,7 +56,7 @@ async def execute_workflow(context: RunContext, workflow: Workflow, number: int)
     ready = [i for i, needs in enumerate(missing) if not needs and i not in done | held]
 
     async def follow(index: int | None) -> None:
-        """Run a step, then one that waited for it; others that did get tasks of their own."""
+        """Run a step, then one step that became ready; other ready steps get separate tasks."""
         while index is not None and await _run_step(context, workflow, number, index):
             index = start(_newly_ready_steps(missing, index))
 
@@ -65,13 +65,13 @@ async def execute_workflow(context: RunContext, workflow: Workflow, number: int)
             group.create_task(follow(other))
         return ready[0] if ready else None
 
-    # The standard library's group keeps the same promise at a third of the cost (bench/engine.py).
+    # The standard library's group gives the same guarantee at a third of the cost: bench/engine.py.
     async with asyncio.TaskGroup() as group:
         await follow(start(ready))
 
 
 def _resumed_steps(context: RunContext, number: int) -> tuple[set[int], set[int]]:
-    """Return the steps that runs before this one have ended, and those that wait for results."""
+    """Return the steps that earlier runs finished, and the steps still waiting for tool results."""
     before = context.earlier_steps(number)
     done = {index for index, step in before.items() if not step.pending_calls}
     held = {i for i, step in before.items() if i not in done and not context.has_results(step)}
@@ -79,13 +79,13 @@ def _resumed_steps(context: RunContext, number: int) -> tuple[set[int], set[int]
 
 
 async def _run_step(context: RunContext, workflow: Workflow, number: int, index: int) -> bool:
-    """Run the step; False if it waits for the client's tools."""
+    """Run the step; return False if it waits for the client's tools."""
     ended = await StepExecution(context, workflow, number, index).run()
     return not ended.pending_calls
 
 
 def _newly_ready_steps(missing: list[set[int]], ended: int) -> list[int]:
-    """Return the steps that waited for nothing but `ended`; forgets that they wait for it."""
+    """Return the steps that waited only for `ended`, which is removed from `missing`."""
     ready: list[int] = []
     for index, needs in enumerate(missing):
         if ended in needs:
@@ -96,7 +96,7 @@ def _newly_ready_steps(missing: list[set[int]], ended: int) -> list[int]:
 
 
 FORMAT_UNCHECKED = "schema_too_slow"
-"""The code of a reply whose form cannot be checked: nobody else could do better, nor a repair."""
+"""Code of a reply whose format cannot be checked; no repair or other worker could help."""
 
 
 class StepExecution(StepState):
@@ -129,7 +129,7 @@ class StepExecution(StepState):
         )
 
     def _record_cancellation(self) -> None:
-        """Record what the cut calls are likely to have cost; the telling waits."""
+        """Record the estimated cost of the cancelled calls; the event is published later."""
         result = Failure(code="cancelled", message="the call was cancelled")
         for call in self.calls:
             if result.usage.calls:
@@ -163,17 +163,17 @@ class StepExecution(StepState):
         if not (self.last and retry) or self.as_fallback:
             return False
         if context.rules.checking_rule is not None:
-            return False  # nobody would check what it says
+            return False  # the reply would bypass the checking step that a rule requires
         if (
             context.exposed_failure
             or failure.code in {"limit", "wrong_form"}
             or is_plain(self.step)
         ):
-            return False  # the form was asked for twice already
+            return False  # already shown, unaffordable, already repaired, or already asked whole
         return complete_reply(context.rounds[:-1]) is None
 
     async def _try_workers(self, worker: Worker) -> Reply | Failure:
-        """Return the first usable reply of the worker or of those after it, or the last failure."""
+        """Return the first usable reply of the worker or its substitutes, or the last failure."""
         context = self.context
         while True:
             prepared = await self._reserve_call(worker)
@@ -208,20 +208,20 @@ class StepExecution(StepState):
     async def _call_worker(
         self, worker: Worker, hold: Hold | Failure, others: list[Worker]
     ) -> Reply | Failure:
-        """Return the reply of the worker, or of one asked beside it.
+        """Return the reply of the worker, or of a second worker called in parallel.
 
-        A failure is returned unchanged.
+        A failure to reserve the call is returned unchanged.
         """
         if isinstance(hold, Failure):
             return hold
-        patience = self.context.settings.timeouts
+        timeouts = self.context.settings.timeouts
         first = WorkerCall(self, worker, hold)
-        if patience.hedge_seconds is not None and self.last and others:
-            return await Hedge(self, first, others, patience.hedge_seconds).run()
-        return await first.run(patience.step_seconds if others else None)
+        if timeouts.hedge_seconds is not None and self.last and others:
+            return await Hedge(self, first, others, timeouts.hedge_seconds).run()
+        return await first.run(timeouts.step_seconds if others else None)
 
     async def _check_format(self, reply: Reply) -> Reply | Failure:
-        """Return the answer in the form that was asked for, repaired once if need be."""
+        """Return the answer in the requested format, repaired once if necessary."""
         wanted = self.context.question.response_format
         if not self.last or wanted is None:
             return reply
@@ -241,9 +241,9 @@ class StepExecution(StepState):
         return again if isinstance(again, Failure) else await self._check_shown(form, again)
 
     async def _check_shown(self, form: ResponseFormatChecker, reply: Reply) -> Reply | Failure:
-        """Return the reply if it has the form.
+        """Return the reply if it has the requested format, else a failure.
 
-        What a reader has seen of one that has not stays seen.
+        The failure ends the run if the client has already received part of the text.
         """
         checked = await _check_reply_format(form, reply, self.worker)
         if isinstance(checked, Failure) and self.has_shown_text:
@@ -254,11 +254,10 @@ class StepExecution(StepState):
 async def _check_reply_format(
     form: ResponseFormatChecker, reply: Reply, worker: WorkerId
 ) -> Reply | Failure:
-    """Return the reply if it has the form, without a code block around it.
+    """Return the reply, without a code block around it, if it has the requested format.
 
-    A cut one cannot have it.
-
-    Of several replies each must have it.
+    A truncated reply and one with tool calls are returned unchecked. Every alternative must have
+    the format too.
     """
     alternatives: list[Reply] = []
     for other in reply.alternatives:
@@ -273,18 +272,18 @@ async def _check_reply_format(
     try:
         fault = await form.find_fault(text)
     except SchemaTimeoutError as error:
-        message = f"the form of the answer of {worker} is not known: {error}"
+        message = f"the format of {worker}'s answer could not be checked: {error}"
         return Failure(code=FORMAT_UNCHECKED, message=message, usage=reply.usage, cost=reply.cost)
     if fault is None:
         return replace(reply, text=text)
-    message = f"{worker} did not answer in the requested form: {fault}"
+    message = f"{worker} did not answer in the requested format: {fault}"
     return Failure(code="wrong_form", message=message, usage=reply.usage, cost=reply.cost)
 
 
 def _missing_output(reply: Reply) -> Failure | None:
-    """Return why a program's reply is no answer to a question; None if it is one.
+    """Return a failure if the reply is a program without output; None otherwise.
 
-    A later step can repair such a program; a reader cannot do anything with it.
+    A later step can repair such a program; a client can do nothing with it.
     """
     if reply.finish is not Finish.NO_OUTPUT:
         return None
@@ -293,28 +292,28 @@ def _missing_output(reply: Reply) -> Failure | None:
 
 
 class Hedge:
-    """A call, and a second one beside it if the first stays silent; whoever is first answers.
+    """A call, and a second one in parallel if the first sends nothing for a while; the faster wins.
 
-    Where a reader sees the words as they come, the first to speak has the floor and the other
-    is cut; elsewhere the first whole reply counts. What the loser costs is in the record.
+    If the answer is shown as it is written, the first call to emit text wins and the other one is
+    cancelled; otherwise the first complete reply wins. The loser's cost is recorded.
     """
 
     def __init__(
-        self, step: StepState, first: WorkerCall, others: list[Worker], silence: float
+        self, step: StepState, first: WorkerCall, others: list[Worker], delay: float
     ) -> None:
         self.step = step
         self.calls = [first]
         self.others = others
-        self.delay = silence
+        self.delay = delay
         self.speaker: WorkerCall | None = None
-        """The call whose words are streamed."""
+        """The call whose text is streamed."""
         self.winner: WorkerCall | None = None
         self.results: dict[WorkerCall, Reply | Failure] = {}
         self.ended = anyio.Event()
         self._add_call(first)
 
     def may_emit(self, call: WorkerCall) -> bool:
-        """Return True if the call's words may be streamed."""
+        """Return True if the call's text may be streamed."""
         if self.speaker is None:
             self.speaker = call
             if self.step.context.shows_answer(self.step.number):
@@ -350,9 +349,9 @@ class Hedge:
         self.ended.set()
 
     async def _start_second_call(self) -> WorkerCall | None:
-        """Return the best other worker, if there is money for two.
+        """Return a call of the best other worker; None if the budget does not cover both calls.
 
-        The first may answer meanwhile.
+        Also None if the first worker replies while the second call is being reserved.
         """
         worker, budget = self.others[0], self.step.context.budget
         request = self.step.build_request(worker)
@@ -378,7 +377,7 @@ class Hedge:
                 other.scope.cancel()
 
     def _loser_failure(self, call: WorkerCall) -> Failure:
-        """Return the cost of the call that does not count, as a failure."""
+        """Return the cost of the losing call, as a failure."""
         result = self.results[call]
         if isinstance(result, Failure):
             return result

@@ -1,4 +1,4 @@
-"""How a run ended: a pure function of what was run."""
+"""The end of a run: a pure function of its rounds."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from batuta.usage import ZERO_COST
 
 
 def final_reply(round_: Round) -> Reply | None:
-    """Return the reply of the round's last step, if it is one; it may be empty.
+    """Return the reply of the round's last step, which may be empty; None if it failed.
 
-    It alone was asked for the complete answer: no other step's reply is ever an answer.
+    Only the last step is asked for the complete answer: no other step's reply is ever an answer.
     """
     last = last_step(round_)
     return last.result if last and isinstance(last.result, Reply) else None
@@ -41,18 +41,18 @@ def complete_reply(rounds: Sequence[Round]) -> Reply | None:
 
 
 def reply_text(reply: Reply) -> str | None:
-    """Return the answer's text; None where tool calls are all that there is."""
+    """Return the answer's text; None if the reply only calls tools."""
     return reply.text or (None if reply.tool_calls else "")
 
 
 def tool_call_reply(steps: Sequence[StepRun], *, parallel: bool) -> Reply | None:
     """Return the tool calls that the client must answer for the waiting steps.
 
-    None if no step waits.
+    Return None if no step waits.
 
     Args:
-        steps: those that wait.
-        parallel: whether calls of several steps may be told at once; else the first one's are.
+        steps: the waiting steps.
+        parallel: whether to return the calls of all steps; else only the first step's.
     """
     replies = [step.result for step in steps if isinstance(step.result, Reply)]
     if len(replies) < 2 or not parallel:  # noqa: PLR2004 - one alone stays as it is
@@ -67,8 +67,8 @@ def tool_call_reply(steps: Sequence[StepRun], *, parallel: bool) -> Reply | None
     )
 
 
-def _is_cut_by_budget(round_: Round | None) -> bool:
-    """Return True if the round's answer ends at a cap that a limit in dollars set."""
+def _is_truncated_by_budget(round_: Round | None) -> bool:
+    """Return True if the round's answer was truncated by an output cap that a dollar limit set."""
     step = round_.step(len(round_.workflow) - 1) if round_ and round_.workflow else None
     if step is None or step.request is None or not isinstance(step.result, Reply):
         return False
@@ -90,13 +90,13 @@ def finalize_run(
     """Return the end of a run.
 
     Args:
-        rounds: what was run.
+        rounds: all rounds of the run.
         seconds: how long the run took.
-        limit: the limit that forbade or cut a call.
-        capped: the last allowed round was run and nobody asked whether it should stand.
-        exposed: the failure of a last step of which a reader has already seen a part.
+        limit: the limit that forbade or interrupted a call.
+        capped: the last allowed round was run, so its answer was not put to the conductor.
+        exposed: the failure of a last step whose text the client has received in part.
         fallback: whether an earlier round's answer may be returned if the last one has none.
-        parallel: whether tool calls of several steps may be told at once.
+        parallel: whether tool calls of several steps may be returned at once.
     """
     if len(rounds) > 1:
         rounds = [round_ for round_ in rounds if not round_.is_aside]
@@ -125,7 +125,7 @@ def finalize_run(
         return _failed_end(rounds, limit, seconds)
     outcome = _run_outcome(answered[-1], reply, limit)
     name = limit.limit if limit else "rounds" if capped else None
-    if name is None and _is_cut_by_budget(answered[-1]):
+    if name is None and _is_truncated_by_budget(answered[-1]):
         name = "usd"
     reply = _with_pictures(reply, answered[-1])
     return RunFinished(
@@ -134,7 +134,7 @@ def finalize_run(
 
 
 def _with_pictures(reply: Reply, round_: Round) -> Reply:
-    """Return the answer with the pictures of the steps before it, if it has none of its own."""
+    """Return the answer with the pictures of the round's steps, if it has none itself."""
     if reply.images or reply.tool_calls:
         return reply
     results = [step.result for step in sorted(round_.steps, key=lambda step: step.index)]
@@ -182,7 +182,7 @@ def _failed_end(
 
 
 def _failure_cause(rounds: Sequence[Round]) -> tuple[str, str]:
-    """Return the sentence and the code of the failure that left the run without an answer."""
+    """Return the message and the code of the failure that left the run without an answer."""
     for round_ in reversed(rounds):
         for step in sorted(round_.steps, key=lambda step: step.index, reverse=True):
             if isinstance(step.result, Failure):

@@ -1,4 +1,4 @@
-"""An answer that a worker checks against its sources, in a step of its own after the others."""
+"""Checks an answer against its sources: a worker does it, in a separate step after the others."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ NOT_GROUNDED = "not_grounded"
 
 @dataclass(frozen=True, slots=True)
 class _Checked:
-    """The statements of a reply and of its alternatives, and the places of those unsupported."""
+    """The statements of a reply and its alternatives, and the indices of unsupported statements."""
 
     statements: tuple[list[str], ...]
     unsupported: tuple[int, ...]
 
     def marked(self, reply: Reply) -> Reply:
-        """Return the reply with its marks."""
+        """Return the reply with its unsupported statements marked."""
         if not self.unsupported:
             return reply
         choices: list[Reply] = []
@@ -58,17 +58,17 @@ class _Checked:
 
 
 class GroundingCheck:
-    """The check of one run's answer, by the policy of its settings."""
+    """Checks one run's answer by the policy of its settings."""
 
     def __init__(self, context: RunContext, policy: GroundedPolicy) -> None:
         self.context = context
         self.policy = policy
         self._ended: RunFinished | None = None
-        """The run's end, as far as the check has come."""
+        """The run's end by the check so far."""
         self._acts: tuple[GuardrailTriggered, ...] = ()
 
     async def check(self, ended: RunFinished) -> None:
-        """Check the answer, and let its worker mend it where the policy says so.
+        """Check the answer, and let its worker repair it if the policy says so.
 
         Args:
             ended: how the run ends without the check.
@@ -78,24 +78,24 @@ class GroundingCheck:
             return
         self._note_unchecked(ended)
         checked = await self._ask(ended.reply)
-        mends = self.policy.action is GroundedAction.REPAIR and not ended.reply.alternatives
-        mended = await self._repair(ended.reply, checked) if checked and mends else None
-        if mended is not None:
-            ended = self._with_repaired(ended, mended)
+        repairs = self.policy.action is GroundedAction.REPAIR and not ended.reply.alternatives
+        repaired = await self._repair(ended.reply, checked) if checked and repairs else None
+        if repaired is not None:
+            ended = self._with_repaired(ended, repaired)
             self._note_unchecked(ended)
-            checked = await self._ask(mended)
+            checked = await self._ask(repaired)
         if checked is None:
             return
         self._acts = ()
-        if mended is not None:
+        if repaired is not None:
             self._note("repaired")
         self._settle(ended, checked)
 
     async def finalize(self, ended: RunFinished) -> RunFinished:
-        """Tell what the policy did; the run's end by it.
+        """Publish the policy's actions; return the run's end by the policy.
 
         Args:
-            ended: how the run ends without it, and how sure its answer is by all that was asked.
+            ended: the run's end without the policy, with its final confidence.
         """
         if self._ended is None:
             self._ended = ended
@@ -103,23 +103,23 @@ class GroundingCheck:
                 self._note_unchecked(ended)
         for act in self._acts:
             await self.context.publish(act)
-        sure = None if self._ended.confidence is None else ended.confidence
-        return replace(self._ended, confidence=sure, seconds=self.context.elapsed())
+        confidence = None if self._ended.confidence is None else ended.confidence
+        return replace(self._ended, confidence=confidence, seconds=self.context.elapsed())
 
     def keeps(self, ended: RunFinished) -> bool:
-        """Return True unless that answer was refused, or another one took its place."""
+        """Return True unless that answer was refused or replaced."""
         kept = self._ended
         return kept is None or (kept.reply is not None and kept.confidence == ended.confidence)
 
     def _note_unchecked(self, ended: RunFinished) -> None:
-        """Note the end that stands if the check, or the deadline, does not come to another."""
+        """Set the end that applies if the check fails or the deadline interrupts it."""
         self._acts = ()
         self._note("failed")
         message = f"the policy {self.policy.name} could not check this answer against its sources"
         self._ended = self._refused(message) if self.policy.fail_closed else ended
 
     def _settle(self, ended: RunFinished, checked: _Checked) -> None:
-        """Note the end that follows from the verdict."""
+        """Set the end that follows from the verdict."""
         self._ended = ended
         action, count = self.policy.action, len(checked.unsupported)
         if not count or ended.reply is None:
@@ -152,21 +152,21 @@ class GroundingCheck:
         )
 
     def _with_repaired(self, ended: RunFinished, reply: Reply) -> RunFinished:
-        """Return the end with the repaired answer, to which no probability was fitted."""
+        """Return the end with the repaired answer, which has no fitted probability."""
         unsure = self.context.settings.min_confidence is not None
         outcome = Outcome.UNSURE if unsure else ended.outcome
         text = reply_text(reply)
         return replace(ended, reply=reply, answer=text, confidence=None, outcome=outcome)
 
     async def _ask(self, reply: Reply) -> _Checked | None:
-        """Return the checker's verdict; None if it gives none."""
+        """Return the checker's verdict; None if it has no usable one."""
         context, worker = self.context, self.policy.worker
         statements = tuple(split_statements(choice.text) for choice in reply.choices)
         flat = [text for each in statements for text in each]
         if not any(text.strip() for text in flat):
             return _Checked(statements, ())
         if worker.id not in context.clients:
-            return None  # a rule for plans keeps the question from it
+            return None  # a plan rule forbids that this worker sees the question
         rounds = (round_ for round_ in context.rounds if not round_.is_aside)
         steps = (step for round_ in rounds for step in round_.steps)
         sources = find_sources(context.question, steps, context.pool, reply)
@@ -186,13 +186,13 @@ class GroundingCheck:
         ended = await run_extra_round(context, plan, inner=unchecked, gated=False)
         outcome = None if ended is None else final_reply(ended)
         if outcome is None or outcome.finish in TRUNCATED_FINISHES:
-            return None  # a cut verdict is none, and nobody has held it to its form
+            return None  # a truncated verdict is useless, and its format was not checked
         return _Checked(
             statements, tuple(find_unsupported(outcome.text, flat, sources, len(attached)))
         )
 
     async def _repair(self, reply: Reply, checked: _Checked) -> Reply | None:
-        """Return the answer as its worker gives it once more; None if there is none, or no need."""
+        """Return its worker's repaired answer; None if there is none or no repair is needed."""
         context = self.context
         wrote = find_step(context.rounds, reply)
         if not checked.unsupported or wrote is None or wrote.worker not in context.pool:

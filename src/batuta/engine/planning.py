@@ -1,8 +1,7 @@
-"""Pays for drafts, and holds plans to the law of conductors and to the rules.
+"""Charges drafts to the budget, and checks plans against the Conductor protocol and the plan rules.
 
-Where no draft can be paid, it finds a worker that can.
-
-A plan that breaks a rule is sent back once, then repaired or refused.
+A plan that breaks a rule is sent back once, then repaired or refused. If the budget covers no
+draft, an affordable worker is looked for.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from batuta.usage import Cost
 
 
 class PlanningListener(NullListener):
-    """Listens to the conductor's model: reserves its attempts and charges them."""
+    """The listener of the conductor's model: reserves its attempts and charges them."""
 
     def __init__(self, context: RunContext) -> None:
         self.context = context
@@ -54,12 +53,12 @@ class PlanningListener(NullListener):
         self._worker: Worker | None = None
 
     async def before_call(self, request: Request, worker: Worker) -> Request:
-        """Return the request as it may be made.
+        """Reserve the call; return the request to send.
 
-        A workflow is not shortened, for half of one is none.
+        Its output cap is not lowered, since a truncated workflow is useless.
 
         Raises:
-            LimitReachedError: it may cost more than is left.
+            LimitReachedError: the call may cost more than is left.
         """
         self._worker = worker
         try:
@@ -69,20 +68,20 @@ class PlanningListener(NullListener):
             raise
         return self._hold.request
 
-    def charge(self, usage: Usage, cost: Cost, *, cut: bool = False) -> None:
-        """Count what an attempt consumed, in the place of what was reserved for it."""
-        self.context.budget.charge(usage, cost, self._hold, cut=cut)
+    def charge(self, usage: Usage, cost: Cost, *, cancelled: bool = False) -> None:
+        """Replace an attempt's reservation by what the attempt consumed."""
+        self.context.budget.charge(usage, cost, self._hold, cancelled=cancelled)
         self._hold = None
 
     async def on_failure(self, failure: Failure) -> None:
-        """Count the failed attempt.
+        """Charge the failed attempt and reserve the next one.
 
         Raises:
             LimitReachedError: the budget forbids another attempt.
         """
         self.failures.append(failure)
         if failure.code == Outcome.CANCELLED:  # there is no further attempt
-            self.charge(failure.usage, failure.cost, cut=True)
+            self.charge(failure.usage, failure.cost, cancelled=True)
             return
         request = self._hold.request if self._hold else None
         self.charge(failure.usage, failure.cost)
@@ -92,7 +91,7 @@ class PlanningListener(NullListener):
             self.context.check_budget()
 
     def with_failed_attempts(self, decision: Decision) -> Decision:
-        """Return the decision, its draft carrying the failed attempts' tokens and dollars."""
+        """Return the decision with the failed attempts' tokens and dollars added to its draft."""
         if not self.failures:
             return decision
         usage = sum((f.usage for f in self.failures), decision.draft.usage)
@@ -113,7 +112,7 @@ class PlanningListener(NullListener):
 
 
 def check_decision(decision: Decision, context: PlanningContext) -> Decision:
-    """Return the decision, or Malformed where it breaks the Conductor's law."""
+    """Return the decision, or a MalformedPlan if it breaks the Conductor protocol."""
     if isinstance(decision, AcceptedAnswer) and not context.previous:
         return MalformedPlan(draft=decision.draft, reason="there is no earlier answer to accept")
     if not isinstance(decision, Plan):
@@ -131,9 +130,9 @@ def check_decision(decision: Decision, context: PlanningContext) -> Decision:
 
 
 async def find_affordable(context: RunContext) -> WorkerId | None:
-    """Return the best worker whose answer can be paid where no draft can.
+    """Return the best worker whose answer the budget covers when it covers no draft.
 
-    If there is none, the run remembers what the cheapest one needs.
+    If there is none, store the limit error of the cheapest worker in `context.limit`.
     """
     refused: list[tuple[Decimal, LimitReachedError]] = []
     for worker in able_workers(context.question, list(context.pool.ranked())):
@@ -151,18 +150,18 @@ async def find_affordable(context: RunContext) -> WorkerId | None:
 
 
 RULE_BROKEN = "plan_rule"
-"""The error code of a run that was refused because no plan of it keeps the rules."""
+"""The error code of a run that was refused because none of its plans keeps the rules."""
 PLAN = "plan"
-"""The place at which rules for plans act, in the record of a run."""
+"""The stage at which plan rules act, in the record of a run."""
 
 
 def restrict_workers(
     rules: PlanRules, pool: Pool, clients: Mapping[WorkerId, Client]
 ) -> tuple[Pool, Mapping[WorkerId, Client], tuple[GuardrailTriggered, ...]]:
-    """Return the workers and clients that may see the question, and which rules left others out.
+    """Return the workers and clients that may see the question, and the rules that excluded others.
 
-    A worker without a client cannot be called at all, whoever would ask it. Where nobody may see
-    the question, the pool is returned whole, and no client.
+    A worker without a client cannot be called by any component. If no worker may see the question,
+    the whole pool is returned, without clients.
     """
     acts = tuple(
         GuardrailTriggered(policy=rule.name, where=PLAN, action="left out", count=count)
@@ -179,10 +178,7 @@ def restrict_workers(
 
 
 def keep_resumed(rules: PlanRules, resumed: ResumeState | None) -> ResumeState | None:
-    """Return the state to go on from.
-
-    None if its workflow breaks a rule, so that it is planned anew.
-    """
+    """Return the state to resume; None if its workflow breaks a rule and must be planned anew."""
     if resumed is None:
         return None
     workflow, before = resumed.rounds[-1].workflow, workers_before(resumed.rounds[:-1])
@@ -191,7 +187,7 @@ def keep_resumed(rules: PlanRules, resumed: ResumeState | None) -> ResumeState |
 
 
 def refused_end(rule: PlanRule, seconds: float) -> RunFinished:
-    """Return the end of a run that a rule forbids."""
+    """Return the end of a run that a plan rule refuses."""
     return RunFinished(
         outcome=Outcome.REFUSED,
         answer=None,
@@ -204,36 +200,36 @@ def refused_end(rule: PlanRule, seconds: float) -> RunFinished:
 
 
 class PlanCheck:
-    """The rules for the plans of one round, and what became of one that broke them."""
+    """Applies the plan rules to one round, and remembers the objection or refusal."""
 
     def __init__(self, context: RunContext) -> None:
         self.context = context
         self.rules = context.rules
         self.objection: Objection | None = None
-        """This was said of the plan when it was sent back."""
+        """The objection with which a plan was sent back; None if none was."""
         self.refusal: PlanRule | None = None
         """The rule because of which no workflow is run."""
 
     async def send_back(self, plan: Plan) -> MalformedPlan | None:
-        """Return the plan as a draft to be written again if it breaks a rule and was written.
+        """Return the plan as a rejected draft if it breaks a rule and can be rewritten.
 
-        None means that it may be run, was sent back before, or cannot be written anew.
+        Return None if the plan may be run, if one was sent back before, or if no model wrote it.
         """
         if self.objection is not None or not plan.draft.text:
             return None
         if any(step.worker not in self.context.pool for step in plan.workflow.steps):
-            return None  # another worker is put in the place of one that nobody was told of
+            return None  # names a worker that is hidden from the conductor: it will be replaced
         rule = self.rules.find_broken(plan.workflow, workers_before(self.context.rounds))
         if rule is None:
             return None
         own = f" ({rule.says})" if rule.says else ""
         reason = f"{rule.demand}{own}"
         self.objection = Objection(workflow=plan.workflow, reason=reason)
-        await self._tell(rule, "sent back")
+        await self._publish(rule, "sent back")
         return MalformedPlan(draft=plan.draft, reason=f"the rule {rule.name}: {reason}")
 
     async def settle(self, round_: Round, workflow: Workflow) -> Round:
-        """Return the round with the workflow that may be run, repaired if need be, or none."""
+        """Return the round with its workflow, repaired if it breaks a rule; None if refused."""
         context = self.context
         before = workers_before(context.rounds)
         rule = self.rules.find_broken(workflow, before)
@@ -242,7 +238,7 @@ class PlanCheck:
         able = [worker.id for worker in able_workers(context.question, list(context.pool.ranked()))]
         steps = context.budget.limits.steps
         repaired = self.rules.repair(workflow, able, steps, before)
-        await self._tell(rule, "refused" if repaired is None else "repaired")
+        await self._publish(rule, "refused" if repaired is None else "repaired")
         if repaired is not None:
             return replace(round_, workflow=repaired)
         self.refusal = rule
@@ -251,10 +247,10 @@ class PlanCheck:
         return replace(round_, decision=decision, workflow=None)
 
     def end(self, ended: RunFinished) -> RunFinished:
-        """Return the end of the run, which says so if it has no answer because of a rule."""
+        """Return the end of the run, as refused if a rule is why it has no answer."""
         if self.refusal is None or ended.error_code != "malformed_plan":
             return ended
         return refused_end(self.refusal, ended.seconds)
 
-    async def _tell(self, rule: PlanRule, action: str) -> None:
+    async def _publish(self, rule: PlanRule, action: str) -> None:
         await self.context.publish(GuardrailTriggered(policy=rule.name, where=PLAN, action=action))

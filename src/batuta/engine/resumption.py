@@ -28,22 +28,19 @@ def answered_call_ids(question: Question) -> frozenset[str]:
 
 
 def find_asking_run(question: Question) -> RunId | None:
-    """Return the run whose tool calls the end of the conversation answers.
-
-    None if it answers none.
-    """
+    """Return the run whose tool calls are answered at the end of the conversation, if any."""
     for message in reversed(question.messages):
         if message.role is Role.ASSISTANT:
             return None
         for part in message.parts:
-            place = decode_call_id(part.call_id) if isinstance(part, ToolResult) else None
-            if place is not None:
-                return RunId(place.run)
+            origin = decode_call_id(part.call_id) if isinstance(part, ToolResult) else None
+            if origin is not None:
+                return RunId(origin.run)
     return None
 
 
 def merge_rounds(resumed: ResumeState | None, rounds: Sequence[Round]) -> tuple[Round, ...]:
-    """Return all rounds of a workflow, whichever run executed them."""
+    """Return the rounds of the earlier runs and of this one, with their shared round merged."""
     if resumed is None:
         return tuple(rounds)
     if not rounds:
@@ -57,7 +54,8 @@ def merge_rounds(resumed: ResumeState | None, rounds: Sequence[Round]) -> tuple[
 def find_resume_state(run: Run, question: Question, pool: Pool) -> ResumeState | None:
     """Return the state from which a run for `question` can continue `run`, which awaits tools.
 
-    None if that run does not wait, its workers are no longer there, or nothing was answered.
+    Return None if the run does not wait, a worker is no longer in the pool, or no call was
+    answered.
     """
     rounds = merge_rounds(run.header.resumed, run.rounds)
     open_steps = rounds[-1].waiting_steps if rounds else ()
@@ -74,7 +72,7 @@ def find_resume_state(run: Run, question: Question, pool: Pool) -> ResumeState |
 
 
 def strip_prompts(run: Run) -> Run:
-    """Return a waiting run with what `find_resume_state` needs: its replies, without any prompt."""
+    """Return a waiting run reduced to what `find_resume_state` needs: its replies, no prompts."""
     header = replace(run.header, question=Question.of(""))
     rounds = tuple(_strip_round(round_) for round_ in run.rounds)
     return replace(run, header=header, rounds=rounds, reply=None)

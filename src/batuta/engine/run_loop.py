@@ -1,4 +1,4 @@
-"""A question is conducted to its end: decide, run, decide again, settle."""
+"""Conducts a question to its end: plan a round, run it, plan again, finalize."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ VERSIONS = {"batuta": package_version(), "prompt": PROMPT_VERSION}
 DEFAULT_SETTINGS = RunSettings()
 NO_HOOKS = RunHooks()
 CANCEL_GRACE_SECONDS = 1.0
-"""Seconds in which a cancelled run may still tell its end."""
+"""Seconds that a cancelled run has to publish its last events."""
 
 
 def new_run_id() -> RunId:
@@ -90,24 +90,24 @@ async def conduct(
 ) -> Run:
     """Answer `question` by a workflow that `conductor` writes over `pool`.
 
-    Never raises for a bad run: every run ends in an outcome, and what was spent is in it.
+    Never raises for a failed run: every run has an outcome and records what was spent.
 
     Args:
         question: what is asked.
-        conductor: who writes the workflow.
+        conductor: writes the workflow.
         pool: the workers, in the order in which the conductor sees them.
         clients: how each worker of the pool is called.
         limits: hard limits. What a call can cost at most is reserved before it is made; tokens
             are counted after it, so the calls in flight may overrun that limit.
         seed: makes sampling repeatable where the workers honour seeds.
-        resumed: the workflow that goes on, now that the results of its tool calls are in the
-            question; nothing is planned for it anew.
+        resumed: the workflow to continue, now that the question contains the results of its
+            tool calls; it is not planned again.
         settings: how the run is executed: fallback, timeouts, guardrails and the like.
-        hooks: the run's id and record, and who receives its events.
+        hooks: the run's id, recorder and event listener.
 
     Raises:
         anyio.get_cancelled_exc_class(): the caller cancelled; every call in flight was
-            cancelled, the end was recorded and reported.
+            cancelled, the end was recorded and published.
     """
     limits, recorder = limits or Limits(), hooks.recorder or Recorder()
     guardrails = settings.guardrails
@@ -173,7 +173,7 @@ async def _run_within_deadline(limits: Limits, context: RunContext, loop: _RunLo
     """Run until the end or the deadline.
 
     Raises:
-        anyio.get_cancelled_exc_class(): the caller cancelled; the end was recorded and reported.
+        anyio.get_cancelled_exc_class(): the caller cancelled; the end was recorded and published.
     """
     try:
         if limits.seconds is None:
@@ -206,9 +206,9 @@ def _blocked_end(policy: str, acts: Iterable[GuardrailTriggered], seconds: float
 def _dry_run_end(
     workflow: Workflow, context: RunContext, conductor: str, pace: LatencyLookup
 ) -> RunFinished:
-    """Return the end of a dry run: what would be run, in words."""
+    """Return the end of a dry run; its answer describes what would be run."""
     model = context.settings.confidence
-    again = None if model is None else model.foresee_samples(conductor, workflow)
+    again = None if model is None else model.expected_samples(conductor, workflow)
     expected = estimate_workflow(
         context.question, workflow, context.pool, latency=pace, again=again
     )
@@ -223,7 +223,7 @@ def _dry_run_end(
 
 
 async def _record_cancellation(context: RunContext) -> None:
-    """Record and tell that the run was cancelled."""
+    """Record and publish that the run was cancelled."""
     message = "the run was cancelled"
     end = RunFinished(
         outcome=Outcome.CANCELLED,
@@ -253,24 +253,24 @@ class _RunLoop:
         self.conductor = conductor
         self.rounds_exhausted = False
         self.check: PlanCheck | None = None
-        """The rules for plans in the last round; None: there are none."""
+        """The plan-rule check of the last round; None if there are no rules."""
         self.unapproved: RunFinished | None = None
-        """The end of the run whose plan was not approved."""
+        """The run's end if its plan was not approved."""
         policy = self.settings.guardrails.grounded
         self.grounding = GroundingCheck(context, policy) if policy is not None else None
 
     async def run(self) -> None:
-        """Run rounds, and then what is asked about their answer."""
+        """Run the rounds, then the confidence samples and the grounding check of their answer."""
         await self.run_rounds()
         if self.settings.min_confidence is not None:
             await self.sample_answer()
             await self.ask_another()
         await self.check_grounds()
-        if self.settings.min_confidence is None:  # what nothing waits for takes nobody's money
+        if self.settings.min_confidence is None:  # nothing depends on the samples: they come last
             await self.sample_answer()
 
     async def run_rounds(self) -> None:
-        """Run rounds until an answer stands or nothing more may be done."""
+        """Run rounds until an answer is accepted or no further round is allowed."""
         context = self.context
         rounds = context.budget.limits.rounds
         for number in range(context.round_count):
@@ -293,7 +293,7 @@ class _RunLoop:
         self.rounds_exhausted = rounds > 1
 
     async def sample_answer(self) -> None:
-        """Ask the question again if how sure its answer is was fitted so."""
+        """Ask the question again if the confidence model uses samples."""
         model = self.settings.confidence
         if model is None or model.samples is None or self.settings.dry_run:
             return
@@ -302,7 +302,7 @@ class _RunLoop:
             await take_samples(self.context, model, self.conductor.name, ended)
 
     async def ask_another(self) -> None:
-        """Ask one more worker the whole question if the answer is not sure enough."""
+        """Ask one more worker the whole question if the answer's confidence is too low."""
         context, settings = self.context, self.settings
         if settings.dry_run or not settings.fallback:
             return
@@ -317,20 +317,20 @@ class _RunLoop:
         workflow = Workflow((Step(subtask="", worker=other),))
         if context.rules.find_broken(workflow, workers_before(rounds)) is not None:
             return
-        # If it is not approved, the answer that is there stands.
-        await run_single_step(context, other, "the answer before was not sure enough")
+        # If this step is not approved, the present answer stands.
+        await run_single_step(context, other, "the previous answer's confidence was too low")
 
     async def check_grounds(self) -> None:
-        """Check the answer against its sources if a policy says so."""
+        """Check the answer against its sources if a policy requires it."""
         if self.grounding is not None and not self.settings.dry_run:
             await self.grounding.check(self.finalize_rounds())
 
     def _is_resumed(self, number: int) -> bool:
-        """Return True if an earlier run began that round, whose plan was approved there."""
+        """Return True if an earlier run began this round, so its plan was already approved."""
         return number == 0 and self.context.resumed is not None
 
     def _resumed_round(self) -> Round | None:
-        """Return the round that an earlier run began and that goes on now; it was paid there."""
+        """Return the round that an earlier run began; that run was charged for its planning."""
         if self.context.resumed is None:
             return None
         begun = self.context.resumed.rounds[-1]
@@ -349,7 +349,7 @@ class _RunLoop:
         return ended if self.grounding is None else await self.grounding.finalize(ended)
 
     def finalize_rounds(self) -> RunFinished:
-        """Return how the rounds so far end, and how sure their answer is."""
+        """Return the end that the rounds so far lead to, with the confidence in their answer."""
         context = self.context
         if self.unapproved is not None:
             return replace(self.unapproved, seconds=context.elapsed())
@@ -389,15 +389,15 @@ class _RunLoop:
             try:
                 decision = await self._plan(len(drafts), listener)
             except anyio.get_cancelled_exc_class():
-                cut = listener.with_failed_attempts(
+                cancelled = listener.with_failed_attempts(
                     MalformedPlan(draft=Draft(), reason="planning was cancelled", outage=True)
                 )
-                drafts.append(cast("MalformedPlan", cut))
+                drafts.append(cast("MalformedPlan", cancelled))
                 self._record_cancelled_planning(number, drafts, start)
                 raise
             if listener.limit_reached and not isinstance(decision, Plan):
-                is_cut = isinstance(decision, MalformedPlan)
-                paid = (decision,) if is_cut and decision.draft.usage.calls else ()
+                is_malformed = isinstance(decision, MalformedPlan)
+                paid = (decision,) if is_malformed and decision.draft.usage.calls else ()
                 return await self._answer_alone([*drafts, *paid], start)
             again = await self._draft_again(decision, len(drafts))
             if again is None:
@@ -409,9 +409,9 @@ class _RunLoop:
         return await self._settle(decision, drafts, workflow, start)
 
     async def _answer_alone(self, drafts: list[MalformedPlan], start: float) -> Round | None:
-        """Return a round of the best worker that can be paid, where a draft cannot.
+        """Return a round in which the best affordable worker answers, since no draft is affordable.
 
-        Without one, or where there is an answer already, only drafts are kept.
+        If no worker is affordable, or a round was already run, return the drafts alone.
         """
         context = self.context
         reason = str(context.limit)
@@ -419,7 +419,7 @@ class _RunLoop:
         best = await find_affordable(context) if may else None
         if best is None:
             return self._drafts_only_round(drafts, start)
-        reason = f"{reason}; {best} answers alone, the best worker that can be paid"
+        reason = f"{reason}; {best} answers alone, the best worker that is affordable"
         decision = MalformedPlan(draft=Draft(), reason=reason)
         workflow = Workflow((Step(subtask="", worker=best),))
         return await self._settle(decision, drafts, workflow, start)
@@ -431,7 +431,7 @@ class _RunLoop:
         workflow: Workflow | None,
         start: float,
     ) -> Round:
-        """Return the round, held to the rules for plans."""
+        """Return the round after applying the plan rules to it."""
         span = TimeSpan(start, self.context.elapsed())
         planned = Round(decision=decision, drafts=tuple(drafts), workflow=workflow, planning=span)
         if workflow is None or self.check is None:
@@ -441,7 +441,7 @@ class _RunLoop:
     def _revised(
         self, decision: Decision, workflow: Workflow | None
     ) -> tuple[Decision, Workflow | None]:
-        """Return the decision with the reason for its workflow, and the workflow to be run."""
+        """Return the decision with the reason for its workflow, and the workflow to run."""
         if workflow is None or self.revise is None:
             return decision, workflow
         workflow, reason = self.revise(workflow)
@@ -450,7 +450,7 @@ class _RunLoop:
         return decision, workflow
 
     async def _draft_again(self, decision: Decision, drafts: int) -> MalformedPlan | None:
-        """Return the decision as a draft after which another one is asked for; None: it stands."""
+        """Return the decision as a rejected draft if another is needed; None if it stands."""
         if isinstance(decision, Plan):
             return None if self.check is None else await self.check.send_back(decision)
         if not isinstance(decision, MalformedPlan) or not decision.again:
@@ -460,7 +460,7 @@ class _RunLoop:
     def _record_cancelled_planning(
         self, number: int, drafts: list[MalformedPlan], start: float
     ) -> None:
-        """Record what planning cost until it was cut; the telling waits."""
+        """Record what planning cost until it was cancelled; the event is published later."""
         round_ = self._drafts_only_round(drafts, start)
         if round_ is not None:
             event = RoundPlanned(number, round_)
@@ -468,7 +468,7 @@ class _RunLoop:
             self.context.deferred_events.append(event)
 
     def _drafts_only_round(self, drafts: list[MalformedPlan], start: float) -> Round | None:
-        """Return a round that keeps the drafts, and their tokens, from before the limit."""
+        """Return a round that keeps only the drafts and their usage; None if there are none."""
         if not drafts:
             return None
         span = TimeSpan(start, self.context.elapsed())
@@ -492,7 +492,7 @@ class _RunLoop:
         return check_decision(listener.with_failed_attempts(decision), planning_context)
 
     def _choose_workflow(self, decision: Decision) -> Workflow | None:
-        """Return the workflow that the decision leads to."""
+        """Return the plan's workflow or the fallback to the best worker; None: nothing to run."""
         if isinstance(decision, Plan):
             return decision.workflow
         rounds = self.context.rounds

@@ -1,7 +1,8 @@
-"""A question that is asked again, to see how often its answer comes out the same.
+"""Samples of an answer: the question is asked again, to measure how often the answer is the same.
 
-By default whoever wrote the answer is asked: nobody else has to see the question, no price need be
-known, and of recorded answers its own samples said most (recipes/confidence).
+By default the worker that wrote the answer is sampled: no other worker sees the question, no other
+price need be known, and on recorded answers its samples were the most informative
+(recipes/confidence).
 """
 
 from __future__ import annotations
@@ -17,25 +18,25 @@ from batuta.engine.side_calls import context_aside, run_extra_round
 from batuta.engine.step_prompt import lacked_tags
 
 SAMPLING_TEMPERATURE = 0.7
-"""Several samples of one worker differ at this temperature, where none is set above 0."""
-_LEAST_PATIENCE = 10.0
-_PATIENCE = 2.0
-"""Samples may take so many times as long as their answer took."""
+"""Sampling temperature if neither the question nor the worker sets one above 0."""
+_MIN_SECONDS = 10.0
+_RUN_TIME_FACTOR = 2.0
+"""Samples may take this many times as long as the run so far."""
 
 
 async def take_samples(
     context: RunContext, model: ConfidenceModel, conductor: str, ended: RunFinished
 ) -> None:
-    """Ask the question of an answer again, where that was fitted or is to be.
+    """Sample the answer if the confidence model uses samples or collects them.
 
-    A sample that fails or cannot be paid is in the run as a step that failed, and changes nothing.
-    Half of the time that is left to the run is kept for what comes after.
+    A sample that fails or is unaffordable is recorded as a failed step and changes nothing. At
+    least half of the run's remaining time is kept for what follows.
 
     Args:
         context: the run.
-        model: how often, whom, and what was fitted.
-        conductor: who wrote the workflow.
-        ended: how the run ends without it.
+        model: says how often and which worker to sample.
+        conductor: the name of the conductor.
+        ended: the run's end without samples.
     """
     reply = ended.reply
     if reply is None or reply.tool_calls or ended.outcome not in JUDGED or context.limit:
@@ -48,26 +49,26 @@ async def take_samples(
     if worker is None or worker.id not in context.clients:
         return
     if lacked_tags(context.question, context.pool, worker):
-        return  # it cannot see what the answer is about
+        return  # the worker cannot see the question's attachments
     step = Step(subtask="", worker=worker.id)
     plan = Plan(
         Workflow((step,) * wanted.count),
         reason=f"asks {worker.id} again, to see how often the answer is the same",
         purpose="samples",
     )
-    aside = context_aside(context, _warm_question(context.question, worker), Pool((worker,)))
+    aside = context_aside(context, _sampled_question(context.question, worker), Pool((worker,)))
     inner = replace(
         aside,
         asks_whole=True,
         seed=context.question.sampling.seed if context.seed is None else context.seed,
         settings=replace(aside.settings, timeouts=NO_TIMEOUT),
     )
-    with anyio.move_on_after(_limit_patience(context)):
+    with anyio.move_on_after(_allowed_seconds(context)):
         await run_extra_round(context, plan, inner=inner, gated=False)
 
 
-def _warm_question(question: Question, worker: Worker) -> Question:
-    """Return the question as it is asked again: once a call, with chance in it."""
+def _sampled_question(question: Question, worker: Worker) -> Question:
+    """Return the question for one sample: one choice, at a temperature above 0, no tool calls."""
     given = question.sampling
     own = given.temperature if given.temperature is not None else worker.sampling.temperature
     sampling = replace(
@@ -77,9 +78,9 @@ def _warm_question(question: Question, worker: Worker) -> Question:
     return replace(question, sampling=sampling, tool_choice=choice)
 
 
-def _limit_patience(context: RunContext) -> float:
+def _allowed_seconds(context: RunContext) -> float:
     """Return the seconds that the samples may take."""
-    patience = max(_LEAST_PATIENCE, _PATIENCE * context.elapsed())
+    seconds = max(_MIN_SECONDS, _RUN_TIME_FACTOR * context.elapsed())
     if context.deadline is None:
-        return patience
-    return min(patience, (context.deadline.deadline - anyio.current_time()) / 2)
+        return seconds
+    return min(seconds, (context.deadline.deadline - anyio.current_time()) / 2)

@@ -1,4 +1,4 @@
-"""Rounds that are run beside those that the conductor decides on."""
+"""Extra rounds, which the conductor did not plan: samples, checks and repairs."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from batuta.engine.finalize import final_reply
 async def run_extra_round(
     context: RunContext, plan: Plan, *, inner: RunContext | None = None, gated: bool = True
 ) -> Round | None:
-    """Run one more round; None if somebody had to approve it and did not.
+    """Run one more round and return it; return None if a required approval was not given.
 
     Args:
         context: the run.
-        plan: what is run.
-        inner: the run with another question and other settings, for this round alone.
-        gated: whether somebody may have to approve it.
+        plan: the plan to run.
+        inner: the run with another question and other settings, for this round only.
+        gated: whether approval rules apply.
     """
     now, number = context.elapsed(), len(context.recorder.rounds)
     round_ = Round(decision=plan, workflow=plan.workflow, planning=TimeSpan(now, now))
@@ -47,13 +47,13 @@ async def run_extra_round(
 async def run_single_step(
     context: RunContext, worker: WorkerId, reason: str, *, inner: RunContext | None = None
 ) -> Reply | None:
-    """Ask a worker for another answer, in a round that may have to be approved; its reply.
+    """Ask a worker for another answer in an extra round; return its reply.
 
     Args:
         context: the run.
         worker: the worker's id.
         reason: why, as a clause.
-        inner: the run with another question and other settings, for this round alone.
+        inner: the run with another question and other settings, for this round only.
     """
     plan = Plan(Workflow((Step(subtask="", worker=worker),)), reason=reason)
     ended = await run_extra_round(context, plan, inner=inner)
@@ -61,17 +61,17 @@ async def run_single_step(
 
 
 def context_aside(context: RunContext, question: Question, pool: Pool) -> RunContext:
-    """Return the run as workers are asked whose words are never taken for the answer.
+    """Return the context of an extra round whose replies are never the run's answer.
 
-    None of their words is streamed, and nobody stands in for them.
+    No text is streamed, and no substitute is asked.
 
     Args:
         context: the run.
-        question: what they are asked.
-        pool: they alone.
+        question: the question of the extra round.
+        pool: the workers of the extra round.
     """
 
-    async def tell(event: Event) -> None:
+    async def emit_without_text(event: Event) -> None:
         if context.emit is not None and not isinstance(event, StepDelta):
             await context.emit(event)
 
@@ -81,5 +81,5 @@ def context_aside(context: RunContext, question: Question, pool: Pool) -> RunCon
         pool=pool,
         resumed=None,
         settings=replace(context.settings, fallback=False, live=False),
-        emit=context.emit and tell,
+        emit=context.emit and emit_without_text,
     )

@@ -1,7 +1,7 @@
-"""Solvers on the engine: every method is executed by `conduct` and counted by its Run.
+"""Solvers on the engine: every method is executed by `conduct` and accounted for by its Run.
 
-All calls and all tokens count, the conductor's own too. A served baseline, an evaluated system and
-a conductor are all such solvers.
+All calls and tokens count, including the conductor's own. Conductors, served baselines and the
+systems of an evaluation are all solvers.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from batuta.engine.samples import SAMPLING_TEMPERATURE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SolverContext:
-    """The workers that can be called, and what one answer may take."""
+    """The workers that can be called, and the limits and settings of one answer."""
 
     pool: Pool
     clients: Mapping[WorkerId, Client]
@@ -41,19 +41,19 @@ class SolverContext:
     settings: RunSettings = RunSettings()
     hooks: RunHooks = RunHooks()
     answer_cache: RunCache | None = None
-    """Remembers what everybody said; None: they are asked each time."""
+    """Caches the workers' replies; None: every call is made."""
     run_tests: RunTests | None = None
-    """Tries an answer on the tests that its question shows; None: nothing is executed."""
+    """Runs an answer's program on the tests in its question; None: nothing is executed."""
 
     def restrict_to(self, *worker_ids: WorkerId) -> SolverContext:
-        """Return the context with these workers alone and no substitutes."""
+        """Return the context with a pool of these workers only."""
         return replace(self, pool=self.pool.subset(worker_ids))
 
     def with_sampling(self, worker_id: WorkerId) -> SolverContext:
-        """Return the context with the worker at the temperature at which several samples differ."""
-        warm = Sampling(temperature=SAMPLING_TEMPERATURE)
+        """Return the context with the worker at a temperature that makes its samples differ."""
+        sampling = Sampling(temperature=SAMPLING_TEMPERATURE)
         workers = (
-            replace(worker, sampling=warm.with_defaults(worker.sampling))
+            replace(worker, sampling=sampling.with_defaults(worker.sampling))
             if worker.id == worker_id
             else worker
             for worker in self.pool
@@ -62,12 +62,12 @@ class SolverContext:
 
 
 Solver: TypeAlias = solver.Solver[SolverContext]
-"""A solver that the engine's context serves: all of Batuta's own are such."""
+"""A solver that takes a SolverContext; all solvers of Batuta do."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConductorSolver:
-    """A conductor's workflow, executed to its end."""
+    """Answers by a conductor's workflow."""
 
     conductor: Conductor
     calls: int | None = None
@@ -75,12 +75,12 @@ class ConductorSolver:
 
     @property
     def name(self) -> str:
-        """The conductor's name, and its rounds if there may be several."""
+        """The conductor's name, and the number of rounds if more than one is allowed."""
         several = f", {self.rounds} rounds" if self.rounds > 1 else ""
         return f"{self.conductor.name}{several}"
 
     async def answer(self, question: Question, context: SolverContext, seed: int) -> Run:
-        """Return the run; the workflow may have as many steps as the method needs."""
+        """Return the run; the workflow has at most `calls` steps, if that is set."""
         rounds = self.rounds
         return await run_conductor(
             question,
@@ -107,13 +107,13 @@ async def run_conductor(
 
     Args:
         question: what is asked.
-        conductor: who writes the workflow.
-        context: who can be called.
-        seed: of the run.
-        max_steps: in the place of the context's own limit; None: theirs.
-        max_rounds: in the place of the context's own limit.
-        asks_anew: whether somebody is asked the whole question where a last step fails: not
-            where the method chooses among replies, for then a last step may be a mere check.
+        conductor: writes the workflow.
+        context: the workers, limits and settings.
+        seed: the run's seed.
+        max_steps: replaces the context's limit; None: the context's.
+        max_rounds: replaces the context's limit.
+        asks_anew: whether a worker is asked the whole question if a last step fails. False for
+            methods that choose among replies, whose last step may be a mere check.
     """
     return await conduct(
         question,
@@ -128,16 +128,16 @@ async def run_conductor(
 
 
 def round_replies(run: Run, number: int = 0) -> dict[int, Reply]:
-    """Return the replies of a round by their steps' indices, in their order; failures left out."""
+    """Return a round's replies by step index, in order; failed steps are left out."""
     steps = run.rounds[number].steps if number < len(run.rounds) else ()
     found = {step.index: step.result for step in steps if isinstance(step.result, Reply)}
     return dict(sorted(found.items()))
 
 
 def with_final_reply(run: Run, reply: Reply | None) -> Run:
-    """Return the run with `reply` for its answer; without any if there is none to choose.
+    """Return the run with `reply` as its answer; None: without an answer.
 
-    What the run itself ended with is no answer then: it may be a mere check.
+    The run's own last reply is dropped in that case, since it may be a mere check.
     """
     if reply is None:
         return _without_answer(run)

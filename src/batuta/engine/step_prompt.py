@@ -1,8 +1,8 @@
-"""The prompt of a step's worker, the workers that may stand in for it, and who sees what. Pure.
+"""The request for a step's worker, its substitutes, and the attachments a worker is shown. Pure.
 
-A worker that cannot see a question's pictures, files and recordings reads what a step has written
-that did. Where nobody in the pool has an ability by name, nothing is known, and everybody is shown
-everything.
+A worker that cannot see a question's pictures, files or recordings reads the reply of a step that
+can. If no worker of the pool is tagged with an ability, abilities are unknown and every worker is
+shown everything.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ from batuta.language.conversation import without_calls
 from batuta.language.plan_rules import NO_RULES, with_worker
 
 MAX_SUBSTITUTES = 2
-"""Number of other workers to which a failed step is given, one after another."""
+"""Number of other workers that a failed step is given to, one after another."""
 CONTEXT_MARGIN = 1.25
-"""How far our estimate of a prompt's tokens must exceed a worker's window before it is not asked:
-the estimate is rough, and the provider knows better."""
+"""A worker is skipped if the estimated prompt exceeds its context window by this factor. The
+estimate is rough, so the provider decides about smaller excesses."""
 REPAIR_PROMPT = """\
 Your reply does not have the form that was asked for: {fault}
 Give the complete answer again in that form, and nothing else."""
 TRUNCATED_FINISHES = frozenset({Finish.LENGTH, Finish.CONTENT_FILTER})
-"""How replies end that cannot have the form that was asked for, and say so."""
+"""Finish reasons of truncated replies, which are not held to the requested format."""
 _PROMPT_FAILURES = frozenset(
     {
         "bad_request",
@@ -62,16 +62,15 @@ _PROMPT_FAILURES = frozenset(
         "unsupported_field",
     }
 )
-"""Codes of failures that the same worker need not repeat when it is asked in another way."""
+"""Failure codes that depend on the prompt: the same worker may answer another prompt."""
 _EARLIER_TOOL_CHOICE = {None: None, "auto": "auto", "required": "auto"}
-"""Tool choice of a step before the last; where one tool is named, only the last step may call it.
-"""
+"""Tool choice of the steps before the last; a choice that names one tool is for the last step."""
 
 
 def step_request(
     context: RunContext, workflow: Workflow, number: int, index: int, *, worker: Worker
 ) -> Request:
-    """Return the prompt of that step of this run's round `number` for that worker."""
+    """Return the worker's request for step `index` of this run's round `number`."""
     question, last = context.question, index == len(workflow) - 1 or context.asks_whole
     if last and context.resumed is None and is_plain(workflow.steps[index]):
         messages = question.messages
@@ -81,8 +80,8 @@ def step_request(
         )
     sampling = worker.sampling
     if context.seed is not None:
-        place = context.seed * 1_000_003 + number * 101 + index
-        sampling = Sampling(seed=place % 2**31).with_defaults(sampling)
+        step_seed = context.seed * 1_000_003 + number * 101 + index
+        sampling = Sampling(seed=step_seed % 2**31).with_defaults(sampling)
     if not last:
         tools = context.settings.tool_classes.of_step(workflow, index, question.tools)
         choice = _EARLIER_TOOL_CHOICE.get(question.tool_choice, "none") if tools else None
@@ -109,16 +108,17 @@ def step_request(
 
 
 def whole_question_request(context: RunContext, number: int, worker: Worker) -> Request:
-    """Return the prompt of the whole question for that worker, as if it were asked alone.
+    """Return the worker's request for the whole question, as if the worker were asked alone.
 
-    It sees the conversation as the client sent it, with the calls and results of every step.
+    The worker sees the conversation as the client sent it, with the calls and results of every
+    step.
     """
     question = context.question
     flow = Workflow((Step(subtask="", worker=worker.id),))
     sampling = worker.sampling
     if context.seed is not None:
-        place = context.seed * 1_000_003 + number * 101 + 100  # no step of a round has this number
-        sampling = Sampling(seed=place % 2**31).with_defaults(sampling)
+        step_seed = context.seed * 1_000_003 + number * 101 + 100  # no step has the index 100
+        sampling = Sampling(seed=step_seed % 2**31).with_defaults(sampling)
     return Request(
         messages=worker_messages(question, flow, 0, (Round(decision=Plan(flow, Draft())),)),
         sampling=question.sampling.with_defaults(sampling),
@@ -131,7 +131,7 @@ def whole_question_request(context: RunContext, number: int, worker: Worker) -> 
 
 
 def is_empty(reply: Reply) -> bool:
-    """Return True if the reply neither says nor shows anything, nor calls a tool."""
+    """Return True if the reply has no text, no images and no tool calls."""
     return not reply.text.strip() and not reply.tool_calls and not reply.images
 
 
@@ -141,7 +141,7 @@ def needs_call(request: Request) -> bool:
 
 
 def lacks_call(request: Request, reply: Reply) -> bool:
-    """Return True if a reply that is not cut lacks the tool call that it must make."""
+    """Return True if a reply that is not truncated lacks the tool call that it must make."""
     if not needs_call(request) or reply.finish in TRUNCATED_FINISHES:
         return False
     if request.tool_choice == "required":
@@ -150,12 +150,12 @@ def lacks_call(request: Request, reply: Reply) -> bool:
 
 
 def find_missing_field(request: Request, reply: Reply) -> str | None:
-    """Describe what the reply should tell and does not; None if nothing is missing."""
+    """Return which requested field the reply lacks, as a clause; None if it lacks none."""
     wanted, returned = request.sampling.choices or 1, len(reply.choices)
     if returned < wanted:
-        return f"takes no n: it gave {returned} of {wanted} answers"
+        return f"does not support n: it returned {returned} of {wanted} choices"
     if request.sampling.logprobs is not None and reply.text and not reply.logprobs:
-        return "takes no logprobs: it gave none"
+        return "does not support logprobs: it returned none"
     return None
 
 
@@ -165,10 +165,10 @@ def is_plain(step: Step) -> bool:
 
 
 def allows_empty(question: Question, reply: Reply) -> bool:
-    """Return True if an empty reply to the last step is the answer as it should be.
+    """Return True if an empty reply to the last step is a valid answer.
 
-    It is where the provider says why it is empty, where the client named texts to stop at, and
-    where the conversation ends with a tool's result, after which nothing may be left to say.
+    It is valid if the finish reason explains it, if the client set stop sequences, or if the
+    conversation ends with a tool result, after which nothing may be left to say.
     """
     if reply.finish is not Finish.STOP or question.sampling.stop:
         return True
@@ -176,22 +176,22 @@ def allows_empty(question: Question, reply: Reply) -> bool:
 
 
 def fallback_workers(context: RunContext, failed: Mapping[WorkerId, Failure]) -> list[Worker]:
-    """Return the workers that are asked the whole question after these failed at it, best first.
+    """Return the workers to ask the whole question after these failures, best first.
 
-    A worker that an outage took is left out, unless nobody else is left: then the best one.
+    Workers with an outage are left out; if no other worker is left, return the best one.
     """
     able = able_workers(context.question, list(context.pool.ranked()))
-    there = [worker for worker in able if not _is_outage(failed.get(worker.id))]
-    return (there or able[:1])[: 1 + MAX_SUBSTITUTES]
+    available = [worker for worker in able if not _is_outage(failed.get(worker.id))]
+    return (available or able[:1])[: 1 + MAX_SUBSTITUTES]
 
 
 def _is_outage(failure: Failure | None) -> bool:
-    """Return True if another prompt would have failed as well."""
+    """Return True if any other prompt would have failed as well."""
     return failure is not None and failure.code not in _PROMPT_FAILURES
 
 
 def repair_request(request: Request, reply: Reply, fault: Failure) -> Request:
-    """Return the same prompt, the reply that has not the form, and what is wrong with it."""
+    """Return the request extended by the reply in the wrong format and what is wrong with it."""
     turns = (
         assistant_message(reply.text),
         user_message(REPAIR_PROMPT.format(fault=fault.message.partition(": ")[2])),
@@ -200,25 +200,25 @@ def repair_request(request: Request, reply: Reply, fault: Failure) -> Request:
 
 
 def find_context_overflow(request: Request, worker: Worker) -> Failure | None:
-    """Return the failure of a worker whose context window the prompt surely exceeds."""
+    """Return a failure if the prompt clearly exceeds the worker's context window."""
     window = worker.context_window
     if window is None:
         return None
     tokens = estimate_request_tokens(request)
     if tokens <= window * CONTEXT_MARGIN:
         return None
-    message = f"about {tokens} tokens do not fit in the {window} of {worker.id}"
+    message = f"about {tokens} tokens do not fit in the context window of {worker.id} ({window})"
     return Failure(code="context_too_long", message=message)
 
 
 def substitute_workers(
     context: RunContext, workflow: Workflow, index: int, worker_id: str
 ) -> list[Worker]:
-    """Return the best other workers that can see what is to be seen and call what may be called.
+    """Return the best other workers that can see the attachments and call the tools.
 
-    With one of them in the place of `worker_id` the workflow keeps the rules for plans.
+    The workflow keeps the plan rules with any of them in place of `worker_id`.
     """
-    others = [worker for worker in _stand_ins(context, worker_id) if worker.id != worker_id]
+    others = [worker for worker in _find_candidates(context, worker_id) if worker.id != worker_id]
     able = able_workers(context.question, others)
     if context.rules is not NO_RULES:
         present, before = context.rounds[-1], workers_before(context.rounds[:-1])
@@ -232,8 +232,8 @@ def substitute_workers(
     return able[:MAX_SUBSTITUTES]
 
 
-def _stand_ins(context: RunContext, worker_id: str) -> tuple[Worker, ...]:
-    """Return who is asked for what a worker was asked: nobody writes what one was to draw."""
+def _find_candidates(context: RunContext, worker_id: str) -> tuple[Worker, ...]:
+    """Return the workers of the same kind: only an image model can replace an image model."""
     pool = context.pool
     if worker_id in pool and IMAGE in pool[worker_id].tags:
         return tuple(worker for worker in pool if IMAGE in worker.tags)
@@ -241,7 +241,7 @@ def _stand_ins(context: RunContext, worker_id: str) -> tuple[Worker, ...]:
 
 
 def workers_before(rounds: Sequence[Round]) -> tuple[WorkerId, ...]:
-    """Return the workers whose replies a step reads that reads the round before it."""
+    """Return the workers of the last round with a workflow, which a `previous` step reads."""
     for round_ in reversed(rounds):
         if round_.workflow is not None:
             return tuple(step.worker for step in round_.steps)
@@ -249,7 +249,7 @@ def workers_before(rounds: Sequence[Round]) -> tuple[WorkerId, ...]:
 
 
 def able_workers(question: Question, workers: list[Worker]) -> list[Worker]:
-    """Return the workers that can see the question's pictures and call its tools."""
+    """Return the workers that can see the question's attachments and call its tools."""
     for tag in question.needed_tags:
         workers = _workers_with_tag(workers, tag)
     return _workers_with_tag(workers, "tools") if question.tools else workers
@@ -265,12 +265,12 @@ UNSEEN = {
     "file": "[A file that you cannot read.]",
     "audio": "[A recording that you cannot hear.]",
 }
-"""The sentence that stands in the place of an attachment, by its kind."""
+"""The sentence that replaces an attachment, by its kind."""
 _TAGS = {"image": VISION, "file": FILES, "audio": AUDIO}
 
 
 def lacked_tags(question: Question, pool: Pool, worker: Worker) -> frozenset[str]:
-    """Return the abilities that the question needs, that the worker lacks and another one has."""
+    """Return the abilities that the question needs and only other workers of the pool have."""
     return frozenset(
         tag
         for tag in question.needed_tags
@@ -279,7 +279,7 @@ def lacked_tags(question: Question, pool: Pool, worker: Worker) -> frozenset[str
 
 
 def show_seen(request: Request, lacked: frozenset[str]) -> Request:
-    """Return the request with words in the place of what its worker cannot be shown."""
+    """Return the request with a sentence in place of each attachment its worker cannot see."""
     if not lacked:
         return request
     return replace(request, messages=tuple(_seen_turn(m, lacked) for m in request.messages))
@@ -298,10 +298,10 @@ def _seen_part(part: Part, lacked: frozenset[str]) -> Part:
 
 
 def give_sight(workflow: Workflow, question: Question, pool: Pool) -> Workflow:
-    """Return the workflow in which each model sees what is attached, or reads somebody who does.
+    """Return the workflow in which each model sees the attachments or reads a step that does.
 
-    A step of one that cannot reads the steps before it that can, too; where there is none, it is
-    given to the best worker that can.
+    A step whose model cannot see them also reads the earlier steps that can; if there are none,
+    the step is given to the best worker that can.
     """
     if not question.needed_tags:
         return workflow
@@ -310,7 +310,7 @@ def give_sight(workflow: Workflow, question: Question, pool: Pool) -> Workflow:
     for index, given in enumerate(workflow.steps):
         step, worker = given, _find_worker(pool, given)
         is_blind = worker is not None and bool(lacked_tags(question, pool, worker))
-        if is_blind and worker is not None and worker.is_model and not _is_told(step, informed):
+        if is_blind and worker is not None and worker.is_model and not _is_informed(step, informed):
             if seen:
                 step = replace(step, access=tuple(sorted({*step.access, *seen})))
             else:
@@ -319,18 +319,18 @@ def give_sight(workflow: Workflow, question: Question, pool: Pool) -> Workflow:
                 is_blind = bool(lacked_tags(question, pool, best))
         if not is_blind:
             seen.append(index)
-        if not is_blind or _is_told(step, informed):
+        if not is_blind or _is_informed(step, informed):
             informed.add(index)
         steps.append(step)
     changed = tuple(steps)
     return workflow if changed == workflow.steps else Workflow(changed)
 
 
-def _is_told(step: Step, informed: set[int]) -> bool:
-    """Return True if the step reads one that knows what is attached, or the round before."""
+def _is_informed(step: Step, informed: set[int]) -> bool:
+    """Return True if the step reads an informed step, or the previous round."""
     return step.previous or step.continues or not informed.isdisjoint(step.access)
 
 
 def _find_worker(pool: Pool, step: Step) -> Worker | None:
-    """Return the step's worker; None: a rule forbids it, and another one will be put there."""
+    """Return the step's worker; None if a rule forbids it, so that it will be replaced."""
     return next((worker for worker in pool if worker.id == step.worker), None)

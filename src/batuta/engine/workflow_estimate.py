@@ -1,4 +1,4 @@
-"""The estimated cost of a workflow, without a call."""
+"""The estimated cost of a workflow, without calling a model."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from batuta.language import worker_messages
 from batuta.usage import ZERO_COST, ZERO_USAGE, usage_cost
 
 EXPECTED_OUTPUT_TOKENS = 400
-"""Tokens that a reply is taken to have, unless its worker is capped below that."""
+"""Tokens assumed for a reply, unless its worker's cap is lower."""
 
 LatencyLookup = Callable[[WorkerId], float | None]
-"""Seconds that a call of the worker takes, as observed; None: not known yet."""
+"""Returns the observed seconds of a worker's call; None if not known yet."""
 
 
 def no_latency(_: WorkerId) -> float | None:
-    """Return None: no worker's speed is known."""
+    """Return None: no worker's latency is known."""
     return None
 
 
@@ -48,15 +48,15 @@ def estimate_workflow(
 ) -> WorkflowEstimate:
     """Return the tokens and dollars if every step replies with about `output` tokens.
 
-    Prompts are the real ones, with text of that length where the replies will stand.
+    Prompts are the real ones, with text of that length in place of the replies.
 
     Args:
         question: what is asked.
-        workflow: who is asked.
+        workflow: the steps.
         pool: the workers.
         output: tokens of a reply.
         latency: seconds of a worker's call.
-        again: how often the question is asked again when it has an answer.
+        again: the samples that are taken of the answer.
     """
     round_ = Round(decision=Plan(workflow), workflow=workflow)
     steps: list[StepRun] = []
@@ -104,14 +104,14 @@ def estimate_workflow(
 def estimate_samples(
     question: Question, worker: Worker, count: int, output: int = EXPECTED_OUTPUT_TOKENS
 ) -> Usage:
-    """Return the tokens of asking a worker the question again so often."""
+    """Return the tokens of asking a worker the question `count` more times."""
     asked = estimate_request_tokens(Request(messages=question.messages, tools=question.tools))
     tokens = min(output, worker.sampling.max_tokens or output)
     return Usage(calls=count, input=count * asked, output=count * tokens, estimated=count)
 
 
 def _critical_path_seconds(workflow: Workflow, latency: LatencyLookup) -> float | None:
-    """Return the seconds of the slowest chain of steps.
+    """Return the seconds of the slowest chain of steps; None if a worker's latency is unknown.
 
     Steps that do not read each other overlap.
     """
@@ -125,7 +125,7 @@ def _critical_path_seconds(workflow: Workflow, latency: LatencyLookup) -> float 
 
 
 def describe_estimate(workflow: Workflow, expected: WorkflowEstimate) -> str:
-    """Return the workflow and what it is expected to take, for people."""
+    """Describe the workflow and its expected tokens, dollars and seconds, for people."""
     lines = [f"Plan: {len(workflow)} step{'s' if len(workflow) > 1 else ''}"]
     for index, (step, usage) in enumerate(zip(workflow.steps, expected.steps, strict=True)):
         reads = ", ".join(str(earlier + 1) for earlier in step.access)

@@ -1,6 +1,6 @@
-r"""Finds the answer in a model's text: the box, the tag, the sentence.
+r"""Finds the answer in a model's text: `\boxed{}`, an answer tag, or "the answer is …".
 
-Nothing here guesses: an answer that is not marked as one, or whose mark is cut, is not found.
+`stated_answer` does not guess: an unmarked answer, or one in an unclosed `\boxed{`, is not found.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _MARKER = (
     r"|<(?:eos|EOS|pad|end_of_turn|end_of_text|endoftext|im_end)>|\[(?:EOS|/INST)\])"
 )
 _MARKERS = re.compile(rf"(?:{_MARKER}(?:\s*+(?:assistant|model|user)(?=\s*+(?:\Z|<)))?+\s*+)++")
-"""Markers one behind another. What follows them is no part of it: each is then read once."""
+"""A run of consecutive markers, matched as a whole so that a search reads each marker once."""
 DOUBTFUL = (
     "\u2717\u2718\u2753\u2754\u26a0\u26d4\u274c\u274e\U0001f914\U0001f44e\U0001f6ab\U0001f937"
 )
@@ -31,7 +31,7 @@ _SIGNS_BEHIND = re.compile(
     r"(?=[*_]{0,9}[ \t]{0,9}$)",
     re.MULTILINE,
 )
-"""The number of signs is bounded: a longer row is no ornament, and would be scanned repeatedly."""
+"""The number of signs is bounded: a longer row is not decoration and would be rescanned."""
 _TICKS_BEHIND = re.compile(
     rf"(?<=\S)[ \t]*[{TICKS}][\ufe0e\ufe0f]?(?=[.!]?[*_]*[ \t]*$)", re.MULTILINE
 )
@@ -39,20 +39,20 @@ _HAS_SIGN = re.compile("[\u2000-\u2bff\U0001f000-\U0001faff]")
 
 
 def without_end_tokens(text: str) -> str:
-    """Return the text without the tokens of a chat template that end it."""
+    """Return the text without chat-template tokens at its end."""
     found = next((run for run in _MARKERS.finditer(text) if run.end() == len(text)), None)
-    if found is None or ("</s>" in found[0] and "<s>" in text):  # HTML's tag that strikes text out
+    if found is None or ("</s>" in found[0] and "<s>" in text):  # HTML's strikethrough tag
         return text
     return text[: found.start()].rstrip()
 
 
 def without_emoji(text: str) -> str:
-    """Return the text without emoji at the ends of its lines, but for ticks and for what denies."""
+    """Return the text without emoji at line ends, except ticks and signs of denial or doubt."""
     return _SIGNS_BEHIND.sub(_stop_behind, text) if _HAS_SIGN.search(text) else text
 
 
 def _stop_behind(found: re.Match[str]) -> str:
-    """Return the full stop behind emoji, unless one stands before them already."""
+    """Return the full stop after emoji, unless there is one before them already."""
     return "" if found.string[found.start() - 1] in ".!?" else found["stop"]
 
 
@@ -64,10 +64,10 @@ def without_decorations(text: str) -> str:
 
 
 MAX_TAIL = 20_000
-"""Characters at the end of a text that are searched."""
+"""Number of characters at the end of a text that are searched."""
 
 MAX_BARE_ANSWER = 200
-"""Characters of a text that may be the answer itself."""
+"""The most characters of a text that counts as a bare answer."""
 
 _BOX = re.compile(r"\\(?:boxed|fbox|framebox)\b")
 _TAG = re.compile(r"<(/?)(?:(?:final|correct)[_ -]?)?(?:answer|choice|option)>", re.IGNORECASE)
@@ -103,11 +103,13 @@ _PLACEHOLDERS = frozenset({"", "...", r"\ldots", "answer", "your answer"})
 
 
 def visible_text(text: str, longest: int = MAX_TAIL) -> str:
-    """Return what the model wrote between its thoughts and later ones; empty if they never end.
+    """Return the text after the last `</think>`, up to any later `<think>`.
+
+    It is empty if the model began to think and never closed its thoughts.
 
     Args:
-        text: all that the model wrote.
-        longest: characters, from the end.
+        text: the model's whole output.
+        longest: the most characters to return, from the end.
     """
     _, closed, after = text.rpartition("</think>")
     shown, opened, _ = after.partition("<think>")
@@ -115,15 +117,15 @@ def visible_text(text: str, longest: int = MAX_TAIL) -> str:
 
 
 def has_box(text: str) -> bool:
-    """Return True if there is a box, cut or not."""
+    r"""Return True if there is a `\boxed`, closed or not."""
     return _BOX.search(text) is not None
 
 
 def boxed_answer(text: str) -> str | None:
-    r"""Return the content of the last `\boxed{}`; None without a box or if the last one is cut.
+    r"""Return the content of the last `\boxed{}`; None without a box or if the last is unclosed.
 
-    Boxes that stand side by side, joined by no more than a comma or a word, are one answer:
-    neither the last of two guesses nor the half of a pair is taken for the whole.
+    Adjacent boxes, joined by no more than a comma or a word, are one answer, so that a pair is not
+    reduced to its last element.
     """
     held: list[str] = []
     later = len(text)
@@ -145,10 +147,7 @@ def _is_joint(between: str) -> bool:
 
 
 def _find_boxes(text: str) -> Iterator[tuple[int, int, str | None]]:
-    """Yield every outermost box: where it starts, where it ends, what it holds.
-
-    None if it is cut.
-    """
+    """Yield start, end and content of every outermost box; an unclosed box has the content None."""
     done = 0
     for found in _BOX.finditer(text):
         if found.start() < done:
@@ -162,7 +161,7 @@ def _find_boxes(text: str) -> Iterator[tuple[int, int, str | None]]:
 
 
 def _group_after(text: str, after: int) -> tuple[int, str | None]:
-    """Return where the group behind a command ends, and its content; None if there is no group."""
+    """Return the end and the content of the argument after a command; None if it is unclosed."""
     at = after
     while at < len(text) and text[at] in " \t\n":
         at += 1
@@ -193,29 +192,29 @@ def closing_brace(text: str, at: int) -> int | None:
 
 
 def tagged_answer(text: str) -> str | None:
-    """Return the content of the last whole `<answer>`."""
+    """Return the content of the last complete `<answer>` element."""
     tags = list(_TAG.finditer(text))
     pairs = [(one, two) for one, two in pairwise(tags) if not one[1] and two[1]]
     return text[pairs[-1][0].end() : pairs[-1][1].start()].strip() or None if pairs else None
 
 
 def announced_answer(text: str) -> str | None:
-    """Return the text behind the last "the answer is" or "Answer:", to the end of its line."""
+    """Return the text after the last "the answer is" or "Answer:", to the end of its line."""
     found = [match[1] for match in _ANNOUNCEMENT.finditer(text)]
     return found[-1].strip(" *_`").strip() or None if found else None
 
 
 def answer_after_hashes(text: str) -> str | None:
-    """Return the text behind `####` in the last line, as in GSM8K; elsewhere that is a heading."""
+    """Return the text after `####` in the last line, as in GSM8K; elsewhere `####` is a heading."""
     found = _HASHES.search(text)
     return found[1].strip() if found else None
 
 
 def stated_answer(text: str) -> str | None:
-    """Return the answer that a mark names: tag, box, `####` or sentence.
+    """Return the marked answer: a tag, a box, `####` or a sentence.
 
-    None without a mark, and where the last box is cut. Of a tag without another mark in it all
-    is the answer, however many lines it has.
+    Return None without a mark, or if the last box is unclosed. If a tag contains no other mark,
+    its whole content is the answer, even if it has several lines.
     """
     shown = without_decorations(visible_text(text))
     tagged = tagged_answer(shown)
@@ -226,7 +225,7 @@ def stated_answer(text: str) -> str | None:
 
 
 def final_answer(text: str) -> str | None:
-    """Return the stated answer, else the last line; None if the last box is cut.
+    """Return the stated answer, else the last line; None if the last box is unclosed.
 
     Votes, cascades, records and graders all read the answer here.
     """
@@ -238,9 +237,9 @@ def final_answer(text: str) -> str | None:
 
 
 def answer_readings(text: str) -> tuple[str, ...]:
-    """Return the final answer as it stands, and without the marks of Markdown around it.
+    """Return the final answer as written, and without the Markdown marks around it.
 
-    `*args` stays what it is, since nothing closes its mark; `**args**` may be `args`.
+    `*args` is kept, since its mark is not closed; `**args**` may also mean `args`.
     """
     shown = visible_text(text)
     readings = (*_marked_readings(shown), *_marked_readings(without_decorations(shown)))
@@ -261,7 +260,7 @@ def _marked_readings(text: str) -> list[str]:
 
 
 def _announced_readings(text: str) -> list[str]:
-    """Return what the last announcement announces, with and without the marks of its line."""
+    """Return the last announced answer, with and without the Markdown marks of its line."""
     last = next(iter(deque(_ANNOUNCEMENT.finditer(text), maxlen=1)), None)
     if last is None:
         return []
@@ -275,26 +274,26 @@ def _announced_readings(text: str) -> list[str]:
 
 
 def _open_marks(text: str) -> int:
-    """Return how many marks of emphasis or code end the text: those of the answer behind it."""
+    """Return the number of emphasis or code marks at the end, which open before the answer."""
     return len(text) - len(text.rstrip("*_`"))
 
 
 def _last_line(text: str) -> str:
-    """Return the last line that says something, without the marks of a list or a quotation."""
+    """Return the last line with a letter or digit, without the marks of a list or a quotation."""
     lines = [line for line in reversed(text.splitlines()) if line.strip()]
     line = next((line for line in lines if any(map(str.isalnum, line))), lines[0] if lines else "")
     return _LINE_MARK.sub("", _QUOTE_MARK.sub("", line))
 
 
 def unmarked_forms(text: str) -> tuple[str, ...]:
-    """Return a line as it stands, without marks of code and mathematics, and without emphasis."""
+    """Return a line as written, without code and math marks, and also without emphasis."""
     plain = _without_marks(text, _CODE_MARKS)
     once = _without_marks(plain, _EMPHASIS_MARKS)
     return text, plain, once, _without_marks(once, _EMPHASIS_MARKS)
 
 
 def without_emphasis(text: str) -> str:
-    """Return the text without the marks of emphasis that open and close."""
+    """Return the text without paired emphasis marks."""
     return _without_marks(_without_marks(text, _EMPHASIS_MARKS), _EMPHASIS_MARKS)
 
 
@@ -305,18 +304,18 @@ def _without_marks(text: str, marks: tuple[re.Pattern[str], ...]) -> str:
 
 
 def last_line(text: str) -> str | None:
-    """Return the last line that is more than marks, without those around it."""
+    """Return the last line with a letter or digit, without the marks around it."""
     lines = (_QUOTE_MARK.sub("", line).strip(" \t*_`#") for line in reversed(text.splitlines()))
     return next((line for line in lines if any(map(str.isalnum, line))), None)
 
 
 def concluded_formula(text: str) -> str | None:
-    """Return the displayed formula that a text ends with, behind "Therefore:"; no equation."""
+    """Return the displayed formula, not an equation, after "Therefore:" at the end of the text."""
     found = _CONCLUSION.search(text)
     return next(filter(None, found.groups())).strip() or None if found else None
 
 
 def bare_answer(text: str) -> str | None:
-    """Return the text itself, where it is no more than an answer: one short line."""
+    """Return the text itself if it is one short line."""
     line = text.strip().strip("*_`").strip()
     return line if line and "\n" not in line and len(line) <= MAX_BARE_ANSWER else None

@@ -1,8 +1,8 @@
-"""The rules of a drafted workflow's end: its answer has the form that the question asks for.
+"""Corrects the end of drafted workflows so that the answer has the form that the question asks for.
 
-A prompted conductor, a small one above all, forgets that the last reply is returned as it is: it
-ends with a program whose output is no choice and no code, or gives the one model that it calls a
-subtask ("Identify the pronoun.") which takes the place of what the question says of its answer.
+Prompted conductors, above all small ones, forget that the last reply is returned unchanged. They
+end with a program whose output is neither a choice nor code, or give a single model a subtask
+("Identify the pronoun.") that hides what the question says about the form of its answer.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ _WANTS_CODE = re.compile(
 
 
 def answer_after_program(workflow: Workflow, pool: Pool, question: str, max_steps: int) -> Workflow:
-    """Return the workflow in which a model answers what a program's output does not answer.
+    """Append a step in which a model answers from a program's output, if that is needed.
 
-    Where the question lists options or asks for code, what a program prints is not the answer in
-    the form that is wanted. The model that wrote for the program then answers, from all before it.
+    If the question lists options or asks for code, a program's output is not an answer in the
+    requested form. The last model of the workflow then answers, reading all earlier steps.
 
     Args:
-        workflow: as it was drafted.
-        pool: its workers that run programs have the tag `program`.
-        question: what is asked.
-        max_steps: a workflow that has as many stays as it is.
+        workflow: the draft.
+        pool: the workers; those that run programs have the tag `program`.
+        question: the question's text.
+        max_steps: a workflow with this many steps is returned unchanged.
     """
     steps = workflow.steps
     if PROGRAM not in pool[steps[-1].worker].tags or len(steps) >= max_steps:
@@ -49,13 +49,13 @@ def answer_after_program(workflow: Workflow, pool: Pool, question: str, max_step
 
 
 def ask_single_plainly(workflow: Workflow, pool: Pool) -> Workflow:
-    """Return the workflow that asks a model that is called alone the question as it stands."""
+    """Return the workflow without the subtask if it has a single step, by a language model."""
     if len(workflow) > 1 or not pool[workflow.steps[0].worker].is_model:
         return workflow
     return Workflow((Step(subtask="", worker=workflow.steps[0].worker),))
 
 
 def lists_options(question: str) -> bool:
-    """Tell whether a question lists options by letters, A among them."""
+    """Return True if a question lists options by letter, including A."""
     letters = set(_OPTION.findall(question))
     return "A" in letters and len(letters) >= _LEAST_OPTIONS

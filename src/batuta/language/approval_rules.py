@@ -1,4 +1,4 @@
-"""Which plans a person must approve before they are carried out. Pure."""
+"""Rules for plans that a person must approve before they are run. Pure."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from batuta.core.tool_classes import ToolClass, ToolClasses
 from batuta.core.worker import CHANGES
 
 DEFAULT_EXPIRY = 900.0
-"""Seconds after which a plan that nobody has looked at counts as refused."""
+"""Seconds after which an undecided request expires."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalRule:
-    """Plans that wait for a person; every condition that is set must hold."""
+    """Selects plans that a person must approve; all conditions that are set must hold."""
 
     name: str
     tenant: str = ""
-    """Empty: of every tenant."""
+    """The tenant of the question; empty: any tenant."""
     tag: str = ""
-    """Empty: of questions with any tags or none."""
+    """A tag of the question; empty: any tags or none."""
     workers: frozenset[WorkerId] = frozenset()
-    """Plans with one of these workers; empty: with any."""
+    """Plans with one of these workers; empty: any workers."""
     above_usd: Decimal | None = None
-    """Plans after which the run is expected to have cost more; None: at any price."""
+    """Plans with which the run is expected to cost more than this; None: any cost."""
     changes: bool = False
-    """Whether only plans count that may call a tool which changes something."""
+    """If True, only plans that may call a tool that changes something."""
     expires_s: float = DEFAULT_EXPIRY
 
     def may_hold(self, tenant: str, tags: Iterable[str]) -> bool:
-        """Return True if plans for questions of that tenant with those tags may need it."""
+        """Return True if plans for questions of that tenant with those tags may need approval."""
         return self.tenant in {"", tenant} and (not self.tag or self.tag in tags)
 
     def holds(self, question: Question, workflow: Workflow, usd: Decimal, *, changes: bool) -> bool:
-        """Return True if that plan for a question of the rule's tenant needs it.
+        """Return True if that plan for a question of the rule's tenant needs approval.
 
         Args:
-            question: it is planned for.
+            question: the question that is planned for.
             workflow: the plan.
-            usd: what the run is expected to have cost after it.
+            usd: expected cost of the run, including this plan.
             changes: whether the plan may call a tool that changes something.
         """
         if self.tag and self.tag not in question.tags:
@@ -56,7 +56,8 @@ class ApprovalRule:
 def may_change(question: Question, workflow: Workflow, pool: Pool, classes: ToolClasses) -> bool:
     """Return True if the plan may call a tool that changes something.
 
-    That is one of the client's tools, or a worker whose tags say so, such as an MCP server's tool.
+    That is a client's tool of the class `CHANGE`, or a worker with the tag `changes`, such as an
+    MCP server's tool.
     """
     if any(classes.of(tool) is ToolClass.CHANGE for tool in question.tools):
         return True

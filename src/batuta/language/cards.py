@@ -1,4 +1,4 @@
-"""A worker's card: what a conductor is shown of a worker before it plans."""
+"""A worker's card: the description of a worker in a conductor's prompt."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _ABILITIES = {
 }
 """The meaning of each tag of a worker."""
 MOST_SKILLS = 8
-"""Skills of a card; a worker measured on a hundred families does not fill the prompt."""
+"""The most skills on a card, so that many measured families do not fill the prompt."""
 
 
 def worker_card(number: int, worker: Worker, *, descriptions: bool, prices: bool) -> str:
-    """Return one line of name and description, then a line each of skills and of facts.
+    """Return a line with name and description, then lines with skills and facts.
 
     Args:
         number: the worker's number in its pool.
-        worker: whose card it is.
-        descriptions: False: the number alone, as in the paper.
+        worker: the worker.
+        descriptions: False: only the number, as in the paper (and the price).
         prices: whether the price is shown.
     """
     head = f"Model id {number}"
@@ -47,7 +47,7 @@ def worker_card(number: int, worker: Worker, *, descriptions: bool, prices: bool
 
 
 def worker_line(worker: Worker, *, prices: bool) -> str:
-    """Return the card in one line, under the worker's id: what a small model needs to choose."""
+    """Return a one-line card under the worker's id, for a small model."""
     about = _one_line(worker.description) or _one_line(worker.model)
     clauses = [about.rstrip(".")]
     measured = [skill for skill in worker.skills if not skill.board]
@@ -92,5 +92,5 @@ def _price_text(price: Price) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Return the text without line breaks: a card cannot pretend to be another one's."""
+    """Return the text without line breaks, so that a card cannot imitate another worker's."""
     return " ".join(text.split())

@@ -1,7 +1,7 @@
-"""The claims of an answer beside what was fetched for them, compared by words and numbers. Pure.
+"""Compares the claims of an answer with their cited sources, by words and numbers. Pure.
 
-It asks no model: a claim that a source says in quite other words may be called unheld, and one that
-twists a source's words may be called held. A policy of the kind `grounded` has a model check it.
+No model is asked, so a claim that paraphrases its source may be called unheld, and a claim that
+distorts its source's words may be called held. A `grounded` policy has a model check instead.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from batuta.language.step_reading import find_addresses
 
 MAX_ANSWER = 200_000
 MAX_SOURCE = 50_000
-"""Characters of a source that are looked at."""
+"""The most characters of a source that are searched."""
 PASSAGE = 320
-"""Characters of a passage."""
+"""The most characters of a passage."""
 HELD_SHARE = 0.5
-"""The share of a claim's words that a source must have."""
+"""The share of a claim's words that its source must contain."""
 _LEAST_WORD = 4
 _NUMBER = re.compile(r"\[(\d{1,3})\](?![(:])")
 _WORD = re.compile(r"\w+(?:[.,]\d+)*")
@@ -30,12 +30,12 @@ _MARKS = re.compile(r"[#>*_`|~-]+")
 
 
 class Support(StrEnum):
-    """The answers to the question if a source holds a claim."""
+    """Whether a source supports a claim."""
 
     HELD = "held"
     UNHELD = "unheld"
     UNREAD = "unread"
-    """It is cited and was not fetched."""
+    """The source is cited but was not fetched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class CitedSource:
     support: Support
     url: str = ""
     passage: str = ""
-    """The words of the source that are nearest to the claim."""
+    """The passage of the source with most of the claim's words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,17 +59,17 @@ class Claim:
 
     @property
     def is_held(self) -> bool:
-        """Return True if one of its sources holds it and each was read."""
+        """True if one of its sources supports it and all of them were fetched."""
         supports = {each.support for each in self.cited}
         return Support.HELD in supports and Support.UNREAD not in supports
 
 
 def find_claims(answer: str, sources: Sequence[Source]) -> list[Claim]:
-    """Return the sentences of an answer, each with what it cites; headings are left out.
+    """Return the sentences of an answer with their citations; headings are left out.
 
     Args:
         answer: Markdown.
-        sources: what was given or fetched.
+        sources: the texts that were given or fetched.
     """
     known = _SourceIndex(sources)
     claims: list[Claim] = []
@@ -80,19 +80,19 @@ def find_claims(answer: str, sources: Sequence[Source]) -> list[Claim]:
             continue
         if any(sign.isalpha() for sign in bare):
             claims.append(Claim(text=text, cited=known.cite(text, bare)))
-        elif claims and not text.startswith(("-", "*", "|")):  # marks after the sentence's end
+        elif claims and not text.startswith(("-", "*", "|")):  # citations after the sentence's end
             more = known.cite(text, claims[-1].text)
             claims[-1] = replace(claims[-1], cited=(*claims[-1].cited, *more))
     return claims
 
 
 class _SourceIndex:
-    """Sources by address and by number, with the places of their words."""
+    """Sources by URL and by number, with the positions of their words."""
 
     def __init__(self, sources: Sequence[Source]) -> None:
         self._by_url = defaultdict[str, list[str]](list)
         self._by_number = defaultdict[int, list[Source]](list)
-        self._places: dict[str, dict[str, list[int]]] = {}
+        self._positions: dict[str, dict[str, list[int]]] = {}
         for source in sources:
             if source.url:
                 self._by_url[source.url].append(source.text[:MAX_SOURCE])
@@ -100,7 +100,7 @@ class _SourceIndex:
                 self._by_number[source.number].append(source)
 
     def cite(self, text: str, claim: str) -> tuple[CitedSource, ...]:
-        """Return what a sentence cites, each once."""
+        """Return the citations of a sentence, each once."""
         found = [self._by_address(url, claim) for url in find_addresses(text)]
         found += [self._by_mark(int(mark[1]), claim) for mark in _NUMBER.finditer(text)]
         return tuple(dict.fromkeys(found))
@@ -120,26 +120,26 @@ class _SourceIndex:
         return self._compare(label, found[-1].url, texts, claim)
 
     def _compare(self, label: str, url: str, texts: Sequence[str], claim: str) -> CitedSource:
-        words = _told_words(claim)
+        words = _key_words(claim)
         share, text = max(((self._share(text, words), text) for text in texts), key=lambda t: t[0])
         support = Support.HELD if share >= HELD_SHARE else Support.UNHELD
         passage = self._passage(text, words)
         return CitedSource(label=label, url=url, support=support, passage=passage)
 
     def _share(self, text: str, words: set[str]) -> float:
-        """Return the share of the words that the text has; 0 if one of the numbers is missing."""
-        places = self._places_of(text)
-        if any(word[0].isdigit() and word not in places for word in words):
+        """Return the share of the words that the text contains; 0 if a number is missing."""
+        positions = self._positions_of(text)
+        if any(word[0].isdigit() and word not in positions for word in words):
             return 0.0
-        return sum(word in places for word in words) / len(words) if words else 0.0
+        return sum(word in positions for word in words) / len(words) if words else 0.0
 
     def _passage(self, text: str, words: set[str]) -> str:
-        """Return the piece of the text in which most of the words stand."""
-        places = self._places_of(text)
-        at = sorted(place for word in words for place in places.get(word, ()))
+        """Return the passage of the text that contains most of the words."""
+        positions = self._positions_of(text)
+        at = sorted(position for word in words for position in positions.get(word, ()))
         best, count, first = 0, 0, 0
-        for last, place in enumerate(at):
-            while place - at[first] > PASSAGE // 2:
+        for last, position in enumerate(at):
+            while position - at[first] > PASSAGE // 2:
                 first += 1
             if last - first + 1 > count:
                 best, count = at[first], last - first + 1
@@ -147,18 +147,18 @@ class _SourceIndex:
         piece = text[start : start + PASSAGE].strip()
         return f"{'…' if start else ''}{piece}{'…' if start + PASSAGE < len(text) else ''}"
 
-    def _places_of(self, text: str) -> dict[str, list[int]]:
-        found = self._places.get(text)
+    def _positions_of(self, text: str) -> dict[str, list[int]]:
+        found = self._positions.get(text)
         if found is None:
             found = defaultdict[str, list[int]](list)
             for word in _WORD.finditer(text):
                 found[word[0].casefold()].append(word.start())
-            self._places[text] = found
+            self._positions[text] = found
         return found
 
 
-def _told_words(claim: str) -> set[str]:
-    """Return the words by which a claim is known: numbers, and words of some length."""
+def _key_words(claim: str) -> set[str]:
+    """Return the words by which a claim is compared: numbers, and words of four letters or more."""
     bare = _ADDRESS.sub(" ", _NUMBER.sub(" ", claim))
     words = (word[0].casefold() for word in _WORD.finditer(bare))
     return {word for word in words if word[0].isdigit() or len(word) >= _LEAST_WORD}

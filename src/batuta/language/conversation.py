@@ -1,7 +1,6 @@
-"""A conversation of several turns: what a conductor is shown of it, and which turns a step sees.
+"""Conversations of several turns: how they are shown to a conductor, and the turns a step sees.
 
-Within a workflow a tool's result goes to the step that asked for it and to no other: the id of
-the call says which step that was.
+Within a workflow only the step that called a tool sees the result; the call's id encodes the step.
 """
 
 from __future__ import annotations
@@ -35,29 +34,29 @@ from batuta.language.material import (
 )
 
 MAX_CHARACTERS = 32_000
-"""Characters of a conversation that a conductor is shown: its window is small and it must decide,
-not answer. Workers get the whole."""
+"""Characters of a conversation shown to a conductor, whose context window is small and which need
+not answer. Workers get all of it."""
 MAX_TURN_CHARACTERS = 2_000
-"""Characters of a turn other than the one that asks, where the whole is too long."""
+"""Characters of a turn, other than the asking one, if the conversation is too long."""
 EXTRACT_CHARACTERS = 160
-"""Characters of an extract of what is left out, its place included."""
+"""Characters of an extract of omitted text, including its position label."""
 MAX_EXTRACTS = 16
-"""Extracts of one text, or of the turns that are left out."""
-_PLACE_CHARACTERS = 24
-"""Characters of an extract that say where it stands."""
+"""The most extracts of one text, or of the omitted turns."""
+_LABEL_CHARACTERS = 24
+"""Characters of an extract's position label."""
 
 
 def question_text(question: Question) -> str:
     """Return the conversation as one text for a conductor; a single user message is just its text.
 
-    Of what is longer than `MAX_CHARACTERS` the middle of its turns, then of its history, is told in
-    extracts, each with its position.
+    If it is longer than `MAX_CHARACTERS`, first the middles of its turns and then its older turns
+    are replaced by extracts with their positions.
     """
     return crop_conversation(question)[0]
 
 
 def crop_conversation(question: Question) -> tuple[str, Cropping | None]:
-    """Return the conversation as a conductor is shown it, and how much of it if not all."""
+    """Return the text of `question_text`, and what was left out of it, if anything."""
     messages = question.messages
     if len(messages) == 1 and not _tool_results(messages[0]):
         whole = _own_text(messages[0])
@@ -84,22 +83,22 @@ def crop_conversation(question: Question) -> tuple[str, Cropping | None]:
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """One turn of a conversation: a role's text."""
+    """One turn of a conversation: the text of one role."""
 
     label: str
     text: str
-    """Empty: it is passed over."""
+    """Turns with an empty text are skipped."""
     is_material: bool
     """True if a model or a tool wrote it."""
 
     @property
     def line(self) -> str:
-        """The turn as it stands where no others do."""
+        """The turn without tags."""
         return f"{self.label}: {self.text}" if self.text else ""
 
     @property
     def shown(self) -> str:
-        """The turn as a conductor is shown it: it can begin no other turn."""
+        """The turn as shown to a conductor, with tags if its text could imitate another turn."""
         if is_one_line(self.text):
             return self.line
         if self.is_material or has_heading(self.text) or has_label(self.text):
@@ -107,12 +106,12 @@ class _Turn:
         return self.line
 
     def outlined(self, most: int) -> _Turn:
-        """Return the turn with so many characters."""
+        """Return the turn with its text outlined to `most` characters."""
         return replace(self, text=outline_text(self.text, most))
 
 
 def _turns_of(message: Message) -> list[_Turn]:
-    """Split a message into its own turn and those of the tool results that it carries."""
+    """Return a message's own turn and the turns of the tool results in it."""
     name = {Role.DEVELOPER: "System", Role.TOOL: "Tool result"}.get(message.role)
     label = name or message.role.value.capitalize()
     material = message.role in {Role.ASSISTANT, Role.TOOL}
@@ -122,14 +121,14 @@ def _turns_of(message: Message) -> list[_Turn]:
 
 
 def _fit_turns(turns: list[_Turn], asking: int) -> tuple[list[str], int]:
-    """Return the first turn, the one that asks, and as many of the newest as there is room for.
+    """Return the first turn, the asking turn, and as many of the newest turns as fit.
 
     Args:
-        turns: empty ones are passed over.
-        asking: which of them asks.
+        turns: the turns; empty ones are skipped.
+        asking: the index of the turn that asks the question.
 
     Returns:
-        What is shown, with extracts of the turns that are left out, and how many these are.
+        The shown texts, with extracts of the omitted turns, and the number of omitted turns.
     """
     with_text = [index for index, turn in enumerate(turns) if turn.text]
     first = with_text[0] if with_text else asking
@@ -151,7 +150,7 @@ def _fit_turns(turns: list[_Turn], asking: int) -> tuple[list[str], int]:
 
 
 def _describe_left_turns(turns: list[str], left: list[int]) -> str:
-    """Say how many turns are left out, and how some of them begin, evenly spaced."""
+    """Return the number of omitted turns and the beginnings of some, evenly spaced."""
     lines = (
         f"[turn {index + 1} of {len(turns)}] {_extract_at(turns[index], 0)}"
         for index in _evenly_spaced(left, MAX_EXTRACTS - 1)
@@ -160,11 +159,11 @@ def _describe_left_turns(turns: list[str], left: list[int]) -> str:
 
 
 def outline_text(text: str, most: int) -> str:
-    """Return the text, or its two ends with extracts, and their places, of what is left out.
+    """Return the text, or its two ends with extracts of the omitted middle and their positions.
 
     Args:
-        text: what may be too long.
-        most: characters that are shown of it, about a tenth of them extracts.
+        text: the text, which may be too long.
+        most: the most characters to return, about a tenth of them for extracts.
     """
     if len(text) <= most:
         return text
@@ -180,21 +179,21 @@ def outline_text(text: str, most: int) -> str:
 
 
 def _extract_at(text: str, at: int) -> str:
-    """Return a line of what stands there, from the beginning of a word."""
-    piece = text[at : at + EXTRACT_CHARACTERS - _PLACE_CHARACTERS]
+    """Return the text at that position as one line, from the beginning of a word."""
+    piece = text[at : at + EXTRACT_CHARACTERS - _LABEL_CHARACTERS]
     if at and not text[at - 1].isspace():
         piece = piece.partition(" ")[2] or piece
     return f"{' '.join(piece.split())}…"
 
 
 def _evenly_spaced(values: list[int], most: int) -> list[int]:
-    """Return at most `most` of the values, evenly spaced, the first among them."""
+    """Return at most `most` of the values, evenly spaced, including the first."""
     count = min(len(values), most)
     return [values[len(values) * number // count] for number in range(count)]
 
 
 def clip_text(text: str, most: int) -> str:
-    """Return the text, or its two ends with a note of what stands between them."""
+    """Return the text, or its two ends with a note of how much is omitted between them."""
     if len(text) <= most:
         return text
     head, tail = most * 2 // 3, most // 3
@@ -208,7 +207,7 @@ def clip_to_tokens(text: str, most: int) -> str:
 
 
 def _own_text(message: Message) -> str:
-    """Return the message's text, with pictures and calls in words."""
+    """Return the message's text, with attachments and tool calls described in words."""
     parts = [message.text] if message.text else []
     if message.images:
         several = "s" if len(message.images) > 1 else ""
@@ -228,9 +227,9 @@ def _tool_results(message: Message) -> list[str]:
 
 
 def question_index(question: Question, chain: Collection[RunId] = ()) -> int:
-    """Return the index of the user's last message before the runs of `chain` called a tool.
+    """Return the index of the last user message before the runs of `chain` called a tool.
 
-    If no user spoke it is the last message.
+    Without a user message it is the last message.
     """
     messages = question.messages
     if len(messages) == 1:
@@ -244,9 +243,9 @@ def question_index(question: Question, chain: Collection[RunId] = ()) -> int:
 
 
 def with_mark(earlier: tuple[Message, ...], asking: Message) -> tuple[Message, ...]:
-    """Return the earlier turns, marked at their end to be cached if the one that asks was marked.
+    """Return the earlier turns, with a cache mark at their end if the asking turn has one.
 
-    What asks is written anew for each step and each turn; what stands before it repeats.
+    The asking turn is rewritten for each step and turn, but the turns before it are repeated.
     """
     mark = next((part.cache for part in reversed(asking.parts) if part.cache), None)
     if mark is None or not earlier or not earlier[-1].parts or earlier[-1].parts[-1].cache:
@@ -257,7 +256,7 @@ def with_mark(earlier: tuple[Message, ...], asking: Message) -> tuple[Message, .
 
 
 def without_prefill(messages: tuple[Message, ...]) -> tuple[Message, ...]:
-    """Return the turns without the beginning of an answer that an assistant's last turn is."""
+    """Return the turns without a last assistant turn, which is the prefill of an answer."""
     if messages and messages[-1].role is Role.ASSISTANT:
         return messages[:-1]
     return messages
@@ -266,7 +265,7 @@ def without_prefill(messages: tuple[Message, ...]) -> tuple[Message, ...]:
 def turns_for_step(
     messages: tuple[Message, ...], round_number: int, step: int, chain: Collection[RunId]
 ) -> tuple[Message, ...]:
-    """Return the turns without the calls and results of other steps of the runs of `chain`."""
+    """Return the turns without tool calls and results of other steps, for the runs of `chain`."""
     if not chain:
         return messages
     return tuple(_step_turns(messages, round_number, step, chain))
@@ -276,14 +275,14 @@ def _step_turns(
     messages: tuple[Message, ...], round_number: int, step: int, chain: Collection[RunId]
 ) -> Iterator[Message]:
     for message in messages:
-        places = [_call_origin(part, chain) for part in message.parts]
-        if not any(places):
+        origins = [_call_origin(part, chain) for part in message.parts]
+        if not any(origins):
             yield message
             continue
         mine = tuple(
             part
-            for part, place in zip(message.parts, places, strict=True)
-            if place is None or (place.round, place.step) == (round_number, step)
+            for part, origin in zip(message.parts, origins, strict=True)
+            if origin is None or (origin.round, origin.step) == (round_number, step)
         )
         if any(not isinstance(part, Text) for part in mine) or message.role is Role.USER:
             yield replace(message, parts=mine)
@@ -292,27 +291,27 @@ def _step_turns(
 def turns_by_round(
     messages: tuple[Message, ...], rounds: int, step: int, chain: Collection[RunId]
 ) -> list[list[Message]]:
-    """Return the turns of each round, without the calls and results of other steps than that one.
+    """Return the turns of each round, without the tool calls and results of other steps.
 
     Args:
-        messages: what came after the question.
-        rounds: how many there are, the present one among them.
+        messages: the turns after the question.
+        rounds: number of rounds, including the current one.
         step: the step whose calls and results are kept.
-        chain: the runs that have executed them.
+        chain: the runs that have executed the rounds.
     """
     turns: list[list[Message]] = [[] for _ in range(rounds)]
     number = 0
     for message in messages:
-        places = [place for part in message.parts if (place := _call_origin(part, chain))]
-        number = min(max((place.round for place in places), default=number), rounds - 1)
+        origins = [origin for part in message.parts if (origin := _call_origin(part, chain))]
+        number = min(max((origin.round for origin in origins), default=number), rounds - 1)
         turns[number] += _step_turns((message,), number, step, chain)
     return turns
 
 
 def without_calls(messages: tuple[Message, ...]) -> tuple[Message, ...]:
-    """Return the turns with calls of tools and their results as text, for a model without tools.
+    """Return the turns with tool calls and results as text, for a request without tools.
 
-    Some providers refuse calls in a request without tools.
+    Some providers refuse tool calls in a request without tools.
     """
     return tuple(map(_without_calls, messages))
 
@@ -338,11 +337,11 @@ def _belongs_to_chain(message: Message, chain: Collection[RunId]) -> bool:
 
 
 def _call_origin(part: Part, chain: Collection[RunId]) -> ToolCallOrigin | None:
-    """Return where a call or a result belongs; None if it is neither, or of no run of the chain."""
+    """Return the origin of a tool call or result; None if the part has none within the chain."""
     if isinstance(part, ToolCall):
-        place = decode_call_id(part.id)
+        origin = decode_call_id(part.id)
     elif isinstance(part, ToolResult):
-        place = decode_call_id(part.call_id)
+        origin = decode_call_id(part.call_id)
     else:
         return None
-    return place if place is not None and place.run in chain else None
+    return origin if origin is not None and origin.run in chain else None

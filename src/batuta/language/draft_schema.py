@@ -1,6 +1,6 @@
-"""A workflow as JSON, for providers that can hold a model to a schema: a list of steps.
+"""The JSON format of a workflow, a list of steps, for providers with schema-constrained output.
 
-The steps become the paper's three lists in `parser.read_lists`, so that there is one parser.
+`parser.read_lists` converts the steps to the paper's three lists, so that there is one parser.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ _NUMBER = re.compile(r"\s*[+-]?[0-9]+\s*")
 
 @dataclass(frozen=True, slots=True)
 class TextBounds:
-    """The most characters of a draft's texts, where their length can be bounded."""
+    """The most characters of a draft's texts, if the provider can bound their length."""
 
     thoughts: int = 2000
     subtask: int = 2000
 
 
 BRIEF_BOUNDS = TextBounds(thoughts=160, subtask=200)
-"""These bounds are for a small model, which may not come to an end by itself."""
+"""Bounds for a small model, which may not stop by itself."""
 
 
 def called_by_name(pool: Pool) -> bool:
-    """Tell whether a draft can call the workers by their ids: none of them reads as a number."""
+    """Return True if a draft can name the workers by id: no id looks like a number."""
     return not any(_NUMBER.fullmatch(worker.id) for worker in pool)
 
 
@@ -47,16 +47,15 @@ def draft_format(
     names: bool = False,
     words_suffice: bool = True,
 ) -> ResponseFormat:
-    """Return the form of a draft: brief thoughts, then the steps.
+    """Return the response format of a draft: brief thoughts, then the steps.
 
     Args:
-        pool: its workers are the only ones that can be written.
-        max_steps: steps that a workflow may have.
-        revise: whether no step at all lets an earlier answer stand.
-        bounds: of the keywords `minItems`, `maxItems` and `maxLength` those that the provider
-            takes in a schema.
-        texts: how long its texts may be.
-        names: whether workers are called by their ids; else by their numbers.
+        pool: the workers that the draft may name.
+        max_steps: the most steps of a workflow.
+        revise: whether the draft may have no steps, which accepts an earlier answer.
+        bounds: which of `minItems`, `maxItems` and `maxLength` the provider supports.
+        texts: the most characters of the draft's texts.
+        names: whether workers are named by id; else by number.
         words_suffice: see `ResponseFormat`.
     """
     earlier = [str(index) for index in range(max_steps - 1)]
@@ -83,7 +82,7 @@ def draft_format(
 
 
 def render_steps(workflow: Workflow, pool: Pool, thoughts: str, *, names: bool = False) -> str:
-    """Return the workflow in that form, on one line.
+    """Return the workflow as a JSON draft, on one line.
 
     Raises:
         KeyError: a step's worker is not in the pool.
@@ -101,10 +100,10 @@ def render_steps(workflow: Workflow, pool: Pool, thoughts: str, *, names: bool =
 
 
 def lists_of_steps(text: str) -> tuple[list[LiteralValue], ...] | None:
-    """Return the three lists of a draft in that form; None: it has another.
+    """Return the three lists of a JSON draft; None if the text is not one.
 
-    A model that is told of the form and not held to it may put the object in a code block. What a
-    step leaves out is an empty text, and a step without a number has a worker that is none.
+    A model without constrained output may put the object in a code block. A field that a step
+    omits becomes an empty string, which is an invalid worker.
     """
     if _STEPS.search(text) is None:
         return None
@@ -116,11 +115,8 @@ def lists_of_steps(text: str) -> tuple[list[LiteralValue], ...] | None:
     return _lists_of(cast("list[object]", steps)) if isinstance(steps, list) else None
 
 
-def lists_of_cut_draft(text: str) -> tuple[list[LiteralValue], ...] | None:
-    """Return the lists of the steps that are whole in a draft that was cut off.
-
-    None means that there is none.
-    """
+def lists_of_truncated_draft(text: str) -> tuple[list[LiteralValue], ...] | None:
+    """Return the lists of the complete steps of a truncated JSON draft; None if it has none."""
     opened = _STEPS.search(text) if "{" in text else None
     if opened is None:
         return None
@@ -144,7 +140,7 @@ def _lists_of(steps: list[object]) -> tuple[list[LiteralValue], ...]:
 
 
 def _plain_value(value: object, depth: int = 0) -> LiteralValue:
-    """Return the value as `literal` would read it; what that does not know becomes its text."""
+    """Return the value as `literal` would parse it; values of other types become strings."""
     if isinstance(value, list) and depth < MAX_DEPTH:
         return [_plain_value(each, depth + 1) for each in cast("list[object]", value)]
     if isinstance(value, int) and not isinstance(value, bool):
@@ -153,7 +149,7 @@ def _plain_value(value: object, depth: int = 0) -> LiteralValue:
 
 
 def closed_object(**properties: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of an object that has these properties and no other."""
+    """Return the schema of an object with exactly these properties."""
     return {
         "type": "object",
         "properties": properties,
@@ -163,5 +159,5 @@ def closed_object(**properties: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_bounds(schema: dict[str, Any], bounds: Collection[str], **limits: int) -> dict[str, Any]:
-    """Return the schema with those limits whose keywords are among the bounds."""
+    """Return the schema with the limits whose keywords are in `bounds`."""
     return {**schema, **{name: most for name, most in limits.items() if name in bounds}}

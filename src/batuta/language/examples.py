@@ -1,7 +1,7 @@
-"""Worked examples in the conductor's prompt, written with numbers that the pool has.
+"""Worked examples for the conductor's prompt, written with the pool's own worker numbers.
 
-Four questions of our own that need one, two, three and five steps, so that a conductor sees that
-depth follows need.
+Four questions that need one, two, three and five steps show that the number of steps depends on
+the question.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Read = tuple[int, ...] | str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkedExample:
-    """A question, why it wants this workflow, and the workflow."""
+    """A question, a workflow for it, and the reason for the workflow."""
 
     question: str
     reason: str
@@ -106,7 +106,7 @@ BRIEF_EXAMPLES = (
         reads=((),),
     ),
 )
-"""These examples are for a small model: easy, arithmetic, reasoning."""
+"""Examples for a small model: easy, arithmetic, reasoning."""
 BRIEF_PROGRAM_EXAMPLE = replace(
     BRIEF_EXAMPLES[1],
     reason="Needs arithmetic: write a program, then run it.",
@@ -114,7 +114,7 @@ BRIEF_PROGRAM_EXAMPLE = replace(
     subtasks=("Write a Python program that calculates and prints the answer.", "Run the program."),
     reads=((), (0,)),
 )
-"""The example of arithmetic where the pool has a worker that runs code."""
+"""Replaces the arithmetic example if the pool has a worker that runs code."""
 
 
 PROGRAM_EXAMPLE = WorkedExample(
@@ -129,11 +129,11 @@ PROGRAM_EXAMPLE = WorkedExample(
     ),
     reads=((), (0,), (0, 1)),
 )
-"""The example that replaces the third where the pool has a worker that runs code."""
+"""Replaces the third example if the pool has a worker that runs code."""
 
 
 class DraftWriter(Protocol):
-    """Writes an example's draft as a conductor is to write it."""
+    """Writes an example's draft in the format that the conductor must use."""
 
     def __call__(self, workflow: Workflow, pool: Pool, thoughts: str) -> str:
         """Return the thoughts, then the workflow."""
@@ -153,15 +153,15 @@ def worked_examples(
     brief: bool = False,
     write: DraftWriter = write_lists,
 ) -> str:
-    """Return the examples that fit the limit, numbered.
+    """Return the examples that fit the step limit, numbered.
 
     Args:
-        pool: whose numbers are used.
-        max_steps: steps that a workflow may have; longer examples are left out.
-        by_merit: whether the roles go to the workers that are good for them; else to the first
-            numbers, which say nothing of anonymous workers.
-        brief: whether they are those for a small model.
-        write: the form of their drafts.
+        pool: the workers that the examples use.
+        max_steps: the most steps of a workflow; longer examples are left out.
+        by_merit: whether roles are given to suitable workers. If not, the first numbers are used,
+            which reveal nothing about anonymous workers.
+        brief: whether to use the examples for a small model.
+        write: writes the drafts.
     """
     workers_by_role = cast_roles(pool) if by_merit else _first_numbers(pool)
     examples = list(BRIEF_EXAMPLES if brief else EXAMPLES)
@@ -178,13 +178,13 @@ def worked_examples(
 
 
 def cast_roles(pool: Pool) -> dict[str, WorkerId]:
-    """Return the worker of each role: the three best, and the cheapest.
+    """Return the worker of each role: the three best and the cheapest.
 
-    In a small pool some take two.
+    In a small pool a worker may have several roles.
     """
     ranked = pool.ranked()
     priced = [(worker.price.output, worker) for worker in reversed(ranked) if worker.price]
-    # An unknown price is not a low one.
+    # A worker with an unknown price does not count as cheap.
     cheap = min(priced, key=lambda row: row[0])[1] if priced else ranked[-1]
     return _assign_roles([worker.id for worker in ranked], cheap.id)
 
@@ -196,8 +196,8 @@ def _first_numbers(pool: Pool) -> dict[str, WorkerId]:
 
 
 def _assign_roles(ids: list[WorkerId], cheap: WorkerId) -> dict[str, WorkerId]:
-    places = ("strong", "second", "third")
-    return {"cheap": cheap} | {role: ids[i % len(ids)] for i, role in enumerate(places)}
+    roles = ("strong", "second", "third")
+    return {"cheap": cheap} | {role: ids[i % len(ids)] for i, role in enumerate(roles)}
 
 
 def _example_workflow(example: WorkedExample, workers_by_role: dict[str, WorkerId]) -> Workflow:

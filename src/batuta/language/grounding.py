@@ -1,7 +1,7 @@
-"""Asks a checker whether sources say what an answer claims, and reads its verdict.
+"""Writes the prompt for a model that checks an answer against its sources, and parses its verdict.
 
-The answer is cut into statements, and the checker names their numbers and those of sources. No word
-of its own is read, so whatever it was told, it can mark a statement and do nothing else.
+The answer is split into statements, and the checker replies only with numbers of statements and of
+sources. No text of the checker is used, so even a prompt injection can only mark statements.
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ Give the complete answer again without them, or with what your sources say in th
 if they do not answer the question, and do not mention this check."""
 MARK = "[unsupported]"
 MAX_STATEMENTS = 120
-"""Statements of an answer; of a longer one each has several sentences."""
+"""The most statements of an answer; in a longer answer each statement has several sentences."""
 _TOOLS = {SEARCH, READER, MCP, FILE_SEARCH}
-"""The tags of workers whose replies are what they have fetched."""
+"""The tags of workers whose replies are fetched text."""
 _SENTENCES = re.compile(r"```.*?(?:```[^\S\n]*|\Z)|\n|(?<=[.!?])\s+(?=\S)|(?<=[。！？])", re.DOTALL)
 _PROGRAMS = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`", re.DOTALL)
 _NUMBER = re.compile(r"\[(\d{1,3})\]")
 _NUMBERS = re.compile(
     rf"({_PROGRAMS.pattern})|[^\S\n]?(?:\((?:\[\d{{1,3}}\][,; ]*)+\)|\[\d{{1,3}}\])", re.DOTALL
 )
-"""A program, or what cites by numbers outside programs."""
+"""A program, or a numbered citation outside programs."""
 _CITATIONS = re.compile(r"\[\d{1,3}\]|https?://\S+")
 _FETCHED = re.compile(
     rf"^(?:\[(\d+)\] )?(?:(https?://\S+)(?: \([^)\n]*\))?|[^\n]*)"
@@ -71,25 +71,24 @@ _FETCHED = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Something that was given or fetched."""
+    """A text that was given or fetched."""
 
     text: str
     url: str = ""
     """The address, if it is a page."""
     number: int | None = None
-    """The number under which a model was told to cite it."""
+    """The number by which the answering model was told to cite it."""
     name: str = "given"
-    """The kind of source, in words for the checker."""
+    """The kind of source, as described to the checker."""
 
 
 def split_statements(text: str) -> list[str]:
-    """Return the text in pieces which, one after another, are the text: sentences, lines, programs.
+    """Split the text into sentences, lines and programs, whose concatenation is the text.
 
-    What says nothing by itself, such as a citation behind a full stop, belongs to the piece before
-    it.
+    A piece without content, such as a citation after a full stop, is joined to the previous piece.
     """
     pieces: list[str] = []
-    for piece in _cut_sentences(text):
+    for piece in _split_sentences(text):
         if pieces and not _says_something(piece):
             pieces[-1] += piece
         else:
@@ -104,7 +103,7 @@ def _says_something(piece: str) -> bool:
     return any(sign.isalnum() for sign in _CITATIONS.sub("", piece))
 
 
-def _cut_sentences(text: str) -> Iterator[str]:
+def _split_sentences(text: str) -> Iterator[str]:
     at = 0
     for found in _SENTENCES.finditer(text):
         if found[0].startswith("```"):
@@ -118,13 +117,13 @@ def _cut_sentences(text: str) -> Iterator[str]:
 def find_sources(
     question: Question, steps: Iterable[StepRun], pool: Pool, answer: Reply
 ) -> list[Source]:
-    """Return what was given or fetched, each once: what a model said is no source.
+    """Return the texts that were given or fetched, each once; a model's text is not a source.
 
     Args:
-        question: its conversation was given, but for what an assistant said in it.
-        steps: those of tools have fetched something.
-        pool: tells which workers are tools.
-        answer: the server may have called tools for it.
+        question: its conversation was given, except for assistant turns.
+        steps: the finished steps; those of tools have fetched texts.
+        pool: identifies the workers that are tools.
+        answer: the reply, with the tool calls that the server ran for it.
     """
     found = [*_given_sources(question)]
     for step in steps:
@@ -170,13 +169,13 @@ def checking_messages(
 ) -> tuple[Message, ...]:
     """Return the prompt of a checker: the sources and the statements, numbered from 1.
 
-    The numbers of sources that a statement cites are left out of it: small models repeat them as
-    the sources that say it. `find_unsupported` compares the two.
+    Citation numbers are removed from the statements, since small models repeat them as supporting
+    sources. `find_unsupported` compares them with the verdict.
 
     Args:
-        statements: of the answer.
+        statements: the statements of the answer.
         sources: texts that were given or fetched.
-        attached: what came with the question beside texts; the checker is shown it as it is.
+        attached: the question's attachments, which the checker is shown unchanged.
     """
     parts = [_show_source(number, source) for number, source in enumerate(sources, 1)]
     if attached:
@@ -196,11 +195,11 @@ def _show_source(number: int, source: Source) -> str:
 
 
 def verdict_format(statements: int, bounds: Collection[str] = ()) -> ResponseFormat:
-    """Return the form of a verdict.
+    """Return the response format of a verdict.
 
     Args:
-        statements: how many there are.
-        bounds: `maxItems`, if the provider takes it in a schema.
+        statements: number of statements.
+        bounds: the bounding schema keywords that the provider supports.
     """
     numbers = with_bounds({"type": "array", "items": {"type": "integer"}}, bounds, maxItems=8)
     verdict = closed_object(
@@ -210,7 +209,7 @@ def verdict_format(statements: int, bounds: Collection[str] = ()) -> ResponseFor
     )
     rows = {"type": "array", "items": verdict}
     rows = with_bounds(rows, bounds, maxItems=statements)
-    if "maxItems" in bounds:  # who bounds both ends can also be held to a verdict for each
+    if "maxItems" in bounds:  # with both bounds the checker must give a verdict on each statement
         rows = with_bounds(rows, bounds, minItems=statements)
     schema = closed_object(verdicts=rows)
     return ResponseFormat(kind="json_schema", name="verdicts", schema=schema, strict=True)
@@ -219,37 +218,38 @@ def verdict_format(statements: int, bounds: Collection[str] = ()) -> ResponseFor
 def find_unsupported(
     reply: str, statements: Sequence[str], sources: Sequence[Source], attached: int = 0
 ) -> list[int]:
-    """Return the places of the statements that are not supported, those without a verdict too.
+    """Return the indices of the unsupported statements, including those without a verdict.
 
-    A statement that the checker calls supported counts as such only where it names a source that is
-    there, and among the sources that it names are all that the statement cites. Where sources are
-    numbered, a number in brackets that none of them has cites what was never fetched.
+    A statement that the checker calls supported counts only if the checker names an existing
+    source, and if the named sources include all that the statement cites. If sources are numbered,
+    an unknown number in brackets cites a page that was never fetched.
 
     Args:
-        reply: the verdict, in its form.
-        statements: as the checker saw them.
-        sources: as the checker saw them.
-        attached: sources after those, which are no texts.
+        reply: the verdict, as valid JSON.
+        statements: the statements that the checker was shown.
+        sources: the sources that the checker was shown.
+        attached: number of attachments, which follow the sources.
     """
     verdicts: list[dict[str, Any]] = json.loads(reply)["verdicts"]
-    right_by_number: dict[int, bool] = {}
+    supported_by_number: dict[int, bool] = {}
     for verdict in verdicts:
         number = int(verdict["claim"])
         if not 1 <= number <= len(statements):
             continue
         where = {int(each) - 1 for each in verdict["where"]}
         where &= set(range(len(sources) + attached))
-        right = verdict["supported"] == "no claim" or (
+        supported = verdict["supported"] == "no claim" or (
             verdict["supported"] == "yes"
             and bool(where)
-            and _says_cited(statements[number - 1], where, sources)
+            and _includes_citations(statements[number - 1], where, sources)
         )
-        right_by_number[number] = right_by_number.get(number, True) and right
-    return [index for index in range(len(statements)) if not right_by_number.get(index + 1, False)]
+        supported_by_number[number] = supported_by_number.get(number, True) and supported
+    count = len(statements)
+    return [index for index in range(count) if not supported_by_number.get(index + 1, False)]
 
 
-def _says_cited(statement: str, where: set[int], sources: Sequence[Source]) -> bool:
-    """Return True if all that the statement cites is among the sources that say it."""
+def _includes_citations(statement: str, where: set[int], sources: Sequence[Source]) -> bool:
+    """Return True if the sources named by the checker include all that the statement cites."""
     named = [sources[index] for index in where if index < len(sources)]
     urls = set(find_addresses(statement))
     if _are_numbered(sources):
@@ -267,12 +267,12 @@ def _are_numbered(sources: Iterable[Source]) -> bool:
 
 
 def _has_number(source: Source, number: str) -> bool:
-    """Return True if the number in brackets names the source, or is a note of its own text."""
+    """Return True if the number in brackets cites the source, or is a note in the source's text."""
     return source.number == int(number) or f"[{number}]" in source.text
 
 
 def mark_statements(statements: Sequence[str], unsupported: Iterable[int]) -> str:
-    """Return the text with a mark after each statement that is not supported."""
+    """Return the text with a mark after each unsupported statement."""
     marked = set(unsupported)
     return "".join(
         _mark_piece(text) if index in marked else text for index, text in enumerate(statements)
@@ -286,6 +286,6 @@ def _mark_piece(text: str) -> str:
 
 
 def repair_prompt(statements: Sequence[str], unsupported: Iterable[int]) -> str:
-    """Return what a worker is told of its statements that are not supported."""
+    """Return the prompt that asks a worker to repair its unsupported statements."""
     quoted = (wrap_in_tag(RESPONSE, statements[index].strip()) for index in unsupported)
     return REPAIR.format(statements="\n".join(quoted))

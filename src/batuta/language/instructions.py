@@ -1,4 +1,4 @@
-"""Classifies a subtask by its words: to solve, to check, to combine."""
+"""Classifies subtasks by their words: solve, verify, compare and others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The right answer of a run that somebody has judged: from the comment, or the run's own answer."""
+"""The correct answer of a run with feedback: from the comment, or the run's own answer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from batuta.core import Question, Sampling
 from batuta.language.answer_extraction import final_answer
 
 RIGHT_SCORE = 0.99
-"""The score from which an answer counts as right."""
+"""The score from which an answer counts as correct."""
 MAX_ANSWER_CHARACTERS = 64
 """The most characters of an answer that can be compared with another."""
 _EXPECTED = re.compile(r"^[^\S\n]*+expected\s*+[:=]\s*+(\S[^\n]*)", re.IGNORECASE | re.MULTILINE)
@@ -17,7 +17,7 @@ _MARKS_AROUND = " \t*_`\"'$"
 
 
 def is_plain_text(question: Question) -> bool:
-    """Return True if the question's text is all of it, so that it can be asked again."""
+    """Return True if the question consists of its text only, so that it can be asked again."""
     return replace(question, sampling=Sampling()) == Question.of(question.text)
 
 
@@ -28,7 +28,7 @@ def find_expected_answer(comment: str | None) -> str | None:
 
 
 def find_confirmed_answer(answer: str | None, score: float | None) -> str | None:
-    """Return a run's own final answer if it was judged right and is short enough to compare."""
+    """Return a run's own final answer if it was judged correct and is short enough to compare."""
     if (score or 0.0) < RIGHT_SCORE:
         return None
     return _short_answer(

@@ -1,9 +1,9 @@
-r"""Reads a list of strings, numbers and lists as Python or JSON would write it.
+r"""Parses a list of strings, numbers and lists in Python or JSON syntax.
 
-It makes one pass without recursion or evaluation, so even hostile text takes linear time. It is
-more lenient than Python's literals: curly quotes open and close strings, a string may span
-lines, `\/` and surrogate pairs are read as in JSON, and bare words (`all`, `None`,
-`solve it`) are strings, with their blanks.
+The parser makes one pass without recursion or evaluation, so even hostile text takes linear time.
+It is more lenient than Python: curly quotes open and close strings, a string may span lines, `\/`
+and surrogate pairs are read as in JSON, and bare words (`all`, `None`, `solve it`) are strings,
+including the spaces between them.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ LiteralValue = str | int | list["LiteralValue"]
 
 
 class UnclosedListError(WorkflowError):
-    """A list, or a string in it, goes on to the end of the text."""
+    """A list, or a string in it, is not closed before the end of the text."""
 
 
 MAX_DEPTH = 4
-"""Lists inside lists; an access list needs two."""
+"""The deepest nesting of lists; an access list needs two levels."""
 
 _SPACE = re.compile(r"[\s`]*")
 _NUMBER = re.compile(r"[+-]?\d{1,9}(?:\.0+)?(?![\w.])")
@@ -58,11 +58,11 @@ _SIMPLE_ESCAPES = {
 
 
 def read_list(text: str, start: int) -> tuple[list[LiteralValue], int]:
-    """Read the list whose `[` stands at `start`; return it and the position behind its `]`.
+    """Parse the list whose `[` is at `start`; return it and the position after its `]`.
 
     Raises:
-        UnclosedListError: the text ends within it.
-        WorkflowError: no such list, as something else is inside.
+        UnclosedListError: the text ends within the list.
+        WorkflowError: the list contains something that cannot be parsed.
     """
     stack: list[list[LiteralValue]] = [[]]
     position = end = start + 1
@@ -95,9 +95,9 @@ def read_list(text: str, start: int) -> tuple[list[LiteralValue], int]:
 def _append_value(
     into: list[LiteralValue], value: str | int, blank: str, *, after_comma: bool
 ) -> None:
-    """Append the value; two strings with no comma between them are one, as in Python.
+    """Append the value; two strings without a comma between them are concatenated, as in Python.
 
-    `blank` is what joins them: a bare word keeps the blank beside it.
+    `blank` is put between them: a space if one of them is a bare word.
     """
     if after_comma or not into:
         into.append(value)
@@ -108,7 +108,7 @@ def _append_value(
 
 
 def _skip_blanks(text: str, position: int) -> int:
-    """Return the place behind white space, back-ticks and `#` comments."""
+    """Return the position after white space, back-ticks and `#` comments."""
     while True:
         found = _SPACE.match(text, position)
         position = found.end() if found else position
@@ -119,7 +119,7 @@ def _skip_blanks(text: str, position: int) -> int:
 
 
 def _read_scalar(text: str, position: int) -> tuple[str | int, int]:
-    """Return a string, a number or a bare word, and the position behind it."""
+    """Return a string, a number or a bare word, and the position after it."""
     if position >= len(text):
         raise UnclosedListError("a list is not closed")
     if quoted := _PREFIX.match(text, position):
@@ -129,7 +129,7 @@ def _read_scalar(text: str, position: int) -> tuple[str | int, int]:
     if word := _WORD.match(text, position):
         return word.group(), word.end()
     raise WorkflowError(
-        f"a list holds something that is no string, number or list: {_text_near(text, position)}"
+        f"a list may contain only strings, numbers and lists, not {_text_near(text, position)}"
     )
 
 
@@ -138,7 +138,7 @@ def _text_near(text: str, position: int) -> str:
 
 
 def _read_string(text: str, opening: re.Match[str]) -> tuple[str, int]:
-    """Return the string that opens at `opening`, unescaped, and the position behind it."""
+    """Return the string that opens at `opening`, unescaped, and the position after it."""
     prefix, quote = opening.groups()
     start = opening.end()
     end = _find_closing_quote(text, start, quote)

@@ -1,6 +1,6 @@
-"""Text to Workflow: lenient in reading, strict in validity (Conductor paper, section 3.1).
+"""Parses a draft into a Workflow: lenient in syntax, strict in validity (Conductor paper, 3.1).
 
-And back: a workflow becomes the three lists of the paper, such that `parse(render(w)) == w`.
+Also renders a workflow as the three lists of the paper, so that `parse(render(w)) == w`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from batuta.core import MAX_STEPS, AcceptedAnswer, Pool, Step, WorkerId, Workflow
 from batuta.errors import WorkflowError
-from batuta.language.draft_schema import lists_of_cut_draft, lists_of_steps
+from batuta.language.draft_schema import lists_of_steps, lists_of_truncated_draft
 from batuta.language.literal import LiteralValue, UnclosedListError, read_list
 
 _FIELDS = ("model_id", "subtasks", "access_list")
@@ -25,14 +25,14 @@ _LABEL = re.compile(
 _THINK = re.compile(r"<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)", re.IGNORECASE | re.DOTALL)
 _THINK_END = re.compile(r"</think(?:ing)?>", re.IGNORECASE)
 _MAX_TRIES = 16
-"""Lists that may be misread before the text is given up, so that time stays linear."""
+"""Number of unreadable lists after which parsing stops, so that time stays linear."""
 _MAX_SHOWN_CHARACTERS = 40
-"""Characters of a wrong value that an error repeats."""
+"""The most characters of an invalid value that an error message quotes."""
 _EMPTY_ACCESS_WORDS = {"", "none", "null", "[]", "nothing"}
 
 
 class WorkflowLists(NamedTuple):
-    """The three lists, as read."""
+    """The three lists before validation."""
 
     model_id: list[LiteralValue]
     subtasks: list[LiteralValue]
@@ -45,22 +45,22 @@ def parse_workflow(
     *,
     max_steps: int = MAX_STEPS,
     revise: bool = False,
-    cut: bool = False,
+    truncated: bool = False,
 ) -> Workflow | AcceptedAnswer:
-    """Return the workflow that `text` describes, its numbers resolved to the pool's ids.
+    """Return the workflow that `text` describes, with worker numbers resolved to ids.
 
     Args:
         text: the draft.
-        pool: whose numbers and ids it names.
-        max_steps: steps that it may have.
-        revise: whether it is of a later round of a recursion: three empty lists mean "return that
-            answer as it is", and `"all"` also reads the previous round.
-        cut: whether the draft was cut off: of one in JSON the steps that are whole are read.
+        pool: the workers that the draft names by number or id.
+        max_steps: the most steps allowed.
+        revise: whether the draft is for a later round. Three empty lists then accept the previous
+            answer, and `"all"` also reads the previous round.
+        truncated: whether the draft was truncated; the complete steps of a JSON draft are used.
 
     Raises:
-        WorkflowError: not a workflow; the sentence names the first thing that is wrong.
+        WorkflowError: the draft is not a valid workflow; the message names the first error.
     """
-    lists = read_lists(text, cut=cut)
+    lists = read_lists(text, truncated=truncated)
     if revise and not any(lists):
         return AcceptedAnswer()
     _check_lengths(lists, max_steps)
@@ -76,29 +76,29 @@ def parse_workflow(
     return Workflow(tuple(steps))
 
 
-def read_lists(text: str, *, cut: bool = False) -> WorkflowLists:
-    """Return the first list behind each of the three labels, or those that a list of steps makes.
+def read_lists(text: str, *, truncated: bool = False) -> WorkflowLists:
+    """Return the first list after each of the three labels, or the lists from a JSON draft's steps.
 
     Args:
         text: the draft.
-        cut: whether it was cut off; then a list of steps may be open.
+        truncated: whether the draft was truncated; its list of steps may then be unclosed.
 
     Raises:
         WorkflowError: a label or its list is missing or cannot be read.
     """
     spoken = _strip_thinking(text)
     lists = lists_of_steps(spoken)
-    if lists is None and cut:
-        lists = lists_of_cut_draft(spoken)
+    if lists is None and truncated:
+        lists = lists_of_truncated_draft(spoken)
         if lists is None and spoken.lstrip().startswith("{"):
-            raise WorkflowError("no step of it is whole")
+            raise WorkflowError("no step is complete")
     return _read_labelled_lists(spoken) if lists is None else WorkflowLists(*lists)
 
 
 def is_complete_draft(text: str) -> bool:
-    """Tell whether all three lists are closed, so that nothing that may follow is read.
+    """Return True if the draft is complete, so that generation can stop: any more text is ignored.
 
-    A bracket in a thought, in a subtask or in a list that is still open closes nothing.
+    Brackets in hidden reasoning or in strings do not close a list.
     """
     spoken = _strip_thinking(text).lstrip()
     if spoken.startswith("{"):
@@ -109,7 +109,7 @@ def is_complete_draft(text: str) -> bool:
 
 
 def _is_json(text: str) -> bool:
-    """Tell whether an object of JSON ends where the text ends."""
+    """Return True if the text is exactly one JSON value."""
     try:
         json.loads(text)
     except (ValueError, RecursionError):
@@ -121,15 +121,15 @@ class _LabelScan(NamedTuple):
     """The lists that follow the labels of a text, and the errors in them."""
 
     found: dict[str, list[LiteralValue]]
-    """The first list directly behind each label."""
+    """The first list directly after each label."""
     loose: dict[str, int]
-    """The end of each field's first label that has no list directly behind it."""
+    """The end of each field's first label without a list directly after it."""
     errors: dict[str, WorkflowError]
-    """The reason why a field's list could not be read."""
+    """The reason why a field's list could not be parsed."""
 
 
 def _scan_labels(spoken: str) -> _LabelScan:
-    """Read the lists that stand directly behind the labels, and note why others cannot be read."""
+    """Parse the lists directly after the labels, and collect the errors of unreadable lists."""
     scan = _LabelScan({}, {}, {})
     position = 0
     while len(scan.found) < len(_FIELDS) and len(scan.errors) < _MAX_TRIES:
@@ -152,7 +152,7 @@ def _scan_labels(spoken: str) -> _LabelScan:
 
 
 def _read_labelled_lists(spoken: str) -> WorkflowLists:
-    """Return the first list behind each label.
+    """Return the first list after each label.
 
     Raises:
         WorkflowError: a label or its list is missing or cannot be read.
@@ -167,7 +167,7 @@ def _read_labelled_lists(spoken: str) -> WorkflowLists:
 def _read_distant_list(
     text: str, field: str, loose: dict[str, int], errors: dict[str, WorkflowError]
 ) -> list[LiteralValue]:
-    """Return the first list anywhere behind the label, where none stood directly behind it."""
+    """Return the first list anywhere after a label that has no list directly after it."""
     if field in errors:
         raise WorkflowError(f"{field}: {errors[field]}")
     if field not in loose:
@@ -175,7 +175,7 @@ def _read_distant_list(
     bracket = text.find("[", loose[field])
     following = _LABEL.search(text, loose[field])
     if bracket < 0 or (following and following.start() < bracket):
-        raise WorkflowError(f"there is no list behind {field}")
+        raise WorkflowError(f"there is no list after {field}")
     try:
         return read_list(text, bracket)[0]
     except WorkflowError as error:
@@ -183,7 +183,7 @@ def _read_distant_list(
 
 
 def _strip_thinking(text: str) -> str:
-    """Return the text without its hidden reasoning; a prefix may have opened it unseen."""
+    """Return the text without hidden reasoning, whose opening tag may be in the prefill."""
     first = _THINK_END.search(text)
     opening = text.lower().find("<think")
     if first and (opening < 0 or opening > first.start()):
@@ -203,14 +203,14 @@ def _check_lengths(lists: WorkflowLists, max_steps: int) -> None:
 
 
 def _parse_number(value: LiteralValue) -> int | None:
-    """Return the value as a number; numeric strings count."""
+    """Return the value as a number; numeric strings are accepted."""
     if isinstance(value, str) and re.fullmatch(r"\s*[+-]?[0-9]{1,9}\s*", value):
         return int(value)
     return value if isinstance(value, int) else None
 
 
 def _resolve_worker(value: LiteralValue, index: int, pool: Pool) -> WorkerId:
-    """Return the worker of that number, or of that name: many models write names."""
+    """Return the worker with that number or that id, since many models write ids."""
     number = _parse_number(value)
     if number is None:
         if isinstance(value, str) and value.strip() in pool:
@@ -224,7 +224,7 @@ def _resolve_worker(value: LiteralValue, index: int, pool: Pool) -> WorkerId:
 
 
 def _parse_access(value: LiteralValue, index: int) -> tuple[tuple[int, ...], bool]:
-    """Return the earlier steps that may be read, and whether the entry said "all"."""
+    """Return the earlier steps that may be read, and whether the entry is "all"."""
     entries: list[LiteralValue] = value if isinstance(value, list) else [value]
     numbers: set[int] = set()
     for entry in entries:
@@ -250,15 +250,15 @@ def _shorten_value(value: LiteralValue) -> str:
 
 
 ACCEPTED = "model_id = []\nsubtasks = []\naccess_list = []"
-"""How a later round lets the answer stand."""
+"""The draft with which a later round accepts the previous answer."""
 _THINK_TAG = re.compile(r"<(?=/?think)", re.IGNORECASE)
 
 
 def render_workflow(workflow: Workflow, pool: Pool, *, names: bool = False) -> str:
-    """Return the three lists, with workers by their numbers in `pool` or by their names.
+    """Return the three lists, with workers by number in `pool` or by id.
 
-    With names the subtasks come first, as a small policy writes them: it then knows what a worker
-    is to do when it names him.
+    With ids the subtasks come first, as a small policy writes them: it then knows each subtask when
+    it chooses the worker.
 
     Raises:
         KeyError: a step's worker is not in the pool.
@@ -276,7 +276,7 @@ def quote_list(texts: Iterable[str]) -> str:
 
 
 def _quote_text(text: str) -> str:
-    """Return a JSON string in which no tag of hidden reasoning stands."""
+    """Return a JSON string with any tag of hidden reasoning escaped."""
     return _THINK_TAG.sub(r"\\u003c", json.dumps(text, ensure_ascii=False))
 
 

@@ -1,4 +1,4 @@
-"""Rules for plans: what no workflow may be, whoever wrote it. Pure."""
+"""Plan rules: restrictions that every workflow must keep, whoever wrote it. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CHECK_SUBTASK = (
 )
 """The subtask of a checking step that a rule adds."""
 MAX_TAGS = 16
-"""Tags that a question or a key may have."""
+"""The most tags of a question or a key."""
 _TAG = re.compile(r"[a-z0-9][a-z0-9._:-]{0,63}")
 _CHECK_WORD = re.compile(
     r"\b(?:check|verif|review|critici|critique|validat|audit|proofread|examin)", re.IGNORECASE
@@ -22,19 +22,19 @@ _CHECK_WORD = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRule:
-    """One rule of exactly one kind.
+    """A rule of exactly one kind.
 
     Raises:
-        ValueError: it has no kind, or several.
+        ValueError: the rule has no kind, or several.
     """
 
     name: str
     says: str = ""
-    """The operator's own sentence; empty: a usual one."""
+    """The operator's explanation; empty: a default sentence."""
     tenant: str = ""
-    """The only tenant whose questions it is for; empty: everybody's."""
+    """The tenant whose questions it applies to; empty: all tenants."""
     tag: str = ""
-    """The tag of the questions it is for; empty: all."""
+    """The tag of the questions it applies to; empty: all questions."""
     max_parallel: int | None = None
     """The most steps that can run at the same time."""
     no_self_check: bool = False
@@ -51,12 +51,12 @@ class PlanRule:
 
     @property
     def sentence(self) -> str:
-        """Return what is not allowed, as a sentence for people."""
+        """The rule as a sentence for people."""
         return self.says or f"{self.demand[:1].upper()}{self.demand[1:]}."
 
     @property
     def demand(self) -> str:
-        """Return what a plan must be like, for whoever writes one; without a full stop."""
+        """The requirement on a plan, as a clause for the conductor."""
         if self.max_parallel is not None:
             return f"at most {self.max_parallel} steps of a plan may run at the same time"
         if self.no_self_check:
@@ -71,34 +71,34 @@ class PlanRule:
 
 @dataclass(frozen=True, slots=True)
 class PlanRules:
-    """The rules that hold for a question, or for all questions of a server."""
+    """The rules for a question, or for all questions of a server."""
 
     rules: tuple[PlanRule, ...] = ()
     providers: Mapping[WorkerId, str] = field(default_factory=dict[WorkerId, str])
-    """The provider of each worker; one that is missing is its own."""
+    """The provider of each worker; a worker without an entry counts as its own provider."""
 
     def of_tenant(self, tenant: str) -> PlanRules:
-        """Return the rules for that tenant's questions, `NO_RULES` if none is left."""
+        """Return the rules for that tenant's questions; `NO_RULES` if none apply."""
         held = tuple(rule for rule in self.rules if rule.tenant in {"", tenant})
         return replace(self, rules=held) if held else NO_RULES
 
     def of_tags(self, tags: Collection[str]) -> PlanRules:
-        """Return the rules for questions with these tags, `NO_RULES` if none is left."""
+        """Return the rules for questions with these tags; `NO_RULES` if none apply."""
         held = tuple(rule for rule in self.rules if not rule.tag or rule.tag in tags)
         return replace(self, rules=held) if held else NO_RULES
 
     @property
     def checking_rule(self) -> PlanRule | None:
-        """The rule by which no answer may be given that nobody has checked; None: there is none."""
+        """The rule that every answer must be checked; None if there is none."""
         return next((rule for rule in self.rules if rule.needs_check), None)
 
     @property
     def forbidden(self) -> frozenset[WorkerId]:
-        """Every worker that may not see the question."""
+        """All workers that may not see the question."""
         return frozenset(worker for rule in self.rules for worker in rule.forbidden)
 
     def forbidding_rule(self, worker: WorkerId) -> PlanRule | None:
-        """Return the rule by which that worker may not see the question; None: it may."""
+        """Return the rule that hides the question from that worker; None if there is none."""
         return next((rule for rule in self.rules if worker in rule.forbidden), None)
 
     def allowed_workers(self, pool: Pool) -> tuple[Worker, ...]:
@@ -110,8 +110,8 @@ class PlanRules:
         """Return the first rule that the workflow breaks.
 
         Args:
-            workflow: what would be run.
-            before: the workers of the round before it, which a step may read.
+            workflow: the workflow to be run.
+            before: the workers of the previous round, which a step may read.
         """
         return next((r for r in self.rules if self._is_broken(r, workflow, before)), None)
 
@@ -127,7 +127,7 @@ class PlanRules:
         return any(step.worker in rule.forbidden for step in workflow.steps)
 
     def _checks_itself(self, workflow: Workflow, index: int, before: Sequence[WorkerId]) -> bool:
-        """Return True if the step checks what its own provider's workers have said alone."""
+        """Return True if the step checks only replies of its own provider's workers."""
         step, read = workflow.steps[index], _read_workers(workflow, index, before)
         if not read or not (is_check(step) or index == len(workflow) - 1):
             return False
@@ -144,17 +144,15 @@ class PlanRules:
         max_steps: int,
         before: Sequence[WorkerId] = (),
     ) -> Workflow | None:
-        """Return the workflow with as little changed as makes it keep all rules.
+        """Return the workflow with minimal changes so that it keeps all rules, or None.
 
-        None means that there is none.
-
-        A forbidden worker, and one that would check its own provider, is replaced by the best
-        other one; a check that is missing is added. What runs at the same time stays as it is.
+        Forbidden workers, and workers that would check their own provider, are replaced by the best
+        other worker; a missing check is added. A violation of `max_parallel` is not repaired.
 
         Args:
-            workflow: that breaks a rule.
+            workflow: the workflow, which breaks a rule.
             able: the workers that may see the question, best first.
-            max_steps: steps that it may have.
+            max_steps: the most steps allowed.
             before: see `find_broken`.
         """
         steps = list(workflow.steps)
@@ -174,7 +172,7 @@ class PlanRules:
         return fixed if self.find_broken(fixed, before) is None else None
 
     def _with_check(self, workflow: Workflow, able: Sequence[WorkerId]) -> Workflow:
-        """Return the workflow and a step that checks its answer, by the best worker that may."""
+        """Append a step that checks the answer, by another provider's best worker if possible."""
         last = workflow.steps[-1].worker
         others = [worker for worker in able if worker != last] or [last]
         foreign = [w for w in others if self._provider(w) != self._provider(last)]
@@ -186,7 +184,7 @@ class PlanRules:
     def _with_other_checkers(
         self, workflow: Workflow, able: Sequence[WorkerId], before: Sequence[WorkerId]
     ) -> Workflow:
-        """Return the workflow in which no step checks its own provider's answer."""
+        """Replace workers so that no step checks its own provider's answer, where possible."""
         for index in range(len(workflow)):
             if not self._checks_itself(workflow, index, before):
                 continue
@@ -199,31 +197,31 @@ class PlanRules:
 
 
 NO_RULES = PlanRules()
-"""Where no rule holds; who asks for it enters no rule."""
+"""The absence of rules, compared by identity so that no rule is evaluated."""
 
 
 def read_tag(text: str) -> str:
-    """Return the tag of a question in small letters, so that no rule is missed by a capital one.
+    """Return a question's tag in lower case, so that rules match regardless of case.
 
     Raises:
-        ValueError: it is no tag.
+        ValueError: the text is not a tag.
     """
     tag = text.lower()
     if not _TAG.fullmatch(tag):
         raise ValueError(
-            f"{text[:80]!r} is no tag: it has up to 64 letters, digits and . _ : - and begins with "
-            "a letter or a digit"
+            f"{text[:80]!r} is not a valid tag: use up to 64 letters, digits and . _ : - and begin "
+            "with a letter or a digit"
         )
     return tag
 
 
 def is_check(step: Step) -> bool:
-    """Return True if the step's subtask says in English that it checks."""
+    """Return True if the step's subtask contains an English word for checking."""
     return _CHECK_WORD.search(step.subtask) is not None
 
 
 def with_worker(workflow: Workflow, index: int, worker: WorkerId) -> Workflow:
-    """Return the workflow with another worker for that step."""
+    """Return the workflow with `worker` for step `index`."""
     steps = list(workflow.steps)
     steps[index] = replace(steps[index], worker=worker)
     return Workflow(tuple(steps))
@@ -239,10 +237,10 @@ def _read_workers(
 
 
 def most_parallel(workflow: Workflow) -> int:
-    """Return the most steps that can run at the same time, however long each takes.
+    """Return the most steps that can run at the same time, whatever their durations.
 
-    Of steps none of which waits for another there are as many as chains that cover all steps
-    (Dilworth); the fewest chains follow from a largest matching of steps and steps after them.
+    By Dilworth's theorem, the largest set of mutually independent steps is as large as the smallest
+    number of chains that cover all steps, which follows from a maximum bipartite matching.
     """
     count = len(workflow)
     waits: list[set[int]] = []

@@ -1,4 +1,4 @@
-"""The one rule of steps that run programs: each has a program to run."""
+"""Ensures that every step that runs a program has a program to run."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ _FENCES = ("```", "~~~")
 
 
 def provide_programs(workflow: Workflow, pool: Pool, question: str) -> Workflow:
-    """Return the workflow in which each step that runs a program reads one.
+    """Return the workflow in which each step that runs a program has access to one.
 
-    A program stands in a code block of the step's subtask or of the question, or a model writes it
-    in a step that is read. A step that reads no model's step is given all those before it.
+    The program is in a code block of the step's subtask or of the question, or in the reply of a
+    model's step that is read. A step that reads no model's step gets access to all earlier ones.
 
     Args:
-        workflow: as it was drafted.
-        pool: its workers that run programs have the tag `program`.
-        question: what is asked.
+        workflow: the draft.
+        pool: the workers; those that run programs have the tag `program`.
+        question: the question's text.
 
     Raises:
         WorkflowError: no model's step comes before one that runs a program.

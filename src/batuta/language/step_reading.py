@@ -1,7 +1,7 @@
-"""The prompt of a step, read by a worker that is no language model. Pure.
+"""Parses the prompt of a step, for workers that are not language models. Pure.
 
-It gives back what `worker_messages` was given: what others wrote stands between tags that no text
-of theirs can close, so nothing in it is taken for the subtask.
+It is the inverse of `worker_messages`. Other agents' text stands between tags that it cannot close,
+so it is never taken for the subtask.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _PAIRS = {")": "(", "]": "["}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepWords:
-    """The texts that a step was asked and may read."""
+    """The subtask of a step and the replies that it may read."""
 
     subtask: str
-    """Of a step without one that reads nothing: the question."""
+    """The subtask; the question if the step has no subtask and reads nothing."""
     responses: tuple[str, ...] = ()
-    """The replies that it may read, in the order of its prompt."""
+    """The replies that the step may read, in the order of its prompt."""
 
 
 def read_step(messages: tuple[Message, ...]) -> StepWords:
@@ -39,7 +39,7 @@ def read_step(messages: tuple[Message, ...]) -> StepWords:
     at, responses = len(WORKER_PREAMBLE), list[str]()
     while (opened := _OPENING.match(prompt, _skip_space(prompt, at))) is not None:
         closing = f"\n</{opened[1]}>"
-        # A text that is empty leaves one line break for the two of its tags.
+        # With an empty text, both tags share one line break.
         end = prompt.find(closing, opened.end() - 1)
         if end < 0:
             break
@@ -58,13 +58,13 @@ def _skip_space(text: str, at: int) -> int:
 
 
 def find_addresses(text: str) -> tuple[str, ...]:
-    """Return the addresses of the web in a text, each once; not those in what was fetched."""
+    """Return the web addresses in a text, each once, ignoring those within fetched text."""
     found = (_trim_address(each[0]) for each in _ADDRESS.finditer(without_fetched(text)))
     return tuple(dict.fromkeys(found))
 
 
 def _trim_address(address: str) -> str:
-    """Return the address without the marks that a sentence puts after it."""
+    """Return the address without the punctuation of the sentence around it."""
     left = {sign: address.count(sign) for pair in _PAIRS.items() for sign in pair}
     end = len(address)
     while end and (

@@ -1,1 +1,1 @@
-"""Presentation of text: models' Markdown and LaTeX as HTML, and all output on a terminal."""
+"""Rendering of text: models' Markdown and LaTeX as HTML, PDF reports, and terminal output."""

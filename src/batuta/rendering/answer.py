@@ -1,7 +1,7 @@
-"""A whole answer as HTML: at once if it is short, else in a process that is killed in time.
+"""Renders an answer as HTML: directly if it is short, else in a process with a time limit.
 
-Markdown, formulas and code are read by libraries that take seconds for some texts of 20 kB
-(design/0008-hostile-input.md); such a text is shown as it was written.
+The libraries for Markdown, formulas and code take seconds for some texts of 20 kB
+(design/0008-hostile-input.md); such a text is shown as plain text.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from batuta.offload import (
 )
 
 MAX_INLINE_CHARACTERS = 600
-"""Characters that are rendered in this process: the worst of them take some milliseconds."""
+"""The most characters rendered in this process: in the worst case a few milliseconds."""
 CPU_SECONDS = 1.0
 
 
 async def render_answer(text: str) -> Markup:
-    """Return the text as HTML; as it was written, if rendering it takes too long."""
+    """Return the text as HTML, or as plain text if rendering takes too long."""
     from batuta.rendering.markdown import plain_text, render_markdown  # noqa: PLC0415 - for pages only
 
     if len(text) <= MAX_INLINE_CHARACTERS:
@@ -30,11 +30,11 @@ async def render_answer(text: str) -> Markup:
         html: str = await SHARED_PROCESSES.call(render_markdown_html, text, cpu_seconds=CPU_SECONDS)
     except (ProcessTimeoutError, ProcessDiedError, ProcessStartError):
         return plain_text(text)
-    return Markup(html)  # noqa: S704 - the renderer's own, as it would be here
+    return Markup(html)  # noqa: S704 - HTML of our own renderer, from another process
 
 
 def render_markdown_html(text: str) -> str:
-    """Return what `render_markdown` does as JSON."""
+    """Return `render_markdown` as a plain string, which can be sent between processes."""
     from batuta.rendering.markdown import render_markdown  # noqa: PLC0415 - for pages only
 
     return str(render_markdown(text))

@@ -1,7 +1,7 @@
-"""The one console for tables, colours and bars, of every command and every long work.
+"""The console for tables, colours and progress bars of all commands.
 
-What is written may hold text of callers and models. No control character of theirs reaches the
-terminal (`core.control_characters`); colours and movements of the cursor are this program's own.
+Output may contain text of callers and models. Control characters in it never reach the terminal
+(`core.formatting.escape_controls`); only this program sets colours and moves the cursor.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 WIDTH_IN_FILES = 200
-"""Characters of a line in a file or a pipe, where nobody's screen ends; COLUMNS says otherwise."""
+"""Characters of a line in a file or a pipe, unless COLUMNS is set."""
 _BETWEEN = 2
 """Characters between two columns of a table."""
 _LEAST_LAST = 24
-"""Characters that a table's last column has at least; a path in it is then a few lines."""
+"""The least width of a table's last column, in which a path is folded into a few lines."""
 
 
 @final
 class EscapingConsole(Console):
-    """A console that shows control characters as signs, makes no links and reads no markup.
+    """A console that shows control characters as signs and interprets neither links nor markup.
 
-    Brackets and colons are text, as they may be a caller's or a model's: a style is given beside
-    its text, by `style=` or `rich.text.Text`.
+    Brackets and colons are literal, since they may come from a caller or a model. Styles are given
+    by `style=` or `rich.text.Text`.
     """
 
     def __init__(self, **settings: Any) -> None:
@@ -40,7 +40,7 @@ class EscapingConsole(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Yield what is to be written; a segment with `control` is of this program."""
+        """Yield the segments to write; segments with `control` come only from this program."""
         for segment in super().render(renderable, options):
             if segment.control:
                 yield segment
@@ -54,10 +54,10 @@ class EscapingConsole(Console):
 def open_console(
     *, stderr: bool = False, highlight: bool = True, soft_wrap: bool = False, quiet: bool = False
 ) -> Console:
-    """Return a console as wide as the terminal; where there is none, nothing is cut.
+    """Return a console as wide as the terminal, or `WIDTH_IN_FILES` wide without a terminal.
 
-    `highlight` gives numbers and the like colours on a terminal; `soft_wrap` leaves long lines to
-    the terminal.
+    `highlight` colours numbers and the like on a terminal; `soft_wrap` leaves long lines to the
+    terminal.
     """
     console = EscapingConsole(stderr=stderr, highlight=highlight, soft_wrap=soft_wrap, quiet=quiet)
     if not console.is_terminal and "COLUMNS" not in os.environ:
@@ -71,9 +71,9 @@ def new_table(
     padding: tuple[int, int] | tuple[int, int, int, int] = (0, _BETWEEN, 0, 0),
     expand: bool = False,
 ) -> Table:
-    """Return a table without lines; what a narrow terminal has no room for is folded, not cut.
+    """Return a table without lines, whose cells are folded on a narrow terminal, not truncated.
 
-    `right` are the titles of those columns that are set to the right.
+    `right` are the titles of the right-aligned columns.
     """
     from rich.table import Table  # noqa: PLC0415 - many commands show none
 
@@ -84,9 +84,9 @@ def new_table(
 
 
 def print_table(console: Console, table: Table) -> None:
-    """Print a table; on a terminal so narrow that words would be broken, its rows one by one.
+    """Print a table, or its rows one by one if the terminal is too narrow for whole words.
 
-    Only the last column may be folded within its words, where it is left some room.
+    Only the last column may be folded within words, down to a least width.
     """
     from rich.measure import Measurement  # noqa: PLC0415 - many commands show no table
 
@@ -116,5 +116,5 @@ def print_table(console: Console, table: Table) -> None:
 
 
 def print_nothing(what: str) -> None:
-    """Say that a report is empty: of all that is stored, or of what its options chose."""
+    """Print that a report is empty, because nothing is stored or its options select nothing."""
     open_console().print(f"{what} yet, or none that the options choose", style="dim")

@@ -1,4 +1,4 @@
-"""The words in which two texts differ; of long ones, in a process that is killed in time."""
+"""Compares two texts word by word; long texts in a process with a time limit."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from batuta.offload import (
 )
 
 MAX_CHARACTERS = 20_000
-"""Characters of an answer that are compared word by word."""
+"""The most characters of a text that are compared."""
 MAX_INLINE_CHARACTERS = 400
-"""Characters of both texts that are compared in this process."""
+"""The most characters of both texts together that are compared in this process."""
 CPU_SECONDS = 1.0
 _WORDS = re.compile(r"\s+|[^\s\w]|\w+")
 _MAX_WORDS = 4000
@@ -25,7 +25,7 @@ DiffPiece = tuple[Literal["same", "gone", "new"], str]
 
 
 async def compare_texts(one: str, other: str) -> list[DiffPiece]:
-    """Return `difference`; where it takes too long, the one text as gone and the other as new."""
+    """Return `diff_words`; if it takes too long, the first text as gone and the second as new."""
     if len(one) + len(other) <= MAX_INLINE_CHARACTERS:
         return diff_words(one, other)
     try:
@@ -35,7 +35,7 @@ async def compare_texts(one: str, other: str) -> list[DiffPiece]:
 
 
 def diff_words(one: str, other: str) -> list[DiffPiece]:
-    """Return the words of two texts: those of both, of the first only, of the second only."""
+    """Return the difference in pieces: same (in both), gone (first only) or new (second only)."""
     before, after = _WORDS.findall(one[:MAX_CHARACTERS]), _WORDS.findall(other[:MAX_CHARACTERS])
     if max(len(before), len(after)) > _MAX_WORDS:
         return [("gone", one), ("new", other)]

@@ -1,4 +1,4 @@
-"""A report and a deck of slides as HTML files that need nothing else."""
+"""Renders reports and slide decks as self-contained HTML files."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ _DECK_STYLE = (
 
 
 def cited_addresses(text: str) -> tuple[str, ...]:
-    """Return the addresses that a text names, each once."""
+    """Return the URLs in a text, each once."""
     found = (mark[0].rstrip(_AFTER_ADDRESS) for mark in _ADDRESS.finditer(text))
     return tuple(dict.fromkeys(found))
 
 
 def render_report(title: str, text: str, read: Collection[str]) -> str:
-    """Return a report as a page; what it cites and nobody has read is named at its end.
+    """Return a report as an HTML page that ends with a list of cited pages that were not read.
 
-    `read` are the addresses of the pages that were found or read for it.
+    `read` are the URLs of the pages that were found or read for the report.
     """
     unread = [url for url in cited_addresses(text) if url not in read]
     warned = "".join(f"<li><code>{escape(url)}</code></li>" for url in unread)
@@ -49,9 +49,9 @@ def render_report(title: str, text: str, read: Collection[str]) -> str:
 
 
 def render_deck(title: str, text: str) -> str:
-    """Return slides as a page that shows one after another, and prints one a sheet.
+    """Return slides as an HTML page, which prints one slide per sheet.
 
-    In the Markdown a line of three hyphens stands between slides.
+    In the Markdown, slides are separated by a line of three hyphens.
     """
     slides = [part.strip() for part in _BREAK.split(text) if part.strip()]
     shown = "\n".join(f"<section>{render_markdown(slide)}</section>" for slide in slides)

@@ -1,10 +1,10 @@
-"""A model's Markdown as HTML that can do nothing, its LaTeX as MathML.
+"""Renders a model's Markdown as safe HTML, and its LaTeX as MathML.
 
-Safe by construction: raw HTML is off, so each tag is one that this module's renderer writes;
-addresses other than http, https and mailto are left as text; pictures become links, because
-loading one would tell its host that, and when, an answer was read. Of formulas there are known
-elements only: the converter's own text is not used, as it turns `&lt;` back into `<`, so that a
-formula could smuggle any tag into the page. Here its tree is written anew, each text escaped.
+The HTML is safe by construction. Raw HTML is off, so only this module's renderer writes tags. URLs
+other than http, https and mailto are left as text. Pictures become links, because loading one would
+reveal to its host that, and when, an answer was read. Formulas contain only known elements. The
+converter's own serialization is not used, since it turns `&lt;` back into `<`, with which a formula
+could inject any tag; this module serializes the element tree with all text escaped.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
 _MOST_CHARACTERS = 4000
-"""Characters of a formula that is set; a longer one is shown as it was written."""
+"""The most characters of a formula that is rendered; a longer one is shown as LaTeX."""
 _MACROS = re.compile(r"\\(?:re)?newcommand|\\providecommand|\\[gex]?def|\\let|\\newenvironment")
-"""A formula that defines commands could grow without end."""
+"""Macro definitions, with which a formula could expand without end."""
 _MAX_DEPTH = 60
 _ELEMENTS = {
     *("math", "mrow", "mi", "mn", "mo", "mtext", "ms", "mspace", "msub", "msup", "msubsup"),
@@ -43,7 +43,7 @@ _ATTRIBUTES = {
     *("depth", "minsize", "maxsize", "symmetric", "scriptlevel", "notation"),
 }
 _ROWS = {"math", "mrow", "mstyle", "mtd", "mpadded", "mphantom", "msqrt", "menclose"}
-"""Elements that take any number of children; in fractions and scripts, each position has a role."""
+"""Elements with any number of children; in fractions and scripts each position has a role."""
 _SCRIPTS = {"msub", "msup", "msubsup", "munder", "mover", "munderover"}
 _CLOSING = {")", "]", "}", "|"}
 _THIN_SPACE = '<mspace width="0.167em"></mspace>'
@@ -51,24 +51,24 @@ _VALUE = re.compile(r"[A-Za-z0-9 .%+_-]{0,60}")
 
 
 def render_mathml(latex: str, *, block: bool) -> str | None:
-    """Return the formula as a `math` element; None if it cannot be set.
+    """Return the formula as a `math` element; None if it cannot be rendered.
 
-    It is without its delimiters; as a block it stands on its own, not in a line.
+    `latex` has no delimiters. A block is displayed in a separate line.
     """
     if len(latex) > _MOST_CHARACTERS or _MACROS.search(latex):
         return None
-    # Loaded when the first formula is met: most pages have none.
+    # Loaded with the first formula: most pages have none.
     from latex2mathml.converter import Converter  # noqa: PLC0415
 
     try:
         tree = Converter(display="block" if block else "inline").convert_to_element(latex)
         return _write_element(tree, 0)
-    except Exception:  # noqa: BLE001 - the converter raises all sorts of things for odd LaTeX
+    except Exception:  # noqa: BLE001 - the converter raises many kinds of errors for odd LaTeX
         return None
 
 
 def _write_element(element: Element, depth: int) -> str:
-    """Return the element and what is in it."""
+    """Serialize the element and its children."""
     if depth > _MAX_DEPTH or element.tag not in _ELEMENTS:
         raise ValueError(f"not a formula: {element.tag}")
     known = (
@@ -86,9 +86,9 @@ def _write_element(element: Element, depth: int) -> str:
 
 
 def _needs_space(before: Element | None, element: Element) -> bool:
-    """Tell whether TeX sets a thin space between them, as beside a function's name.
+    """Return True if TeX puts a thin space between the elements, as beside a function's name.
 
-    There is none between the name and its opening bracket, and signs have spaces of their own.
+    There is none between the name and an opening bracket, and operators have their own spacing.
     """
     if before is None:
         return False
@@ -103,7 +103,7 @@ def _needs_space(before: Element | None, element: Element) -> bool:
 
 
 def _is_function(element: Element) -> bool:
-    """Tell whether it names a function such as log, with or without something at its foot."""
+    """Return True if the element is a function name such as log, with or without a subscript."""
     while element.tag in _SCRIPTS and len(element):
         element = element[0]
     return element.tag == "mi" and len(unescape(element.text or "").strip()) > 1
@@ -122,21 +122,21 @@ def _ends_in(element: Element) -> Element:
 
 
 def _escape_text(text: str | None) -> str:
-    """Return the text, whose signs the converter writes as references."""
+    """Return the text escaped once; the converter writes some signs as entities."""
     return escape(unescape(text or ""), quote=False)
 
 
 MAX_CHARACTERS = 200_000
-"""Characters that are rendered; a longer text is shown as it is."""
+"""The most characters that are rendered; a longer text is shown as plain text."""
 _MAX_HIGHLIGHT_CHARACTERS = 20_000
-"""Characters of code that are coloured."""
+"""The most characters of highlighted code."""
 _TOP_LEVEL = "top"
-"""The level of a text's largest headings."""
+"""The key, in the parser's environment, for the level of the text's largest headings."""
 _LANGUAGE = re.compile(r"[A-Za-z0-9_+#.-]{1,30}")
 _ADDRESS = re.compile(r"(?:https?://|mailto:)", re.IGNORECASE)
 _CODE = Markup('<pre role="group" tabindex="0" aria-label="Code">')
 _TABLE = '<div class="wide" role="group" tabindex="0" aria-label="Table">'
-"""The frame of a table: what is wider than its place is scrolled, by the keyboard too."""
+"""The frame of a table, which scrolls a wide table, also by keyboard."""
 _FORMULA_DELIMITERS = (("$$", "$$"), (r"\[", r"\]"), (r"\(", r"\)"), ("$", "$"))
 
 
@@ -148,11 +148,11 @@ def render_markdown(text: str) -> Markup:
     tokens = parser.parse(text, env)
     tops = [int(token.tag[1:]) for token in tokens if token.type == "heading_open"]
     env[_TOP_LEVEL] = min(tops, default=1)
-    return Markup(parser.renderer.render(tokens, parser.options, env))  # noqa: S704 - see the head of this module
+    return Markup(parser.renderer.render(tokens, parser.options, env))  # noqa: S704 - see the module's docstring
 
 
 def plain_text(text: str) -> Markup:
-    """Return the text as it was written."""
+    """Return the text unrendered, in a `pre` element."""
     return _CODE + text + Markup("</pre>")
 
 
@@ -176,7 +176,7 @@ def _markdown_parser() -> MarkdownIt:
 
 
 def _highlight_code(code: str, language: str, _: str) -> str:
-    """Return the code's tokens in classes; nothing if its language is not known."""
+    """Return the highlighted code; empty if its language is not known."""
     if not _LANGUAGE.fullmatch(language) or len(code) > _MAX_HIGHLIGHT_CHARACTERS:
         return ""
     from pygments import highlight  # noqa: PLC0415 - loaded when the first code is met
@@ -192,7 +192,7 @@ def _highlight_code(code: str, language: str, _: str) -> str:
 
 
 def _parse_formula(state: StateInline, silent: bool) -> bool:  # noqa: FBT001 - markdown-it's form
-    """Take a formula where one begins here: see `_FORMULA_DELIMITERS`."""
+    """Parse a formula at the current position: see `_FORMULA_DELIMITERS`."""
     for opening, closing in _FORMULA_DELIMITERS:
         if not state.src.startswith(opening, state.pos):
             continue
@@ -210,7 +210,7 @@ def _parse_formula(state: StateInline, silent: bool) -> bool:  # noqa: FBT001 - 
 
 
 def _is_formula(text: str, start: int, end: int, opening: str) -> bool:
-    """Return True if the dollars are a formula's and not money's."""
+    """Return True if dollar signs delimit a formula and are not amounts of money."""
     inner = text[start:end]
     if not inner.strip():
         return False
@@ -264,7 +264,7 @@ def _link_attributes(url: str) -> str:
 def _show_cell(
     _: RendererHTML, tokens: Sequence[Token], at: int, __: OptionsDict, ___: EnvType
 ) -> str:
-    """Return a table's cell, aligned by a class: styles in tags are not allowed."""
+    """Return a table cell, aligned by a class, since the CSP forbids inline styles."""
     style = str(tokens[at].attrGet("style") or "")
     align = next((side for side in ("right", "center") if side in style), "")
     return f'<{tokens[at].tag} class="{align}">' if align else f"<{tokens[at].tag}>"
@@ -273,6 +273,6 @@ def _show_cell(
 def _show_heading(
     _: RendererHTML, tokens: Sequence[Token], at: int, __: OptionsDict, env: EnvType
 ) -> str:
-    """Show a heading from the third level on: the answer stands within a page with its own."""
+    """Return a heading of level 3 or below, since the page around the answer has its own."""
     level = min(6, int(tokens[at].tag[1:]) - env[_TOP_LEVEL] + 3)
     return f"<h{level}>" if tokens[at].nesting > 0 else f"</h{level}>\n"

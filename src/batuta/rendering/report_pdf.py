@@ -1,7 +1,7 @@
-"""A report as a PDF: the HTML that `render_report` shows, set by fpdf2 (extra `pdf`).
+"""Renders a report as a PDF, from the HTML of `render_report`, with fpdf2 (extra `pdf`).
 
-Nothing is fetched for it: the HTML has no pictures. A font with the letters of many scripts is
-looked for on this machine; without one, letters beyond Latin-1 are told as question marks.
+Nothing is fetched, since the HTML has no pictures. A font for many scripts is searched for on this
+machine; without one, characters outside Latin-1 are replaced by question marks.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def has_pdf() -> bool:
 
 
 def find_font_folder() -> Path | None:
-    """Return a folder that has the font; None: this machine has none."""
+    """Return a folder with the DejaVu font; None if this machine has none."""
     folders = [Path(folder) for folder in _FONT_FOLDERS]
     if (plots := find_spec("matplotlib")) is not None and plots.origin:
         folders.append(Path(plots.origin).parent / "mpl-data" / "fonts" / "ttf")
@@ -46,8 +46,8 @@ def find_font_folder() -> Path | None:
 
 
 def render_report_pdf(title: str, text: str, read: Collection[str]) -> bytes:
-    """Return a report as a PDF; what it cites and nobody has read is named at its end."""
-    from fpdf import FPDF  # noqa: PLC0415 - of an extra
+    """Return a report as a PDF that ends with a list of cited pages that were not read."""
+    from fpdf import FPDF  # noqa: PLC0415 - from an extra
 
     pdf = FPDF(format="A4")
     pdf.set_title(title)
@@ -72,12 +72,12 @@ def render_report_pdf(title: str, text: str, read: Collection[str]) -> bytes:
 
 
 def _is_shown(letters: Collection[int] | None, sign: str) -> bool:
-    """Return True if the font has the letter; None: it has those of Latin-1."""
+    """Return True if the font has the character; `letters=None` stands for a Latin-1 font."""
     if letters is None:
         return ord(sign) < _LATIN_END
     return ord(sign) in letters or sign.isspace()
 
 
 def render_report_base64(title: str, text: str, read: list[str]) -> str:
-    """Return `render_report_pdf` as Base64, which another process can send."""
+    """Return `render_report_pdf` as Base64, which can be sent between processes."""
     return base64.b64encode(render_report_pdf(title, text, read)).decode()

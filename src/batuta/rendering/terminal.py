@@ -1,7 +1,7 @@
-"""The one place that writes text to a terminal; tables and colours: `batuta.rendering.console`.
+"""Writes plain text to the terminal; `batuta.rendering.console` writes tables and colours.
 
-What is written may hold text of callers and models. No control character of theirs reaches the
-terminal (`core.control_characters`).
+Output may contain text of callers and models. Control characters in it never reach the terminal
+(`core.formatting.escape_controls`).
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ def write_error(text: str) -> None:
 
 
 def write_progress(text: str) -> None:
-    """Write in the place of standard error's last line; only where that is a terminal."""
+    """Overwrite the current line of standard error, if that is a terminal."""
     if sys.stderr.isatty():
         sys.stderr.write(_TO_LINE_START + escape_controls(text))
         sys.stderr.flush()
 
 
 def write_json(text: str) -> None:
-    """Write a JSON text to standard output: as it is to a program, escaped to a person.
+    """Write a JSON text to standard output, with control characters escaped on a terminal.
 
-    In an encoding that lacks characters all of them are JSON's own escapes.
+    If the encoding is not a Unicode one, all non-ASCII characters are written as JSON escapes.
     """
     if not sys.stdout.encoding.lower().startswith("utf"):
         text = _NOT_ASCII.sub(lambda found: json.dumps(found[0])[1:-1], text)
@@ -49,7 +49,7 @@ def write_json(text: str) -> None:
 
 @final
 class EscapingFormatter(logging.Formatter):
-    """A log record as one line of text."""
+    """Formats a log record as one line of text."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
@@ -57,6 +57,6 @@ class EscapingFormatter(logging.Formatter):
 
 
 def escape_logs() -> None:
-    """Escape what is logged where no log is set up, for the program itself."""
+    """Escape log messages if logging is not configured, when Batuta runs as a program."""
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(EscapingFormatter())

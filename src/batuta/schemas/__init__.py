@@ -1,4 +1,4 @@
-"""JSON Schema, checked in one place: bounded first, then compiled, in a process if need be."""
+"""JSON Schema validation with bounded resources, in a worker process if it may be slow."""
 
 from batuta.schemas.bounds import measure_json, measure_schema
 from batuta.schemas.checker import strip_code_fence

@@ -1,8 +1,8 @@
-"""How large a JSON schema is, told in time linear in its size, before anything is done with it.
+"""Measures a JSON schema in time linear in its size, before it is compiled.
 
-A schema of 2 kB can describe 10^7 checks of one value: definitions that refer to each other many
-times each. What it amounts to with its references followed is counted once for each place of the
-schema, so counting costs what the text costs.
+With definitions that refer to each other several times, a schema of 2 kB can require 10^7 checks of
+one value. The size with all references followed is computed once for each subschema and reused, so
+measuring takes linear time.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from typing import Any, cast
 from urllib.parse import unquote
 
 MAX_BYTES = 128_000
-"""Characters of names and texts, and one for each value."""
+"""The most characters of names and strings."""
 MAX_VALUES = 12_000
 MAX_DEPTH = 64
 MAX_REFERENCES = 1_000
 MAX_BRANCHES = 2_000
-"""Entries of `anyOf`, `oneOf` and `allOf`."""
+"""The most entries of `anyOf`, `oneOf` and `allOf`."""
 MAX_PROPERTIES = 5_000
 MAX_PATTERNS = 100
 MAX_PATTERN = 1_000
-"""Characters of a regular expression."""
+"""The most characters of a regular expression."""
 MAX_EXPANDED = 100_000
-"""Places of the schema, and entries of their lists, with all its references followed, a recursive
-one once."""
+"""The most subschemas, plus entries of their lists, with all references followed; a recursive
+reference counts once."""
 MAX_CHAIN = 200
-"""Places one within the other, with all references followed."""
+"""The deepest nesting of subschemas, with all references followed."""
 
 _SCHEMA_MAPS = frozenset(
     {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"}
@@ -52,7 +52,7 @@ _LINEAR_KEYWORDS = frozenset(
         *("minItems", "maxItems", "minProperties", "maxProperties", "format"),
     }
 )
-"""Keywords whose cost is that of the value they look at, so that the whole is their product."""
+"""Keywords whose cost is linear in the value, so that the total cost is values times subschemas."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,27 +60,27 @@ class SchemaSize:
     """The size of a schema."""
 
     values: int
-    """Values of any kind in it."""
+    """Number of JSON values in the schema."""
     expanded: int
-    """Places, and entries of their lists, with all references followed."""
+    """Number of subschemas, plus entries of their lists, with all references followed."""
     chain: int
-    """Places one within the other, with all references followed."""
+    """Depth of nested subschemas, with all references followed."""
     is_linear: bool
-    """Whether checking costs at most `expanded` steps for each value that is checked: nothing
-    refers to itself or elsewhere, and every keyword is one whose cost is known."""
+    """Whether checking takes at most `expanded` steps per value: there are no recursive or external
+    references, and only keywords of known cost."""
 
 
 def measure_schema(schema: Mapping[str, Any]) -> SchemaSize:
-    """Measure the schema; nothing is compiled.
+    """Measure the schema without compiling it.
 
     Raises:
-        ValueError: it is too large in some way; the sentence says which.
+        ValueError: the schema is too large; the message says in which way.
     """
     values = _count_values(schema)
     expansion = _Expansion(schema)
     expanded, chain = expansion.of(schema)
-    _check_bound(expanded, MAX_EXPANDED, "places once its references are followed")
-    _check_bound(chain, MAX_CHAIN, "places one within the other once its references are followed")
+    _check_bound(expanded, MAX_EXPANDED, "subschemas once its references are followed")
+    _check_bound(chain, MAX_CHAIN, "levels of subschemas once its references are followed")
     return SchemaSize(values=values, expanded=expanded, chain=chain, is_linear=expansion.is_linear)
 
 
@@ -123,7 +123,7 @@ class _Totals:
         """Count a keyword.
 
         Raises:
-            ValueError: it is one too many.
+            ValueError: a pattern is too long.
         """
         self.characters += len(name)
         if isinstance(value, str):
@@ -138,7 +138,7 @@ class _Totals:
             self._mapping(name, cast("Mapping[str, object]", value))
 
     def check(self) -> None:
-        """Return if all is within bounds, else raise."""
+        """Raise a ValueError if a total exceeds its bound."""
         _check_bound(self.characters, MAX_BYTES, "characters")
         _check_bound(self.references, MAX_REFERENCES, "references")
         _check_bound(self.branches, MAX_BRANCHES, "branches")
@@ -158,7 +158,7 @@ class _Totals:
 
 
 def _count_values(schema: Mapping[str, Any]) -> int:
-    """Return the number of values; the walk ends at the first bound that is passed."""
+    """Return the number of values; raise a ValueError at the first bound that is exceeded."""
     totals = _Totals()
     count = 0
     left: list[tuple[object, int]] = [(schema, 1)]
@@ -184,7 +184,7 @@ _SubSchema = Mapping[str, Any]
 
 
 class _Expansion:
-    """The schema with its references followed, each place counted once and remembered."""
+    """Computes the size of a schema with its references followed, once for each subschema."""
 
     def __init__(self, root: _SubSchema) -> None:
         self.is_linear = True
@@ -193,12 +193,12 @@ class _Expansion:
         self._known: dict[int, tuple[int, int]] = {}
         self._open: set[int] = set()
         self._left: list[tuple[_SubSchema, list[_SubSchema], list[_SubSchema]]] = []
-        """Places that were entered and not left: with what is in each, and what of that waits."""
+        """The stack of open subschemas: (subschema, its children, its unvisited children)."""
 
     def of(self, schema: _SubSchema) -> tuple[int, int]:
-        """Return the number of places, and how many of them lie one within the other.
+        """Return the number of subschemas and their depth.
 
-        Without recursion of this function's own: a schema decides how deep it goes.
+        The function is iterative, since the depth is up to the schema's author.
         """
         self._enter(schema)
         while self._left:
@@ -206,9 +206,7 @@ class _Expansion:
             if waiting:
                 inner = waiting.pop()
                 if id(inner) in self._open:
-                    self.is_linear = (
-                        False  # it refers to itself: its cost depends on the value's depth
-                    )
+                    self.is_linear = False  # recursive: the cost depends on the value's depth
                 elif id(inner) not in self._known:
                     self._enter(inner)
                 continue
@@ -230,7 +228,7 @@ class _Expansion:
         self._left.append((place, inside, inside.copy()))
 
     def _inside(self, place: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-        """Yield the schemas that a value of this place must fit too, itself or its parts."""
+        """Yield the subschemas of this one that a value, or a part of it, must also match."""
         for name, value in place.items():
             if name in _REFERENCE_KEYWORDS:
                 target = self._target(value)
@@ -242,10 +240,7 @@ class _Expansion:
                 yield from _schemas_in(name, value)
 
     def _target(self, reference: object) -> Mapping[str, Any] | None:
-        """Return the target of a reference within the schema.
-
-        None if it points elsewhere or nowhere.
-        """
+        """Return the target of a reference; None if it is outside the schema or does not exist."""
         if not isinstance(reference, str) or not reference.startswith("#"):
             return None
         if not reference.startswith("#/"):
@@ -262,19 +257,19 @@ class _Expansion:
         return cast("Mapping[str, Any]", value) if _is_map(value) else None
 
     def _named(self, name: str) -> _SubSchema | None:
-        """Return the place with that anchor."""
+        """Return the subschema with that anchor."""
         if self._anchors is None:
             self._anchors = dict(_find_anchors(self._root))
         return self._anchors.get(name)
 
 
 def _place_width(place: Mapping[str, Any]) -> int:
-    """Return the number of comparisons that the place itself takes."""
+    """Return the number of comparisons for the subschema itself, without its children."""
     return 1 + sum(len(cast("list[Any]", one)) for one in place.values() if isinstance(one, list))
 
 
 def _schemas_in(name: str, value: object) -> Iterator[Mapping[str, Any]]:
-    """Yield the schemas that are a keyword's value or stand in it."""
+    """Yield the subschemas in a keyword's value."""
     if name in _SCHEMA_MAPS and isinstance(value, Mapping):
         entries: Any = cast("Mapping[str, object]", value).values()
     elif (name in _SCHEMA_LISTS or name in _SUBSCHEMA_KEYWORDS) and isinstance(value, list):
@@ -287,7 +282,7 @@ def _schemas_in(name: str, value: object) -> Iterator[Mapping[str, Any]]:
 
 
 def _find_anchors(root: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the places that have a name of their own."""
+    """Yield the anchors and the subschemas that have them."""
     left: list[Any] = [root]
     while left:
         value = left.pop()

@@ -1,7 +1,7 @@
-"""Checks that a text is JSON that fits a schema: plain functions, also for other processes.
+"""Checks that a text is JSON that matches a schema: plain functions, callable in worker processes.
 
-`jsonschema-rs` compiles the schema; it is kept from fetching anything, and its regular expressions
-from trying for ever (design/0008-hostile-input.md has the measurements).
+`jsonschema-rs` compiles the schema. It may fetch nothing, and the backtracking of its regular
+expressions is limited (design/0008-hostile-input.md has the measurements).
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 MAX_FAULT_CHARACTERS = 300
-"""Characters of a fault that are reported."""
+"""The most characters of a reported fault."""
 MAX_DEPTH = 200
-"""Levels of a value that is checked."""
+"""The deepest nesting of a value that is checked."""
 MAX_BACKTRACKS = 100_000
-"""Steps back that one regular expression may take on one text."""
+"""The most backtracking steps of one regular expression on one text."""
 _CODE_FENCE = re.compile(r"\s*```(?:json|JSON)?[ \t]*\n(.*)\n[ \t]*```\s*", re.DOTALL)
 
 
 def strip_code_fence(text: str) -> str:
-    """Return the content of the code block that the whole text is; else the text."""
+    """Return the content of the code block if the whole text is one, else the text."""
     found = _CODE_FENCE.fullmatch(text)
     return found[1] if found else text
 
 
 def find_schema_fault(schema: dict[str, Any]) -> str | None:
-    """Return why this is no JSON schema; None if it is one."""
+    """Return why this is not a valid JSON schema; None if it is one."""
     try:
         _compile_schema(schema)
     except _jsonschema_rs().ValidationError as error:
         return _describe_error(error)
-    except Exception as error:  # noqa: BLE001 - the library's other errors are the schema's too
+    except Exception as error:  # noqa: BLE001 - other errors are due to the schema as well
         return str(error).partition("\n")[0][:MAX_FAULT_CHARACTERS]
     return None
 
@@ -41,9 +41,9 @@ def find_schema_fault(schema: dict[str, Any]) -> str | None:
 def find_text_fault(
     schema: dict[str, Any] | None, text: str, *, is_object: bool = False
 ) -> str | None:
-    """Return the first thing that is wrong with the text; None if nothing is.
+    """Return the first fault of the text; None if it matches the schema.
 
-    Without a schema any JSON fits, or with `is_object` any object.
+    Without a schema any JSON is accepted, or with `is_object` any object.
     """
     try:
         value = json.loads(text, parse_constant=_refuse_constant)
@@ -62,12 +62,12 @@ def find_text_fault(
         return _describe_error(next(iter(validator.iter_errors(value))))
     except _jsonschema_rs().ValidationError as error:
         return f"the schema cannot be used: {_describe_error(error)}"[:MAX_FAULT_CHARACTERS]
-    except Exception as error:  # noqa: BLE001 - a value that the library cannot take
+    except Exception as error:  # noqa: BLE001 - a value that the library cannot handle
         return f"it cannot be checked: {str(error).partition(chr(10))[0]}"[:MAX_FAULT_CHARACTERS]
 
 
 def find_text_fault_json(schema: dict[str, Any] | None, text: str, is_object: int) -> str | None:
-    """Return what `find_text_fault` does, with arguments that are JSON."""
+    """Return `find_text_fault` for arguments that are JSON values, as processes need them."""
     return find_text_fault(schema, text, is_object=bool(is_object))
 
 
@@ -75,7 +75,7 @@ def _compile_schema(schema: dict[str, Any]) -> Any:
     """Return a validator that fetches nothing.
 
     Raises:
-        jsonschema_rs.ValidationError: this is no schema, or it refers to what is not in it.
+        jsonschema_rs.ValidationError: the schema is invalid, or a reference points outside it.
     """
     rust = _jsonschema_rs()
     options = rust.FancyRegexOptions(backtrack_limit=MAX_BACKTRACKS)
@@ -88,7 +88,7 @@ def _jsonschema_rs() -> Any:
 
 
 def _describe_error(error: Any) -> str:
-    """Say what is wrong and where, in one line that ends."""
+    """Return what is wrong and where, in one line of bounded length."""
     path = "$" + "".join(
         f"[{part}]" if isinstance(part, int) else f".{part}"
         for part in cast("Sequence[str | int]", error.instance_path)
@@ -100,7 +100,7 @@ def _describe_error(error: Any) -> str:
 
 
 def _is_shallow(value: object) -> bool:
-    """Return True if the value is nested no deeper than the checker can go."""
+    """Return True if the value is nested at most `MAX_DEPTH` levels deep."""
     level: list[object] = [value]
     for _ in range(MAX_DEPTH):
         inner: list[object] = []

@@ -1,4 +1,4 @@
-"""A schema to check texts with: at once where that is known to be quick, else in a process."""
+"""Validates texts against a schema: directly if that is known to be quick, else in a process."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from batuta.schemas.bounds import SchemaSize, measure_schema
 from batuta.schemas.checker import find_schema_fault, find_text_fault, find_text_fault_json
 
 MAX_INLINE_VALUES = 500
-"""Values of a schema that is compiled in this process."""
+"""The most values of a schema that is compiled in this process."""
 MAX_INLINE_CHAIN = 40
 MAX_INLINE_CHECKS = 20_000
-"""Checks of places against values that are made in this process: some milliseconds."""
+"""The most checks of values against subschemas made in this process: a few milliseconds."""
 MAX_INLINE_CHARACTERS = 20_000
-"""Characters of a text that is read in this process."""
+"""The most characters of a text that is parsed in this process."""
 _MAX_SLOW_SCHEMAS = 1024
 
 
 class SchemaTimeoutError(BatutaError):
-    """The check was given up at its time limit; another try would end the same way."""
+    """The check exceeded its time limit; trying again would end the same way."""
 
 
 class _SlowSchemas:
-    """Schemas that used up their time once: they get no second one."""
+    """Digests of schemas that timed out once and are not tried again."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[bytes, None] = OrderedDict()
 
     def add(self, digest: bytes) -> None:
-        """Remember it, and forget the oldest."""
+        """Add a schema's digest, dropping the oldest one if there are too many."""
         self._known[digest] = None
         if len(self._known) > _MAX_SLOW_SCHEMAS:
             self._known.popitem(last=False)
@@ -57,15 +57,15 @@ _RECENT: dict[int, tuple[Mapping[str, Any], JsonValidator]] = {}
 
 @final
 class JsonValidator:
-    """Checks whether texts are JSON that fits a schema, or any JSON."""
+    """Checks whether texts are JSON that matches a schema, or any JSON."""
 
     def __init__(self, schema: Mapping[str, Any] | None, *, is_object: bool = False) -> None:
-        """Measure the schema, in time linear in its size; `check` says whether it is one.
+        """Measure the schema, in time linear in its size; `check` tests whether it is valid.
 
-        Without a schema any JSON fits, or with `is_object` any object.
+        Without a schema any JSON is accepted, or with `is_object` any object.
 
         Raises:
-            ValueError: it is too large in some way; the sentence says which.
+            ValueError: the schema is too large; the message says in which way.
         """
         self._schema = dict(schema) if schema else None
         self._is_object = is_object
@@ -73,11 +73,11 @@ class JsonValidator:
         self._digest: bytes | None = None
 
     async def check(self) -> None:
-        """Return if the schema is one, else raise.
+        """Raise unless this is a valid schema.
 
         Raises:
-            ValueError: it is none; the sentence says where.
-            SchemaTimeoutError: it cannot be told in the time there is.
+            ValueError: the schema is invalid; the message says where.
+            SchemaTimeoutError: the check takes too long.
         """
         if self._schema is None:
             return
@@ -89,11 +89,11 @@ class JsonValidator:
             raise ValueError(fault)
 
     def check_now(self) -> None:
-        """Check the schema like `check`, in a thread that may wait.
+        """Check the schema like `check`, in a thread that may block.
 
         Raises:
-            ValueError: it is none; the sentence says where.
-            SchemaTimeoutError: it cannot be told in the time there is.
+            ValueError: the schema is invalid; the message says where.
+            SchemaTimeoutError: the check takes too long.
         """
         if self._schema is None:
             return
@@ -106,10 +106,10 @@ class JsonValidator:
             raise ValueError(fault)
 
     async def find_fault(self, text: str) -> str | None:
-        """Return the first thing that is wrong with the text; None if nothing is.
+        """Return the first fault of the text; None if it matches the schema.
 
         Raises:
-            SchemaTimeoutError: it cannot be told in the time there is.
+            SchemaTimeoutError: the check takes too long.
         """
         if self.is_quick(text):
             return find_text_fault(self._schema, text, is_object=self._is_object)
@@ -118,10 +118,10 @@ class JsonValidator:
         )
 
     def find_fault_now(self, text: str) -> str | None:
-        """Find a fault like `find_fault`, in a thread that may wait.
+        """Find a fault like `find_fault`, in a thread that may block.
 
         Raises:
-            SchemaTimeoutError: it cannot be told in the time there is.
+            SchemaTimeoutError: the check takes too long.
         """
         if self.is_quick(text):
             return find_text_fault(self._schema, text, is_object=self._is_object)
@@ -131,7 +131,7 @@ class JsonValidator:
             )
 
     def is_quick(self, text: str) -> bool:
-        """Return True if checking the text in this thread takes no more than some milliseconds."""
+        """Return True if checking the text in this thread takes at most a few milliseconds."""
         if len(text) > MAX_INLINE_CHARACTERS:
             return False
         if self._schema is None:
@@ -152,7 +152,7 @@ class JsonValidator:
 
     @contextmanager
     def _refusing_slow(self) -> Generator[None]:
-        """Let a schema use up its time once."""
+        """Raise at once for a schema that timed out before; remember one that times out now."""
         if self._digest is None:
             self._digest = hashlib.sha256(json.dumps(self._schema).encode()).digest()
         if self._digest in _SLOW_SCHEMAS:
@@ -171,12 +171,12 @@ _ANY_OBJECT = JsonValidator(None, is_object=True)
 
 
 def validator_for(schema: Mapping[str, Any] | None, *, is_object: bool = False) -> JsonValidator:
-    """Return a validator of that schema; the one that was made before if it is the same object.
+    """Return a validator of that schema, cached by the identity of the schema object.
 
-    A request's schema is measured when it is read and needed again by each step that is checked.
+    A request's schema is measured when it is parsed and needed again for each checked step.
 
     Raises:
-        ValueError: it is too large in some way; the sentence says which.
+        ValueError: the schema is too large; the message says in which way.
     """
     if not schema:
         return _ANY_OBJECT if is_object else _ANY_JSON

@@ -113,7 +113,7 @@ def test_a_session_says_who_acted_and_why_the_worker_was_switched(agent, visit, 
     rows = page.locator(".course tbody tr:not(.turn-head)")
     assert rows.count() == 5 and page.locator("tr.switched").count() == 2
     fourth = rows.nth(3).inner_text()
-    assert "big goes on: 1 result of a tool came back" in fourth and "90" in fourth
+    assert "big goes on: 1 tool result arrived" in fourth and "90" in fourth
     sound(page)
 
 

@@ -71,7 +71,7 @@ async def house_count(app_state):
     [
         ((), "a workflow needs at least one step"),
         ((("nobody",),), "there is no worker 'nobody' here"),
-        ((("cello", 0),), "access of step 0 does not look back"),
+        ((("cello", 0),), "access of step 0 may name only earlier steps"),
         ((("cello",),) * 6, "at most 5"),
     ],
 )

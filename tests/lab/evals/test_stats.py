@@ -44,7 +44,7 @@ def test_wilson_narrows_with_more_questions(right):
 
 @pytest.mark.parametrize(("right", "n"), [(-1, 5), (6, 5), (0, 0)])
 def test_what_is_no_share_is_refused(right, n):
-    with pytest.raises(ValueError, match="no share"):
+    with pytest.raises(ValueError, match="not a proportion"):
         wilson_interval(right, n)
 
 

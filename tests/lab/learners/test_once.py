@@ -45,7 +45,7 @@ def test_the_same_texts_are_fitted_once_and_others_anew():
 def test_unfitted_it_refuses_and_of_nothing_it_cannot_be_fitted():
     with pytest.raises(ConfigError, match="not fitted"):
         CachedFeatures(PLAIN)(OTHERS)
-    with pytest.raises(ConfigError, match="there are none"):
+    with pytest.raises(ConfigError, match="at least one training question"):
         CachedFeatures(PLAIN).fit([])
 
 

@@ -122,4 +122,4 @@ async def test_a_draft_that_was_cut_says_so():
     cut = Reply(text="model_id = [0", usage=Usage(calls=1), finish=Finish.LENGTH)
     one, _ = conductor(lambda _: cut, Clock())
     run = await ask(one)
-    assert "was cut at 1024 tokens" in run.rounds[0].decision.reason
+    assert "was truncated at 1024 tokens" in run.rounds[0].decision.reason

@@ -212,7 +212,7 @@ async def test_a_cut_draft_without_a_whole_step_costs_one_more_call_then_the_bes
         assert len(fake.requests) == 2
     (first,), last = run.rounds[0].drafts, run.rounds[0].decision
     assert isinstance(last, MalformedPlan) and last.reason == first.reason
-    assert first.reason == "the reply was cut at 1024 tokens: no step of it is whole"
+    assert first.reason == "the reply was truncated at 1024 tokens: no step is complete"
     assert run.outcome is Outcome.FALLBACK
     assert response_headers(run)["x-batuta-conductor"] == "no-workflow"
 
@@ -234,7 +234,7 @@ async def test_a_small_model_is_held_to_few_tokens_and_short_texts(tmp_path):
 def test_of_a_cut_draft_never_more_is_read_than_its_whole_steps(cut):
     text = json.dumps(STEPS)[:cut]
     try:
-        read = parse_workflow(text, POOL, cut=True)
+        read = parse_workflow(text, POOL, truncated=True)
     except WorkflowError:
         assert text.count('"access_list"') <= 1
     else:

@@ -51,7 +51,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def is_selector(folder: Path) -> bool:
-    """Tell whether the folder has a selector."""
+    """Return True if the folder contains a selector."""
     return is_of_kind(folder, SELECTOR_KIND)
 
 
@@ -64,7 +64,7 @@ def open_selector(folder: Path) -> Selector:
     """Open the selector in that folder.
 
     Raises:
-        ConfigError: there is no selector, or it cannot be used.
+        ConfigError: the folder has no usable selector.
     """
     return open_folder(folder, SELECTOR_KIND, "selector", _build_selector)
 
@@ -81,8 +81,8 @@ def folder_digest(folder: Path) -> str:
 def _build_selector(card: Card, tensors: Tensors) -> Selector:
     if card.get("rival") or np.any(tensors.get("head.weights_fm", 0)):
         _LOG.warning(
-            "the selector %s chose by parts that selectors have no more: it now chooses without "
-            "them; batuta train selector fits it anew",
+            "the selector %s has parts that this version no longer supports and is used without "
+            "them; fit it again with batuta train selector",
             card["name"],
         )
     workers = tuple(WorkerId(str(name)) for name in card["workers"])
@@ -101,12 +101,15 @@ Workers = NDArray[np.signedinteger[Any]]
 
 @dataclass(frozen=True, slots=True)
 class SelectorGuard:
-    """The guard's bounds, which `batuta.lab.learners.selector_training` fits."""
+    """Falls back to the best single worker unless another one is clearly better.
+
+    `batuta.lab.learners.selector_training` fits the thresholds.
+    """
 
     advantage: float = 0.0
-    """The credit by which another worker must be expected to exceed the best single one."""
+    """The expected credit by which another worker must exceed the best single worker."""
     closeness: float = 2.0
-    """The least cosine to the closest training question; above 1 the best single worker always
+    """The least cosine to the closest training question; if above 1, the best single worker always
     answers."""
 
     def __call__(self, value_nm: Floats, close_n: Floats, best: int | Workers) -> NDArray[np.intp]:
@@ -115,7 +118,7 @@ class SelectorGuard:
         Args:
             value_nm: the expected credit.
             close_n: the cosine to the closest training question.
-            best: the best single worker, for all questions or for each.
+            best: the index of the best single worker, for all questions or for each.
         """
         rows, first_n = np.arange(len(value_nm)), value_nm.argmax(axis=1)
         more_n = value_nm[rows, first_n] - value_nm[rows, best]
@@ -123,10 +126,9 @@ class SelectorGuard:
         return np.where(leaves, first_n, best)
 
     def hold_back(self, value_nm: Floats, best: int) -> Floats:
-        """Return the values with those that exceed the best worker's by too little put below it.
+        """Return the values, with those that exceed the best worker's by too little put below it.
 
-        Asking in the order of these values asks the best worker first unless the guard would leave
-        it.
+        So the best worker has the highest value unless the guard would choose another one.
         """
         best_n1 = value_nm[:, [best]]
         short_nm = (value_nm > best_n1) & (value_nm - best_n1 <= self.advantage)
@@ -137,10 +139,10 @@ Floats = NDArray[np.float32]
 
 SELECTOR_KIND = "selector"
 SWITCH = 0.05
-"""The lead in expected credit with which a conversation changes to another worker, as that loses
+"""The advantage in expected credit needed to change a conversation's worker, since a change loses
 prompt caches and a consistent voice."""
 LOOK_BACK = 32
-"""The most turns of a conversation that are considered besides the first: the newest ones."""
+"""The number of newest turns that are considered besides the first."""
 VALUE_ARRAYS = ("mean_m", "memory_nd", "credit_nm", "known_nm", "linear_dm", "mean_j", "mixture_mj")
 """The arrays of `ValueModel`."""
 
@@ -149,12 +151,12 @@ VALUE_ARRAYS = ("mean_m", "memory_nd", "credit_nm", "known_nm", "linear_dm", "me
 class Selector:
     """A conductor whose workflow is one step: the chosen worker and no subtask.
 
-    It decides with numpy alone. Workers that it was not fitted to are not chosen; if it knows none
-    of the pool's workers, the pool's best one answers.
+    It needs only numpy. Workers that it was not fitted to are not chosen; if it was fitted to none
+    of the pool's workers, the pool's best worker answers.
     """
 
     title: str
-    """Its own name, without the version."""
+    """The name without kind and version."""
     features: Features
     values: ValueModel
     guard: SelectorGuard
@@ -191,9 +193,9 @@ class Selector:
     def choose_in_conversation(self, turns: Sequence[str], pool: Pool) -> WorkerId:
         """Choose the pool's worker for the last turn.
 
-        The earlier turns' choices are repeated, so that a conversation stays with its worker, and
-        its prompt cache, unless another one is expected to earn `SWITCH` more. This needs nothing
-        but the turns.
+        The choices for earlier turns are recomputed, so no state is needed. A conversation keeps
+        its worker, and its prompt cache, unless another worker's expected credit is higher by
+        `SWITCH`.
 
         Args:
             turns: the user's messages, in order; at least one.
@@ -203,20 +205,20 @@ class Selector:
         later = turns[1:][-LOOK_BACK:]
         if not later or chosen not in self.workers:
             return chosen
-        places = {worker: place for place, worker in enumerate(self.workers)}
+        indices = {worker: index for index, worker in enumerate(self.workers)}
         with single_blas_thread():
             earned_nm, close_n = self.expected_credit(later)
         for turn, earned_m, close in zip(later, earned_nm, close_n, strict=True):
             if close < self.guard.closeness:
-                continue  # "and now?" does not say which worker should answer
+                continue  # a turn such as "and now?" says nothing about the best worker
             other = self.choose_worker(turn, pool)
-            if earned_m[places[other]] - earned_m[places[chosen]] > SWITCH:
+            if earned_m[indices[other]] - earned_m[indices[chosen]] > SWITCH:
                 chosen = other
         return chosen
 
     def choose_worker(self, question: str, pool: Pool) -> WorkerId:
         """Choose the pool's worker for the question."""
-        known = [place for place, worker in enumerate(self.workers) if worker in pool]
+        known = [index for index, worker in enumerate(self.workers) if worker in pool]
         if not known:
             return pool.ranked()[0].id
         with single_blas_thread():
@@ -232,16 +234,16 @@ class Selector:
             questions: the questions' texts.
             among: the indices of workers that may be chosen; None for all.
         """
-        places = np.arange(len(self.workers)) if among is None else np.asarray(among, int)
+        allowed = np.arange(len(self.workers)) if among is None else np.asarray(among, int)
         value_nm, close_n = self.values(self.features(questions))
-        best = int(self.mean_credit_m[places].argmax())
-        return [int(places[place]) for place in self.guard(value_nm[:, places], close_n, best)]
+        best = int(self.mean_credit_m[allowed].argmax())
+        return [int(allowed[index]) for index in self.guard(value_nm[:, allowed], close_n, best)]
 
     def expected_credit(self, questions: Sequence[str]) -> tuple[Floats, Floats]:
         """Return each worker's expected credit on each question (n, m), and its closeness (n,).
 
-        For a question that is not close to a training question it is the worker's mean credit. A
-        lead over the best worker that is below the guard's advantage is removed.
+        For a question that is not close to any training question it is the worker's mean credit.
+        Values that exceed the best worker's by less than the guard requires are put below it.
         """
         value_nm, close_n = self.values(self.features(questions))
         familiar_n1 = (close_n >= self.guard.closeness)[:, None]
@@ -254,7 +256,7 @@ class Selector:
         return np.concatenate([self.values.mean_m, self.values.mean_j])
 
     def state(self) -> SavedFeatures:
-        """Return its state: a card of JSON values, and tensors by name."""
+        """Return a card of JSON values, and tensors by name."""
         shown, tensors = self.features.save()
         card = {
             "kind": SELECTOR_KIND,
@@ -273,7 +275,7 @@ class Selector:
         """Return a selector with one more worker, known by its outcomes on a few questions.
 
         Raises:
-            SourceError: the worker exists already, or does not have one outcome per question.
+            SourceError: the worker exists already, or does not have one score per question.
         """
         if len(questions) != len(scores):
             raise SourceError(f"{worker} has {len(scores)} scores for {len(questions)} questions")

@@ -1,10 +1,10 @@
-"""Expected credit of workers with few outcomes.
+"""Expected credit of workers with few scores.
 
-A newcomer's outcomes are regressed on the directions in which the well-known workers differ; its
-expected credit is the lower bound of that regression.
+A newcomer's scores are regressed on the directions in which the well-known workers differ; its
+expected credit is a lower confidence bound of that regression.
 
-Axes: n questions, m workers, k of them well known, c directions, d places of a question (directions
-and features), e = d + 1.
+Axes: n questions, m workers, k of them well known, c directions, d coordinates of a question
+(directions and features), e = d + 1.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ Floats = NDArray[np.floating[Any]]
 MAX_COMPONENTS = 3
 """The most directions in which a joining worker may differ from its own mean."""
 DOUBT = 1.0
-"""Standard errors that are subtracted from a newcomer's expected credit."""
+"""Number of standard errors subtracted from a newcomer's expected credit."""
 PRIOR_OUTCOMES = 8.0
-"""The weight of the prior, in outcomes of a joining worker."""
+"""The weight of the prior, in pseudo-observations (scores of a joining worker)."""
 _PRIOR_VARIANCE = 0.25
-"""The prior variance of an outcome, with the weight of `PRIOR_OUTCOMES`."""
+"""The prior variance of a score, with the weight of `PRIOR_OUTCOMES`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JoiningPosterior:
     """A newcomer's expected credit as a linear function, by ridge regression.
 
-    Its mean is shrunk towards the workers' mean with the weight of one outcome, and the weights of
-    directions and features towards 0 with that of several.
+    Its mean is shrunk towards the workers' mean with the weight of one score, and its other
+    coefficients towards 0 with the weights `penalty_d`.
     """
 
     mean: float
@@ -44,17 +44,17 @@ class JoiningPosterior:
 
     @classmethod
     def fit(
-        cls, place_nd: Floats, scores_n: Floats, usual: float, penalty_d: Sequence[float]
+        cls, points_nd: Floats, scores_n: Floats, usual: float, penalty_d: Sequence[float]
     ) -> JoiningPosterior:
-        """Fit the posterior to a newcomer's outcomes.
+        """Fit the posterior to a newcomer's scores.
 
         Args:
-            place_nd: the coordinates of its questions.
+            points_nd: the coordinates of its questions.
             scores_n: its scores on them.
             usual: the mean credit of workers.
-            penalty_d: the weight of each coefficient's prior, in outcomes.
+            penalty_d: the weight of each coefficient's prior, in pseudo-observations.
         """
-        design_ne = _make_design(place_nd)
+        design_ne = _make_design(points_nd)
         inverse_ee = np.linalg.inv(design_ne.T @ design_ne + np.diag([1.0, *penalty_d]))
         target_n = np.asarray(scores_n, np.float64) - usual
         weights_e = inverse_ee @ design_ne.T @ target_n
@@ -62,11 +62,11 @@ class JoiningPosterior:
         variance = (residual + PRIOR_OUTCOMES * _PRIOR_VARIANCE) / (len(target_n) + PRIOR_OUTCOMES)
         return cls(usual + float(weights_e[0]), weights_e[1:], variance * inverse_ee)
 
-    def lower_end_n(self, place_nd: Floats) -> NDArray[np.float64]:
-        """Return its expected credit on each question, less `DOUBT` standard errors."""
-        design_ne = _make_design(place_nd)
+    def lower_end_n(self, points_nd: Floats) -> NDArray[np.float64]:
+        """Return the expected credit on each question, minus `DOUBT` standard errors."""
+        design_ne = _make_design(points_nd)
         error_n = np.sqrt(np.einsum("nd,de,ne->n", design_ne, self.covariance_ee, design_ne))
-        return self.mean + place_nd @ self.weights_d - DOUBT * error_n
+        return self.mean + points_nd @ self.weights_d - DOUBT * error_n
 
     def usual_error(self) -> float:
         """Return the standard error on a question one unit from the origin in each direction."""
@@ -74,7 +74,7 @@ class JoiningPosterior:
 
 
 def main_directions(less_nk: Floats) -> NDArray[np.float64]:
-    """Return the directions in which workers' values differ most, scaled to unit spread: (k, c)."""
+    """Return the workers' main components, scaled to unit variance: (k, c)."""
     less = less_nk.astype(np.float64)
     spread, right = np.linalg.eigh(less.T @ less / len(less))
     chosen = np.argsort(-spread)[:MAX_COMPONENTS]
@@ -82,6 +82,6 @@ def main_directions(less_nk: Floats) -> NDArray[np.float64]:
     return right[:, chosen] / np.sqrt(spread[chosen])
 
 
-def _make_design(place_nd: Floats) -> NDArray[np.float64]:
-    ones_n = np.ones(len(place_nd))
-    return np.column_stack([ones_n, place_nd]).astype(np.float64)
+def _make_design(points_nd: Floats) -> NDArray[np.float64]:
+    ones_n = np.ones(len(points_nd))
+    return np.column_stack([ones_n, points_nd]).astype(np.float64)

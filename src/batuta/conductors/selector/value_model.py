@@ -1,10 +1,11 @@
-"""Each worker's expected credit on a question, computed from its text.
+"""Each worker's expected credit on a question, computed from the question's text.
 
-It is the weighted mean of two estimates, both shrunk towards the worker's mean credit: ridge
-regression on the question's features, and the outcomes on similar training questions, weighted by
-similarity. Both are solved in closed form. A worker that joins later is a mixture of the known
-ones: its few outcomes are regressed on their main components, so nothing is fitted again. The
-estimates are fitted by `batuta.lab.learners.selector_training`.
+Credit is the score in [0, 1] of a worker's answer, minus the price of its cost if training sets
+one. The expected credit is the weighted mean of two estimates, both shrunk towards the worker's
+mean: ridge regression on the question's features, and the credit on similar training questions,
+weighted by similarity. Both have closed forms. A worker that joins later is a mixture of the known
+ones: its few scores are regressed on the known workers' main components, so nothing is fitted
+again. The estimates are fitted by `batuta.lab.learners.selector_training`.
 
 Axes: n training questions, q questions, d features, m known workers, j joined workers.
 """
@@ -28,21 +29,21 @@ from batuta.errors import SourceError
 Floats = NDArray[np.float32]
 
 NEIGHBOURS = 60
-"""The number of similar training questions that are used."""
+"""The number of similar training questions used for an estimate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Smoothing:
-    """The strength of shrinkage, and the weight of the two estimates."""
+    """The strength of shrinkage, and the weights of the two estimates."""
 
     ridge: float = 0.3
-    """The weight of the penalty; features have length 1."""
+    """The ridge penalty; features have length 1."""
     sharpness: float = 10.0
-    """A neighbour's weight falls by a factor e for each 1/sharpness that its cosine is less."""
+    """A neighbour's weight is proportional to exp(sharpness * cosine)."""
     prior: float = 3.0
-    """The weight of the worker's mean, in outcomes."""
+    """The weight of the worker's mean, in pseudo-observations (scores)."""
     neighbours: float = 0.5
-    """The weight of the neighbours' estimate, in [0, 1]; the rest is the ridge's."""
+    """The weight of the neighbours' estimate, in [0, 1]; the ridge estimate has the rest."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
@@ -56,13 +57,14 @@ class ValueModel:
     memory_nd: Floats
     """The features of the training questions."""
     credit_nm: Floats
-    """Credit less the worker's mean; 0 if unknown."""
+    """Credit minus the worker's mean; 0 if unknown."""
     known_nm: Floats
-    """1 where the credit is known, else 0."""
+    """1 if the credit is known, else 0."""
     linear_dm: Floats
+    """The ridge regression's coefficients."""
     mean_j: Floats
     mixture_mj: Floats
-    """The coefficients of a joined worker on each known worker's difference from its mean."""
+    """A joined worker's coefficients on each known worker's difference from its mean."""
 
     def __call__(self, features_qd: Floats) -> tuple[Floats, Floats]:
         """Return the expected credit (q, m + j), and the cosine to the closest question (q,)."""
@@ -83,11 +85,11 @@ class ValueModel:
         return values_q.astype(np.float32), close_q.astype(np.float32)
 
     def _less_than_mean(self, features_qd: Floats) -> Floats:
-        """Return each known worker's expected credit less its mean: (q, m)."""
+        """Return each known worker's expected credit minus its mean: (q, m)."""
         return self(features_qd)[0][:, : len(self.mean_m)] - self.mean_m
 
     def add_worker(self, worker: str, features_qd: Floats, scores_q: Floats) -> ValueModel:
-        """Return the model with one more worker, known by its outcomes on a few questions.
+        """Return the model with one more worker, given its scores on a few questions.
 
         Args:
             worker: the id of the worker.
@@ -95,12 +97,12 @@ class ValueModel:
             scores_q: its scores, in [0, 1].
 
         Raises:
-            SourceError: the worker exists already, or has no outcome.
+            SourceError: the worker exists already, or has no score.
         """
         if worker in self.workers:
-            raise SourceError(f"{worker} is among the selector's workers already")
+            raise SourceError(f"{worker} is already one of the selector's workers")
         if not len(scores_q):
-            raise SourceError(f"{worker} has no outcome: ask it at least one question")
+            raise SourceError(f"{worker} has no score: ask it at least one question")
         basis_mc = main_directions(self._less_than_mean(self.memory_nd))
         less_qc = self._less_than_mean(features_qd) @ basis_mc
         penalty_c = [PRIOR_OUTCOMES] * less_qc.shape[1]

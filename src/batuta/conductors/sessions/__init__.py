@@ -1,1 +1,1 @@
-"""How the work of agents is conducted: sessions of many requests with the clients' tools."""
+"""Sessions, such as a coding agent's: many requests with the client's tools, conducted as one."""

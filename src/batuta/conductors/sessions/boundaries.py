@@ -1,4 +1,4 @@
-"""Where a session is conducted anew; in between, the acting worker goes on. Pure."""
+"""Boundaries at which a session is conducted; in between, the acting worker continues. Pure."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from batuta.core.formatting import format_count
 from batuta.core.tool_classes import ToolClass
 
 _SHRUNK = 0.6
-"""The part of a thread's tokens below which its next request is a compacted one."""
+"""A request with less than this fraction of its thread's tokens counts as compacted."""
 _LONG = 4_000
-"""Tokens below which a conversation that became shorter was not compacted."""
+"""A conversation with fewer tokens than this never counts as compacted."""
 _ALIKE = 3
-"""Equal actions in a row that are a stall."""
+"""Number of equal actions in a row that count as a stall."""
 
 
 class Boundary(StrEnum):
-    """A moment at which it is decided anew who acts."""
+    """A reason to choose the acting worker anew."""
 
     BEGINNING = "beginning"
-    """Nobody has acted yet, or nobody who may now."""
+    """No worker has acted yet, or the acting worker may no longer answer."""
     TASK = "task"
     """The user sets a new task."""
     COMPACTION = "compaction"
-    """The conversation was made shorter, so that no worker's cache holds it."""
+    """The client shortened the conversation, so that no prompt cache holds it."""
     SAME_FAILURE = "same_failure"
     STALL = "stall"
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A request's place in its session."""
+    """Whether a request is at a boundary of its session, and why."""
 
     boundary: Boundary | None
-    """None: the acting worker goes on."""
+    """None: the acting worker continues."""
     reason: str
-    """Why, as a clause with figures."""
+    """The reason, as a clause with figures."""
 
 
 def find_moment(
@@ -50,21 +50,21 @@ def find_moment(
     pool: Pool,
     rules: SessionRules,
 ) -> Moment:
-    """Say whether the request is at a boundary.
+    """Return whether the request is at a boundary, and why.
 
     Args:
-        thread: what is known of the conversation; None: nothing.
+        thread: the stored state of the conversation; None: a new conversation.
         question: the conversation.
         turn: its newest turn.
-        tokens: about how many tokens it has.
+        tokens: estimated tokens of the conversation.
         pool: the workers that may answer.
         rules: the constants.
     """
     if thread is None or thread.acting is None:
-        return Moment(Boundary.BEGINNING, "nobody has acted in this conversation yet")
+        return Moment(Boundary.BEGINNING, "no worker has acted in this conversation yet")
     acting = thread.acting
     if acting not in pool:
-        return Moment(Boundary.BEGINNING, f"{acting}, which acted, may not answer any more")
+        return Moment(Boundary.BEGINNING, f"{acting}, which acted before, may no longer answer")
     window = pool[acting].context_window
     if window is not None and tokens > window:
         size = f"about {format_count(tokens)} tokens do not fit in the {format_count(window)}"
@@ -87,14 +87,14 @@ def _fresh_moment(turn: Turn) -> Moment:
 
 def _going_on(turn: Turn) -> Moment:
     count = turn.new_results
-    many = "1 result of a tool" if count == 1 else f"{count or 'no'} results of tools"
-    return Moment(None, f"{many} came back")
+    many = "1 tool result" if count == 1 else f"{count or 'no'} tool results"
+    return Moment(None, f"{many} arrived")
 
 
 def _find_trouble(
     thread: SessionThread, question: Question, turn: Turn, rules: SessionRules
 ) -> Moment | None:
-    """Return the same failure for an even number of times, or a stall that has just become one."""
+    """Return a boundary if a failure occurred an even number of times or the task stalled."""
     if not turn.actions:
         return None
     counts, newest = turn.failures, turn.actions[-1]

@@ -1,7 +1,7 @@
-"""`lead-and-hands`: one model plans and reviews on a short brief, a cheap one does the work.
+"""`lead-and-hands`: a strong model (the lead) plans and reviews, a cheap model (the hands) acts.
 
-The lead never reads the conversation. It gets the user's words, the newest actions as a line each,
-and what the hands say of themselves, so its calls cost the same however long the session is.
+The lead never reads the whole conversation. It gets a brief: the user's messages, one line for each
+of the newest actions, and the hands' answer. So its calls cost the same in a session of any length.
 """
 
 from __future__ import annotations
@@ -61,35 +61,35 @@ WORK = (
     "how you found out that it works: the lead reads that."
 )
 _LONGEST_PLAN = 4_000
-"""Characters of a plan that the hands are told."""
+"""The most characters of a plan in the hands' prompt."""
 _LONGEST_WORDS = 4_000
-"""Characters of the user's newest words that the lead is told."""
+"""The most characters of the user's newest message in the brief."""
 _LONGEST_EARLIER = 400
 _EARLIER = 5
-"""Messages of the user before the newest that the lead is told."""
+"""Number of the user's earlier messages in the brief."""
 _ACTIONS = 30
-"""Actions that the lead is told, the newest."""
+"""Number of the newest actions in the brief."""
 _LONGEST_ARGUMENTS, _LONGEST_RESULT = 120, 200
 
 
 def brief_question(question: Question) -> str:
-    """Tell the conversation in a length that does not grow with it.
+    """Summarize the conversation in bounded length.
 
-    It has the user's words, and of the newest turn each action's call and the beginning and end
-    of its result.
+    The brief has the user's messages and, for the newest turn, each action's call with the
+    beginning and end of its result.
     """
     turn = read_turn(question)
     texts = [words for message in question.messages if (words := user_words(message))]
     earlier = [clip_text(words, _LONGEST_EARLIER) for words in texts[:-1][-_EARLIER:]]
     parts = {"earlier": "\n\n".join(earlier)} if earlier else {}
     parts["task"] = clip_text(turn.words, _LONGEST_WORDS)
-    lines = [line for action in turn.actions[-_ACTIONS:] for line in _tell_action(action)]
+    lines = [line for action in turn.actions[-_ACTIONS:] for line in _describe_action(action)]
     if lines and not turn.is_fresh:
         parts["done"] = "\n".join(lines)
     return wrap_together(parts)
 
 
-def _tell_action(action: Action) -> Iterator[str]:
+def _describe_action(action: Action) -> Iterator[str]:
     results = {result.call_id: result.content for result in action.results}
     for call in action.calls:
         result = clip_text(results.get(call.id, "no result"), _LONGEST_RESULT)
@@ -105,7 +105,7 @@ class LeadAndHands:
     rules: SessionRules = DEFAULT_RULES
     name: str = "lead-and-hands"
     acting: ActingWorker | None = None
-    """This worker acts in a session; None: the cheapest one."""
+    """The acting worker of a session; None: the cheapest worker."""
     plans: bool = True
     """Whether the lead is asked for a plan before the worker acts."""
     consultations: int = 0
@@ -113,13 +113,13 @@ class LeadAndHands:
 
     @property
     def needed_rounds(self) -> int:
-        """The rounds in which its work can go on after each review."""
+        """The first round, and one after each review."""
         return 1 + REVIEWS
 
     async def plan(
         self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
-        """Have the lead plan and the hands act; then have the lead review what they did."""
+        """Have the lead plan and the hands act; then have the lead review the result."""
         lead = strongest_actor(context.question, context.pool)
         if not context.previous:
             return await self._begin(context, lead, listener)
@@ -164,7 +164,7 @@ class LeadAndHands:
         return ActingWorker(name=self.name, worker=worker.id, reason=reason)
 
     def in_session(self, view: SessionView) -> Conducting:
-        """Let the hands act; the lead plans at a new task and where they are stuck."""
+        """Let the hands act; the lead plans at a new task and when the hands are stuck."""
         worker = view.acting or cheapest_actor(view.question, view.pool, view.rules)
         boundary = view.moment.boundary
         acting = ActingWorker(name=self.name, worker=worker.id, reason=judged_reason(view, worker))
@@ -176,5 +176,5 @@ class LeadAndHands:
             rules=view.rules,
         )
         is_stuck = boundary in {Boundary.SAME_FAILURE, Boundary.STALL}
-        goes_on = boundary is None or (is_stuck and not view.may_consult)
-        return Conducting(conductor=conductor, goes_on=goes_on)
+        continues = boundary is None or (is_stuck and not view.may_consult)
+        return Conducting(conductor=conductor, continues_workflow=continues)

@@ -1,12 +1,12 @@
-"""How a session is conducted: who acts, when a second model is asked, who takes over.
+"""How a session is conducted: which worker acts, and when a second model is asked or takes over.
 
-`escalate`, `advise` and `gate` are conductors like any other: without a session they plan for a
-conversation of which nothing is known. In a session every other conductor plans at boundaries only,
-and its choice of the acting worker stands if it pays.
+`escalate`, `advise` and `gate` are conductors like any other: without a session they plan for an
+unknown conversation. In a session all other conductors plan only at boundaries, and the acting
+worker changes only if the change pays.
 
-The acting worker has read the conversation, and its provider's cache holds it; another one reads
-it anew and pays the difference between the two prices of input. A cache that is still warm, and a
-provider that bills no caches, cost nothing.
+The conversation is in the prompt cache of the acting worker's provider. Another worker pays the
+uncached price of input for it, so a switch costs the difference between the two prices. It costs
+nothing if the other worker's cache is still warm, or if its provider has no cache price.
 """
 
 from __future__ import annotations
@@ -46,26 +46,26 @@ from batuta.core.worker import PROGRAM, token_price
 from batuta.engine.step_prompt import able_workers
 from batuta.usage import MILLION
 
-_UNKNOWN_CHANCE = 0.5
-"""The chance of a worker of which nothing is measured or believed."""
-_LEFT_AFTER_FAILURE = 0.5
-"""The part of a worker's chance that is left after each failure in the present task."""
+_DEFAULT_PROBABILITY = 0.5
+"""The probability of success of a worker without a strength or skills."""
+_FAILURE_DISCOUNT = 0.5
+"""Factor on a worker's probability of success for each failure in the current task."""
 _MOST_NOTES = 3
-"""Workers of which a reason says that they were not compared."""
+"""The most workers that a reason names as not compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switch:
-    """A change of the acting worker that may be made."""
+    """A possible change of the acting worker, with its cost and gain."""
 
     leaves: Worker
     takes: Worker
     cost_usd: Decimal
-    """Dollars of cache that it costs."""
+    """Dollars for input that is not in the new worker's prompt cache."""
     gain_usd: Decimal
-    """Dollars that it is expected to gain."""
+    """Dollars that the change is expected to gain."""
     pays: bool
-    """Whether the gain is above cost and margin."""
+    """Whether the gain exceeds cost plus margin."""
 
     @property
     def reason(self) -> str:
@@ -93,19 +93,20 @@ def price_switch(
     now: float,
     rules: SessionRules,
 ) -> Switch:
-    """Price the change of the acting worker.
+    """Estimate cost and gain of changing the acting worker.
 
     Args:
-        thread: what each worker has read of the conversation.
+        thread: the conversation, with the cached prompts of each worker.
         leaves: the acting worker.
-        takes: the other one.
-        tokens: about how many tokens the conversation has.
-        failures: failures of tools in the present task.
+        takes: the worker that would take over.
+        tokens: estimated tokens of the conversation.
+        failures: number of tool failures in the current task.
         now: seconds since the epoch.
         rules: the constants.
     """
     cost = cold_cost(thread, takes, tokens=tokens, now=now, rules=rules)
-    gain = max(0.0, solving_chance(takes) - solving_chance(leaves) * _LEFT_AFTER_FAILURE**failures)
+    stays = solving_probability(leaves) * _FAILURE_DISCOUNT**failures
+    gain = max(0.0, solving_probability(takes) - stays)
     gain_usd = Decimal(str(round(gain, 6))) * rules.worth_usd
     pays = takes.id != leaves.id and gain_usd > rules.margin_usd + cost
     return Switch(leaves=leaves, takes=takes, cost_usd=cost, gain_usd=gain_usd, pays=pays)
@@ -114,7 +115,7 @@ def price_switch(
 def cold_cost(
     thread: SessionThread, worker: Worker, *, tokens: int, now: float, rules: SessionRules
 ) -> Decimal:
-    """Return the dollars that the worker pays for what its provider's cache does not hold."""
+    """Return the extra dollars for the tokens that are not in the worker's prompt cache."""
     warm = thread.warm.get(worker.id)
     held = warm.tokens if warm is not None and now - warm.at <= rules.warm_seconds else 0
     price = worker.price or rules.unknown
@@ -122,12 +123,12 @@ def cold_cost(
     return max(0, tokens - held) * max(Decimal(0), price.input - cached) / MILLION
 
 
-def solving_chance(worker: Worker) -> float:
-    """Return how likely the worker is believed to solve a task."""
+def solving_probability(worker: Worker) -> float:
+    """Return the estimated probability that the worker solves a task."""
     if worker.strength is not None:
         return worker.strength
     shares = [skill.share for skill in worker.skills]
-    return fmean(shares) if shares else _UNKNOWN_CHANCE
+    return fmean(shares) if shares else _DEFAULT_PROBABILITY
 
 
 ADVISE = (
@@ -143,7 +144,7 @@ FOLLOW = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionView:
-    """A request in its session, as a pattern sees it."""
+    """A request and its session, the input of a session pattern."""
 
     thread: SessionThread
     turn: Turn
@@ -151,13 +152,13 @@ class SessionView:
     question: Question
     pool: Pool
     tokens: int
-    """About how many tokens the conversation has."""
+    """Estimated tokens of the conversation."""
     now: float
     """Seconds since the epoch."""
     consultations: int = 0
     """How often a second model was asked in this session."""
     unpaid: frozenset[WorkerId] = frozenset()
-    """The workers of which what is left of the session's dollars pays for no call."""
+    """The workers whose calls the session's remaining dollars do not cover."""
     rules: SessionRules = DEFAULT_RULES
 
     @property
@@ -168,21 +169,21 @@ class SessionView:
 
     @property
     def failures(self) -> int:
-        """Failures of tools in the present task."""
+        """Number of tool failures in the current task."""
         return sum(self.thread.failures.values())
 
     @property
     def has_failed(self) -> bool:
-        """Return True if a result that the request brings is a failure."""
+        """True if the request contains a new failed tool result."""
         return bool(self.turn.new_results and self.turn.actions[-1].failures)
 
     @property
     def may_consult(self) -> bool:
-        """Return True if a second model may be asked once more."""
+        """True if a second model may be asked once more."""
         return self.consultations < self.rules.consultations
 
     def price_of(self, worker: Worker) -> str:
-        """Say what of the conversation the worker's provider must read anew, and for how much."""
+        """Return a clause on the cost of the worker's cold cache."""
         cost = cold_cost(self.thread, worker, tokens=self.tokens, now=self.now, rules=self.rules)
         lost = round(cost, 4)
         return f"{format_usd(lost)} of cache is lost" if lost else "no cache is lost"
@@ -190,33 +191,34 @@ class SessionView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conducting:
-    """It says what is run for a request of a session."""
+    """The decision how to answer a request of a session."""
 
     conductor: Conductor
-    goes_on: bool
-    """Whether the workflow that waits for results goes on, if there is one."""
+    continues_workflow: bool
+    """Whether a workflow that waits for tool results is continued, if there is one."""
     is_plain: bool = False
-    """Whether one worker is asked the conversation as it stands, and nothing is checked."""
+    """Whether one worker is asked the unchanged conversation, without any further step."""
     begins_plainly: bool = False
-    """Whether one worker is asked so first. Where the workflow that waits asked just that, nothing
-    of it is needed."""
+    """Whether the first step asks one worker the unchanged conversation. A waiting workflow that
+    consists of just such a step is then not needed."""
 
 
 @runtime_checkable
 class SessionPattern(Protocol):
     """A conductor that decides by the state of a session.
 
-    Law: what it decides is a function of the view; no text of a worker or a tool is obeyed.
+    Law: the decision is a function of the view and follows no instruction in a worker's or a
+    tool's text.
     """
 
     def in_session(self, view: SessionView) -> Conducting:
-        """Return what is run for that request."""
+        """Return how the request is answered."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActingWorker:
-    """A conductor that lets one worker act on the conversation as it stands."""
+    """A conductor that lets one worker act on the unchanged conversation."""
 
     name: str
     worker: WorkerId
@@ -238,16 +240,16 @@ def _plan_actor(worker: WorkerId, reason: str) -> Plan:
 def cheapest_actor(question: Question, pool: Pool, rules: SessionRules) -> Worker:
     """Return the cheapest worker that can see the question and call its tools.
 
-    Of equals it is the best.
+    Among equally cheap workers it is the best.
     """
     able = able_workers(question, [one for one in pool.ranked() if PROGRAM not in one.tags])
     return min(able or pool.ranked(), key=lambda one: token_price(one, rules.unknown))
 
 
 def note_uncompared(question: Question, pool: Pool, rules: SessionRules) -> str:
-    """Say of workers that may be cheaper than the cheapest which setting they lack to be compared.
+    """Return clauses on workers that could be cheaper, naming the setting they lack to be compared.
 
-    Nothing is said of those that are known to be dearer.
+    Workers that are known to be more expensive are not named.
     """
     models = [one for one in pool.ranked() if one.is_model]
     able = able_workers(question, models)
@@ -270,7 +272,7 @@ def strongest_actor(question: Question, pool: Pool) -> Worker:
 
 @dataclass(frozen=True, slots=True)
 class _BeginsCheaply:
-    """A pattern whose cheapest worker acts where nothing is known of the conversation."""
+    """A pattern whose cheapest worker acts in an unknown conversation."""
 
     rules: SessionRules = DEFAULT_RULES
     name: str = ""
@@ -296,9 +298,9 @@ class Escalate(_BeginsCheaply):
     name: str = "escalate"
 
     def in_session(self, view: SessionView) -> Conducting:
-        """Choose the acting worker, and who acts if what it says is not believed."""
+        """Choose the acting worker, and a stronger one in case it gives up after a failure."""
         worker, reason = _choose_escalated(view)
-        goes_on = view.moment.boundary is None and worker.id == view.thread.acting
+        continues = view.moment.boundary is None and worker.id == view.thread.acting
         strong = strongest_actor(view.question, view.pool)
         if view.has_failed and worker.id != strong.id and strong.id not in view.unpaid:
             switch = _hardest_switch(view, worker, strong)
@@ -310,36 +312,38 @@ class Escalate(_BeginsCheaply):
                     then=Workflow((Step(subtask="", worker=strong.id),)),
                     doubt=switch.reason,
                 )
-                return Conducting(conductor=doubts, goes_on=goes_on, begins_plainly=True)
+                return Conducting(
+                    conductor=doubts, continues_workflow=continues, begins_plainly=True
+                )
         conductor = ActingWorker(name=self.name, worker=worker.id, reason=reason)
-        return Conducting(conductor=conductor, goes_on=goes_on, is_plain=True)
+        return Conducting(conductor=conductor, continues_workflow=continues, is_plain=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoubtsClaim:
-    """A conductor whose worker acts; what it says without a call, after a failure, is not believed.
+    """A conductor that lets its worker act, but replaces an answer without a tool call.
 
-    It stands for a request whose newest results of tools failed: an answer then is the claim that
-    the task is done, or the worker has given up.
+    It is used for requests whose newest tool results failed. An answer without a call then means
+    that the worker claims to be done or has given up.
     """
 
     name: str
     worker: WorkerId
     reason: str
     then: Workflow
-    """It is run in place of that answer."""
+    """The workflow that replaces such an answer."""
     doubt: str
-    """Why it is run, as a clause."""
+    """The reason for that workflow, as a clause."""
 
     @property
     def needed_rounds(self) -> int:
-        """The rounds: the worker's, and the one in place of its answer."""
+        """Two rounds: the worker's, and the one that replaces its answer."""
         return 2
 
     async def plan(
         self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
-        """Let the worker act; run the other workflow if it called nothing."""
+        """Let the worker act; run the other workflow if it called no tool."""
         if not context.previous:
             return _plan_actor(self.worker, self.reason)
         if len(context.previous) > 1 or last_answer(context) is None:
@@ -350,27 +354,27 @@ class DoubtsClaim:
 
 
 def describe_cheapest(worker: Worker, pool: Pool) -> str:
-    """Say that the worker acts, and why that one."""
+    """Return a clause that names the acting worker as the cheapest."""
     return f"{worker.id} acts, the cheapest of {len(pool)}"
 
 
 def _begin_reason(view: SessionView, what: str) -> str:
-    """Say that, why now, and who was not compared."""
+    """Return the clause with the reason for the boundary and the workers not compared."""
     return f"{what}: {view.moment.reason}{note_uncompared(view.question, view.pool, view.rules)}"
 
 
 def judged_reason(view: SessionView, worker: Worker) -> str:
-    """Say why that worker acts where others judge what it does."""
+    """Return why that worker acts, in a pattern that has its answer judged."""
     if view.acting:
         return f"{worker.id} goes on: {view.moment.reason}"
     return _begin_reason(view, f"{worker.id} begins")
 
 
-_UNPAID = "what is left of the session's dollars pays for no call of "
+_UNPAID = "the session's remaining dollars do not cover a call of "
 
 
 def _choose_escalated(view: SessionView) -> tuple[Worker, str]:
-    """Return the worker that acts by the rules of `escalate`, and why."""
+    """Return the acting worker by the rules of `escalate`, and the reason."""
     cheap = cheapest_actor(view.question, view.pool, view.rules)
     strong = strongest_actor(view.question, view.pool)
     acting, failures = view.acting, view.failures
@@ -393,7 +397,7 @@ def _choose_escalated(view: SessionView) -> tuple[Worker, str]:
 
 
 def _take_over(view: SessionView, acting: Worker, strong: Worker) -> tuple[Worker, str]:
-    """Return the strong worker if the change pays."""
+    """Return the strong worker if the change pays, else the acting one; and the reason."""
     if view.moment.boundary is Boundary.STALL:
         trouble, switch = "a stall", _hardest_switch(view, acting, strong)
     else:
@@ -403,7 +407,7 @@ def _take_over(view: SessionView, acting: Worker, strong: Worker) -> tuple[Worke
 
 
 def _hardest_switch(view: SessionView, acting: Worker, strong: Worker) -> Switch:
-    """Price the change after what weighs as the failures that suffice."""
+    """Price the change with at least as many failures as `escalate` needs to hand over."""
     return _price_switch(view, acting, strong, max(view.failures, view.rules.failures))
 
 
@@ -421,12 +425,12 @@ def _price_switch(view: SessionView, acting: Worker, takes: Worker, failures: in
 
 @dataclass(frozen=True, slots=True)
 class Advise(_BeginsCheaply):
-    """The cheapest worker acts; where it is stuck the best one says what to do."""
+    """The cheapest worker acts; when it is stuck, the best worker advises it."""
 
     name: str = "advise"
 
     def in_session(self, view: SessionView) -> Conducting:
-        """Let the worker act, with advice where it is stuck."""
+        """Let the worker act, with advice if it is stuck."""
         acting = view.acting or cheapest_actor(view.question, view.pool, view.rules)
         adviser = strongest_actor(view.question, view.pool)
         is_stuck = view.moment.boundary in {Boundary.SAME_FAILURE, Boundary.STALL}
@@ -438,8 +442,8 @@ class Advise(_BeginsCheaply):
                 adviser=adviser.id,
                 reason=_advice_reason(view, view.moment.reason),
             )
-            return Conducting(conductor=advised, goes_on=False)
-        goes_on = view.moment.boundary is None or is_stuck
+            return Conducting(conductor=advised, continues_workflow=False)
+        continues = view.moment.boundary is None or is_stuck
         reason = f"{acting.id} goes on: {view.moment.reason}"
         if view.acting is None:
             reason = _begin_reason(view, describe_cheapest(acting, view.pool))
@@ -451,9 +455,9 @@ class Advise(_BeginsCheaply):
                 then=_advised_workflow(acting.id, adviser.id),
                 doubt=_advice_reason(view, ""),
             )
-            return Conducting(conductor=doubts, goes_on=goes_on, begins_plainly=True)
+            return Conducting(conductor=doubts, continues_workflow=continues, begins_plainly=True)
         conductor = ActingWorker(name=self.name, worker=acting.id, reason=reason)
-        return Conducting(conductor=conductor, goes_on=goes_on, is_plain=True)
+        return Conducting(conductor=conductor, continues_workflow=continues, is_plain=True)
 
 
 def _advice_reason(view: SessionView, why: str) -> str:
@@ -468,7 +472,7 @@ def _advised_workflow(worker: WorkerId, adviser: WorkerId) -> Workflow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdvisedWorker:
-    """A conductor that has one worker say what another one, which acts, should do."""
+    """A conductor in whose workflow an adviser guides the acting worker."""
 
     name: str
     worker: WorkerId
@@ -478,7 +482,7 @@ class AdvisedWorker:
     async def plan(
         self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
-        """Plan the advice, and the step that follows it; accept the answer in a later round."""
+        """Plan the advice and the step that uses it; accept the answer in a later round."""
         if context.previous:
             return AcceptedAnswer()
         workflow = _advised_workflow(self.worker, self.adviser)
@@ -489,25 +493,25 @@ class AdvisedWorker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """The cheapest worker acts; when it says that it is done, another family's model judges."""
+    """The cheapest worker acts; a model of another family judges its final answer."""
 
     clients: Mapping[WorkerId, Client]
     rules: SessionRules = DEFAULT_RULES
     name: str = "gate"
     acting: ActingWorker | None = None
-    """This worker acts in a session; None: the cheapest one."""
+    """The acting worker of a session; None: the cheapest worker."""
     consultations: int = 0
     """How often a judge was asked in the session."""
 
     @property
     def needed_rounds(self) -> int:
-        """The rounds in which its work can go on after each review."""
+        """The first round, and one after each review."""
         return 1 + REVIEWS
 
     async def plan(
         self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
-        """Let the worker act; then have its answer judged, and its work go on if it is not done."""
+        """Let the worker act; then have its answer judged, and continue the work if rejected."""
         if not context.previous:
             if self.acting is None:
                 return await _begin_cheaply(self.name, context, self.rules)
@@ -525,33 +529,36 @@ class Gate:
         )
 
     def in_session(self, view: SessionView) -> Conducting:
-        """Let the acting worker go on; its answer is judged."""
+        """Let the acting worker continue, and have its answer judged."""
         worker = view.acting or cheapest_actor(view.question, view.pool, view.rules)
         acting = ActingWorker(name=self.name, worker=worker.id, reason=judged_reason(view, worker))
         conductor = replace(self, acting=acting, consultations=view.consultations, rules=view.rules)
-        return Conducting(conductor=conductor, goes_on=view.moment.boundary is None)
+        return Conducting(conductor=conductor, continues_workflow=view.moment.boundary is None)
 
 
 def conduct_in_session(conductor: Conductor, view: SessionView) -> Conducting:
-    """Return what is run for the request: the pattern's choice, or the acting worker in between.
+    """Return how the request is answered: by the pattern's choice, or by the acting worker.
+
+    A conductor that is not a session pattern plans only at boundaries; in between, the acting
+    worker continues.
 
     Args:
-        conductor: of the served model.
-        view: the request.
+        conductor: the served model's conductor.
+        view: the request and its session.
     """
     if isinstance(conductor, SessionPattern):
         return conductor.in_session(view)
     acting = view.acting
     if view.moment.boundary is not None or acting is None:
-        return Conducting(conductor=conductor, goes_on=False)
+        return Conducting(conductor=conductor, continues_workflow=False)
     reason = f"{acting.id} goes on, nothing is conducted: {view.moment.reason}"
     name = f"acting/{acting.id}"
     by = ActingWorker(name=name, worker=acting.id, reason=reason)
-    return Conducting(conductor=by, goes_on=True, is_plain=True)
+    return Conducting(conductor=by, continues_workflow=True, is_plain=True)
 
 
 def revise_actor(view: SessionView) -> Callable[[Workflow], tuple[Workflow, str]]:
-    """Return a function that keeps the acting worker in a plan where leaving it does not pay."""
+    """Return a function that puts the acting worker into a plan if a switch does not pay."""
 
     def revise(workflow: Workflow) -> tuple[Workflow, str]:
         acting, planned = view.acting, workflow.steps[-1].worker

@@ -1,4 +1,4 @@
-"""A second model is asked beside the acting worker: it judges whether the work is done."""
+"""Consults a second model besides the acting worker, which judges whether the work is done."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ REDO = (
     "Do what is missing. Where one of the tools can run tests, run them before you say that you "
     "are done."
 )
-_LEFT_BEHIND = "the newest result of a tool is a failure, so nobody had to judge"
-"""The reason for a review that costs nothing."""
+_UNHANDLED_FAILURE = "the newest result of a tool is a failure, so nobody had to judge"
+"""The reason for sending the work back without calling a judge."""
 REVIEWS = 2
-"""Reviews of one run, after each of which its work can go on."""
+"""The most reviews of one run, each of which can send the work back."""
 _LONGEST_REASONS = 2_000
-"""Characters of a reviewer's reasons that the acting worker is told."""
+"""The most characters of a reviewer's reasons in the acting worker's prompt."""
 _VERDICT = re.compile(r"\W{0,9}(ACCEPT|REDO)\b")
 _FAMILY = re.compile(r"[a-z]+")
 _FAMILIES = {
@@ -65,7 +65,7 @@ _FAMILIES = {
 
 
 def model_family(worker: Worker) -> str:
-    """Return who made the worker's model, as far as its name tells."""
+    """Return the family of the worker's model, guessed from its name."""
     name = worker.model.rpartition("/")[2].lower()
     found = _FAMILY.search(name)
     word = found[0] if found else name
@@ -73,7 +73,7 @@ def model_family(worker: Worker) -> str:
 
 
 def find_reviewer(worker_id: WorkerId, context: PlanningContext) -> Worker | None:
-    """Return the best worker of another family, else the best other one; None: there is none."""
+    """Return the best worker of another family, else the best other worker, else None."""
     others = [
         one
         for one in context.pool.ranked()
@@ -86,31 +86,31 @@ def find_reviewer(worker_id: WorkerId, context: PlanningContext) -> Worker | Non
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Review:
-    """A reviewer says this of an answer."""
+    """A reviewer's verdict on an answer."""
 
     redo: bool
-    """Whether the work is to go on; False also where the reviewer said neither."""
+    """Whether the work must continue; False also if the reply had no verdict."""
     reason: str
     """The verdict as a clause."""
     reasons: str = ""
-    """The reviewer's own words."""
+    """The reviewer's explanation, verbatim."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consultation:
-    """A second model was asked beside the acting worker."""
+    """The result of asking a second model."""
 
     text: str | None
-    """The words of the model; None if it could not be asked."""
+    """The model's reply; None if the call failed or was not affordable."""
     reason: str
-    """Why it could not, as a clause; empty: it was."""
+    """Why there is no reply, as a clause; empty if there is one."""
     draft: Draft
 
 
 async def consult_worker(
     request: Request, worker: Worker, *, client: Client, listener: CallListener
 ) -> Consultation:
-    """Ask a second model; what it fails to say is no failure of the run."""
+    """Ask a second model; its failure is returned, so that the run does not fail."""
     try:
         request = await listener.before_call(request, worker)
         reply = await client.complete(request, listener)
@@ -137,17 +137,17 @@ async def judge_round(
     conversation: str | None = None,
     listener: CallListener,
 ) -> Decision:
-    """Have the last answer judged, and its work go on if it is not done.
+    """Have the last answer judged; accept it or plan a round that continues the work.
 
-    Where the newest result of a tool is a failure it is sent back once without a call.
+    If the newest tool result is a failure, the work is sent back once without calling a judge.
 
     Args:
-        context: the rounds so far, the last one with the answer.
-        reviewer: who judges; None: nobody may.
-        client: how the reviewer is called; None: it cannot be.
-        refusal: why nobody is asked, as a clause; empty: somebody may be.
-        conversation: what the reviewer sees of the conversation; None: all of it.
-        listener: told of the call.
+        context: the rounds so far; the last one has the answer.
+        reviewer: the judging worker; None: no worker may judge.
+        client: the reviewer's client; None: the reviewer cannot be called.
+        refusal: why no judge may be asked, as a clause; empty: one may be asked.
+        conversation: the conversation as shown to the reviewer; None: as shown to a conductor.
+        listener: receives the events of the reviewer's call.
     """
     last = last_answer(context)
     if last is None or not isinstance(last.result, Reply):
@@ -157,10 +157,10 @@ async def judge_round(
     if refusal:
         return AcceptedAnswer(reason=refusal)
     turn = read_turn(context.question)
-    is_first = context.previous[-1].decision.reason != _LEFT_BEHIND
+    is_first = context.previous[-1].decision.reason != _UNHANDLED_FAILURE
     if is_first and turn.new_results and turn.actions[-1].failures:
         reasons = "The newest result of a tool is a failure, and nothing was done about it."
-        return Plan(_redo_workflow(last.worker, reasons), reason=_LEFT_BEHIND)
+        return Plan(_redo_workflow(last.worker, reasons), reason=_UNHANDLED_FAILURE)
     shown = question_text(context.question) if conversation is None else conversation
     request = _review_request(shown, last.result)
     review = await consult_worker(request, reviewer, client=client, listener=listener)
@@ -186,7 +186,7 @@ def last_answer(context: PlanningContext) -> StepRun | None:
 
 
 def read_verdict(reviewer: WorkerId, text: str) -> Review:
-    """Read the verdict, which is the reply's first word."""
+    """Parse the verdict, which is the reply's first word."""
     found = _VERDICT.match(text)
     if found is None:
         return Review(redo=False, reason=f"{reviewer} gave no verdict")
@@ -201,7 +201,7 @@ def _review_request(conversation: str, answer: Reply) -> Request:
 
 
 async def _report_cancelled(request: Request, worker: Worker, listener: CallListener) -> None:
-    """Report what a cancelled call is likely to have consumed."""
+    """Report the estimated consumption of a cancelled call."""
     usage = Usage(calls=1, input=estimate_request_tokens(request), estimated=1)
     failure = Failure(
         code="cancelled",

@@ -1,7 +1,7 @@
 """Estimates what a request would have cost if the best single worker had answered it. Pure.
 
-Nobody asks that worker, so how many tokens it would have written is not known: the answer's own are
-taken. Where it is not certain, the estimate is the lower one, so that no saving is made up.
+That worker is not asked, so its output tokens are assumed to be those of the actual answer. In
+doubt the lower estimate is used, so that savings are not overstated.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ def estimate_alone(
 ) -> Decimal | None:
     """Estimate the dollars that the best single worker would have cost.
 
-    It would have made one call with the conversation as it stands; its provider's cache would hold
-    all that anybody has read of it lately. A run that gave nothing is worth nothing.
+    It would have made one call with the unchanged conversation, and its provider's cache would hold
+    the longest prompt that any worker was sent lately. A run without an answer counts as 0.
 
     Args:
-        run: what was done instead.
-        best: the worker.
+        run: the actual run.
+        best: the best single worker.
         question: the conversation.
-        thread: what was read of it before.
+        thread: the prompts sent to workers before.
         now: seconds since the epoch.
-        warm_seconds: how long a provider's cache holds a prompt.
+        warm_seconds: how long a provider caches a prompt.
 
     Returns:
-        None if it cannot be known: a price is missing.
+        The dollars; None if a price is missing.
     """
     price = best.price
     if price is None or run.cost.unpriced_calls:

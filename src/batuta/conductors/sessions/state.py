@@ -1,13 +1,12 @@
-"""The state of a session between its requests, and the present turn of its conversation. Pure.
+"""The state of a session between its requests, and the current turn of its conversation. Pure.
 
-A session has threads: an agent and the agents that it starts share its name, and each of them has a
-conversation of its own. A thread is known by the user's first words. The state has no words of
-anybody, and its size does not grow with the session.
+A session has threads: an agent and its subagents share the session's name, and each has a separate
+conversation. A thread is identified by the user's first message. The state contains no text of the
+conversation, and its size does not grow with the session.
 
-Nothing of a turn is read for what it tells to do. Of tools' results it is looked at whether they
-say that they failed and whether they are the same; of the worker's text nothing; and words count
-only where the user speaks. The work is bounded: the newest actions are looked at, and the
-ends of results.
+No text is followed as an instruction. Tool results are checked only for failures and repetitions,
+user messages only for whether they set a new task, and the worker's text is not read. The work is
+bounded: only the newest actions and the ends of results are examined.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from batuta.core.tool_classes import ToolClasses
 from batuta.usage import ASSUMED_PRICE, ZERO_COST, Cost, Price
 
 MOST_ACTIONS = 100
-"""Actions of a turn that are looked at, the newest."""
+"""Number of the newest actions of a turn that are examined."""
 _END = 300
-"""Characters at the beginning and at the end of a result that are looked at."""
+"""Characters at the beginning and at the end of a result that are examined."""
 _PICTURES = "What the tool call "
-"""The beginning of a message in which the pictures of a tool's result stand."""
+"""The beginning of a user message that contains the pictures of a tool result."""
 _OPENING, _CLOSING = "<system-reminder>", "</system-reminder>"
 _FRAME = re.compile(r"\AChunk ID: \w{1,40}\nWall time: [0-9.]{1,20} seconds\n")
-"""Codex's own lines before each result, which differ where the results do not."""
+"""Lines that Codex puts before each result, which differ even if the results do not."""
 _BEGINS_FAILED = re.compile(
     r"\s{0,9}(?:<tool_use_error>|\w{0,40}error:|failed:|traceback \()", re.IGNORECASE
 )
@@ -54,14 +53,14 @@ _GO_ON = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """It holds the calls of tools that a worker made at once, and what came back."""
+    """The tool calls that a worker made at once, and their results."""
 
     calls: tuple[ToolCall, ...]
     results: tuple[ToolResult, ...]
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """A key of each result that failed; the same failure of the same tool has the same key."""
+        """A key for each failed result; the same failure of the same tool has the same key."""
         ends = [(one.call_id, _crop_ends(one.content)) for one in self.results]
         failed = [(call_id, text) for call_id, text in ends if _says_failed(text)]
         if not failed:
@@ -74,40 +73,40 @@ class Action:
 
     @property
     def key(self) -> str:
-        """A key that two actions have in common if they did the same and the same came back."""
+        """A key that is equal for actions with the same calls and the same results."""
         calls = [f"{call.name} {call.arguments}" for call in self.calls]
         return _digest_texts(*calls, *(_crop_ends(result.content) for result in self.results))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """The user's words, and the newest actions that followed them."""
+    """The newest user message, and the newest actions after it."""
 
     words: str
     actions: tuple[Action, ...]
-    """The newest ones, the last one last."""
+    """The newest actions, oldest first."""
     is_fresh: bool
-    """True if the user has just spoken, and nothing was said after it."""
+    """True if no assistant message follows the user's message."""
     key: str
-    """A digest that tells the turn from those before it, also where the words are alike.
-
-    It is the same for every request of the turn, and if a request is sent again."""
+    """A digest that identifies the turn, even if an earlier user message had the same text. It is
+    the same for all requests of the turn, including retries."""
     thread_key: str
-    """A digest of the user's first words, which stay as the conversation grows."""
+    """A digest of the user's first message, which stays as the conversation grows."""
     tools: str = ""
     """A digest of the names of the client's tools."""
     continues: bool = False
-    """Whether the user's first words are those with which a client goes on after a compaction."""
+    """Whether the user's first message is the one with which a client continues after a
+    compaction."""
 
     @property
     def says_to_go_on(self) -> bool:
-        """Return True if the user's words set no new task."""
+        """True if the user's message only asks to continue, and sets no new task."""
         words = self.words
         return len(words) <= _LONGEST_GO_ON and _plain_words(words) in _GO_ON
 
     @property
     def new_results(self) -> int:
-        """The number of results that this request brings."""
+        """The number of tool results that are new in this request."""
         return len(self.actions[-1].results) if self.actions and not self.is_fresh else 0
 
     @property
@@ -117,7 +116,7 @@ class Turn:
 
 
 def read_turn(question: Question) -> Turn:
-    """Read the newest turn of the conversation."""
+    """Return the newest turn of the conversation."""
     first, words, begins, times = "", "", -1, 0
     for index, message in enumerate(question.messages):
         if user_text := user_words(message):
@@ -135,7 +134,7 @@ def read_turn(question: Question) -> Turn:
 
 
 def user_words(message: Message) -> str:
-    """Return what the user says in the message: nothing of what an agent or a tool adds to it."""
+    """Return the user's own text in the message, without additions by an agent or a tool."""
     if message.role is not Role.USER or not message.text:
         return ""
     if message.attachments and message.text.startswith(_PICTURES):
@@ -155,7 +154,7 @@ def _outside_reminders(text: str) -> Iterator[str]:
 
 
 def _read_actions(messages: Sequence[Message]) -> list[Action]:
-    """Return the newest actions in these messages, the last one last."""
+    """Return the newest actions in these messages, oldest first."""
     actions: list[Action] = []
     results: list[ToolResult] = []
     for message in reversed(messages):
@@ -172,7 +171,7 @@ def _read_actions(messages: Sequence[Message]) -> list[Action]:
 
 
 def _says_failed(text: str) -> bool:
-    """Tell whether a tool's result says of itself that it failed."""
+    """Return True if a tool result reports a failure."""
     if _BEGINS_FAILED.match(text):
         return True
     return _EXIT in text.casefold() and _EXITED.search(text) is not None
@@ -184,7 +183,7 @@ def _crop_ends(text: str) -> str:
 
 
 def _without_numbers(text: str) -> str:
-    """Return the text with each number as one sign, as lines and times differ between failures."""
+    """Return the text with numbers masked, since line numbers and times differ between failures."""
     return re.sub(r"[0-9]+", "#", text)
 
 
@@ -201,51 +200,51 @@ def _digest_texts(*texts: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionRules:
-    """The constants by which sessions are conducted."""
+    """The constants for conducting sessions."""
 
     tool_classes: ToolClasses = ToolClasses()
-    """They say what the clients' tools do."""
+    """Classifies the clients' tools."""
     worth_usd: Decimal = Decimal(1)
-    """Dollars that a solved task is worth."""
+    """The value of a solved task, in dollars."""
     margin_usd: Decimal = Decimal("0.01")
-    """Dollars that a switch of workers must gain beyond what it costs."""
+    """Dollars that a switch of workers must gain beyond its cost."""
     warm_seconds: float = 300.0
-    """Seconds for which a provider keeps the prompt that a worker has read."""
+    """Seconds for which a provider caches a prompt."""
     failures: int = 2
-    """Failures of tools within a task after which `escalate` hands over."""
+    """Number of tool failures within a task after which `escalate` hands over."""
     stall_actions: int = 25
-    """Actions in a row without a change after which a task has stalled."""
+    """Number of actions in a row without a change after which a task has stalled."""
     consultations: int = 5
-    """How often a session's second model is asked, to plan, advise or judge, at most."""
+    """The most calls of a session's second model, to plan, advise or judge."""
     max_cost_usd: Decimal | None = None
-    """Dollars that a session may cost; None: any."""
+    """The most dollars that a session may cost; None: no limit."""
     max_turns: int | None = None
-    """Turns that a session may have; None: any number."""
+    """The most turns of a session; None: no limit."""
     shadow_share: float = 0.0
-    """The share of answers for which the best single worker is asked too, to be compared."""
+    """The share of answers for which the best single worker is also asked, for comparison."""
     shadow_usd_per_day: Decimal = Decimal(1)
-    """Dollars that comparing may cost in a day (UTC), over all replicas."""
+    """The most dollars for comparisons per day (UTC), over all replicas."""
     unknown: Price = ASSUMED_PRICE
-    """The price of a worker that has none."""
+    """The price assumed for a worker without a price."""
 
 
 DEFAULT_RULES = SessionRules()
 
 
 MOST_THREADS = 8
-"""Threads of a session that are remembered; the one that was quiet the longest goes first."""
+"""The most threads kept of a session; the least recently used one is dropped first."""
 MOST_WARM = 8
-"""Workers of a thread whose prompts are remembered."""
+"""The most workers of a thread whose cached prompts are tracked."""
 MOST_FAILURES = 8
-"""Different failures of a task that are remembered apart; the rest are counted together."""
+"""The most distinct failures of a task that are counted separately; the rest share one count."""
 
 
 @dataclass(frozen=True, slots=True)
 class WarmPrefix:
-    """A prompt that a worker has read, and that its provider may have in its cache."""
+    """A prompt that was sent to a worker and that its provider may still cache."""
 
     tokens: int
-    """About how many tokens it had."""
+    """Estimated tokens."""
     at: float
     """Seconds since the epoch."""
 
@@ -255,25 +254,25 @@ class SessionThread:
     """One conversation of a session."""
 
     acting: WorkerId | None = None
-    """The worker whose tool calls reach the client; None: nobody has acted yet."""
+    """The worker whose tool calls reach the client; None: no worker has acted yet."""
     turn: str = ""
-    """A digest of the user's words that began the present turn."""
+    """The key of the current turn."""
     tokens: int = 0
-    """About how many tokens the newest request had."""
+    """Estimated tokens of the newest request."""
     waits: bool = False
-    """Whether the newest answer called tools, so that the task goes on."""
+    """Whether the newest answer called tools, so that the task continues."""
     failures: Mapping[str, int] = field(default_factory=dict[str, int])
-    """How often each failure has happened in the present task, by its digest."""
+    """Counts of failures in the current task, by digest."""
     forgotten: Mapping[str, int] = field(default_factory=dict[str, int])
-    """How often each happened in what a compaction took out of the conversation."""
+    """Counts of failures in the part of the conversation that a compaction removed."""
     compacted: bool = False
-    """Whether a summary of the conversation was asked for, and the task goes on with it."""
+    """Whether the client asked for a summary, with which it will continue the task."""
     tools: str = ""
-    """A digest of the names of its tools; empty: a version before this one wrote the thread."""
+    """A digest of the names of its tools; empty if an older version wrote the thread."""
     warm: Mapping[WorkerId, WarmPrefix] = field(default_factory=dict[WorkerId, WarmPrefix])
 
     def in_turn(self, turn: Turn) -> SessionThread:
-        """Return the thread at a request of the conversation as it stands, in that turn."""
+        """Return the thread at a request of that turn, without a compaction in between."""
         forgotten = self.forgotten if self.turn == turn.key else dict[str, int]()
         return replace(
             self,
@@ -285,16 +284,16 @@ class SessionThread:
         )
 
     def after_summary(self, turn: Turn) -> SessionThread:
-        """Return the thread at the first request after a compaction: the task goes on."""
+        """Return the thread at the first request after a compaction, which continues the task."""
         same = replace(self, turn=turn.key, tools=turn.tools, forgotten=self.failures)
         return same.counting(turn)
 
     def counting(self, turn: Turn) -> SessionThread:
-        """Return the thread with the turn's failures beside the forgotten ones."""
+        """Return the thread with the turn's failures added to the forgotten ones."""
         return replace(self, failures=_add_failures(self.forgotten, turn))
 
     def with_reader(self, worker: WorkerId, tokens: int, now: float) -> SessionThread:
-        """Return the thread after the worker has read its prompt."""
+        """Return the thread after its prompt was sent to the worker."""
         others = {one: warm for one, warm in self.warm.items() if one != worker}
         while len(others) >= MOST_WARM:
             del others[min(others, key=lambda one: others[one].at)]
@@ -305,13 +304,13 @@ NEW_THREAD = SessionThread()
 
 
 def _add_failures(forgotten: Mapping[str, int], turn: Turn) -> dict[str, int]:
-    """Return how often each failure has happened, with those of the turn that are shown."""
+    """Return the counts of failures: the forgotten ones and those visible in the turn."""
     shown = {key.rpartition(" ")[2]: count for key, count in turn.failures.items()}
     if not (forgotten or shown):
         return {}
     counts = Counter(forgotten) + Counter(shown)
-    told_apart = Counter({key: count for key, count in counts.items() if key})
-    kept = dict(told_apart.most_common(MOST_FAILURES))
+    distinct = Counter({key: count for key, count in counts.items() if key})
+    kept = dict(distinct.most_common(MOST_FAILURES))
     if rest := counts.total() - sum(kept.values()):
         kept[""] = rest
     return kept
@@ -319,43 +318,43 @@ def _add_failures(forgotten: Mapping[str, int], turn: Turn) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionEntry:
-    """A request adds this to its session."""
+    """What a finished request adds to its session."""
 
     thread: str
-    """The thread that it belongs to, as its key; empty: none is kept of it."""
+    """The key of the request's thread; empty if no thread is kept."""
     after: SessionThread
-    """That thread after it."""
+    """The thread after the request."""
     replaces: str = ""
-    """The key of the thread that goes on under this one, compacted; empty: of none."""
+    """The key of the compacted thread that this thread continues; empty: none."""
     cost: Cost = ZERO_COST
     counted: Decimal = Decimal(0)
-    """Dollars that limits count beside the cost, for calls that were cut off or have no price."""
+    """Dollars that limits count in addition, for calls that were cancelled or have no price."""
     run: str = ""
-    """The id of its run, which holds no dollars any more."""
+    """The id of the request's run, whose reserved dollars are released."""
     consultations: int = 0
     """How often a second model was asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionState:
-    """A session as far as it has come."""
+    """The stored state of a session."""
 
     cost: Cost = ZERO_COST
-    """The ledger: what its requests have cost."""
+    """The ledger: the cost of its requests."""
     counted: Decimal = Decimal(0)
-    """Dollars that limits count beside it."""
+    """Dollars that limits count in addition to the cost."""
     holds: Mapping[str, Decimal] = field(default_factory=dict[str, Decimal])
-    """Dollars that its runs hold which have not ended, by their ids. Of a run whose server died
-    nobody knows more."""
+    """Dollars reserved by unfinished runs, by run id. The reservation of a run whose server died
+    stays, since its cost is unknown."""
     turns: int = 0
     consultations: int = 0
     threads: Mapping[str, SessionThread] = field(default_factory=dict[str, SessionThread])
-    """Its threads by their keys, the one that was quiet the longest first."""
+    """Its threads by key, the least recently used one first."""
 
     def with_entry(self, entry: SessionEntry) -> SessionState:
         """Return the session after a request.
 
-        Law: what entries add to the ledger does not depend on their order.
+        Law: the ledger does not depend on the order of the entries.
         """
         known = self.threads.get(entry.thread)
         is_new = known is None or known.turn != entry.after.turn
@@ -376,10 +375,10 @@ class SessionState:
         )
 
     def find_compacted(self, turn: Turn) -> str:
-        """Return the key of the thread that goes on with the turn after a compaction; or empty.
+        """Return the key of the compacted thread that the turn continues; empty if there is none.
 
-        The summary stands in the place of the user's first words or behind them. An agent that
-        begins meanwhile has other tools than the one that started it.
+        The summary replaces the user's first message or follows it. A subagent that starts in
+        between has other tools than the agent that started it.
         """
         if (own := self.threads.get(turn.thread_key)) is not None:
             return turn.thread_key if own.compacted and turn.is_fresh else ""
@@ -389,14 +388,14 @@ class SessionState:
         return ""
 
     def left_usd(self, most: Decimal | None, run: str = "") -> Decimal | None:
-        """Return the dollars that are left of a limit for a run; None: there is no limit."""
+        """Return the dollars of a limit that are left for a run; None if there is no limit."""
         if most is None:
             return None
         held = sum((usd for other, usd in self.holds.items() if other != run), Decimal(0))
         return max(Decimal(0), most - self.cost.usd - self.counted - held)
 
     def with_hold(self, run: str, usd: Decimal) -> SessionState:
-        """Return the session in which the run holds so much."""
+        """Return the session with `usd` dollars reserved for the run."""
         return replace(self, holds={**self.holds, run: usd})
 
 

@@ -1,8 +1,8 @@
 """The workflow selector, which picks the workflow that did best on similar questions.
 
-Its inputs are words and pairs of words, with digits masked, as hashed TF-IDF in few dimensions, and
-a handful of counts; group and ease are linear in them. It needs numpy alone and well below a
-millisecond.
+Its inputs are a few counts and the words and word pairs of the question, with digits masked, as
+hashed TF-IDF reduced to a few dimensions. A question's group and ease are linear in these inputs.
+It needs only numpy, and well below a millisecond.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _OWN = frozenset(
 
 
 def is_workflow_selector(folder: Path) -> bool:
-    """Tell whether the folder has a workflow selector."""
+    """Return True if the folder contains a workflow selector."""
     return is_of_kind(folder, KIND)
 
 
@@ -56,7 +56,7 @@ def open_workflow_selector(folder: Path) -> WorkflowSelector:
     """Open the workflow selector in that folder.
 
     Raises:
-        ConfigError: there is no workflow selector, or it cannot be used.
+        ConfigError: the folder has no usable workflow selector.
     """
     return open_folder(folder, KIND, "workflow selector", _selector_of)
 
@@ -96,11 +96,12 @@ Places = NDArray[np.intp]
 DIMENSIONS = 48
 BUCKETS = 2**12
 STRANGE = 0.01
-"""The share of training questions that count as of a new kind, which sets the threshold."""
+"""The share of training questions below the familiarity threshold."""
 _DIGITS = re.compile(r"\d+")
 _COUNTED = (re.compile(r"\S+"), re.compile(r"\S"), _DIGITS, re.compile(r"[,;:.!?]"),
             re.compile(r"[;.]\s"), re.compile(r"\n"), re.compile(r"\b[A-Z]"))  # fmt: skip
-"""Words, characters, numbers, punctuation marks, clauses, lines, capitals."""
+"""The patterns that are counted: words, characters, numbers, punctuation, clauses, lines, capitals.
+"""
 _PENALTIES = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 _FOLDS = 5
 
@@ -111,14 +112,15 @@ class QuestionReader:
 
     features: Features
     centres_gd: Floats
-    """The mean text of each group, scaled to length 1."""
+    """The mean text vector of each group, scaled to length 1."""
     group_fg: Floats
-    """The weights of each group's score; the greatest score is the question's group."""
+    """The weights of each group's score; a question belongs to the group with the highest score."""
     ease_f: Floats
+    """The weights of the predicted ease."""
     scale_2c: Floats
     """The mean and standard deviation of each count."""
     closeness: float
-    """The cosine with the nearest centre below which a question is of a new kind."""
+    """The cosine with the nearest centre below which a question is unfamiliar."""
 
     @property
     def groups(self) -> int:
@@ -134,13 +136,13 @@ class QuestionReader:
         return group_n, ease_n.astype(np.float32), close_n >= self.closeness
 
     def inputs(self, texts: Sequence[str]) -> tuple[Floats, Floats]:
-        """Return the texts' directions, and all inputs of the group."""
+        """Return the text vectors (n, d), and the inputs of the group scores (n, f)."""
         text_nd = self.features([mask_digits(text) for text in texts])
         count_nc = (count_marks(texts) - self.scale_2c[0]) / self.scale_2c[1]
         return text_nd, stack_inputs(text_nd, count_nc)
 
     def save(self) -> SavedFeatures:
-        """Return what `load` needs."""
+        """Return a card and tensors for `load`."""
         card, tensors = self.features.save()
         own = {"centres_gd": self.centres_gd, "group_fg": self.group_fg, "ease_f": self.ease_f,
                "scale_2c": self.scale_2c}  # fmt: skip
@@ -168,23 +170,23 @@ class QuestionReader:
 
 
 def mask_digits(text: str) -> str:
-    """Replace every number by one sign, as numbers say little about the kind of a question."""
+    """Replace every number by `#`, since numbers say little about the kind of a question."""
     return _DIGITS.sub("#", text)
 
 
 def count_marks(texts: Sequence[str]) -> Floats:
-    """Return the logarithms of each text's counts: (n, c)."""
+    """Return log(1 + count) of each counted pattern in each text: (n, c)."""
     counts = [[sum(1 for _ in mark.finditer(text)) for mark in _COUNTED] for text in texts]
     return np.log1p(np.asarray(counts, np.float32).reshape(len(texts), len(_COUNTED)))
 
 
 def stack_inputs(text_nd: Floats, count_nc: Floats) -> Floats:
-    """Return the inputs of the group: the text's directions, the counts, a constant."""
+    """Return the inputs of the group scores: the text vector, the counts, a constant."""
     return np.concatenate([text_nd, count_nc, np.ones((len(text_nd), 1), np.float32)], axis=1)
 
 
 def ease_inputs(inputs_nf: Floats, group_n: Places, groups: int) -> Floats:
-    """Return the inputs of the ease: the same, and the counts and the constant for each group."""
+    """Return the inputs of the ease: those of the group, plus counts and constant per group."""
     member_ng = np.eye(groups, dtype=np.float32)[group_n]
     own_nk = inputs_nf[:, -len(_COUNTED) - 1 :]
     apart = (member_ng[:, :, None] * own_nk[:, None, :]).reshape(len(group_n), -1)
@@ -192,11 +194,11 @@ def ease_inputs(inputs_nf: Floats, group_n: Places, groups: int) -> Floats:
 
 
 def fit_reader(texts: Sequence[str], group_n: Places) -> QuestionReader:
-    """Fit a reader to the groups; it rates all questions as equally easy.
+    """Fit a reader to the groups; its ease is 0 for all questions until `fit_ease`.
 
     Args:
         texts: the questions, at least one.
-        group_n: the group of each, numbered from 0.
+        group_n: the group of each question, numbered from 0.
 
     Raises:
         ConfigError: there are no texts.
@@ -233,9 +235,9 @@ def fit_text(texts: Sequence[str], dimensions: int = DIMENSIONS) -> Features:
 
 
 def fit_ease(reader: QuestionReader, texts: Sequence[str], right_n: Floats) -> Floats:
-    """Fit the weights with which the reader predicts how easy a question is.
+    """Return the weights with which the reader predicts how easy a question is.
 
-    It is a ridge regression of the workers' mean score; the penalty is chosen by cross-validation.
+    They are a ridge regression of the workers' mean score, with a cross-validated penalty.
     """
     group_n, _, _ = reader(texts)
     inputs_nf = ease_inputs(reader.inputs(texts)[1], group_n, reader.groups)
@@ -263,7 +265,7 @@ def solve_ridge(inputs_nf: Floats, wanted_nk: Floats, penalty: float) -> Floats:
 
 
 def unit_rows(rows: Floats) -> Floats:
-    """Scale each row to length 1; a row of zeros stays."""
+    """Scale each row to length 1; a zero row stays zero."""
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     return (rows / np.maximum(lengths, np.finfo(np.float32).tiny)).astype(np.float32)
 
@@ -284,46 +286,47 @@ def describe_steps(workflow: Workflow) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
 class WorkflowSelector:
-    """A conductor whose workflows come from a searched library.
+    """A conductor that picks its workflows from a library found by search.
 
-    A question belongs to a group and to a level of ease in it. Each such cell ranks the library's
-    workflows, and the first one that the pool and the limits allow is run. A question of a new kind
-    gets the workflow that did best over all groups.
+    A question belongs to a cell: a group and a level of ease. Each cell ranks the library's
+    workflows, and the first workflow that the pool and the limits allow is run. An unfamiliar
+    question gets the workflow that did best over all groups.
     """
 
     title: str
-    """Its own name, without the version."""
+    """The name without kind and version."""
     reader: QuestionReader
     groups: tuple[str, ...]
     """The names of the groups."""
     workflows: tuple[Workflow, ...]
     continuations: tuple[Workflow | None, ...] = ()
-    """Run this after each workflow whose last two answers differ; None accepts its answer."""
+    """For each workflow, the continuation to run if its last two answers differ; None accepts its
+    answer."""
     rank_glw: Ranks
-    """The ranking of the library for each group and level, best first."""
+    """The library's indices for each group and level, best first."""
     safest_w: Ranks
-    """The ranking for questions of a new kind."""
+    """The library's indices for unfamiliar questions, best first."""
     ease_gl: Floats
-    """The ease at which each next level of a group begins, ascending."""
+    """The ease at which each further level of a group begins, ascending."""
     stated_rounds: int = 1
-    """The rounds that its card asks for, besides those of its continuations."""
+    """The number of rounds in its card; continuations may need more."""
     about: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Further entries of its card: how it was found."""
+    """Further entries of its card, on how it was found."""
     digest: str = field(init=False)
     """The SHA-256 digest of its state, which is its version."""
 
     def __post_init__(self) -> None:
         groups, levels, library = self.rank_glw.shape
         if groups != self.reader.groups or len(self.groups) != groups:
-            raise ValueError("the selector's groups are not its reader's")
+            raise ValueError("the selector's groups do not match its reader's")
         if self.ease_gl.shape != (groups, levels - 1) or library != len(self.workflows):
-            raise ValueError("the selector's levels or workflows do not fit its ranking")
+            raise ValueError("the selector's levels or workflows do not match its ranking")
         if self.rank_glw.size and not 0 <= self.rank_glw.min() <= self.rank_glw.max() < library:
             raise ValueError("the selector ranks a workflow that it does not have")
         if self.continuations and len(self.continuations) != library:
-            raise ValueError("the selector's continuations are not its workflows'")
+            raise ValueError("the selector does not have one continuation per workflow")
         if not set(self.safest_w.tolist()) <= set(range(library)):
-            raise ValueError("the selector's safest workflow is none that it has")
+            raise ValueError("the selector's safest workflow is not in its library")
         if not 1 <= self.stated_rounds <= MAX_ROUNDS:
             raise ValueError(f"the selector asks for {self.stated_rounds} rounds: {_ALLOWED}")
         object.__setattr__(self, "digest", state_digest(*self._state()))
@@ -342,54 +345,54 @@ class WorkflowSelector:
         """Plan the workflow, then its continuation if the answers differ, or accept the answer."""
         if not context.previous:
             return Plan(self.choose(context.question.text, context.pool, context.max_steps))
-        place = self._choose_place(context.question.text, context.pool, context.max_steps)
-        later = self.continuations[place] if self.continuations and place is not None else None
+        index = self._choose_index(context.question.text, context.pool, context.max_steps)
+        later = self.continuations[index] if self.continuations and index is not None else None
         return continue_round(context.previous, later)
 
     @property
     def needed_rounds(self) -> int:
-        """The rounds that its workflows need; the settings may allow more."""
+        """The most rounds that any of its workflows needs; the settings may allow more."""
         continues = any(one is not None for one in self.continuations)
         return max(self.stated_rounds, ROUNDS if continues else 1)
 
     def choose(self, question: str, pool: Pool, max_steps: int) -> Workflow:
         """Choose the best workflow for the question that the pool and the limit allow.
 
-        If none of the library can be run, it is the pool's best worker alone.
+        If none can be run, the pool's best worker answers alone.
         """
-        place = self._choose_place(question, pool, max_steps)
-        if place is not None:
-            return self.workflows[place]
+        index = self._choose_index(question, pool, max_steps)
+        if index is not None:
+            return self.workflows[index]
         return Workflow((Step(subtask="", worker=pool.ranked()[0].id),))
 
     def list_candidates(
         self, question: str, pool: Pool, max_steps: int
     ) -> tuple[str, list[ContinuedWorkflow]]:
-        """Return the question's kind, and all workflows that can be run, best first."""
+        """Return the name of the question's cell, and the workflows that can be run, best first."""
         with single_blas_thread():
             (cell,) = self.find_cells([question])
         order = self.safest_w if cell is None else self.rank_glw[cell]
-        places: list[int] = order.tolist()
+        indices: list[int] = order.tolist()
         name = "a new kind" if cell is None else f"{self.groups[cell[0]]} level {cell[1]}"
         return name, [
             ContinuedWorkflow(
-                name=f"{place}: {' > '.join(step.worker for step in self.workflows[place].steps)}",
-                first=self.workflows[place],
-                continuation=self.continuations[place] if self.continuations else None,
+                name=f"{index}: {' > '.join(step.worker for step in self.workflows[index].steps)}",
+                first=self.workflows[index],
+                continuation=self.continuations[index] if self.continuations else None,
             )
-            for place in places
-            if self._can_run(place, pool, max_steps)
+            for index in indices
+            if self._can_run(index, pool, max_steps)
         ]
 
-    def _choose_place(self, question: str, pool: Pool, max_steps: int) -> int | None:
-        """Return the index of that workflow in the library; None if none can be run."""
+    def _choose_index(self, question: str, pool: Pool, max_steps: int) -> int | None:
+        """Return the library index of the best workflow that can be run; None if none can."""
         with single_blas_thread():
             (order,) = self.orders([question])
-        places: list[int] = order.tolist()
-        return next((p for p in places if self._can_run(p, pool, max_steps)), None)
+        indices: list[int] = order.tolist()
+        return next((i for i in indices if self._can_run(i, pool, max_steps)), None)
 
-    def _can_run(self, place: int, pool: Pool, max_steps: int) -> bool:
-        flows = [self.workflows[place], *self.continuations[place : place + 1]]
+    def _can_run(self, index: int, pool: Pool, max_steps: int) -> bool:
+        flows = [self.workflows[index], *self.continuations[index : index + 1]]
         steps = [step for flow in flows if flow is not None for step in flow.steps]
         longest = max(len(flow) for flow in flows if flow is not None)
         return longest <= max_steps and all(step.worker in pool for step in steps)
@@ -402,7 +405,7 @@ class WorkflowSelector:
         ]
 
     def find_cells(self, questions: Sequence[str]) -> list[tuple[int, int] | None]:
-        """Return the group and level of each question; None if it is of a new kind."""
+        """Return the group and level of each question; None if it is unfamiliar."""
         group_n, ease_n, known_n = self.reader(questions)
         level_n = (ease_n[:, None] >= self.ease_gl[group_n]).sum(axis=1)
         return [
@@ -411,12 +414,12 @@ class WorkflowSelector:
         ]
 
     def save(self) -> tuple[dict[str, Any], dict[str, Floats]]:
-        """Return its card of JSON values, and tensors by name."""
+        """Return its card of JSON values, and its tensors by name."""
         card, tensors = self._state()
         return {**card, "rounds": self.needed_rounds}, tensors
 
     def _state(self) -> tuple[dict[str, Any], dict[str, Floats]]:
-        """Return its state without the rounds, which follow from it; its digest is the version."""
+        """Return the state whose digest is the version; it omits the derived number of rounds."""
         card, tensors = self.reader.save()
         shown = {
             "kind": KIND,

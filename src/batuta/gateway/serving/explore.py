@@ -102,7 +102,7 @@ class Explorer:
             known = await self._read(store, system)
             stats = [ArmStats(*known.get((cell, arm.name), (0.0, 0.0))) for arm in arms]
             drawn = choose_arm(stats, explore.share, Random(f"explore {run_id} {seed}"))
-            arm = arms[drawn.place]
+            arm = arms[drawn.index]
             chosen = ChosenArm(
                 choice=Exploration(
                     system=system,

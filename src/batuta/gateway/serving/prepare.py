@@ -241,7 +241,7 @@ class CallPreparer:
         conductor, model = prepared.served_model.conductor, self._catalogue.confidence
         again = None
         if conductor is not None and model is not None:
-            again = model.foresee_samples(conductor.name, workflow)
+            again = model.expected_samples(conductor.name, workflow)
         return PlanEstimate(
             workflow=workflow,
             pool=pool,

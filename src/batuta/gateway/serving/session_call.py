@@ -221,7 +221,7 @@ class SessionKeeper:
         is_plain = conducting.is_plain or conducting.begins_plainly
         if plan.call.consults and is_plain and resumed and _is_one_call(resumed):
             resumed = None  # its prompt is the conversation itself, resumed or not
-        if conducting.goes_on and resumed is not None:
+        if conducting.continues_workflow and resumed is not None:
             by = conducting.conductor if plan.call.consults else conductor
             served = replace(plan.served, conductor=by)
             reason = f"{view.thread.acting} goes on, nothing is conducted: {view.moment.reason}"

@@ -126,7 +126,7 @@ async def test_unknown_scores_are_neither_right_nor_wrong(name):
 
 
 def test_without_questions_there_is_nothing_to_learn():
-    with pytest.raises(ConfigError, match="there are none"):
+    with pytest.raises(ConfigError, match="at least one training question"):
         fit_embedding(made().select(questions=[]))
 
 
