@@ -162,7 +162,7 @@ class ApiKeyStore:
             if user is not None and most_of_user is not None:
                 _check_number(connection, user, most_of_user, now)
             connection.execute(insert(KEYS).values(values))
-            details = {"name": values["name"], "expires": expires, **_told_limits(permissions)}
+            details = {"name": values["name"], "expires": expires, **_limits_for_audit(permissions)}
             append_entry(
                 connection,
                 AuditEntry(
@@ -318,7 +318,7 @@ class ApiKeyStore:
             values["name"] = _key_name(name)
         if expires is not None or never_expires:
             values["expires"] = expires
-        details = {"changed": sorted(values), **_told_limits(permissions)}
+        details = {"changed": sorted(values), **_limits_for_audit(permissions)}
         return await self._change(
             key_id,
             values,
@@ -446,7 +446,7 @@ def _one_line(name: str) -> str:
     return " ".join(sql_text(name).split())
 
 
-def _told_limits(permissions: KeyPermissions | None) -> dict[str, Any]:
+def _limits_for_audit(permissions: KeyPermissions | None) -> dict[str, Any]:
     """Return the limits that are set, for the audit trail."""
     if permissions is None:
         return {}

@@ -15,7 +15,7 @@ from batuta.store.ledger import (
     LEASE_PREFIX,
     Bucket,
     ReserveRequest,
-    encode_places,
+    encode_periods,
     reserve_in_bucket,
     reserve_in_buckets,
 )
@@ -215,7 +215,7 @@ class TopUp:
             "run_id": f"{LEASE_PREFIX}{self._owner}-{ask.tenant}",
             "model": "",
             "key": ask.key if bucket.account.startswith("key:") else None,
-            "buckets": encode_places((bucket,)),
+            "buckets": encode_periods((bucket,)),
         }
         connection.execute(insert(RESERVATIONS), [row])
         self.nano[bucket] = more

@@ -37,7 +37,7 @@ _BATCH = 500
 _TRUSTED_PART = 2 / 3
 """Share of the time after which others end a lease in which its process may use it."""
 
-Places = tuple[Bucket, ...]
+BucketGroup = tuple[Bucket, ...]
 
 
 @final
@@ -66,11 +66,11 @@ class Leases:
         self._wall = wall
         self._leases: dict[Bucket, Lease] = {}
         self._runs: dict[str, LeasedRun] = {}
-        self._asked: dict[Places, float] = {}
+        self._asked: dict[BucketGroup, float] = {}
         """Moments at which the database was last asked for money of those budgets."""
         self._doubtful: set[str] = set()
         """Ids of rows that are to be ended, if they are there."""
-        self.turn = anyio.Lock(fast_acquire=True)
+        self.lock = anyio.Lock(fast_acquire=True)
         self.began = anyio.Event()
         """Set when there is something to look after."""
         self.owner = secrets.token_hex(8)
@@ -130,34 +130,34 @@ class Leases:
 
     def free_of(self, bucket: Bucket) -> int:
         """Return what this process has taken of the account's period and nobody holds."""
-        place = (bucket.account, bucket.period)
+        period = (bucket.account, bucket.period)
         return sum(
             max(0, lease.free)
             for lease in self._leases.values()
-            if (lease.bucket.account, lease.bucket.period) == place
+            if (lease.bucket.account, lease.bucket.period) == period
         )
 
     def unwritten_holders(self, bucket: Bucket) -> int:
         """Return how many runs hold something of the bucket that others cannot read."""
-        place = (bucket.account, bucket.period)
+        period = (bucket.account, bucket.period)
         return sum(
             not run.has_row
-            and any((one.account, one.period) == place for one in run.asked.wanted.buckets)
+            and any((one.account, one.period) == period for one in run.asked.wanted.buckets)
             for run in self._runs.values()
         )
 
     def find_busy(self, asks: Iterable[ReserveRequest]) -> tuple[ReserveRequest, ...]:
         """Return one request for each set of budgets that is asked for again and again."""
-        now, busy = self._clock(), dict[Places, ReserveRequest]()
+        now, busy = self._clock(), dict[BucketGroup, ReserveRequest]()
         for ask in asks:
-            places = ask.wanted.buckets
-            if ask.lasting or not places:
+            group = ask.wanted.buckets
+            if ask.lasting or not group:
                 continue
-            is_repeated = now - self._asked.get(places, float("-inf")) < IDLE_SECONDS
-            if is_repeated or all(bucket in self._leases for bucket in places):
-                known = busy.get(places, ask)
-                busy[places] = max(known, ask, key=lambda one: one.wanted.nano)
-            self._asked[places] = now
+            is_repeated = now - self._asked.get(group, float("-inf")) < IDLE_SECONDS
+            if is_repeated or all(bucket in self._leases for bucket in group):
+                known = busy.get(group, ask)
+                busy[group] = max(known, ask, key=lambda one: one.wanted.nano)
+            self._asked[group] = now
         if len(self._asked) > 2 * (len(self._leases) + 100):
             self._asked = {k: at for k, at in self._asked.items() if now - at < IDLE_SECONDS}
         return tuple(busy.values())
@@ -178,7 +178,7 @@ class Leases:
         Raises:
             BudgetFullError: a budget has no room for the reservations; nothing was written.
         """
-        async with self.turn:
+        async with self.lock:
             trusted, now = self._trusted_from_now(), self._clock()
             buckets = {bucket for ask in busy for bucket in ask.wanted.buckets}
             known = {b: lease for b in buckets if (lease := self._leases.get(b))}
@@ -226,7 +226,7 @@ class Leases:
             StoreError: a lease has ended, or the database fails.
             BudgetFullError: a budget has no room for more; nothing was changed.
         """
-        async with self.turn:
+        async with self.lock:
             run = self._runs.get(reservation_id)
             if run is None:  # another call of the run has moved it meanwhile
                 return False
@@ -289,10 +289,10 @@ class Leases:
             if run.has_row:
                 self.doubt([run.asked.wanted.id])
             return
-        async with self.turn:
+        async with self.lock:
             changes = LeaseChanges()
-            places = [(one.account, one.period) for one in run.asked.wanted.buckets]
-            spent = dict.fromkeys(places, counted)
+            periods = [(one.account, one.period) for one in run.asked.wanted.buckets]
+            spent = dict.fromkeys(periods, counted)
 
             def work(connection: Connection) -> None:
                 returned = changes.settle(connection, [(run, counted)])
@@ -313,7 +313,7 @@ class Leases:
         await self._give_back_parts({lease: lease.unused for lease in old})
         for lease in old:
             lease.since, lease.unused = now, lease.free
-        async with self.turn:
+        async with self.lock:
             new = [
                 run
                 for run in self._runs.values()
@@ -353,7 +353,7 @@ class Leases:
             await self._give_back({one: parts[one] for one in chosen[start : start + _BATCH]})
 
     async def _give_back(self, parts: Mapping[Lease, int]) -> None:
-        async with self.turn:
+        async with self.lock:
             left = {lease for lease, nano in parts.items() if lease.runs or nano < lease.nano}
             unused = [lease for lease in parts if lease not in left]
             free = {lease: min(nano, lease.free) for lease, nano in parts.items() if lease in left}
@@ -385,11 +385,11 @@ class Leases:
         Raises:
             StoreError: the database fails; what leases hold is known when they are renewed.
         """
-        places = {(bucket.account, bucket.period) for bucket in buckets}
+        periods = {(bucket.account, bucket.period) for bucket in buckets}
         found = [
             lease
             for lease in self._leases.values()
-            if lease.free > 0 and (lease.bucket.account, lease.bucket.period) in places
+            if lease.free > 0 and (lease.bucket.account, lease.bucket.period) in periods
         ]
         if found:
             await self.give_back(found)
@@ -399,7 +399,7 @@ class Leases:
         """Show that this process lives, to those who would end what it has reserved."""
         mine = update(RESERVATIONS).where(RESERVATIONS.c.owner == self.owner)
         later = mine.values(expires=expires).returning(RESERVATIONS.c.id, RESERVATIONS.c.nano)
-        async with self.turn:
+        async with self.lock:
             trusted = self._trusted_from_now()
             found = await self._database.run_write(
                 lambda one: {row[0]: row[1] for row in one.execute(later)}

@@ -51,7 +51,7 @@ LOST_KIND = "lost"
 CUT_KIND = "cut"
 """The amount reserved for calls that were cut off, beyond their estimated cost."""
 
-Place = tuple[str, str]
+AccountPeriod = tuple[str, str]
 """An account and a period of it."""
 
 
@@ -190,7 +190,7 @@ def charged_accounts(tenant: str, key: str | None) -> tuple[str, ...]:
     return (f"tenant:{tenant}",) if key is None else (f"tenant:{tenant}", f"key:{key}")
 
 
-def charged_places(line: Mapping[str, Any]) -> list[Place]:
+def charged_periods(line: Mapping[str, Any]) -> list[AccountPeriod]:
     """Return the accounts and periods in which a line of the ledger counts."""
     periods = (line["day"], utc_month(line["day"]))
     accounts = charged_accounts(line["tenant"], line["key"])
@@ -270,7 +270,7 @@ class ReserveRequest:
             "tenant": self.tenant,
             "key": self.key,
             "model": self.model,
-            "buckets": encode_places(self.wanted.buckets),
+            "buckets": encode_periods(self.wanted.buckets),
             "nano": nano,
             "created": self.at,
             "owner": JOBS_OWNER if self.lasting else owner,
@@ -278,7 +278,7 @@ class ReserveRequest:
         }
 
 
-def encode_places(buckets: Iterable[Bucket]) -> str:
+def encode_periods(buckets: Iterable[Bucket]) -> str:
     """Return the accounts and periods as a row keeps them."""
     return orjson.dumps([(bucket.account, bucket.period) for bucket in buckets]).decode()
 
@@ -381,8 +381,8 @@ _INSERT_RESERVATION = insert(RESERVATIONS)
 def settle_reservations(
     connection: Connection,
     reservations: tuple[str, ...],
-    spent: Mapping[Place, int],
-    returned: Mapping[Place, int] | None = None,
+    spent: Mapping[AccountPeriod, int],
+    returned: Mapping[AccountPeriod, int] | None = None,
 ) -> None:
     """End reservations and add what was spent, in the caller's transaction.
 
@@ -409,15 +409,15 @@ def take_rows(connection: Connection, reservations: tuple[str, ...]) -> list[dic
 def settle_rows(
     connection: Connection,
     rows: list[dict[str, Any]],
-    spent: Mapping[Place, int],
-    returned: Mapping[Place, int] | None = None,
+    spent: Mapping[AccountPeriod, int],
+    returned: Mapping[AccountPeriod, int] | None = None,
 ) -> None:
     """Give back what rows held that were taken out, and add what was spent."""
     changes = released_amounts(rows)
-    for place, nano in (returned or {}).items():
-        changes[place] = (0, changes.get(place, (0, 0))[1] - nano)
-    for place, nano in spent.items():
-        changes[place] = (nano, changes.get(place, (0, 0))[1])
+    for period, nano in (returned or {}).items():
+        changes[period] = (0, changes.get(period, (0, 0))[1] - nano)
+    for period, nano in spent.items():
+        changes[period] = (nano, changes.get(period, (0, 0))[1])
     add_totals(connection, changes)
 
 
@@ -430,7 +430,7 @@ def pad_ids(ids: tuple[str, ...]) -> tuple[str, ...]:
     return ids + ids[-1:] * (size - len(ids))
 
 
-def add_totals(connection: Connection, changes: dict[Place, tuple[int, int]]) -> None:
+def add_totals(connection: Connection, changes: dict[AccountPeriod, tuple[int, int]]) -> None:
     """Add (spent, reserved) to accounts' periods; in one order, so that no two wait in a ring."""
     if not changes:
         return
@@ -471,13 +471,13 @@ def _count_holders(connection: Connection, bucket: Bucket) -> int:
     own = RESERVATIONS.c.tenant if kind == "tenant" else RESERVATIONS.c.key
     runs = ~RESERVATIONS.c.id.startswith(LEASE_PREFIX, autoescape=True)
     rows = connection.execute(select(RESERVATIONS.c.buckets).where(own == name, runs)).scalars()
-    place = [bucket.account, bucket.period]
-    return sum(place in orjson.loads(text) for text in rows)
+    period = [bucket.account, bucket.period]
+    return sum(period in orjson.loads(text) for text in rows)
 
 
-def released_amounts(rows: list[dict[str, Any]]) -> dict[Place, tuple[int, int]]:
+def released_amounts(rows: list[dict[str, Any]]) -> dict[AccountPeriod, tuple[int, int]]:
     """Return what the rows of reservations held, as changes."""
-    changes: dict[Place, tuple[int, int]] = {}
+    changes: dict[AccountPeriod, tuple[int, int]] = {}
     for row in rows:
         for account, period in orjson.loads(row["buckets"]):
             changes[account, period] = (0, changes.get((account, period), (0, 0))[1] - row["nano"])

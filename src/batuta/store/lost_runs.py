@@ -20,9 +20,9 @@ from batuta.store.database import insert_statement
 from batuta.store.ledger import (
     LEASE_PREFIX,
     LOST_KIND,
-    Place,
+    AccountPeriod,
     add_totals,
-    charged_places,
+    charged_periods,
     nano_to_usd,
     pad_ids,
     released_amounts,
@@ -47,12 +47,14 @@ def end_reservations(connection: Connection, dead: Any) -> list[dict[str, Any]]:
     rows = [dict(row) for row in connection.execute(query).mappings()]
     leases = [row for row in rows if _is_lease(row)]
     runs = _drop_billed(connection, [row for row in rows if not _is_lease(row)])
-    spent = [(place, row["nano"]) for row in runs for place in charged_places(_lost_line(row, 0))]
-    spent += [(place, row["nano"]) for row in leases for place in _read_places(row)]
+    spent = [
+        (period, row["nano"]) for row in runs for period in charged_periods(_lost_line(row, 0))
+    ]
+    spent += [(period, row["nano"]) for row in leases for period in _read_periods(row)]
     changes = released_amounts(rows)
-    for place, nano in spent:
-        before = changes.get(place, (0, 0))
-        changes[place] = (before[0] + nano, before[1])
+    for period, nano in spent:
+        before = changes.get(period, (0, 0))
+        changes[period] = (before[0] + nano, before[1])
     add_totals(connection, changes)
     lines = [*_run_lines(runs), *_lease_lines(leases)]
     if lines:
@@ -61,7 +63,7 @@ def end_reservations(connection: Connection, dead: Any) -> list[dict[str, Any]]:
     return lines
 
 
-def take_back_lost(connection: Connection, runs: Collection[str]) -> dict[Place, int]:
+def take_back_lost(connection: Connection, runs: Collection[str]) -> dict[AccountPeriod, int]:
     """Take back the lines of runs that were thought lost.
 
     Returns:
@@ -77,10 +79,10 @@ def take_back_lost(connection: Connection, runs: Collection[str]) -> dict[Place,
     ]
     if back:
         connection.execute(insert(LEDGER), back)
-    counted = dict[Place, int]()
+    counted = dict[AccountPeriod, int]()
     for line in lines:
-        for place in charged_places(line):
-            counted[place] = counted.get(place, 0) + usd_to_nano(line["assumed_usd"])
+        for period in charged_periods(line):
+            counted[period] = counted.get(period, 0) + usd_to_nano(line["assumed_usd"])
     return counted
 
 
@@ -88,7 +90,7 @@ def _is_lease(row: Mapping[str, Any]) -> bool:
     return row["id"].startswith(LEASE_PREFIX)
 
 
-def _read_places(row: Mapping[str, Any]) -> list[Place]:
+def _read_periods(row: Mapping[str, Any]) -> list[AccountPeriod]:
     return [(account, period) for account, period in orjson.loads(row["buckets"])]
 
 

@@ -432,7 +432,7 @@ def _sum_runs(connection: Connection, wanted: RunFilter, bounds: SearchBounds) -
     chosen = and_(true(), *build_conditions(candidates.rows.c, wanted, dialect))
     sums = select(*_sum_columns(candidates.rows.c, dialect)).where(chosen)
     found = connection.execute(sums).one()
-    slow = read_percentiles(found.slow, dialect)
+    slow = read_percentiles(found.percentiles, dialect)
     return RunTotals(
         runs=found.runs,
         unanswered=int(found.unanswered or 0),
@@ -475,11 +475,11 @@ def _sum_columns(rows: Any, dialect: str) -> list[ColumnElement[Any]]:
         func.sum(cast(rows.output_tokens, Float)).label("output"),
         func.count(rows.score).label("judged"),
         func.avg(rows.score).label("score"),
-        slow_column(rows, dialect).label("slow"),
+        percentile_column(rows, dialect).label("percentiles"),
     ]
 
 
-def slow_column(rows: Any, dialect: str) -> ColumnElement[Any]:
+def percentile_column(rows: Any, dialect: str) -> ColumnElement[Any]:
     """Return the column of what `read_percentiles` reads."""
     if dialect == "sqlite":  # it knows no percentiles
         return func.json_group_array(rows.seconds)

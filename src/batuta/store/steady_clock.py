@@ -21,7 +21,7 @@ _LOG = logging.getLogger(__name__)
 SWEEP_SECONDS = 3600.0
 """Seconds between two looks at what is too old."""
 
-VOUCHED_SECONDS = 7 * 86_400.0
+TRUSTED_GAP_SECONDS = 7 * 86_400.0
 """Seconds by which a server's start may come after all that was stored before, and be believed."""
 SETTING_SECONDS = 600.0
 """Seconds in which a clock that was wrong at the start is likely to be set."""
@@ -44,16 +44,16 @@ class SteadyClock:
         """
         self._clock = clock
         self._passing = passing
-        self._told = self.started = clock()
+        self._now = self.started = clock()
         """The time at which it began."""
         self._at = passing()
 
     def __call__(self) -> float:
         """Return the seconds since the epoch, or fewer."""
         at = self._passing()
-        self._told = min(self._clock(), self._told + at - self._at)
+        self._now = min(self._clock(), self._now + at - self._at)
         self._at = at
-        return self._told
+        return self._now
 
 
 STEADY_CLOCK = SteadyClock()
@@ -77,7 +77,7 @@ async def unvouched_seconds(
     query = select(func.max(written).label("newest")).where(written < began)
     [row] = await database.fetch_rows(query)
     newest = row["newest"]
-    return 0.0 if newest is None or began - newest <= VOUCHED_SECONDS else SETTING_SECONDS
+    return 0.0 if newest is None or began - newest <= TRUSTED_GAP_SECONDS else SETTING_SECONDS
 
 
 async def sweep_hourly(

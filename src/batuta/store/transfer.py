@@ -40,7 +40,7 @@ _COMPARED: Mapping[str, tuple[str, ...]] = {
     RESPONSES.name: ("status",),
 }
 """Columns by which a row is seen to have changed; of other tables, all of them."""
-_FORGETTING = (CONTENTS, RUNS, RESPONSES)
+_DELETABLE = (CONTENTS, RUNS, RESPONSES)
 """Tables whose rows may go away, in the order in which they do."""
 
 
@@ -89,7 +89,7 @@ async def transfer_store(
     old, new = open_database(origin), open_database(goal)
     try:
         forgotten = {
-            table.name: await _delete_missing_rows(old, new, table) for table in _FORGETTING
+            table.name: await _delete_missing_rows(old, new, table) for table in _DELETABLE
         }
         found: list[TableTransfer] = []
         for table in METADATA.sorted_tables:

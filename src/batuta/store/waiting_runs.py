@@ -61,11 +61,11 @@ class WaitingTable:
                 return
             new = insert_statement(connection.dialect.name, WAITING_RUNS).values(values)
             connection.execute(new.on_conflict_do_nothing())
-            self._push_out(connection, own)
+            self._evict_oldest(connection, own)
 
         await self._database.run_write(put)
 
-    def _push_out(self, connection: Connection, tenant: str) -> None:
+    def _evict_oldest(self, connection: Connection, tenant: str) -> None:
         """Delete the tenant's oldest runs beyond what it may keep."""
         order = (_TABLE.expires.desc(), _TABLE.run_id)
         place = func.row_number().over(order_by=order).label("place")

@@ -35,7 +35,7 @@ from batuta.store.deleted import forgotten_among
 from batuta.store.drift import count_values
 from batuta.store.lease_changes import LeaseChanges, LeasedRun
 from batuta.store.leases import Leases
-from batuta.store.ledger import JOBS_OWNER, Place, charged_places, settle_rows, take_rows
+from batuta.store.ledger import JOBS_OWNER, AccountPeriod, charged_periods, settle_rows, take_rows
 from batuta.store.lost_runs import take_back_lost
 from batuta.store.models import CONTENTS, LEDGER, RUNS
 from batuta.store.partitions import create_partitions
@@ -278,7 +278,7 @@ class RunWriter:
         if leases is None or not any(map(leases.find, held)):
             await self._database.run_write(lambda connection: _write_runs(connection, packed))
             return
-        async with leases.turn:
+        async with leases.lock:
             leased = {name: run for name in held if (run := leases.find(name))}
             changes = LeaseChanges()
             await self._database.run_write(
@@ -386,13 +386,13 @@ def _write_charges(
     new = _new_ledger_lines(connection.dialect.name)
     lines = [line for one in packed for line in one.lines]
     found = {row[0] for row in connection.execute(new, lines)} if lines else set[str]()
-    spent: dict[Place, int] = {}
+    spent: dict[AccountPeriod, int] = {}
     for one in packed:
         first = one.lines[0]
         if first["run_id"] not in found:
             continue
-        for place in charged_places(first):
-            spent[place] = spent.get(place, 0) + one.nano
+        for period in charged_periods(first):
+            spent[period] = spent.get(period, 0) + one.nano
     costs = [
         (leased[one.reservation], one.nano if one.lines[0]["run_id"] in found else 0)
         for one in packed
@@ -409,8 +409,8 @@ def _write_charges(
     ended = take_rows(connection, held)
     # Somebody thought the process dead, or gave up a job that was run again.
     if found and (len(ended) < len(held) or any(row["owner"] == JOBS_OWNER for row in ended)):
-        for place, nano in take_back_lost(connection, found).items():
-            spent[place] = spent.get(place, 0) - nano
+        for period, nano in take_back_lost(connection, found).items():
+            spent[period] = spent.get(period, 0) - nano
     settle_rows(connection, ended, spent, returned)
     return found
 
