@@ -39,7 +39,7 @@ class Forgetting:
         self._database = database
 
     async def find_thread(self, response_id: str, tenant: str, *, whole: bool) -> list[str]:
-        """Return the ids of the response and those that continue it, or of the whole conversation."""
+        """Return the ids of the response and its continuations, or of the whole conversation."""
 
         def find(connection: Connection) -> list[str]:
             first = sql_text(response_id)
