@@ -388,8 +388,8 @@ def _plan_rules(
         return NO_RULES
     from batuta.config.plan_rules import build_plan_rules  # noqa: PLC0415 - see above
 
-    conductors = (loaded.conductor, loaded.mini, *(one.conductor for one in loaded.presets))
-    others = [conductor_worker(one) for one in conductors]
+    conductors = (loaded.conductor, loaded.mini, *(preset.conductor for preset in loaded.presets))
+    others = [conductor_worker(conductor) for conductor in conductors]
     others += [loaded.moderation.worker] if loaded.moderation else []
     workers = (*(spec.worker for spec in specs), *filter(None, others))
     return build_plan_rules(settings.plan_rules, workers, specs)

@@ -131,15 +131,15 @@ def _read_groups(
     return found
 
 
-def activity_json(by: Sequence[str], one: Activity) -> dict[str, Any]:
+def activity_json(by: Sequence[str], group: Activity) -> dict[str, Any]:
     """Return the group as JSON."""
     return {
-        **dict(zip(by, one.group, strict=True)),
-        "runs": one.runs,
-        "unanswered": one.unanswered,
-        "input_tokens": one.input_tokens,
-        "cached_tokens": one.cached_tokens,
-        "output_tokens": one.output_tokens,
-        "median_seconds": one.median_seconds,
-        "p95_seconds": one.p95_seconds,
+        **dict(zip(by, group.group, strict=True)),
+        "runs": group.runs,
+        "unanswered": group.unanswered,
+        "input_tokens": group.input_tokens,
+        "cached_tokens": group.cached_tokens,
+        "output_tokens": group.output_tokens,
+        "median_seconds": group.median_seconds,
+        "p95_seconds": group.p95_seconds,
     }

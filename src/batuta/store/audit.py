@@ -173,7 +173,9 @@ class AuditTrail:
         Raises:
             StoreError: the database fails; the action must then not be carried out.
         """
-        return await self._database.run_write(lambda one: append_entry(one, entry, at))
+        return await self._database.run_write(
+            lambda connection: append_entry(connection, entry, at)
+        )
 
     async def list(
         self, limit: int, *, before: int | None = None, action: str = ""

@@ -351,12 +351,14 @@ class Budgets:
         chosen = (RESERVATIONS.c.id.in_(tuple(ids)), RESERVATIONS.c.owner == JOBS_OWNER, due)
         if await self._has_reservation(and_(*chosen)):
             later = update(RESERVATIONS).where(*chosen).values(expires=now + JOB_LEASE_SECONDS)
-            await self._database.run_write(lambda one: one.execute(later))
+            await self._database.run_write(lambda connection: connection.execute(later))
 
     async def end_job_reservations(self, ids: Iterable[str]) -> int:
         """End reservations of jobs that no longer exist; return how many runs were lost."""
         chosen = RESERVATIONS.c.id.in_(tuple(ids))
-        lines = await self._database.run_write(lambda one: end_reservations(one, chosen))
+        lines = await self._database.run_write(
+            lambda connection: end_reservations(connection, chosen)
+        )
         return _warn_of_lost(lines, "job")
 
     async def is_settled(self, run_id: RunId) -> bool:
@@ -382,7 +384,7 @@ class Budgets:
                 await self._leases.release(leased, counted)
                 return
             await self._database.run_write(
-                lambda one: settle_reservations(one, (reservation.id,), spent)
+                lambda connection: settle_reservations(connection, (reservation.id,), spent)
             )
 
     async def budget_status(self, buckets: Iterable[Bucket]) -> list[BudgetStatus]:
@@ -467,7 +469,7 @@ class Budgets:
         query = select(*columns).where(RESERVATIONS.c.owner != self._leases.owner)
         today = time() if today is None else today
         async with self._reaping:
-            rows = await self._database.run_read(lambda one: one.execute(query).all())
+            rows = await self._database.run_read(lambda connection: connection.execute(query).all())
             seen, dead = dict[str, tuple[float, float]](), list[tuple[str, float]]()
             for name, owner, reserved in rows:
                 before = self._seen.get(name)
@@ -483,12 +485,16 @@ class Budgets:
             return await self._end_lost(unchanged) if dead else 0
 
     async def _end_lost(self, dead: Any) -> int:
-        lines = await self._database.run_write(lambda one: end_reservations(one, dead))
+        lines = await self._database.run_write(
+            lambda connection: end_reservations(connection, dead)
+        )
         return _warn_of_lost(lines, "process")
 
     async def _has_reservation(self, chosen: Any) -> bool:
         query = select(RESERVATIONS.c.id).where(chosen).limit(1)
-        return await self._database.run_read(lambda one: one.execute(query).first() is not None)
+        return await self._database.run_read(
+            lambda connection: connection.execute(query).first() is not None
+        )
 
     async def _grant(self, asks: list[ReserveRequest]) -> list[_ReserveResult]:
         """Grant all requests in one transaction; if a bucket lacks money for all, one by one."""
@@ -533,7 +539,9 @@ class Budgets:
             if busy:
                 await self._leases.reserve(sums, rows, busy)
             else:
-                await self._database.run_write(lambda one: reserve_in_buckets(one, sums, rows))
+                await self._database.run_write(
+                    lambda connection: reserve_in_buckets(connection, sums, rows)
+                )
         except DatabaseFailedError:
             self._leases.doubt(ask.wanted.id for ask in asks)
             raise

@@ -59,12 +59,14 @@ class ExplorationTable:
         """Take that many billionths of a dollar; return False, taking none, if too few are left."""
         if nano > purse.cap:
             return False
-        return await self._database.run_write(lambda one: _take_money(one, purse, nano))
+        return await self._database.run_write(
+            lambda connection: _take_money(connection, purse, nano)
+        )
 
     async def give_back(self, purse: Bucket, nano: int) -> None:
         """Give back unspent money; a negative number takes what the run cost in excess."""
         changes = {(purse.account, purse.period): (-nano, 0)}
-        await self._database.run_write(lambda one: add_totals(one, changes))
+        await self._database.run_write(lambda connection: add_totals(connection, changes))
 
 
 def run_nano(run: Run) -> int:

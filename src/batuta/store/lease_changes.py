@@ -191,7 +191,7 @@ class TopUp:
         least = _LEAST_CALLS * ask.wanted.nano
         if part < least or not self.alive.issuperset(known):
             return
-        for bucket in sorted(buckets, key=lambda one: (one.account, one.period)):
+        for bucket in sorted(buckets, key=lambda bucket: (bucket.account, bucket.period)):
             size = min(part, max(least, self._sizes.get(bucket, 0)))
             more = size - self._free.get(bucket, 0)
             if more <= 0:

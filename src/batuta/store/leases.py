@@ -141,7 +141,7 @@ class Leases:
         period = (bucket.account, bucket.period)
         return sum(
             not run.has_row
-            and any((one.account, one.period) == period for one in run.asked.wanted.buckets)
+            and any((held.account, held.period) == period for held in run.asked.wanted.buckets)
             for run in self._runs.values()
         )
 
@@ -185,7 +185,9 @@ class Leases:
                 busy, known, self.owner, now=now, expires=self._wall() + self._seconds
             )  # fmt: skip
             with self._doubting(top_up.new_ids):
-                await self._database.run_write(lambda one: top_up.run(one, sums, rows))
+                await self._database.run_write(
+                    lambda connection: top_up.run(connection, sums, rows)
+                )
             for bucket, lease in known.items():
                 if lease.id not in top_up.alive:
                     self._end(lease)
@@ -230,7 +232,7 @@ class Leases:
             if run is None:  # a concurrent call of the same run has moved it
                 return False
             if run.may_have_moved:
-                raise StoreError("the run's reservation is unknown: the database failed")
+                raise StoreError("the run's reservation is not known: the database failed")
             changes = LeaseChanges()
             changes.take(run, run.nano)
             row = self.row_of(run.asked, run.nano)
@@ -288,7 +290,7 @@ class Leases:
             return
         async with self.lock:
             changes = LeaseChanges()
-            periods = [(one.account, one.period) for one in run.asked.wanted.buckets]
+            periods = [(bucket.account, bucket.period) for bucket in run.asked.wanted.buckets]
             spent = dict.fromkeys(periods, counted)
 
             def work(connection: Connection) -> None:
@@ -324,7 +326,9 @@ class Leases:
             rows = [self.row_of(run.asked, 0) for run in new]
             for run in new:
                 run.has_row = True
-            await self._database.run_write(lambda one: one.execute(_insert_once(one), rows))
+            await self._database.run_write(
+                lambda connection: connection.execute(_insert_once(connection), rows)
+            )
 
     async def _forget_doubtful(self) -> None:
         while self._doubtful:
@@ -399,7 +403,7 @@ class Leases:
         async with self.lock:
             trusted = self._trusted_from_now()
             found = await self._database.run_write(
-                lambda one: {row[0]: row[1] for row in one.execute(later)}
+                lambda connection: {row[0]: row[1] for row in connection.execute(later)}
             )
             for lease in list(self._leases.values()):
                 if lease.id in found:

@@ -69,7 +69,9 @@ class RetentionSweeper:
         total = refused = 0
         while True:
             try:
-                found = await self._database.run_write(lambda one: drop_old_days(one, limit))
+                found = await self._database.run_write(
+                    lambda connection: drop_old_days(connection, limit)
+                )
             except DatabaseFailedError as error:
                 refused += 1
                 if refused >= _DROP_ATTEMPTS or not is_transient(error):
@@ -85,7 +87,9 @@ class RetentionSweeper:
     ) -> int:
         total = 0
         while True:
-            found = await self._database.run_write(lambda one: some(one, limit, self._batch))
+            found = await self._database.run_write(
+                lambda connection: some(connection, limit, self._batch)
+            )
             total += found
             if found < self._batch:
                 return total

@@ -161,7 +161,7 @@ async def find_runs(
     """
     position = None if after is None else _parse_position(wanted, after)
     return await database.run_read(
-        lambda one: _find_page(one, wanted, limit, position=position, bounds=bounds)
+        lambda connection: _find_page(connection, wanted, limit, position=position, bounds=bounds)
     )
 
 
@@ -169,7 +169,7 @@ async def sum_runs(
     database: Database, wanted: RunFilter, *, bounds: SearchBounds = _BOUNDS
 ) -> RunTotals:
     """Return the totals of the runs that a filter finds."""
-    return await database.run_read(lambda one: _sum_runs(one, wanted, bounds))
+    return await database.run_read(lambda connection: _sum_runs(connection, wanted, bounds))
 
 
 def list_models(connection: Connection) -> list[str]:

@@ -159,16 +159,16 @@ def _sum_groups(
     ]
 
 
-def spend_group_json(groups: Sequence[str], one: SpendGroup) -> dict[str, Any]:
+def spend_group_json(groups: Sequence[str], item: SpendGroup) -> dict[str, Any]:
     """Return the group as JSON values, with money as strings."""
     return {
-        **dict(zip(groups, one.group, strict=True)),
-        "runs": one.runs,
-        "calls": one.calls,
-        "input_tokens": one.input_tokens,
-        "output_tokens": one.output_tokens,
-        "estimated_calls": one.estimated_calls,
-        "usd": f"{one.cost.usd:f}",
-        "unpriced_calls": one.cost.unpriced_calls,
-        "assumed_usd": f"{one.assumed_usd:f}",
+        **dict(zip(groups, item.group, strict=True)),
+        "runs": item.runs,
+        "calls": item.calls,
+        "input_tokens": item.input_tokens,
+        "output_tokens": item.output_tokens,
+        "estimated_calls": item.estimated_calls,
+        "usd": f"{item.cost.usd:f}",
+        "unpriced_calls": item.cost.unpriced_calls,
+        "assumed_usd": f"{item.assumed_usd:f}",
     }

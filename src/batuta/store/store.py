@@ -356,7 +356,9 @@ class Store:
         await self._open_writer.flush()
         judgement = Judgement(value, sql_text(comment) or None)
         own = run_filter(run_id, tenant)
-        return await self.database.run_write(lambda one: judge_run(one, judgement, *own))
+        return await self.database.run_write(
+            lambda connection: judge_run(connection, judgement, *own)
+        )
 
     async def score_runs(self, judgements: Mapping[RunId, Judgement]) -> None:
         """Judge many runs at once, replacing any earlier judgements."""
@@ -373,7 +375,7 @@ class Store:
         """Delete a run with its numbers; return whether it existed."""
         await self._open_writer.flush()
         own = run_filter(run_id, tenant)
-        return await self.database.run_write(lambda one: delete_runs(one, *own)) > 0
+        return await self.database.run_write(lambda connection: delete_runs(connection, *own)) > 0
 
     async def is_ready(self) -> bool:
         """Return True if the database answers, has this version's schema, and accepts writes."""

@@ -247,12 +247,12 @@ class RunWriter:
         except DatabaseFailedError as error:
             if not is_row_error(error):
                 raise
-            for one in packed:
-                await self._write_alone(one)
+            for item in packed:
+                await self._write_alone(item)
 
-    async def _write_alone(self, one: PackedRun) -> None:
+    async def _write_alone(self, item: PackedRun) -> None:
         """Write the run, or else only its numbers, or else only its ledger lines."""
-        for attempt in (one, replace(one, body=None)):
+        for attempt in (item, replace(item, body=None)):
             try:
                 await self._transact((attempt,))
             except DatabaseFailedError as error:
@@ -261,16 +261,16 @@ class RunWriter:
             else:
                 return
         self.lost_count += 1
-        _LOG.error("the database rejected a run: %r", one.row)
+        _LOG.error("the database rejected a run: %r", item.row)
         try:
-            await self._transact((replace(one, row=None, body=None),))
+            await self._transact((replace(item, row=None, body=None),))
         except DatabaseFailedError as error:
             if not is_row_error(error):
                 raise
-            _LOG.error("the database rejected a run's ledger lines: %r", one.lines)
+            _LOG.error("the database rejected a run's ledger lines: %r", item.lines)
 
     async def _transact(self, packed: Sequence[PackedRun]) -> None:
-        held = [one.reservation for one in packed if one.reservation is not None]
+        held = [item.reservation for item in packed if item.reservation is not None]
         leases = self.leases
         if leases is None or not any(map(leases.find, held)):
             await self._database.run_write(lambda connection: _write_runs(connection, packed))
@@ -329,27 +329,27 @@ def _write_runs(
     kept = _drop_deleted_runs(connection, packed)
     billed = _write_charges(connection, packed, leased or {}, changes or LeaseChanges())
     kept = _drop_stored_runs(connection, kept, billed)
-    rows = [one.row for one in kept if one.row is not None]
+    rows = [item.row for item in kept if item.row is not None]
     bodies = [
         {
-            "run_id": one.row["id"],
+            "run_id": item.row["id"],
             "format": FORMAT,
-            "body": one.body,
-            "created": one.row["created"],
+            "body": item.body,
+            "created": item.row["created"],
         }
-        for one in kept
-        if one.row is not None and one.body is not None
+        for item in kept
+        if item.row is not None and item.body is not None
     ]
     if is_partitioned(connection):
         create_partitions(connection, (row["created"] for row in rows))
     insert_rows(connection, RUNS, rows)
     insert_rows(connection, CONTENTS, bodies)
-    count_values(connection, (value for one in kept for value in one.seconds))
+    count_values(connection, (value for item in kept for value in item.seconds))
 
 
 def _drop_deleted_runs(connection: Connection, packed: Sequence[PackedRun]) -> list[PackedRun]:
     """Return the runs that were not deleted meanwhile, nor the runs that they continue."""
-    rows = [one.row for one in packed if one.row is not None]
+    rows = [item.row for item in packed if item.row is not None]
     ids = [row[name] for row in rows for name in ("id", "parent") if row[name] is not None]
     gone = forgotten_among(connection, ids, [(row["tenant"], row["created"]) for row in rows])
     if not gone:
@@ -358,19 +358,21 @@ def _drop_deleted_runs(connection: Connection, packed: Sequence[PackedRun]) -> l
     def is_gone(row: dict[str, Any]) -> bool:
         return not gone.isdisjoint({row["id"], row["parent"], (row["tenant"], row["created"])})
 
-    return [one for one in packed if one.row is None or not is_gone(one.row)]
+    return [item for item in packed if item.row is None or not is_gone(item.row)]
 
 
 def _drop_stored_runs(
     connection: Connection, packed: Sequence[PackedRun], new: set[str]
 ) -> list[PackedRun]:
     """Return the runs that are not stored yet, even with another time; `new` are newly billed."""
-    again = [one.row["id"] for one in packed if one.row is not None and one.row["id"] not in new]
+    again = [
+        item.row["id"] for item in packed if item.row is not None and item.row["id"] not in new
+    ]
     if not again:
         return list(packed)
     query = select(RUNS.c.id).where(RUNS.c.id.in_(again))
     stored = {row[0] for row in connection.execute(query)}
-    return [one for one in packed if one.row is None or one.row["id"] not in stored]
+    return [item for item in packed if item.row is None or item.row["id"] not in stored]
 
 
 def _write_charges(
@@ -385,27 +387,27 @@ def _write_charges(
         The ids of the runs that were not billed before.
     """
     new = _new_ledger_lines(connection.dialect.name)
-    lines = [line for one in packed for line in one.lines]
+    lines = [line for item in packed for line in item.lines]
     found = {row[0] for row in connection.execute(new, lines)} if lines else set[str]()
     spent: dict[AccountPeriod, int] = {}
-    for one in packed:
-        first = one.lines[0]
+    for item in packed:
+        first = item.lines[0]
         if first["run_id"] not in found:
             continue
         for period in charged_periods(first):
-            spent[period] = spent.get(period, 0) + one.nano
+            spent[period] = spent.get(period, 0) + item.nano
     costs = [
-        (leased[one.reservation], one.nano if one.lines[0]["run_id"] in found else 0)
-        for one in packed
-        if one.reservation is not None and one.reservation in leased
+        (leased[item.reservation], item.nano if item.lines[0]["run_id"] in found else 0)
+        for item in packed
+        if item.reservation is not None and item.reservation in leased
     ]
     returned = changes.settle(connection, costs) if costs else {}
     # A leased run has its own row only if it took long.
     held = tuple(
-        one.reservation
-        for one in packed
-        if one.reservation is not None
-        and (one.reservation not in leased or leased[one.reservation].has_row)
+        item.reservation
+        for item in packed
+        if item.reservation is not None
+        and (item.reservation not in leased or leased[item.reservation].has_row)
     )
     ended = take_rows(connection, held)
     # Another process took this one for dead, or a job was given up and then run again.
