@@ -6,8 +6,8 @@
         run = await session.ask("…", max_cost=0.05)
     print(run.answer, run.cost)
 
-Without an event loop of one's own: `batuta.ask_sync("…")`. What a name is comes from where it
-is defined; nothing is imported before it is used, so `import batuta` costs nothing.
+From synchronous code: `batuta.ask_sync("…")`. Each name is documented in the module that defines
+it. Names are imported on first use, so `import batuta` costs nothing.
 """
 
 from __future__ import annotations

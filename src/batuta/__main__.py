@@ -1,8 +1,8 @@
-"""The start of the command line: `batuta`, `python -m batuta`."""
+"""Entry point of the command line: `batuta`, `python -m batuta`."""
 
 import gc
 
-# What is imported stays: looking through it again and again would be a quarter of the start.
+# Imported modules are never freed: collecting them repeatedly would be a quarter of the start.
 gc.disable()
 from batuta.cli import main  # noqa: E402 - see above
 

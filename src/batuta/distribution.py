@@ -1,7 +1,7 @@
-"""The name under which Batuta is installed, its version, and how to install something beside it.
+"""The name under which Batuta is installed, its version, and how to install packages beside it.
 
-If a tool has made an environment of its own for Batuta, pip's own command would install into
-another one: so each hint uses the command of the tool that installed the running code.
+If a tool such as uv or pipx made a separate environment for Batuta, plain pip would install into
+another one. So each hint uses the command of the tool that installed the running code.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _PIPX_RECEIPT = "pipx_metadata.json"
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """The place where the running code is installed."""
+    """Where the running code is installed."""
 
     prefix: Path
     """The environment's folder."""
     clone: Path | None
     """The clone of the repository that it runs from; None: an installed wheel."""
     is_virtual: bool
-    """True if the environment is a virtual one."""
+    """True in a virtual environment."""
 
     def package_hint(self, *packages: str, no_deps: bool = False) -> str:
         """Return the command that installs other packages beside Batuta."""
@@ -57,11 +57,11 @@ class Installation:
         return f"{self._pip_install()} {self._target(names)}"
 
     def _target(self, extras: str) -> str:
-        """Return Batuta itself, as pip names it."""
+        """Return Batuta with these extras, as an argument of `pip install`."""
         if self.clone is None:
             return f"'{DISTRIBUTION}[{extras}]'"
-        place = "." if self._has_own_environment() else str(self.clone)
-        return f"-e '{place}[{extras}]'"
+        path = "." if self._has_own_environment() else str(self.clone)
+        return f"-e '{path}[{extras}]'"
 
     def _pip_install(self) -> str:
         """Return the beginning of a command that installs with this environment's pip."""
@@ -77,11 +77,11 @@ class Installation:
         return f"{shlex.quote(str(pip))} install"
 
     def _has_own_environment(self) -> bool:
-        """Tell whether the environment lies in the clone, from which commands then start."""
+        """Return True if the environment is in the clone; commands are then run from the clone."""
         return self.clone is not None and self.prefix.is_relative_to(self.clone)
 
     def _uv_tool_command(self, extras: Iterable[str], packages: Iterable[str]) -> str:
-        """Return uv's command; it makes the environment anew, so it names what is there, too."""
+        """Return uv's command; uv rebuilds the environment, so it also lists what is installed."""
         own, beside = _read_uv_receipt(self.prefix / _UV_RECEIPT)
         names = ",".join(dict.fromkeys((*own, *extras)))
         named = f"[{names}]" if names else ""
@@ -108,7 +108,7 @@ def find_clone() -> Path | None:
 
 
 def find_installation() -> Installation:
-    """Find out where the code that is running is installed."""
+    """Return where the running code is installed."""
     return Installation(
         prefix=Path(sys.prefix),
         clone=find_clone(),
@@ -127,7 +127,7 @@ def package_hint(*packages: str, no_deps: bool = False) -> str:
 
 
 def _is_made_by_uv(prefix: Path) -> bool:
-    """Tell whether uv has made the environment, which then may have no pip."""
+    """Return True if uv made the environment, which then may have no pip."""
     try:
         text = (prefix / "pyvenv.cfg").read_text(encoding="utf-8")
     except (OSError, ValueError):
@@ -140,9 +140,9 @@ def _read_uv_receipt(path: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
     try:
         receipt: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
         wanted = cast("list[dict[str, Any]]", receipt["tool"]["requirements"])
-        own = [one for one in wanted if one["name"] == DISTRIBUTION]
-        beside = [str(one["name"]) for one in wanted if one["name"] != DISTRIBUTION]
-        extras = [str(extra) for one in own for extra in one.get("extras", ())]
+        own = [entry for entry in wanted if entry["name"] == DISTRIBUTION]
+        beside = [str(entry["name"]) for entry in wanted if entry["name"] != DISTRIBUTION]
+        extras = [str(extra) for entry in own for extra in entry.get("extras", ())]
     except (OSError, ValueError, KeyError, TypeError):
         return (), ()
     return tuple(extras), tuple(beside)

@@ -1,4 +1,4 @@
-"""Variables of the environment, the files and folders that they name; this machine's memory."""
+"""Environment variables, the files and folders that they name, and this machine's memory."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 from batuta.errors import ConfigError
 
 SUFFIX = "_FILE"
-"""After a variable's name: names a file with its value."""
+"""Suffix of the variable that names a file with the value, as in `BATUTA_SECRET_FILE`."""
 
 
 def read_variable(environ: Mapping[str, str], name: str) -> str:
-    """Return the variable's value, or what the file says that `name_FILE` names; else nothing.
+    """Return the variable's value, or the content of the file that `name_FILE` names, or "".
 
     Raises:
         ConfigError: the file cannot be read or is empty.
@@ -47,18 +47,18 @@ def benchmark_folder(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def models_cache(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return the folder of models' files, in the user's cache."""
+    """Return the folder of model files, in the user's cache."""
     base = environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME") or Path.home()) / ".cache"
     return Path(base) / "batuta" / "models"
 
 
 def host_memory() -> int:
-    """Return the bytes of memory that this machine has beside its GPUs' own."""
+    """Return this machine's memory in bytes, without GPU memory."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def available_memory() -> int:
-    """Return the bytes of memory that are free on this machine, caches counted as free."""
+    """Return this machine's free memory in bytes, counting caches as free."""
     try:
         lines = Path("/proc/meminfo").read_text("utf-8").splitlines()
     except OSError:

@@ -1,22 +1,22 @@
-"""Every error Batuta raises, named by the boundary it crossed.
+"""Every error that Batuta raises, with the package that raises it or what is done about it.
 
     BatutaError
-    ├── WorkflowError              text that is not a workflow                (language)
+    ├── WorkflowError              text is not a workflow                     (language)
     ├── ConfigError                a setting, a pool file, a missing key      (config, plugins)
     ├── LimitReachedError          the run's own limit forbids another call   (engine)
     ├── StoreError                 the disk or the database                   (store)
     ├── SandboxError               no sandbox can be built here               (sandbox)
-    ├── ExecutorError              the machines that were to run it are lost  (lab.executor)
-    ├── WorkerLostError            a worker that answered does not any more    (lab.tune)
-    ├── SourceError                a benchmark's or a record's file           (lab.tasks)
-    ├── DownloadError              a model's file that cannot be fetched      (local)
+    ├── ExecutorError              worker processes or machines are lost      (lab.executor)
+    ├── WorkerLostError            a worker stopped answering                 (lab.tune)
+    ├── SourceError                a benchmark or record file                 (lab.tasks)
+    ├── DownloadError              a model file cannot be fetched             (local)
     └── ClientError                a model's API                              (clients)
-        ├── ProviderUnreachableError   no connection                          tried again
-        ├── ProviderTimeoutError       connected, then silence                tried again if short
+        ├── ProviderUnreachableError   no connection                          retried
+        ├── ProviderTimeoutError       connected, then silence                retried if short
         ├── RateLimitError             429                                    after `retry_after`
-        ├── ProviderOverloadedError    5xx                                    tried again
-        ├── StreamInterruptedError     a stream cut in the middle             tried again
-        ├── InvalidReplyError          not the dialect: content type, JSON    tried again
+        ├── ProviderOverloadedError    5xx                                    retried
+        ├── StreamInterruptedError     the stream ended too early             retried
+        ├── InvalidReplyError          wrong content type, malformed JSON     retried
         ├── ProviderAuthError          401, 403                               another worker
         ├── ModelNotFoundError         404, a redirect                        another worker
         ├── ContextLengthError         the prompt does not fit                another worker
@@ -24,10 +24,10 @@
         ├── CircuitOpenError           failed too often, skipped for a while  another worker
         ├── NotRecordedError           the record has no such answer          another worker
         └── BadRequestError            any other 4xx                          another worker
-            ├── FormRefusedError       a form that it cannot hold a model to   asked in another form
-            └── UnsupportedFieldError  a field that the provider does not take
+            ├── FormRefusedError       structured output is not supported     asked in another form
+            └── UnsupportedFieldError  a request field is not supported
 
-A bad run is data: the engine turns a `ClientError` into a `Failure` and goes on.
+A failed call does not end the run: the engine turns a `ClientError` into a `Failure`.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class BatutaError(Exception):
 
 
 class WorkflowError(BatutaError):
-    """A text that is not a workflow; the sentence names the first thing that is wrong."""
+    """Text is not a valid workflow; the message names its first fault."""
 
 
 class ConfigError(BatutaError):
-    """A setting that cannot be used; the sentence names it and its file or variable."""
+    """A setting cannot be used; the message names it and its file or variable."""
 
 
 class LimitReachedError(BatutaError):
@@ -58,38 +58,38 @@ class LimitReachedError(BatutaError):
         super().__init__(f"the limit on {limit} was reached: {spent} of {allowed}")
         self.limit = limit
         """`steps`, `rounds`, `tokens`, `usd` or `seconds`."""
-        self._told = (limit, spent, allowed)
+        self._arguments = (limit, spent, allowed)
 
     def __reduce__(self) -> tuple[type[LimitReachedError], tuple[str, str, str]]:
-        return type(self), self._told
+        return type(self), self._arguments
 
 
 class StoreError(BatutaError):
-    """The store, or a file of a report or a run, could not be opened, read or written."""
+    """The store, or the file of a report or run, cannot be opened, read or written."""
 
 
 class ExecutorError(BatutaError):
-    """The processes or machines that were to execute runs are lost."""
+    """The processes or machines that should execute runs are lost."""
 
 
 class WorkerLostError(BatutaError):
-    """A worker that has answered does not any more; what is measured then says nothing."""
+    """A worker stopped answering, so a measurement would be meaningless."""
 
 
 class SourceError(BatutaError):
-    """A benchmark's or a record's file that is missing, broken or cannot be fetched."""
+    """The file of a benchmark or record is missing, damaged or cannot be fetched."""
 
 
 class DownloadError(BatutaError):
-    """A model's file that cannot be fetched, written, or is not what it should be."""
+    """A model file cannot be fetched or written, or its content is not as expected."""
 
 
 class SandboxError(BatutaError):
-    """No sandbox can be built on this machine; the sentence gives the cause and a remedy."""
+    """No sandbox can be built on this machine; the message gives the cause and a remedy."""
 
 
 class ClientError(BatutaError):
-    """A call to a model that gave no usable reply."""
+    """A call to a model returned no usable reply."""
 
     retryable: ClassVar[bool] = False
     code: ClassVar[str] = "client_error"
@@ -105,19 +105,19 @@ class ClientError(BatutaError):
     ) -> None:
         super().__init__(message)
         self.status = status
-        """HTTP status, if an answer came at all."""
+        """HTTP status; None if no response arrived."""
         self.retry_after = retry_after
         """Seconds the provider asked us to wait."""
         self.usage = usage
-        """Tokens that the broken call consumed, as far as they are known."""
+        """Tokens that the failed call consumed, as far as they are known."""
         self.host = ""
-        """Host and port that were called, and where they redirect to, for the operator; the
-        sentence never names them."""
+        """Host and port that were called, and any redirect target, for the operator; never part
+        of the message."""
         self.cost = cost
-        """Dollars that the broken call cost, as far as they are known."""
+        """Dollars that the failed call cost, as far as they are known."""
         self.words = ""
-        """The provider's message when it refused the whole request, for callers that may send it in
-        another form; never shown."""
+        """The provider's message when it refused the whole request, for callers that may retry it
+        in another form; never shown."""
 
 
 class ProviderUnreachableError(ClientError):
@@ -128,14 +128,14 @@ class ProviderUnreachableError(ClientError):
 
 
 class ProviderTimeoutError(ClientError):
-    """Connected, then nothing came for too long."""
+    """Connected, then nothing arrived for too long."""
 
     retryable = True
     code = "timed_out"
 
 
 class RateLimitError(ClientError):
-    """The provider asks for patience (429)."""
+    """The provider's rate limit was reached (429)."""
 
     retryable = True
     code = "rate_limited"
@@ -149,14 +149,14 @@ class ProviderOverloadedError(ClientError):
 
 
 class StreamInterruptedError(ClientError):
-    """A stream that ended before its end was announced."""
+    """A stream ended before its end was announced."""
 
     retryable = True
     code = "interrupted"
 
 
 class InvalidReplyError(ClientError):
-    """A 200 that is not in the dialect: wrong content type, malformed JSON, no choices."""
+    """A 200 response that cannot be parsed: wrong content type, malformed JSON, no choices."""
 
     retryable = True
     code = "bad_reply"
@@ -169,7 +169,7 @@ class ProviderAuthError(ClientError):
 
 
 class ModelNotFoundError(ClientError):
-    """The provider does not have this model (404), or no such API at this address (a redirect)."""
+    """The provider does not have this model (404), or the API is elsewhere (a redirect)."""
 
     code = "model_missing"
 
@@ -193,7 +193,7 @@ class CircuitOpenError(ClientError):
 
 
 class NotRecordedError(ClientError):
-    """A recorded worker was asked for what its record cannot know."""
+    """A recorded worker was asked a question that its record does not contain."""
 
     code = "not_recorded"
 
@@ -205,7 +205,7 @@ class BadRequestError(ClientError):
 
 
 class FormRefusedError(BadRequestError):
-    """The provider cannot hold a model to the form that was asked for, and words do not suffice."""
+    """The provider cannot enforce the requested output format, and a prompt would not suffice."""
 
 
 class UnsupportedFieldError(BadRequestError):

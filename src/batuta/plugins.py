@@ -1,14 +1,14 @@
-"""Plugins: what other packages add to Batuta, found by their entry points and loaded when used.
+"""Plugins of other packages, found by their entry points and loaded on first use.
 
-A package declares them in the group `batuta.plugins`, each under `KIND.NAME`:
+A package declares its plugins in the group `batuta.plugins`, each under `KIND.NAME`:
 
     [project.entry-points."batuta.plugins"]
     "command.eval" = "batuta.lab.commands.evaluate:app"
 
 Kinds: `command` (a `typer.Typer`, as `batuta NAME`), `pool` (a `config.loaded.PoolPlugin`, as
-`--pool NAME`), `baseline` and `learned-baseline` (methods, served
-as `baseline/NAME`), `outcomes` (what `--history` and `--cascade` teach) and `tasks` (a
-`lab.task_sources.TaskSource`). The laboratory (`batuta.lab`) reaches the server in this way alone.
+`--pool NAME`), `baseline` and `learned-baseline` (methods, served as `baseline/NAME`), `outcomes`
+(training data that `--history` and `--cascade` name) and `tasks` (a `lab.task_sources.TaskSource`).
+The laboratory (`batuta.lab`) is connected to the server only in this way.
 """
 
 from __future__ import annotations
@@ -26,21 +26,20 @@ _Opened = TypeVar("_Opened")
 
 
 def plugin_names(kind: str) -> tuple[str, ...]:
-    """Return the names of the plugins of a kind, sorted: an installer keeps no order."""
+    """Return the sorted names of the plugins of a kind; entry points have no stable order."""
     return tuple(sorted(_read_declarations().get(kind, {})))
 
 
 def open_plugin(kind: str, name: str, use: Callable[[Any], _Opened]) -> _Opened:
-    """Import a plugin and use it: whatever is wrong with it is one sentence, not our end.
+    """Import a plugin and call `use` with it; any error of its code becomes a ConfigError.
 
     Args:
-        kind: a kind of plugin.
-        name: one of that kind's.
-        use: called with what its entry point names; makes of it what is wanted.
+        kind: the kind of plugin.
+        name: the name of the plugin.
+        use: called with the object that the entry point names; its result is returned.
 
     Raises:
-        ConfigError: nothing of that kind and name is installed, it cannot be imported, or it is
-            not what its kind asks for.
+        ConfigError: no such plugin is installed, it cannot be imported, or `use` failed.
     """
     entry = _read_declarations().get(kind, {}).get(name)
     if entry is None:
@@ -49,7 +48,7 @@ def open_plugin(kind: str, name: str, use: Callable[[Any], _Opened]) -> _Opened:
         return use(entry.load())
     except BatutaError:
         raise
-    except (Exception, SystemExit) as error:  # a stranger's module may do anything
+    except (Exception, SystemExit) as error:  # a third-party module may raise anything
         package = f" of the package {entry.dist.name}" if entry.dist else ""
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
         message = f"the {kind} {name!r}{package} cannot be loaded: {reason}"
@@ -58,7 +57,7 @@ def open_plugin(kind: str, name: str, use: Callable[[Any], _Opened]) -> _Opened:
 
 @cache
 def _read_declarations() -> dict[str, dict[str, EntryPoint]]:
-    """Read the declarations of every installed package once; kinds, then names."""
+    """Read the entry points of all installed packages once; by kind, then by name."""
     found: dict[str, dict[str, EntryPoint]] = {}
     for entry in entry_points(group=GROUP):
         kind, _, name = entry.name.partition(".")

@@ -1,4 +1,4 @@
-"""Tokens of calls and what they cost: monoids under `+`, where unknown is counted, never zero."""
+"""Tokens of calls and their cost, added by `+`; unknown prices are counted, never taken as zero."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from decimal import Decimal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Tokens of one call or of many."""
+    """Tokens of one or more calls."""
 
     calls: int = 0
     input: int = 0
-    """Prompt tokens, those read from and written to a cache included."""
+    """Prompt tokens, including those read from or written to a cache."""
     cached: int = 0
     """Tokens of `input` that were read from the provider's cache."""
     cache_write: int = 0
@@ -20,9 +20,9 @@ class Usage:
     output: int = 0
     """Completion tokens, reasoning included."""
     reasoning: int = 0
-    """Tokens of `output` that were spent on hidden or shown reasoning."""
+    """Tokens of `output` that were spent on hidden or visible reasoning."""
     estimated: int = 0
-    """Calls whose tokens are our estimate because the provider told none."""
+    """Calls whose tokens we estimated because the provider reported none."""
 
     def __post_init__(self) -> None:
         if self.cached + self.cache_write > self.input or self.reasoning > self.output:
@@ -74,15 +74,15 @@ class Price:
     input: Decimal
     output: Decimal
     cached: Decimal | None = None
-    """Price of input read from a cache; None if it is that of `input`."""
+    """Price of input read from a cache; None: the price of `input`."""
     cache_write: Decimal | None = None
-    """Price of input written to a cache; None if it is that of `input`."""
+    """Price of input written to a cache; None: the price of `input`."""
     audio: Decimal | None = None
-    """Price of input that is a recording; None if it is that of `input`."""
+    """Price of audio input; None: the price of `input`."""
     call: Decimal = Decimal(0)
-    """Dollars a call, beside its tokens."""
+    """Dollars per call, in addition to its tokens."""
     search: Decimal | None = None
-    """Dollars of a search that the provider runs while its model answers; None: not known."""
+    """Dollars per search that the provider runs while its model answers; None: unknown."""
 
     def __post_init__(self) -> None:
         parts = (
@@ -95,11 +95,11 @@ class Price:
 
     @property
     def hour_cache_write(self) -> Decimal:
-        """Price of input written to a cache for an hour: twice the input's, as at Anthropic."""
+        """Price of input cached for an hour: twice the price of `input`, as at Anthropic."""
         return max(2 * self.input, self.cache_write or Decimal(0))
 
     def of(self, usage: Usage) -> Decimal:
-        """Return the dollars that `usage` costs."""
+        """Return the cost of `usage` in dollars."""
         cached = self.input if self.cached is None else self.cached
         written = self.input if self.cache_write is None else self.cache_write
         plain = usage.input - usage.cached - usage.cache_write
@@ -109,21 +109,21 @@ class Price:
 
 
 def hour_cache_surcharge(price: Price, tokens: int) -> Decimal:
-    """Return the dollars of so many tokens beyond `cache_write` where they are kept an hour."""
+    """Return the dollars added to the `cache_write` price when tokens are cached for an hour."""
     written = price.input if price.cache_write is None else price.cache_write
     return tokens * (price.hour_cache_write - written) / MILLION
 
 
 def audio_surcharge(price: Price, tokens: int) -> Decimal:
-    """Return the dollars of recordings' tokens beyond those of text; they may be negative."""
+    """Return the dollars that audio tokens cost beyond text tokens; may be negative."""
     audio_price = price.input if price.audio is None else price.audio
     return tokens * (audio_price - price.input) / MILLION
 
 
 ASSUMED_SEARCH = Decimal("0.01")
-"""Dollars that a search of unknown price, run by the provider, counts as under a limit."""
+"""Dollars that limits count for a provider's search of unknown price."""
 ASSUMED_PRICE = Price(input=Decimal(15), output=Decimal(75), search=ASSUMED_SEARCH)
-"""The price that a call of unknown price counts as under a limit or a budget, and nowhere else."""
+"""Price that limits and budgets, and nothing else, assume for a call of unknown price."""
 
 
 def usage_cost(usage: Usage, price: Price | None) -> Cost:

@@ -584,7 +584,7 @@ async def test_rules_that_a_pool_leaves_unread_are_told(
 async def test_two_conductors_are_told(tmp_path, monkeypatch):
     file = with_setting(conductor=APART, ultra="a")
     config, catalogue = await load(file, tmp_path, monkeypatch)
-    note = "[ultra] goes before [conductor]: a conducts batuta-ultra, not c"
+    note = "[ultra] overrides [conductor]: a conducts batuta-ultra, not c"
     assert config.notes == (note,) and config.conductor.name == "prompted/a"
     assert note in startup_message(config, catalogue, "http://h").splitlines()
 

@@ -46,7 +46,7 @@ WORKER = '[[workers]]\nid = "sonnet"\nmodel = "claude"\nprovider = "anthropic"\n
         (WORKER + 'tags = "vision"', 'in [[workers]] "sonnet": tags must be a list, not "vision"'),
         (
             WORKER + "tags = [3]",
-            'in [[workers]] "sonnet": tags[1] must be a text in quotes, not 3',
+            'in [[workers]] "sonnet": tags[1] must be a string in quotes, not 3',
         ),
         (
             WORKER + 'skills = { maths = "good" }',

@@ -234,8 +234,8 @@ async def test_a_key_is_allowed_a_preset_by_its_name(tmp_path, store: Store):
 
 
 WRONG = {
-    '[models.x]\nconductor = "vote"\nworkflow = "a"': "models.x: name a `conductor`, a `workflow`",
-    '[models.x]\ndescription = "d"': "models.x: name a `conductor`",
+    '[models.x]\nconductor = "vote"\nworkflow = "a"': "models.x: name exactly one: a `conductor`",
+    '[models.x]\ndescription = "d"': "models.x: name exactly one: a `conductor`",
     '[models.x]\nconductor = "votes"': "models.x: there is no conductor 'votes'",
     '[models.x]\nconductor = "vote"\nworkers = ["adda"]': "models.x: there is no worker 'adda'; did you",
     '[models.x]\nconductor = "single/bob"\nworkers = ["ada"]': "models.x: there is no conductor",
@@ -245,12 +245,12 @@ WRONG = {
     '[models.x]\nworkflow = "flow.txt"\nlimits = { max_steps = 1 }': "2 steps where 1 are allowed",
     '[models.x]\nbaseline = "moaa"': "models.x: there is no baseline 'moaa'; did you mean moa?",
     '[models.x]\nbaseline = "knn"': "models.x: the baseline knn is not served: it learns from",
-    '[models.x]\nbaseline = "moa"\neffort = "low"': "`effort` is of a conductor",
-    '[models.x]\nbaseline = "moa"\nlimits = { max_steps = 2 }': "`max_steps` is not of a baseline",
+    '[models.x]\nbaseline = "moa"\neffort = "low"': "`effort` applies only to a conductor",
+    '[models.x]\nbaseline = "moa"\nlimits = { max_steps = 2 }': "`max_steps` does not apply to a baseline",
     '[models.batuta-mini]\nconductor = "vote"': "models.batuta-mini: another model has that name",
     '[models."worker/ada"]\nconductor = "vote"': "models.worker/ada: another model has that name",
     '[models."pattern/gate"]\nconductor = "vote"': "models.pattern/gate: another model has that",
-    '[models."a b"]\nconductor = "vote"': "models.a b: a name has up to 100",
+    '[models."a b"]\nconductor = "vote"': "models.a b: use 1 to 100 of: letters",
     '[limits]\nmax_cost_usd = 1\n[models.x]\nconductor = "vote"\nlimits = { max_cost_usd = 2 }':
         "models.x.limits.max_cost_usd must be at most 1, as in [limits]",
     '[aliases]\n"team" = "batuta-mini"\n[models.team]\nconductor = "vote"':

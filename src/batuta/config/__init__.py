@@ -1,1 +1,1 @@
-"""Config."""
+"""Settings files and the environment: how they are read, checked and turned into a pool."""

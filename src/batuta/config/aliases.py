@@ -1,4 +1,4 @@
-"""The names of the models that every server has, and names that stand for a served model. Pure."""
+"""Names of the built-in models, and aliases of served models. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from batuta.core.tool_classes import find_by_name
 MINI_MODEL = "batuta-mini"
 ULTRA_MODEL = "batuta-ultra"
 LONGEST_NAME = 200
-"""Characters of an alias at most; a longer name stands for nothing."""
+"""Maximum characters of an alias; a longer name matches no alias."""
 DEFAULT_ALIASES: Mapping[str, str] = MappingProxyType({
     "claude-*": ULTRA_MODEL,
     "claude-*haiku*": MINI_MODEL,
@@ -24,20 +24,20 @@ DEFAULT_ALIASES: Mapping[str, str] = MappingProxyType({
     "codex-*": ULTRA_MODEL,
     "codex-*mini*": MINI_MODEL,
 })  # fmt: skip
-"""Claude Code and Codex ask for these names unless they are told otherwise."""
+"""Names that Claude Code and Codex request by default."""
 
 
 @dataclass(frozen=True, slots=True)
 class Aliases:
-    """The aliases of a server: those of the settings, then the built-in ones."""
+    """The aliases of a server: the configured ones go before the built-in ones."""
 
     configured: Mapping[str, str] = field(default_factory=dict[str, str])
-    """The names of models by what stands for them: names, or patterns with `*` and `?`."""
+    """Served models by alias: a name, or a pattern with `*` and `?`."""
 
     def find(self, name: str) -> str | None:
-        """Return the model that the name stands for; None: it stands for nothing.
+        """Return the model that the name is an alias of; None: it is no alias.
 
-        Of one table an alias of just that name goes first, then the longest pattern.
+        Within each table an exact name goes first, then the longest matching pattern.
         """
         if len(name) > LONGEST_NAME:
             return None

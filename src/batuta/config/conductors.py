@@ -1,7 +1,7 @@
 """Opens conductors over a pool, from their names or folders and the options of the settings.
 
-Models of the settings' own, `[models.NAME]`, are opened with them: what answers under the name, and
-on which terms.
+Also opens presets (`[models.NAME]`): which conductor or baseline answers under that name, within
+which limits.
 """
 
 from __future__ import annotations
@@ -47,13 +47,12 @@ from batuta.errors import ConfigError, WorkflowError
 from batuta.language import PromptOptions
 
 CONDUCTOR = WorkerId("conductor")
-"""The id of a conductor that is no worker, and of how its drafts do in `LoadedConfig.health`."""
+"""The id of a conductor that is not a worker; also its key in `LoadedConfig.health`."""
 
-
-_OF_PROMPTS = ("descriptions", "examples", "prices", "prompt", "structured")
-"""Options of [conductor] that are of a prompt, and of none that a card brings."""
-_OF_DRAFTS = ("breaker_pause_s", "breaker_questions", "effort", "max_tokens", "temperature")
-"""Options of [conductor] that are of a model that is prompted."""
+_PROMPT_OPTIONS = ("descriptions", "examples", "prices", "prompt", "structured")
+"""Options of [conductor] that apply only to a prompt we build (not to a trained conductor's)."""
+_DRAFT_OPTIONS = ("breaker_pause_s", "breaker_questions", "effort", "max_tokens", "temperature")
+"""Options of [conductor] that apply only to a prompted model."""
 PROMPTED = "prompted/"
 """The prefix of a prompted conductor's name."""
 FIXED: Mapping[str, Callable[[], Conductor]] = {
@@ -68,24 +67,24 @@ FIXED: Mapping[str, Callable[[], Conductor]] = {
     "slides": slide_writer,
     "vote": parallel_vote,
 }
-"""Conductors that need no model of their own."""
+"""Conductors that are made without a model or clients, by name."""
 _CONSULTING: Mapping[str, Callable[[Mapping[WorkerId, Client]], Conductor]] = {
     "gate": lambda clients: Gate(clients=clients),
     "lead-and-hands": lambda clients: LeadAndHands(clients=clients),
 }
-"""Conductors that ask workers of the pool themselves, to judge or to plan."""
+"""Conductors that call workers of the pool to judge or to plan, by name."""
 WORKFLOW_SUFFIX = ".txt"
-"""The suffix of a file with one workflow."""
+"""The suffix of a workflow file."""
 _SINGLE = "single/"
 _CHAIN = "chain/"
-"""The prefix of a chain's name, followed by workers' ids separated by `>`."""
+"""The prefix of a chain's name; worker ids separated by `>` follow."""
 _Number = TypeVar("_Number", int, float)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/-]{0,99}")
 PATTERN_PREFIX = "pattern/"
-"""The beginning of the names of the models that are served without a line of settings."""
+"""The prefix of models that are served without any setting."""
 ALONE = "alone"
-"""The pattern of one worker: what it is asked passes through, as with `worker/NAME`."""
-_TAKEN = ("worker/", "baseline/", PATTERN_PREFIX)
+"""The pattern of one worker: requests pass through unchanged, as with `worker/NAME`."""
+_RESERVED_PREFIXES = ("worker/", "baseline/", PATTERN_PREFIX)
 PATTERNS = {
     ALONE: "The best worker acts, and nobody else is asked.",
     "escalate": "The cheapest worker acts; the best takes over after failures, till the next task.",
@@ -95,16 +94,16 @@ PATTERNS = {
     "fusion": "Three workers answer; the best one compares the answers, and writes its own.",
     "critique": "The best worker answers, the second best criticises, the best one revises.",
 }
-"""Conductors that are served over all workers as `pattern/NAME`, and what each does."""
+"""Conductors that are served over all workers as `pattern/NAME`, with their descriptions."""
 
 
-def open_trained(place: Path) -> LLMConductor:
-    """Open the conductor trained into that folder or GGUF file, which runs in this process.
+def open_trained(path: Path) -> LLMConductor:
+    """Open a trained conductor's folder or GGUF file; its model runs in this process.
 
     Raises:
         ConfigError: the folder or file cannot be used.
     """
-    model, card, name = open_policy(place)
+    model, card, name = open_policy(path)
     card.check_prompt()
     return LLMConductor(
         name=name,
@@ -118,22 +117,22 @@ def open_trained(place: Path) -> LLMConductor:
 def open_conductor(
     name: str, pool: Pool, clients: Mapping[WorkerId, Client], options: ConductorOptions
 ) -> Conductor:
-    """Open the conductor of that name or folder.
+    """Open the conductor of that name or path.
 
     Args:
-        name: a worker's id, whose model is prompted; one of `FIXED`; `gate`;
-            `lead-and-hands`; `single/<id>`; `chain/<id>><id>`, workers in a row; the folder of a
-            trained conductor or selector; a trained conductor's GGUF file; or a file `*.txt` with
-            one workflow.
+        name: the id of a worker, whose model is prompted; one of `FIXED`; `gate`;
+            `lead-and-hands`; `single/<id>`; `chain/<id>><id>` (workers one after another); the
+            folder of a trained conductor or selector; a trained conductor's GGUF file; or a
+            workflow file `*.txt`.
         pool: the workers that it conducts.
         clients: the workers' clients.
         options: the options of a prompted conductor.
 
     Raises:
-        ConfigError: there is no such conductor, or its folder cannot be used.
+        ConfigError: there is no such conductor, or its folder or file cannot be used.
     """
-    place = Path(name)
-    opened = _open_place(place, pool) if place.exists() else None
+    path = Path(name)
+    opened = _open_path(path, pool) if path.exists() else None
     if opened is not None:
         return opened
     if name in FIXED:
@@ -143,49 +142,48 @@ def open_conductor(
     if name.startswith(_SINGLE) and name.removeprefix(_SINGLE) in pool:
         return single_worker(name.removeprefix(_SINGLE))
     chain = _chain_workers(name)
-    if chain and all(one in pool for one in chain):
+    if chain and all(worker in pool for worker in chain):
         return worker_chain(chain)
     if name not in pool:
         known = suggest_names(name, (*FIXED, *_CONSULTING, *(worker.id for worker in pool)))
         missing = f"there is no conductor {name!r} and no folder of a trained one"
-        if place.is_dir():
+        if path.is_dir():
             missing = f"{name} is no folder of a trained conductor: it has no {CARD_FILE}"
         raise ConfigError(f"{missing}; {known}")
     worker = pool[name]
     return prompted_conductor(f"{PROMPTED}{worker.id}", worker, clients[worker.id], options)
 
 
-def _open_place(place: Path, pool: Pool) -> Conductor | None:
-    """Open what was trained into that folder or file; return None if it is nothing known.
+def _open_path(path: Path, pool: Pool) -> Conductor | None:
+    """Open a trained conductor, a selector or a workflow file; None: the path is none of these.
 
     Raises:
         ConfigError: the folder or file cannot be used.
     """
-    if place.is_dir() and is_selector(place):
-        return open_selector(place)
-    if place.is_dir() and is_workflow_selector(place):
-        return open_workflow_selector(place)
-    if is_policy(place):
-        ConductorCard.read(place).check_pool(worker.id for worker in pool)
-        return open_trained(place)
-    if place.is_file() and place.suffix == WORKFLOW_SUFFIX:
-        return _open_workflow(place, pool)
+    if path.is_dir() and is_selector(path):
+        return open_selector(path)
+    if path.is_dir() and is_workflow_selector(path):
+        return open_workflow_selector(path)
+    if is_policy(path):
+        ConductorCard.read(path).check_pool(worker.id for worker in pool)
+        return open_trained(path)
+    if path.is_file() and path.suffix == WORKFLOW_SUFFIX:
+        return _open_workflow(path, pool)
     return None
 
 
-def _open_workflow(place: Path, pool: Pool) -> Conductor:
-    """Open the workflow of that file."""
+def _open_workflow(path: Path, pool: Pool) -> Conductor:
     try:
-        return read_workflow_conductor(place, pool)
+        return read_workflow_conductor(path, pool)
     except WorkflowError as error:
-        raise ConfigError(f"{place} holds no workflow over this pool: {error}") from None
+        raise ConfigError(f"{path} holds no workflow over this pool: {error}") from None
 
 
 def _chain_workers(name: str) -> tuple[str, ...]:
-    """Return the workers in a chain's name; none if the name is not a chain's."""
+    """Return the workers in a chain's name; empty if the name is not a chain's."""
     if not name.startswith(_CHAIN):
         return ()
-    return tuple(one.strip() for one in name.removeprefix(_CHAIN).split(">"))
+    return tuple(worker.strip() for worker in name.removeprefix(_CHAIN).split(">"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,25 +196,25 @@ class ConductorOpener:
     http: HttpTransport | None = None
     """None: only workers of the pool conduct."""
     specs: Mapping[WorkerId, WorkerSpec] = field(default_factory=dict[WorkerId, WorkerSpec])
-    """How the workers are reached; empty where they are simulated."""
+    """How the workers are reached; empty for simulated workers."""
     environ: Mapping[str, str] = field(default_factory=dict[str, str])
     health: WorkerHealth = field(default_factory=lambda: WorkerHealth(DRAFT_BREAKER))
 
-    def ultra(self, name: str | None) -> Conductor:
-        """Return the conductor that was named, else the settings', else the best worker's model.
+    def default_conductor(self, name: str | None) -> Conductor:
+        """Return the named conductor, else that of [conductor], else the best worker, prompted.
 
         Raises:
-            ConfigError: it cannot be had.
+            ConfigError: it cannot be opened.
         """
         if name is None and self.setting.model and self.http is not None:
-            return self._apart(self.http)
+            return self._open_external_model(self.http)
         return self.named(name or self.setting.worker or self.pool.ranked()[0].id)
 
     def named(self, name: str) -> Conductor:
-        """Return the conductor of that name, or of that folder.
+        """Return the conductor of that name or folder.
 
         Raises:
-            ConfigError: there is none, or its folder cannot be used.
+            ConfigError: there is no such conductor, or its folder cannot be used.
         """
         spec = self.specs.get(WorkerId(name))
         options = self._options(spec.provider if spec else None)
@@ -225,34 +223,34 @@ class ConductorOpener:
             check_sampling(spec, self._own_sampling(), "conductor")
         return opened
 
-    def over(self, pool: Pool, name: str) -> Conductor:
-        """Return the conductor of that name over a part of the pool, by any worker of the whole.
+    def open_over_subpool(self, pool: Pool, name: str) -> Conductor:
+        """Return the conductor restricted to a sub-pool; the conducting worker may be outside it.
 
         Raises:
-            ConfigError: there is none, or its folder cannot be used.
+            ConfigError: there is no such conductor, or its folder cannot be used.
         """
         return self.named(name) if name in self.pool else replace(self, pool=pool).named(name)
 
     def check_options(self, opened: Iterable[Conductor]) -> None:
-        """Return if each option of [conductor] belongs to one of these conductors, else raise.
+        """Check that each option of [conductor] applies to one of the opened conductors.
 
         Raises:
-            ConfigError: one is of none; it is named.
+            ConfigError: an option applies to no opened conductor; the message names the option.
         """
-        prompted = [worker for one in opened if (worker := conductor_worker(one))]
-        plain = [one for one in prompted if not (self.setting.card and one.id == CONDUCTOR)]
-        drafts = () if prompted else _OF_DRAFTS
-        shown = () if plain else _OF_PROMPTS
+        prompted = [worker for each in opened if (worker := conductor_worker(each))]
+        plain = [each for each in prompted if not (self.setting.card and each.id == CONDUCTOR)]
+        drafts = () if prompted else _DRAFT_OPTIONS
+        shown = () if plain else _PROMPT_OPTIONS
         idle = sorted(self.setting.model_fields_set.intersection((*drafts, *shown)))
-        if idle and idle[0] in _OF_PROMPTS and prompted:
+        if idle and idle[0] in _PROMPT_OPTIONS and prompted:
             reason = "the card of a trained conductor brings its own prompt"
         else:
             reason = "no model is prompted to conduct"
         if idle:
             raise ConfigError(f"conductor.{idle[0]} has no effect: {reason}")
 
-    def _apart(self, http: HttpTransport) -> LLMConductor:
-        """Return a model that is no worker, as it was trained if it has a card."""
+    def _open_external_model(self, http: HttpTransport) -> LLMConductor:
+        """Open a model that is not a worker; if it has a card, prompt it as the card says."""
         chosen = self.setting.model_dump(
             include={"model", "provider", "base_url", "key_env", "tags", "context_window",
                      "price", "concurrency", "rpm", "tpm", "extra_body"}
@@ -268,7 +266,7 @@ class ConductorOpener:
         return prompted_conductor(name, spec.worker, client, self._options(spec.provider, card))
 
     def _own_sampling(self) -> Sampling:
-        """Return the sampling of drafts that the settings ask for."""
+        """Return the sampling parameters that [conductor] sets for drafts."""
         setting = self.setting
         return Sampling(
             temperature=setting.temperature, max_tokens=setting.max_tokens, effort=setting.effort
@@ -277,10 +275,7 @@ class ConductorOpener:
     def _options(
         self, provider: str | None = None, card: ConductorCard | None = None
     ) -> ConductorOptions:
-        """Return the options of settings and card.
-
-        The settings' sampling goes before the card's.
-        """
+        """Return the options of settings and card; the settings' sampling overrides the card's."""
         bounds = find_provider(provider).schema_bounds if provider else ()
         setting, sampling = self.setting, self._own_sampling()
         return ConductorOptions(
@@ -301,24 +296,24 @@ class ConductorOpener:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
-    """A model of the settings' own, opened over its workers."""
+    """A model that the settings define, opened over its workers."""
 
     name: str
     conductor: Conductor | None
-    """The conductor that answers; None: the baseline does."""
+    """The conductor that answers; None: the baseline answers."""
     baseline: str | None
     pool: Pool
     is_part: bool = False
-    """Whether its pool is named, and may be a part of all workers."""
+    """True if the preset lists its workers, so that its pool may be a subset."""
     limits: PresetLimits
     direct: bool = False
-    """Whether a single worker is passed through."""
+    """True if requests are passed straight through to a single worker."""
     effort: EffortWord | None = None
     min_confidence: float | None = None
     description: str = ""
 
     def narrow(self, limits: Limits) -> Limits:
-        """Return the limits with the preset's own in place of those that are less strict."""
+        """Return the stricter of each limit: the preset's or the given one."""
         own = self.limits
         return Limits(
             steps=min(own.max_steps or limits.steps, limits.steps),
@@ -338,18 +333,18 @@ def open_presets(
     """Open every preset over its part of the pool.
 
     Args:
-        settings: the presets by their names.
+        settings: the presets by name.
         opener: opens conductors over the whole pool.
-        limits: those of the whole file.
+        limits: the limits of the whole file.
 
     Raises:
-        ConfigError: one cannot be used; the sentence names it.
+        ConfigError: a preset cannot be used; the message names it.
     """
     return tuple(_open_preset(name, each, opener, limits) for name, each in settings.items())
 
 
 def open_patterns(pool: Pool, clients: Mapping[WorkerId, Client]) -> tuple[Preset, ...]:
-    """Open every pattern over the pool; over one worker there is nothing to choose."""
+    """Open every pattern over the pool; none if the pool has only one worker."""
     if len(pool) == 1:
         return ()
     return tuple(
@@ -394,14 +389,15 @@ def _open_preset(
 
 def _check_name(where: str, name: str) -> None:
     if not _NAME.fullmatch(name):
-        reason = "a name has up to 100 letters, digits and . _ : @ / - and begins with a letter"
-        raise ConfigError(f"{where}: {reason} or digit")
-    if name in {MINI_MODEL, ULTRA_MODEL} or name.startswith(_TAKEN):
+        raise ConfigError(
+            f"{where}: use 1 to 100 of: letters, digits, `._:@/-`; start with a letter or digit"
+        )
+    if name in {MINI_MODEL, ULTRA_MODEL} or name.startswith(_RESERVED_PREFIXES):
         raise ConfigError(f"{where}: another model has that name; choose another")
 
 
 def _check_within(where: str, own: PresetLimits, limits: PresetLimits) -> None:
-    """Return if no limit of the preset is above that of the file, where it would bind nothing."""
+    """Raise if a preset limit exceeds the file's, where it would have no effect."""
     for name in PresetLimits.model_fields:
         wanted, most = getattr(own, name), getattr(limits, name)
         if wanted is not None and most is not None and wanted > most:
@@ -411,7 +407,7 @@ def _check_within(where: str, own: PresetLimits, limits: PresetLimits) -> None:
 def _select_workers(setting: PresetSetting, pool: Pool) -> Pool:
     for worker in setting.workers:
         if worker not in pool:
-            known = suggest_names(worker, (one.id for one in pool))
+            known = suggest_names(worker, (each.id for each in pool))
             raise ConfigError(f"there is no worker {worker!r}; {known}")
     return pool.subset(map(WorkerId, setting.workers)) if setting.workers else pool
 
@@ -419,11 +415,11 @@ def _select_workers(setting: PresetSetting, pool: Pool) -> Pool:
 def _preset_conductor(
     setting: PresetSetting, opener: ConductorOpener, pool: Pool, limits: PresetLimits
 ) -> Conductor | None:
-    """Return the conductor of the preset; None: it has a baseline."""
+    """Return the conductor of the preset; None for a preset with a baseline."""
     if setting.workflow:
         most = setting.limits.max_steps or limits.max_steps or MAX_STEPS
         return read_workflow_conductor(Path(setting.workflow), pool, most)
-    return None if setting.conductor is None else opener.over(pool, setting.conductor)
+    return None if setting.conductor is None else opener.open_over_subpool(pool, setting.conductor)
 
 
 def _stricter_limit(own: _Number | None, other: _Number | None) -> _Number | None:

@@ -1,4 +1,4 @@
-"""The file of fitted probabilities that `[confidence]` names."""
+"""The file of fitted confidence models that `[confidence]` names."""
 
 from __future__ import annotations
 
@@ -23,38 +23,38 @@ _MAX_BYTES = 1 << 22
 
 
 class MeasuredConfidence(StrictModel):
-    """How good the probabilities were on runs that they were not fitted to."""
+    """How good the probabilities were on held-out runs."""
 
     runs: int
     right: float
-    """The share of right answers."""
+    """Accuracy: the proportion of correct answers."""
     calibration_error: float
-    """The expected difference between a probability and the share right, over ten bins."""
+    """Expected calibration error: probability against accuracy, over ten bins."""
     brier: float
     auroc: float | None = None
-    """The chance that a right answer has the higher probability of a right and a wrong one."""
+    """Probability that a correct answer is ranked above an incorrect one."""
     right_at_80: float
-    """The share of right answers among the surest 80 % of all."""
+    """Accuracy among the 80 % of answers with the highest probabilities."""
 
 
 class StoredSamples(StrictModel):
-    """It holds what was fitted to runs whose question was asked again."""
+    """A model that was fitted to runs whose question was asked again (resampled)."""
 
     count: int = Field(ge=1)
-    """The question was asked again so often."""
+    """Number of times that each question was asked again."""
     worker: str | None = None
-    """This worker was asked again in all runs; None: it was not one in all."""
+    """The worker that was asked again in all runs; None: different workers."""
     own: bool
-    """True if whoever wrote the answer was asked again, in each run."""
+    """True if each run asked the worker again that had written its answer."""
     weights: dict[str, float]
     runs: int = Field(ge=1)
     curve: tuple[tuple[float, float], ...] = ()
     measured: MeasuredConfidence
     without: MeasuredConfidence
-    """This is how good the fit of the same runs without their samples is."""
+    """Quality of a model fitted to the same runs without their samples."""
 
     def is_of(self, setting: SampleSetting) -> bool:
-        """Return True if such samples are what it was fitted to."""
+        """Return True if it was fitted to samples of this setting."""
         same = self.own if setting.worker is None else setting.worker == self.worker
         return same and setting.count == self.count
 
@@ -63,7 +63,7 @@ class StoredSamples(StrictModel):
 
 
 class StoredCalibration(StrictModel):
-    """It holds what was fitted for one conductor, as the file has it."""
+    """The model that was fitted for one conductor, as stored in the file."""
 
     weights: dict[str, float]
     workers: dict[str, float]
@@ -81,10 +81,10 @@ class ConfidenceFile(StrictModel):
 
 
 def open_confidence(setting: ConfidenceSetting, folder: Path, pool: Pool) -> ConfidenceModel:
-    """Read what states how sure answers are, or make what only asks again.
+    """Return the fitted confidence model, or without a file one that only collects samples.
 
     Raises:
-        ConfigError: the file cannot be used, or there is no such sampler.
+        ConfigError: the file cannot be used, or the sampler does not exist.
     """
     samples = _read_sample_setting(setting, pool) if setting.samples else None
     if setting.file is None:
@@ -104,21 +104,21 @@ def _read_sample_setting(setting: ConfidenceSetting, pool: Pool) -> SampleSettin
 
 
 def describe_samples(count: int, worker: str | None) -> str:
-    """Return how often is asked again, and whom."""
+    """Return a phrase such as `3 samples of WORKER`."""
     number = f"{count} sample{'' if count == 1 else 's'}"
-    return f"{number} of {worker or 'whoever wrote the answer'}"
+    return f"{number} of {worker or 'the worker that answered'}"
 
 
 def read_confidence(path: Path, samples: SampleSetting | None = None) -> ConfidenceModel:
     """Read the file.
 
     Args:
-        path: of the file.
-        samples: how often the settings ask again; None: never.
+        path: the file.
+        samples: how the settings ask the question again; None: they do not.
 
     Raises:
-        ConfigError: it is not there, not of `batuta tune` or `batuta eval --calibrate`, or not
-            fitted to such samples.
+        ConfigError: the file does not exist, was not written by `batuta tune` or
+            `batuta eval --calibrate`, or was not fitted to such samples.
     """
     try:
         body = path.read_bytes()[:_MAX_BYTES]
@@ -131,15 +131,17 @@ def read_confidence(path: Path, samples: SampleSetting | None = None) -> Confide
     _check_weights(path, stored)
     if samples is not None:
         _check_samples(path, stored, samples)
-    conductors = {name: _make_calibration(one, samples) for name, one in stored.conductors.items()}
+    conductors = {
+        name: _make_calibration(fitted, samples) for name, fitted in stored.conductors.items()
+    }
     return ConfidenceModel(conductors=conductors, samples=samples)
 
 
 def _check_weights(path: Path, stored: ConfidenceFile) -> None:
-    for name, one in stored.conductors.items():
-        strange = set(one.weights) - set(SIGNALS)
-        if one.sampled is not None:
-            strange |= set(one.sampled.weights) - {*SIGNALS, SAMPLES}
+    for name, fitted in stored.conductors.items():
+        strange = set(fitted.weights) - set(SIGNALS)
+        if fitted.sampled is not None:
+            strange |= set(fitted.sampled.weights) - {*SIGNALS, SAMPLES}
         if strange:
             first = min(strange)
             why = f"weighs {first!r} for {name}, which this Batuta does not know; fit it anew"
@@ -147,9 +149,9 @@ def _check_weights(path: Path, stored: ConfidenceFile) -> None:
 
 
 def _check_samples(path: Path, stored: ConfidenceFile, samples: SampleSetting) -> None:
-    """Return if something in the file was fitted to such samples, else raise."""
-    known = [one.sampled for one in stored.conductors.values() if one.sampled is not None]
-    if any(one.is_of(samples) for one in known):
+    """Raise unless a model in the file was fitted to such samples."""
+    known = [fitted.sampled for fitted in stored.conductors.values() if fitted.sampled is not None]
+    if any(fitted.is_of(samples) for fitted in known):
         return
     was = f"fitted to {known[0]}" if known else "fitted without samples"
     asked = describe_samples(samples.count, samples.worker)
@@ -159,16 +161,16 @@ def _check_samples(path: Path, stored: ConfidenceFile, samples: SampleSetting) -
     )
 
 
-def _make_calibration(one: StoredCalibration, samples: SampleSetting | None) -> Calibration:
-    workers = {WorkerId(worker): share for worker, share in one.workers.items()}
-    again, sampled = one.sampled, None
+def _make_calibration(fitted: StoredCalibration, samples: SampleSetting | None) -> Calibration:
+    workers = {WorkerId(worker): share for worker, share in fitted.workers.items()}
+    again, sampled = fitted.sampled, None
     if again is not None and samples is not None and again.is_of(samples):
         curve = tuple(sorted(again.curve))
         sampled = Calibration(weights=again.weights, workers=workers, runs=again.runs, curve=curve)
     return Calibration(
-        weights=one.weights,
+        weights=fitted.weights,
         workers=workers,
-        runs=one.runs,
-        curve=tuple(sorted(one.curve)),
+        runs=fitted.runs,
+        curve=tuple(sorted(fitted.curve)),
         sampled=sampled,
     )

@@ -1,6 +1,6 @@
-"""The effort that a request asks for, and what it means for an orchestra.
+"""The effort that a request asks for, and the limits that it means for a run.
 
-One table for every dialect: `reasoning_effort` of chat completions, `reasoning.effort` of
+One table serves every API: `reasoning_effort` of chat completions, `reasoning.effort` of
 responses, the budget of `thinking` of messages. docs/api.md shows it.
 """
 
@@ -22,14 +22,14 @@ from batuta.usage import ASSUMED_PRICE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """The limits that a word of effort stands for, besides the operator's and the caller's."""
+    """The limits of an effort level, besides those of the operator and the request."""
 
     steps: int | None
-    """Most steps of a workflow; None for as many as the served model allows."""
+    """Maximum steps of a workflow; None: as many as the served model allows."""
     rounds: int
-    """Workflows, each correcting the one before."""
+    """Number of workflows, each correcting the previous one."""
     pool_share: float
-    """Share of the pool that answers: the cheapest workers first."""
+    """Share of the pool that may answer, the cheapest workers first."""
     usd_share: float
     """Share of the served model's limit in dollars."""
     uses_conductor: bool = True
@@ -50,7 +50,7 @@ _XHIGH_BUDGET = 32_768
 
 
 def effort_of_thinking(budget_tokens: int | None) -> str:
-    """Return the word for a budget of thinking tokens; None is no thinking at all."""
+    """Return the effort level for a budget of thinking tokens; None means no thinking."""
     if budget_tokens is None:
         return "none"
     for most, word in _THINKING_BUDGETS:
@@ -60,11 +60,11 @@ def effort_of_thinking(budget_tokens: int | None) -> str:
 
 
 class Conducted(Protocol):
-    """Something that may have a conductor: a system, or the model under which it is served."""
+    """A system, or the model under which it is served; it may have a conductor."""
 
     @property
     def conductor(self) -> Conductor | None:
-        """The conductor; None: a method answers in its place."""
+        """The conductor; None: a baseline answers."""
         ...
 
     @property
@@ -79,12 +79,12 @@ class Conducted(Protocol):
 
     @property
     def writes_workflows(self) -> bool:
-        """Whether a workflow is written: only there is effort more than a worker's own."""
+        """True if it writes workflows; otherwise effort is only passed on to the worker."""
         ...
 
 
 def limits_for_effort(word: str, asked: Conducted) -> Limits:
-    """Return the limits of a request of that effort that sets no others."""
+    """Return the limits of a request of that effort that sets no limits of its own."""
     limits = asked.limits
     if not asked.writes_workflows:
         return limits
@@ -99,9 +99,9 @@ def limits_for_effort(word: str, asked: Conducted) -> Limits:
 
 
 def conductor_for_effort(word: str, asked: Conducted) -> Conductor | None:
-    """Return the conductor of a request of that effort: without effort nobody plans.
+    """Return the conductor of a request of that effort; at `none` the best worker answers alone.
 
-    A pattern for sessions plans nothing, and says who acts also then.
+    A session pattern is kept at every effort: it plans nothing and only chooses who acts.
     """
     plans_nothing = isinstance(asked.conductor, SessionPattern)
     if EFFORTS[word].uses_conductor or not asked.writes_workflows or plans_nothing:
@@ -110,14 +110,14 @@ def conductor_for_effort(word: str, asked: Conducted) -> Conductor | None:
 
 
 def pool_for_effort(word: str, asked: Conducted, allowed: Pool) -> Pool:
-    """Return the workers that answer, of those that are allowed to."""
+    """Return the workers that may answer at that effort, out of those that are allowed."""
     if not asked.writes_workflows:
         return allowed
     return cheapest_workers(allowed, EFFORTS[word].pool_share, asked.limits.unknown)
 
 
 def narrow_system(system: ServedSystem) -> ServedSystem:
-    """Return the system as a request of its own effort is answered by it."""
+    """Return the system narrowed to its own default effort."""
     word = system.effort
     if word is None:
         return system
@@ -130,9 +130,9 @@ def narrow_system(system: ServedSystem) -> ServedSystem:
 
 
 def cheapest_workers(pool: Pool, share: float, unknown: Price = ASSUMED_PRICE) -> Pool:
-    """Return that share of the pool, the cheapest first; equal prices stay together."""
+    """Return the cheapest workers, that share of the pool; equally priced ones stay together."""
     if share >= 1:
         return pool
     prices = sorted(token_price(worker, unknown) for worker in pool)
-    dearest = prices[max(-int(-len(prices) * share // 1), 1) - 1]
-    return Pool(tuple(worker for worker in pool if token_price(worker, unknown) <= dearest))
+    highest = prices[max(-int(-len(prices) * share // 1), 1) - 1]
+    return Pool(tuple(worker for worker in pool if token_price(worker, unknown) <= highest))

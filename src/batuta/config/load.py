@@ -1,4 +1,4 @@
-"""Settings and the environment become a pool and its conductor."""
+"""Build the pool and its conductors from the settings and the environment."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ DISCOVER_POOL = "discover"
 RULES = ("policies", "plan_rules", "approvals", "limits", "oidc")
 """The tables of a settings file that forbid or limit something."""
 DEMO_POOL = "rehearsal"
-"""The plugged pool that a server shows where there is no model."""
+"""The plugin's pool that a server uses if no model is available."""
 NO_MODELS = (
     "no model was found: set OPENAI_API_KEY, ANTHROPIC_API_KEY, GEMINI_API_KEY, OPENROUTER_API_KEY "
     "or DEEPSEEK_API_KEY, or start Ollama, vLLM, SGLang, llama.cpp or LM Studio; small models that "
@@ -89,7 +89,7 @@ def store_target(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def redis_target(server: ServerSetting, environ: Mapping[str, str] = os.environ) -> str:
-    """Return the address at which several processes count limits: BATUTA_REDIS, else the setting.
+    """Return the Redis address where processes share limits: BATUTA_REDIS, else the setting.
 
     Raises:
         ConfigError: BATUTA_REDIS_FILE names a file that cannot be read.
@@ -98,7 +98,7 @@ def redis_target(server: ServerSetting, environ: Mapping[str, str] = os.environ)
 
 
 def jobs_target(environ: Mapping[str, str] = os.environ) -> str:
-    """Return the database of background jobs: that of the runs, or a file beside theirs."""
+    """Return the database of background jobs: the runs' server database, or a file beside it."""
     store = store_target(environ)
     return store if "://" in store else str(Path(store).with_name("jobs.db"))
 
@@ -113,28 +113,28 @@ async def load_config(
     rehearses: bool = False,
     processes: int = 1,
 ) -> LoadedConfig:
-    """Return the pool and conductor that `pool` names, or the first there is.
+    """Return the pool and conductors that `pool` names, or the first source that exists.
 
     Args:
-        http: the session of its clients.
+        http: the transport of the workers' clients.
         pool: `rehearsal`, `rehearsal:shifted` (the same after a change of its workers),
             `rehearsal:SEED[:COUNT]` and `world2[:SEED[:COUNT]]` (simulated workers drawn by a
             seed), `local[:NAME,NAME]` (pulled models and a worker that runs Python), `discover`
-            (keys, local servers, pulled models), or a TOML file. None: the file BATUTA_CONFIG
-            names, else `batuta.toml` here, else what the environment's keys and base URLs give,
-            else the local servers and the pulled models.
+            (keys, local servers, pulled models), or a TOML file. None: the file that BATUTA_CONFIG
+            names, else `batuta.toml` here, else the models found by the environment's keys and
+            base URLs, else those of local servers and the pulled models.
         conductor: overrides the file's: a worker's id, `best`, `vote`, `plan-solve-verify`,
-            `single/<id>`, `chain/<id>><id>` (workers in a row), a file `*.txt` with a workflow, or
-            `hand-written` (rehearsal only).
+            `single/<id>`, `chain/<id>><id>` (workers one after another), a workflow file `*.txt`,
+            or `hand-written` (rehearsal only).
         environ: where keys and overrides are looked up.
-        time_scale: how slow the rehearsal's workers are, 1.0 being a natural pace.
-        rehearses: whether the rehearsal is used where no pool is named and there is no model.
-        processes: how many call these workers at the same time, each with a configuration of its
-            own: without Redis each lets its part of the providers' limits through.
+        time_scale: how slow the rehearsal's workers are; 1.0 is a natural pace.
+        rehearses: whether to use the rehearsal if no pool is named and no model is found.
+        processes: number of processes that call these workers, each with its own configuration;
+            without Redis each gets an equal part of the providers' limits.
 
     Raises:
-        ConfigError: no such pool, worker or conductor, a key is missing, there is no model, or a
-            limit cannot be divided among the processes.
+        ConfigError: the pool, a worker or the conductor does not exist, a key is missing, no model
+            is found, or a limit cannot be divided among the processes.
     """
     loading = _Loading(http=http, conductor=conductor, environ=environ, processes=processes)
     if pool is None:
@@ -165,10 +165,7 @@ async def load_config(
 
 
 def _note_unread(loaded: LoadedConfig, pool: str, environ: Mapping[str, str]) -> LoadedConfig:
-    """Return it with a note of the rules of a settings file, which a pool that is no file ignores.
-
-    Whoever wrote rules and limits expects them to hold.
-    """
+    """Add a note if a settings file has rules or limits that this pool, not a file, ignores."""
     files = [name for name in (environ.get("BATUTA_CONFIG"), DEFAULT_FILE) if name]
     file = next((name for name in files if Path(name).is_file()), None)
     unread = [] if file is None else [name for name in RULES if name in read_tables(Path(file))]
@@ -180,7 +177,7 @@ def _note_unread(loaded: LoadedConfig, pool: str, environ: Mapping[str, str]) ->
 
 
 async def find_workers(environ: Mapping[str, str], http: HttpTransport) -> Discovery:
-    """Find the models that can be called from here: by keys, on servers, and pulled ones.
+    """Find the models that can be called from here: by API keys, on local servers, and pulled.
 
     Raises:
         ConfigError: a variable holds a key or a URL that cannot be used.
@@ -189,10 +186,10 @@ async def find_workers(environ: Mapping[str, str], http: HttpTransport) -> Disco
 
 
 def _local_pool(names: str, environ: Mapping[str, str]) -> tuple[WorkerSpec, ...]:
-    """Return the pulled models, or those that were named, and a worker that runs Python.
+    """Return all pulled models, or the named ones, and a worker that runs Python.
 
     Raises:
-        ConfigError: one is not known or was not pulled, or none was.
+        ConfigError: a named model is unknown or was not pulled, or no model was pulled.
     """
     chosen = [name.strip() for name in names.split(",") if name.strip()]
     program = program_spec(WorkerSetting(id=PYTHON, model=PYTHON, provider=PYTHON))
@@ -200,7 +197,7 @@ def _local_pool(names: str, environ: Mapping[str, str]) -> tuple[WorkerSpec, ...
 
 
 def _open_plugged(pool: str, conductor: str | None, time_scale: float | None) -> LoadedConfig:
-    """Open a pool that a plugin brings.
+    """Open the pool of a plugin.
 
     Raises:
         ConfigError: the plugin cannot be loaded, or has no such pool or conductor.
@@ -214,9 +211,9 @@ def _open_plugged(pool: str, conductor: str | None, time_scale: float | None) ->
 
 
 def find_plugged_pool(workers: Pool) -> str | None:
-    """Return the `--pool` of a plugin that these workers came from; None: they are of no plugin.
+    """Return the `--pool` value of the plugin whose workers these are; None: of no plugin.
 
-    The workers of a plugged pool bear its name as a tag.
+    The workers of a plugin's pool have the plugin's name as a tag.
     """
     tags = {tag for worker in workers for tag in worker.tags}
     name = next((name for name in plugin_names("pool") if name in tags), None)
@@ -231,7 +228,7 @@ def find_plugged_pool(workers: Pool) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Loading:
-    """Builds a configuration, by whatever its workers are named; see `load_config`."""
+    """Builds a configuration from any source of workers; see `load_config`."""
 
     http: HttpTransport
     conductor: str | None
@@ -239,7 +236,7 @@ class _Loading:
     processes: int
 
     def use_discovered(self, found: Discovery) -> LoadedConfig:
-        """Load what the environment names; where it names nothing, the local servers."""
+        """Load the workers that the environment names, or else those of local servers."""
         asked = tuple(spec for spec in found.specs if spec not in found.unasked)
         if found.silent and not asked:
             names = join_words(found.silent)
@@ -251,10 +248,10 @@ class _Loading:
         """Load a settings file."""
         settings = read_settings(path, Settings)
         if settings.workers:
-            enabled = [each for each in settings.workers if each.enabled]
+            enabled = [worker for worker in settings.workers if worker.enabled]
             if not enabled:
                 raise ConfigError(f"{path}: every worker is switched off: one needs enabled = true")
-            specs = tuple(worker_spec(each, self.environ, settings.tools) for each in enabled)
+            specs = tuple(worker_spec(worker, self.environ, settings.tools) for worker in enabled)
         else:
             specs = (await find_workers(self.environ, self.http)).specs
         if not specs:
@@ -308,11 +305,12 @@ class _Loading:
             health=_watch_drafts(settings.conductor),
         )
         health[CONDUCTOR] = opener.health
-        ultra = opener.ultra(self.conductor or settings.ultra.name)
+        ultra = opener.default_conductor(self.conductor or settings.ultra.name)
         mini = opener.named(settings.mini.name) if settings.mini.name else None
         presets = _open_presets(settings, opener)
-        if self.conductor is None:  # the command line's changes the file's for once
-            opener.check_options(filter(None, (ultra, mini, *(one.conductor for one in presets))))
+        if self.conductor is None:  # with --conductor the file's options may be unused this time
+            opened = (ultra, mini, *(preset.conductor for preset in presets))
+            opener.check_options(filter(None, opened))
         return LoadedConfig(
             source=source,
             pool=pool,
@@ -354,10 +352,10 @@ def _open_server_tools(
     http: HttpTransport,
     environ: Mapping[str, str],
 ) -> ServerTools | None:
-    """Open the tools that clients may ask for; they are loaded only if there are some.
+    """Open the server tools that clients may request; their code is loaded only if needed.
 
     Raises:
-        ConfigError: one cannot be reached.
+        ConfigError: the settings of a tool cannot be used.
     """
     native = any(spec.worker.native_tools for spec in specs)
     if not native and ("tools" not in settings.model_fields_set or not settings.tools.served):
@@ -381,27 +379,27 @@ def _watch_drafts(setting: ConductorSetting) -> WorkerHealth:
 def _plan_rules(
     settings: Settings, specs: tuple[WorkerSpec, ...], loaded: LoadedConfig
 ) -> PlanRules:
-    """Return the rules for plans; what reads them is loaded only if there are any.
+    """Return the rules for plans; their code is loaded only if there are any.
 
     Raises:
-        ConfigError: one names a worker that does not exist.
+        ConfigError: a rule names a worker that does not exist.
     """
     if not settings.plan_rules:
         return NO_RULES
     from batuta.config.plan_rules import build_plan_rules  # noqa: PLC0415 - see above
 
-    conductors = (loaded.conductor, loaded.mini, *(one.conductor for one in loaded.presets))
-    others = [conductor_worker(one) for one in conductors]
+    conductors = (loaded.conductor, loaded.mini, *(preset.conductor for preset in loaded.presets))
+    others = [conductor_worker(conductor) for conductor in conductors]
     others += [loaded.moderation.worker] if loaded.moderation else []
     workers = (*(spec.worker for spec in specs), *filter(None, others))
     return build_plan_rules(settings.plan_rules, workers, specs)
 
 
 def _build_approvals(settings: Settings, specs: tuple[WorkerSpec, ...]) -> tuple[ApprovalRule, ...]:
-    """Return the rules by which plans wait for a person.
+    """Return the rules by which plans need a person's approval.
 
     Raises:
-        ConfigError: one names a worker that does not exist.
+        ConfigError: a rule names a worker that does not exist.
     """
     if not settings.approvals:
         return ()
@@ -413,7 +411,7 @@ def _build_approvals(settings: Settings, specs: tuple[WorkerSpec, ...]) -> tuple
 def _open_webhook(
     settings: Settings, http: HttpTransport, environ: Mapping[str, str]
 ) -> Webhook | None:
-    """Return the webhook that is told of plans that wait; None: there is none."""
+    """Return the webhook that is notified of plans awaiting approval; None: none is set."""
     setting = settings.approval_webhook
     if setting is None:
         return None
@@ -426,10 +424,10 @@ def _open_webhook(
 def _open_confidence(
     setting: ConfidenceSetting | None, folder: Path, pool: Pool
 ) -> ConfidenceModel | None:
-    """Read the model that states how sure answers are; None: there is none.
+    """Return the confidence model; None: none is set.
 
     Raises:
-        ConfigError: the file cannot be used, or there is no such sampler.
+        ConfigError: the file cannot be used, or the sampler does not exist.
     """
     if setting is None:
         return None
@@ -439,13 +437,13 @@ def _open_confidence(
 
 
 def _split_pool(source: str, specs: tuple[WorkerSpec, ...]) -> tuple[Pool, tuple[Worker, ...]]:
-    """Return the workers that answer, and those that turn texts into vectors."""
+    """Return the workers that answer questions, and the embedding models."""
     workers = tuple(spec.worker for spec in specs)
     embedders = tuple(worker for worker in workers if EMBEDDINGS in worker.tags)
     if len(embedders) == len(workers):
         raise ConfigError(f"{source} has no worker that can answer: embedding models cannot")
     try:
-        Pool(workers)  # all ids differ
+        Pool(workers)  # raises unless all ids differ
         pool = Pool(tuple(worker for worker in workers if worker not in embedders))
     except ValueError as error:
         raise ConfigError(f"{source}: {error}") from None
@@ -456,7 +454,7 @@ def _split_pool(source: str, specs: tuple[WorkerSpec, ...]) -> tuple[Pool, tuple
 
 
 def _run_limits(setting: LimitsSetting) -> Limits:
-    """Return the limits of a run, as the engine has them."""
+    """Return the limits of a run in the engine's form."""
     return Limits(
         steps=setting.max_steps,
         rounds=setting.max_rounds or 1,
@@ -468,10 +466,10 @@ def _run_limits(setting: LimitsSetting) -> Limits:
 
 
 def _open_presets(settings: Settings, opener: ConductorOpener) -> tuple[Preset, ...]:
-    """Open the models of the settings' own, whose limits are within those of the whole file.
+    """Open the presets; their limits must be within those of the whole file.
 
     Raises:
-        ConfigError: one cannot be used.
+        ConfigError: a preset cannot be used.
     """
     if not settings.models:
         return ()
@@ -480,7 +478,7 @@ def _open_presets(settings: Settings, opener: ConductorOpener) -> tuple[Preset, 
 
 
 def _answering_terms(settings: Settings) -> str:
-    """Return, as a text, which settings decide an answer beside the pool and its limits."""
+    """Return, as text, the settings that affect an answer besides the pool and its limits."""
     resilience = settings.resilience
     waits = (resilience.step_timeout_s, resilience.hedge_s)
     rules = (*settings.policies, *settings.plan_rules)
@@ -494,25 +492,26 @@ def _setting_notes(settings: Settings, ultra: Conductor, *, named: bool) -> tupl
     """Return a sentence for each setting that has no effect.
 
     Args:
-        settings: of the file.
-        ultra: who conducts batuta-ultra.
-        named: whether the command line names who does, which goes before both tables.
+        settings: the settings of the file.
+        ultra: the conductor of batuta-ultra.
+        named: whether the command line names that conductor, overriding [ultra] and [conductor].
     """
     notes = rounds_notes(ultra, settings.limits.max_rounds, "[limits] max_rounds")
     if settings.confidence is not None and settings.confidence.file is None:
-        again = "every answer is asked for again, and nothing says how sure it is"
-        notes = (*notes, f"[confidence] has no file: {again} until batuta eval --calibrate fits it")
+        effect = "questions are resampled, but answers get no probability"
+        how = "until batuta eval --calibrate fits it"
+        notes = (*notes, f"[confidence] has no file: {effect} {how}")
     drafts, first = settings.conductor.model or settings.conductor.worker, settings.ultra.name
     if named or not drafts or not first or drafts == first:
         return notes
-    clash = f"[ultra] goes before [conductor]: {first} conducts batuta-ultra, not {drafts}"
+    clash = f"[ultra] overrides [conductor]: {first} conducts batuta-ultra, not {drafts}"
     return (clash, *notes)
 
 
 def _shared_limits(
     server: ServerSetting, http: HttpTransport, environ: Mapping[str, str], processes: int
 ) -> RedisConnections | None:
-    """Connect to where all processes count the providers' limits; None if each counts its own."""
+    """Connect to the Redis where all processes share limits; None if each counts for itself."""
     url, processes = redis_target(server, environ), max(server.replicas, processes)
     if not url:
         return None
@@ -520,7 +519,7 @@ def _shared_limits(
 
 
 def load_trained_conductor(folder: Path) -> LLMConductor:
-    """Return the conductor that was trained into that folder.
+    """Open the trained conductor in that folder.
 
     Raises:
         ConfigError: the folder cannot be used.
@@ -529,15 +528,15 @@ def load_trained_conductor(folder: Path) -> LLMConductor:
 
 
 def rounds_notes(conductor: Conductor, rounds: int | None, setting: str) -> tuple[str, ...]:
-    """Say what happens if fewer rounds are set than the conductor's workflows need.
+    """Return a note if fewer rounds are set than the conductor's workflows need.
 
     Args:
-        conductor: who writes the workflows.
-        rounds: as they are set; None: they are not.
-        setting: where.
+        conductor: the conductor that writes the workflows.
+        rounds: the rounds that are set; None: not set.
+        setting: the name of the setting, for the note.
     """
     needed = needed_rounds(conductor)
     if rounds is None or rounds >= needed:
         return ()
     note = f"{setting} allows {rounds} of the {needed} rounds that {conductor.name} needs"
-    return (f"{note}: a workflow that would go on where its answers differ ends before that",)
+    return (f"{note}: a workflow that continues while its answers differ ends early",)

@@ -31,82 +31,82 @@ from batuta.language.plan_rules import NO_RULES, PlanRules
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedConfig:
-    """A pool that can be used, and who conducts it."""
+    """A pool that is ready to use, and its conductors."""
 
     source: str
-    """The source of the settings, for people to read."""
+    """The source of the settings, as people read it."""
     pool: Pool
     clients: Mapping[WorkerId, Client]
     conductor: Conductor
     limits: Limits
     mini: Conductor | None = None
-    """The conductor that answers as batuta-mini; None for the best worker."""
+    """The conductor that answers as batuta-mini; None: the best worker."""
     explore: ExploreSetting | None = None
-    """The alternatives that batuta-mini may try; None for none."""
+    """How often batuta-mini explores alternatives, and its budget; None: never."""
     simulated: bool = False
     """True for the rehearsal: its workers are programs, not language models."""
     examples: tuple[str, ...] = ()
-    """Questions that the workers can answer, where that is known."""
+    """Questions that simulated workers can answer; empty: not known."""
     history: Path | None = None
-    """Outcomes of the workers, for the served baselines that learn."""
+    """File of workers' outcomes, for the baselines that learn from it."""
     cascade: Path | None = None
-    """The folder of the cascade that is served."""
+    """The folder of the served cascade."""
     checker: str | None = None
-    """The worker that checks its answers."""
+    """The worker that checks the cascade's answers."""
     sessions: SessionsSetting = SessionsSetting()
     """How the sessions of coding agents are served."""
     presets: tuple[Preset, ...] = ()
-    """The models of the settings' own."""
+    """The models that the settings define, and the built-in patterns."""
     aliases: Aliases = Aliases()
-    """The names that stand for served models."""
+    """Other names of served models."""
     embedders: tuple[Worker, ...] = ()
-    """Workers that turn texts into vectors; they are in no pool, and `clients` has theirs too."""
+    """Embedding models; they are not in `pool`, but their clients are in `clients`."""
     health: Mapping[WorkerId, WorkerHealth] = field(default_factory=dict[WorkerId, WorkerHealth])
-    """How each worker does; nobody is watched in the rehearsal."""
+    """The health of each worker; empty in the rehearsal."""
     timeouts: TimeoutPolicy = TimeoutPolicy()
     guardrails: Guardrails = NO_GUARDRAILS
     plan_rules: PlanRules = NO_RULES
-    """The rules say what no workflow may be, for any tenant and tag."""
+    """Rules that workflows must keep, of all tenants and tags."""
     approvals: tuple[ApprovalRule, ...] = ()
-    """The plans that somebody must approve before they are run, of any tenant."""
+    """Rules for plans that need a person's approval, of all tenants."""
     approval_webhook: Webhook | None = None
-    """It is told of plans that wait; None: nobody is."""
+    """The webhook that is notified of plans awaiting approval; None: not set."""
     confidence: ConfidenceModel | None = None
-    """It states how sure answers are; None: nothing does."""
+    """The model that gives answers their probability; None: answers have none."""
     refuses_unsure: bool = False
-    """Whether an answer that is less sure than was asked for is refused, not marked."""
+    """True: an answer below the requested confidence is refused. False: it is marked."""
     audit: AuditSetting = AuditSetting()
     """How long the audit trail is kept."""
     digest: str = ""
-    """The SHA-256 of the settings file in hexadecimal digits; empty: there is no file."""
+    """The SHA-256 of the settings file in hexadecimal; empty: there is no file."""
     terms: str = ""
-    """The settings of timeouts and policies as text, for the keys of measured results."""
+    """Timeouts, policies and confidence samples as text; part of the keys of measured results."""
     max_rounds: int | None = None
-    """Rounds set in the settings; None: as many as the conductor needs, more if a request asks."""
+    """Rounds set in the settings; None: as many as the conductor needs, or a request asks for."""
     server: ServerSetting = ServerSetting()
     """The limits of a server over this pool."""
     answer_cache: AnswerCacheSetting = AnswerCacheSetting()
-    """Which answers are given again."""
+    """Which answers are cached, and for how long."""
     moderation: ModerationClient | None = None
-    """The client that judges texts, if there is one."""
+    """The client of the moderation provider; None: not set."""
     server_tools: ServerTools | None = None
-    """The tools that models may call while they answer, if there are some."""
+    """The tools that models may call while they answer; None: there are none."""
     files: FilesSetting | None = None
-    """How much of uploaded files is kept; None: no files are."""
+    """Limits of uploaded files; None: files cannot be uploaded."""
     has_file_vectors: bool = False
-    """Whether uploaded files are also found by what their passages mean."""
+    """Whether uploaded files are also searched by embeddings."""
     oidc: OidcSetting | None = None
     """The identity provider by which people sign in to the page."""
     notes: tuple[str, ...] = ()
-    """A sentence for each setting that another one goes before, for people to read."""
+    """A sentence for each setting that has no effect, for people to read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolPlugin:
-    """Pools that another package brings, under the name that a `--pool` begins with."""
+    """Pools of another package; the plugin's name is the first part of `--pool`."""
 
     open: Callable[[str, str | None, float | None], LoadedConfig]
-    """Opens a pool from the text of `--pool`, the conductor's name and a pace; raises ConfigError.
-    """
+    """Opens a pool from the value of `--pool`, the conductor's name and the time scale; raises
+    ConfigError."""
     find: Callable[[Pool], str | None]
-    """Finds the `--pool` from which the workers of a stored run came; None if it is another one."""
+    """Returns the `--pool` value of a stored run's workers; None if they are of another pool."""

@@ -1,4 +1,4 @@
-"""Rules for plans as the settings file has them, over the workers that there are."""
+"""Builds the rules for plans and approvals from the settings, over the existing workers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from batuta.language.plan_rules import PlanRule, PlanRules
 from batuta.store.key_permissions import KeyPermissions, KnownNames
 
 _PROVIDER_TAG = "provider:"
-"""The beginning of a worker's tag that says whose model it is."""
+"""Prefix of the worker tag that names the model's provider."""
 
 
 def build_plan_rules(
@@ -23,22 +23,22 @@ def build_plan_rules(
     """Return the rules, with the ids of the workers that they forbid.
 
     Args:
-        settings: as they are in the file.
-        workers: all that may be sent a question, the conductor and moderation among them.
+        settings: the rules of the settings file.
+        workers: all that may receive a question, including the conductor and moderation.
         specs: how the workers of the pool are reached.
 
     Raises:
         ConfigError: a rule names a worker that does not exist.
     """
     known = tuple({worker.id: worker for worker in workers}.values())
-    rules = tuple(_build_rule(one, known) for one in settings)
+    rules = tuple(_build_rule(setting, known) for setting in settings)
     return PlanRules(rules, _find_providers(specs))
 
 
 def build_approvals(
     settings: Iterable[ApprovalSetting], workers: Iterable[Worker]
 ) -> tuple[ApprovalRule, ...]:
-    """Return the rules by which plans wait for a person.
+    """Return the rules by which plans need a person's approval.
 
     Raises:
         ConfigError: a rule names a worker that does not exist.
@@ -46,15 +46,19 @@ def build_approvals(
     known = tuple(workers)
     return tuple(
         ApprovalRule(
-            name=one.name,
-            tenant=one.when.tenant,
-            tag=one.when.tag,
-            workers=frozenset(_find_named(f"approvals {one.name}", one.when.workers, known)),
-            above_usd=None if one.when.above_usd is None else Decimal(str(one.when.above_usd)),
-            changes=one.when.changes,
-            expires_s=one.expires_s,
+            name=setting.name,
+            tenant=setting.when.tenant,
+            tag=setting.when.tag,
+            workers=frozenset(
+                _find_named(f"approvals {setting.name}", setting.when.workers, known)
+            ),
+            above_usd=None
+            if setting.when.above_usd is None
+            else Decimal(str(setting.when.above_usd)),
+            changes=setting.when.changes,
+            expires_s=setting.expires_s,
         )
-        for one in settings
+        for setting in settings
     )
 
 
@@ -76,7 +80,7 @@ def _build_rule(setting: PlanRuleSetting, known: tuple[Worker, ...]) -> PlanRule
 def _find_named(
     where: str, names: tuple[str, ...], known: tuple[Worker, ...]
 ) -> tuple[WorkerId, ...]:
-    """Return the workers of those ids and tags."""
+    """Return the ids of the workers that the names (ids, or `tag:NAME`) select."""
     named = KeyPermissions(workers_deny=names)
     try:
         KnownNames(models=(), workers=tuple(w.id for w in known)).check_permissions(named)
@@ -90,10 +94,10 @@ def _find_named(
 
 
 def _find_providers(specs: Iterable[WorkerSpec]) -> Mapping[WorkerId, str]:
-    """Return each worker's provider: its tag names it, else the address where it is reached."""
+    """Return each worker's provider: its `provider:` tag, or else its provider and address."""
     found: dict[WorkerId, str] = {}
     for spec in specs:
         tags = (tag for tag in spec.worker.tags if tag.startswith(_PROVIDER_TAG))
-        place = f"{spec.provider} {spec.base_url}".strip()
-        found[spec.worker.id] = next(tags, place)
+        address = f"{spec.provider} {spec.base_url}".strip()
+        found[spec.worker.id] = next(tags, address)
     return found

@@ -1,7 +1,7 @@
-"""Changes of the workers in a settings file: lines are changed and all others stay as they are.
+"""Edits the workers of a settings file in place; all other lines stay as they are.
 
-Every change is proved before it is written: the new text must be read as the old settings with
-that change and nothing else. A file that is written in another form is left to its author.
+Every edit is verified before it is written: the new text must parse as the old settings with that
+change and nothing else. If it does not, the file must be edited by hand.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ from typing import Any, cast, final
 from batuta.errors import ConfigError
 
 HISTORY_LENGTH = 50
-"""Changes that are kept."""
+"""Number of changes that can be undone."""
 _HEADER = re.compile(r"\s*\[")
 _WORKERS = re.compile(r"\s*\[\[\s*workers\s*\]\]\s*(#.*)?$")
 _COMMENT = re.compile(r"\s#")
-_FOREIGN = "this file is written in a form that is changed by hand only"
+_UNSUPPORTED_LAYOUT = "this file's layout can only be edited by hand"
 
 
 def add_worker(text: str, values: Mapping[str, Any]) -> str:
-    """Return the settings with a further worker at their end.
+    """Return the text of the settings with a worker appended.
 
     Raises:
-        ConfigError: there is one of that id, or the file cannot be changed here.
+        ConfigError: there is a worker of that id, or the file must be edited by hand.
     """
     expected = _read_toml(text)
     workers = _list_workers(expected)
-    if any(each.get("id") == values["id"] for each in workers):
+    if any(worker.get("id") == values["id"] for worker in workers):
         raise ConfigError(f"there is a worker {values['id']} already")
     expected["workers"] = [*workers, _read_back(values)]
     lines = [f"{name} = {format_value(value)}" for name, value in values.items()]
     gap = "" if not text or text.endswith("\n\n") else "\n" if text.endswith("\n") else "\n\n"
-    return _prove_text(f"{text}{gap}[[workers]]\n" + "\n".join(lines) + "\n", expected)
+    return _verify_text(f"{text}{gap}[[workers]]\n" + "\n".join(lines) + "\n", expected)
 
 
 def change_worker(text: str, worker: str, values: Mapping[str, Any]) -> str:
-    """Return the settings with other values of a worker; None takes a value away.
+    """Return the text of the settings with other values of a worker; None removes a value.
 
     Raises:
-        ConfigError: there is no such worker, or the file cannot be changed here.
+        ConfigError: there is no such worker, or the file must be edited by hand.
     """
     for name, value in values.items():
         text = _set_value(text, worker, name, value)
@@ -59,16 +59,16 @@ def change_worker(text: str, worker: str, values: Mapping[str, Any]) -> str:
 def _set_value(text: str, worker: str, name: str, value: Any) -> str:
     expected = _read_toml(text)
     workers = _list_workers(expected)
-    place = next((at for at, each in enumerate(workers) if each.get("id") == worker), None)
-    if place is None:
+    index = next((at for at, each in enumerate(workers) if each.get("id") == worker), None)
+    if index is None:
         raise ConfigError(f"the file has no worker {worker}")
-    changed = {**workers[place], name: value}
+    changed = {**workers[index], name: value}
     changed = _read_back({n: v for n, v in changed.items() if v is not None})
-    if changed == workers[place]:
+    if changed == workers[index]:
         return text
-    expected["workers"] = [*workers[:place], changed, *workers[place + 1 :]]
+    expected["workers"] = [*workers[:index], changed, *workers[index + 1 :]]
     lines = text.splitlines(keepends=True)
-    begin, end = _find_block(lines, place)
+    begin, end = _find_block(lines, index)
     written = [] if value is None else [f"{name} = {format_value(value)}"]
     assigned = re.compile(rf"\s*{re.escape(name)}\s*=")
     found = next((at for at in range(begin, end) if assigned.match(lines[at])), None)
@@ -79,18 +79,18 @@ def _set_value(text: str, worker: str, name: str, value: Any) -> str:
         )
         kept = "" if lines[last].endswith("\n") else "\n"
         lines[last] += kept
-        return _prove_text(_join_lines(lines[: last + 1], written, lines[last + 1 :]), expected)
+        return _verify_text(_join_lines(lines[: last + 1], written, lines[last + 1 :]), expected)
     written = [f"{line}{_find_comment(lines[found])}" for line in written]
-    for after in range(found + 1, end + 1):  # the value may have several lines
+    for after in range(found + 1, end + 1):  # the old value may span several lines
         try:
-            return _prove_text(_join_lines(lines[:found], written, lines[after:]), expected)
+            return _verify_text(_join_lines(lines[:found], written, lines[after:]), expected)
         except ConfigError:
             continue
-    raise ConfigError(_FOREIGN)
+    raise ConfigError(_UNSUPPORTED_LAYOUT)
 
 
 def _find_comment(line: str) -> str:
-    """Return the comment at a line's end with the blanks before it; empty if there is none."""
+    """Return the comment at the end of a line with the spaces before it; empty if none."""
     quoted = max(line.rfind('"'), line.rfind("'")) + 1
     found = _COMMENT.search(line, quoted)
     return line[len(line[: found.start()].rstrip()) :].rstrip("\n") if found else ""
@@ -100,12 +100,12 @@ def _join_lines(before: Sequence[str], written: Sequence[str], after: Sequence[s
     return "".join([*before, *(f"{line}\n" for line in written), *after])
 
 
-def _find_block(lines: Sequence[str], place: int) -> tuple[int, int]:
-    """Return the first line of a worker's own values and the one behind the last."""
+def _find_block(lines: Sequence[str], index: int) -> tuple[int, int]:
+    """Return the range of lines with the values of the worker of that index."""
     headers = [at for at, line in enumerate(lines) if _WORKERS.match(line)]
-    if place >= len(headers):
-        raise ConfigError(_FOREIGN)
-    begin = headers[place] + 1
+    if index >= len(headers):
+        raise ConfigError(_UNSUPPORTED_LAYOUT)
+    begin = headers[index] + 1
     end = next((at for at in range(begin, len(lines)) if _HEADER.match(lines[at])), len(lines))
     return begin, end
 
@@ -114,13 +114,14 @@ def _list_workers(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
     return list(settings.get("workers", []))
 
 
-def _prove_text(text: str, expected: Mapping[str, Any]) -> str:
+def _verify_text(text: str, expected: Mapping[str, Any]) -> str:
+    """Return the text if it parses as expected, else raise ConfigError."""
     try:
         found = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError):
-        raise ConfigError(_FOREIGN) from None
+        raise ConfigError(_UNSUPPORTED_LAYOUT) from None
     if found != expected:
-        raise ConfigError(_FOREIGN)
+        raise ConfigError(_UNSUPPORTED_LAYOUT)
     return text
 
 
@@ -128,18 +129,18 @@ def _read_toml(text: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ConfigError(f"the file is no TOML: {error}") from None
+        raise ConfigError(f"the file is not TOML: {error}") from None
 
 
 def _read_back(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values as they are read after they were written."""
+    """Return the values as TOML would return them after they are written and read again."""
     plain = {name: value for name, value in values.items() if not _is_nested(value)}
     lines = "\n".join(f"{json.dumps(name)} = {format_value(v)}" for name, v in plain.items())
     return {**deepcopy(dict(values)), **_read_toml(lines)}
 
 
 def _is_nested(value: Any) -> bool:
-    """Tell whether it is a value that is never written here, only kept."""
+    """Return True for a list of tables, which is never written here, only kept."""
     return isinstance(value, list) and any(
         isinstance(each, dict) for each in cast("list[Any]", value)
     )
@@ -166,30 +167,30 @@ def _format_name(name: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileChange:
-    """A change of the file that can be taken back."""
+    """A change of the file that can be undone."""
 
     at: float
     by: str
     what: str
     before: str
-    """The text before it."""
+    """The text before the change."""
     after: str
-    """The digest of the text after it."""
+    """The SHA-256 of the text after the change."""
 
 
 @final
 class PoolFile:
-    """The settings file of a pool, and what was changed in it."""
+    """The settings file of a pool, with the history of its changes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._history = path.with_name(f"{path.name}.history")
 
     def read(self) -> str:
-        """Return its text.
+        """Return the text of the file.
 
         Raises:
-            ConfigError: it cannot be read.
+            ConfigError: the file cannot be read.
         """
         try:
             return self.path.read_text(encoding="utf-8")
@@ -197,7 +198,7 @@ class PoolFile:
             raise ConfigError(f"{self.path} cannot be read: {error}") from None
 
     def workers(self) -> list[dict[str, Any]]:
-        """Return the workers as the file has them, those that are switched off too."""
+        """Return the workers as they are in the file, including disabled ones."""
         return _list_workers(_read_toml(self.read()))
 
     def history(self) -> list[FileChange]:
@@ -205,7 +206,7 @@ class PoolFile:
         return [_read_change(path) for path in sorted(self._paths(), reverse=True)]
 
     def write(self, before: str, after: str, *, what: str, by: str) -> None:
-        """Write the new text, at once or not at all, and keep the old one.
+        """Replace the file atomically by the new text, and keep the old text in the history.
 
         Raises:
             ConfigError: the file has changed since it was read, or cannot be written.
@@ -224,14 +225,14 @@ class PoolFile:
             raise ConfigError(f"{self.path} cannot be written: {error}") from None
 
     def undo(self) -> FileChange:
-        """Take the latest change back and forget it.
+        """Undo the latest change and remove it from the history.
 
         Raises:
-            ConfigError: there is none, or the file was changed otherwise since.
+            ConfigError: there is none, or the file was changed elsewhere since.
         """
         paths = sorted(self._paths())
         if not paths:
-            raise ConfigError("nothing was changed here that could be taken back")
+            raise ConfigError("there is no change to undo")
         change = _read_change(paths[-1])
         self._check_unchanged(change.after)
         try:
@@ -243,7 +244,7 @@ class PoolFile:
 
     def _check_unchanged(self, digest: str) -> None:
         if _hash_text(self.read()) != digest:
-            raise ConfigError(f"{self.path.name} was changed by somebody else since")
+            raise ConfigError(f"{self.path.name} was changed elsewhere in the meantime")
 
     def _paths(self) -> list[Path]:
         return [path for path in self._history.glob("*.json") if path.stem.isdigit()]

@@ -1,7 +1,7 @@
-"""The system that answers under each served name, and its terms.
+"""The system that answers under each served name, with its limits and settings.
 
-This is the one place that decides it: `batuta ask`, `batuta serve`, `batuta eval` and the Python
-interface all use what is built here, so that the measured system is the served one.
+`batuta ask`, `batuta serve`, `batuta eval` and the Python interface all build their systems here,
+so that the measured system is the served one.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ from batuta.language.plan_rules import NO_RULES
 DEFAULT_SETTINGS = RunSettings()
 NO_HOOKS = RunHooks()
 LOCAL_TENANT = "local"
-"""The tenant of whoever uses this machine without a key."""
+"""The tenant of local use without a key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedSystem:
-    """A conductor and its pool under a served name, and the terms on which they answer."""
+    """A conductor and its pool under a served name, with the limits and settings of their runs."""
 
     name: str
     conductor: Conductor
     pool: Pool
     limits: Limits
-    """Limits of a request that states none; its rounds are those run by default."""
+    """Limits of a request that sets none; `limits.rounds` is the default number of rounds."""
     max_rounds: int = MAX_ROUNDS
     """The most rounds that a request may ask for."""
     direct: bool = False
     """True if requests go straight to a single worker."""
     effort: str | None = None
-    """The effort of a question that names none; None: the workers' own."""
+    """Default effort of questions; None: each worker's own."""
     settings: RunSettings = DEFAULT_SETTINGS
 
     @property
@@ -59,7 +59,7 @@ class ServedSystem:
         return not self.direct
 
     def with_effort(self, question: Question) -> Question:
-        """Return the question with this system's effort, if it names none itself."""
+        """Return the question with this system's effort, unless it sets its own."""
         if self.effort is None or question.sampling.effort is not None:
             return question
         return replace(question, sampling=replace(question.sampling, effort=self.effort))
@@ -92,7 +92,7 @@ class ServedSystem:
         )
 
     def with_conductor(self, conductor: Conductor) -> ServedSystem:
-        """Return the same terms for another conductor, with more rounds if it needs them."""
+        """Return a copy with another conductor, with at least as many rounds as it needs."""
         rounds = max(self.limits.rounds, needed_rounds(conductor))
         return replace(self, conductor=conductor, limits=replace(self.limits, rounds=rounds))
 
@@ -109,10 +109,10 @@ def ultra_system(
 
     Args:
         pool: the workers.
-        conductor: who writes the workflows.
+        conductor: the conductor that writes the workflows.
         limits: what a run may spend.
-        max_rounds: as the settings say: so many are run unasked, and no more for anybody. None:
-            as many as the limits say or the conductor needs, and more for those who ask.
+        max_rounds: rounds of each run, both by default and at most. None: by default as many as
+            the limits allow or the conductor needs; a request may ask for more.
         settings: how runs are executed.
     """
     rounds = max_rounds or max(limits.rounds, needed_rounds(conductor))
@@ -137,7 +137,7 @@ def mini_system(
 
     Args:
         pool: the workers.
-        conductor: whom the settings name; None: the best worker.
+        conductor: the conductor that the settings name; None: the best worker.
         limits: what a run may spend.
         settings: how runs are executed.
     """
@@ -164,10 +164,10 @@ def preset_system(
     """Make the system that answers as a preset with a conductor.
 
     Args:
-        preset: the settings of it.
-        conductor: its own.
+        preset: the preset.
+        conductor: its conductor.
         limits: what a run of any model may spend.
-        max_rounds: as the settings say for all models; see `ultra_system`.
+        max_rounds: the rounds set for all models; see `ultra_system`.
         settings: how runs are executed.
     """
     own = preset.narrow(limits)
@@ -181,7 +181,7 @@ def preset_system(
 
 
 def ultra_of(config: LoadedConfig) -> ServedSystem:
-    """Make the system that answers as `batuta-ultra` by these settings."""
+    """Make the system that answers as `batuta-ultra` under this configuration."""
     return ultra_system(
         config.pool,
         config.conductor,
@@ -192,14 +192,14 @@ def ultra_of(config: LoadedConfig) -> ServedSystem:
 
 
 def choose_system(config: LoadedConfig, name: str | None) -> ServedSystem:
-    """Make the system of that name by these settings: one that is conducted, or a preset.
+    """Make the system of that name: batuta-ultra, batuta-mini or a preset.
 
     Args:
-        config: the settings.
-        name: None: batuta-ultra.
+        config: the configuration.
+        name: a served name; None: batuta-ultra.
 
     Raises:
-        ConfigError: there is none of that name, or a baseline answers under it.
+        ConfigError: there is no such model, or a baseline answers under the name.
     """
     if name is None or name == ULTRA_MODEL:
         return ultra_of(config)

@@ -1,6 +1,6 @@
-"""The settings file: one TOML file becomes frozen settings; docs/configuration.md shows it.
+"""The schema of the settings file (TOML), as frozen models; docs/configuration.md explains it.
 
-A setting that could have no effect beside the others is refused, by one sentence that names it.
+A setting that would have no effect beside the others is refused; the message names it.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ from batuta.usage import ASSUMED_PRICE
 
 
 class PlanRuleCondition(StrictModel):
-    """The questions that a rule for plans is for; both must hold where both are set."""
+    """The questions to which a rule for plans applies; all conditions that are set must hold."""
 
     tenant: str = ""
-    """Empty: of every tenant."""
+    """Empty: all tenants."""
     tag: Annotated[str, AfterValidator(lambda tag: read_tag(tag) if tag else tag)] = ""
-    """Empty: with any tags or none."""
+    """Empty: any tags or none."""
 
 
 class PlanRuleSetting(StrictModel):
-    """A rule that every workflow must keep; it has exactly one of the four kinds."""
+    """A rule that every workflow must keep; exactly one of its four kinds must be set."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")
     when: PlanRuleCondition = PlanRuleCondition()
     says: str = Field(default="", max_length=500)
-    """The sentence that whoever breaks it is told; empty: a usual one."""
+    """The message to a conductor that breaks the rule; empty: a default message."""
     max_parallel: int | None = Field(default=None, ge=1)
-    """The most steps that can run at the same time."""
+    """Maximum number of steps that can run at the same time."""
     no_self_check: bool = False
-    """Whether a step that checks must read a step of another provider than its own."""
+    """Whether a checking step must read a step of a provider other than its own."""
     needs_check: bool = False
     """Whether the last step must check the answer of another worker."""
     forbid_workers: tuple[str, ...] = ()
-    """Workers that may not see the question: ids, or `tag:cloud` for all of a tag."""
+    """Workers that may not see the question: ids, or `tag:NAME` for all workers with a tag."""
 
     @model_validator(mode="after")
     def _is_of_one_kind(self) -> Self:
@@ -75,36 +75,36 @@ PlanRuleSettings = Annotated[tuple[PlanRuleSetting, ...], AfterValidator(_check_
 
 
 class ApprovalCondition(PlanRuleCondition):
-    """The plans that wait for a person; all conditions that are set must hold."""
+    """The plans that need a person's approval; all conditions that are set must hold."""
 
     above_usd: float | None = Field(default=None, ge=0)
-    """Plans after which the run is expected to have cost more."""
+    """Only plans that are expected to bring the run's cost above this."""
     changes: bool = False
-    """Whether only plans count that may call a tool which changes something: one of the client's,
-    or a worker with the tag `changes`."""
+    """Only plans that may call a tool with side effects: a client's tool, or a worker with the tag
+    `changes`."""
     workers: tuple[str, ...] = ()
-    """Plans with one of these workers: ids, or `tag:cloud` for all of a tag."""
+    """Only plans with one of these workers: ids, or `tag:NAME` for all workers with a tag."""
 
 
 class WebhookSetting(StrictModel):
-    """A program that is told of plans which wait, and may decide about them."""
+    """A program that is notified of plans awaiting approval, and may decide about them."""
 
     url: str = Field(pattern=r"^https?://")
     secret_env: VariableName = Field(default="BATUTA_WEBHOOK_SECRET", min_length=1)
-    """The variable of the secret that both sides sign with."""
+    """The environment variable with the secret that both sides sign with."""
 
 
 class ApprovalSetting(StrictModel):
-    """Plans that a person must approve before they are carried out."""
+    """Plans that a person must approve before they are run."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")
     when: ApprovalCondition = ApprovalCondition()
     expires_s: float = Field(default=900, gt=0, le=7 * 86_400)
-    """Seconds after which a plan that nobody has approved counts as refused."""
+    """Seconds after which a plan without a decision counts as refused."""
 
 
 class PresetLimits(StrictModel):
-    """Limits of a preset's runs, within those of the whole file; a request can lower them."""
+    """Limits of a preset's runs, at most those of the whole file; a request can lower them."""
 
     max_steps: int | None = Field(default=None, ge=1, le=MAX_STEPS)
     max_rounds: int | None = Field(default=None, ge=1, le=MAX_ROUNDS)
@@ -114,32 +114,33 @@ class PresetLimits(StrictModel):
 
 
 class PresetSetting(StrictModel):
-    """A preset serves a conductor, a workflow or a baseline under a name."""
+    """A conductor, a workflow or a baseline that is served under a name."""
 
     conductor: str | None = None
-    """It names a worker, a fixed conductor or the folder of a trained one."""
+    """A worker of the pool, a fixed conductor, or the folder of a trained one."""
     workflow: str | None = None
-    """A file with a workflow, as a conductor writes it; from the settings' folder."""
+    """A workflow file; a relative path starts at the settings file's folder."""
     baseline: str | None = None
     """The name of a published method, without `baseline/`."""
     workers: tuple[str, ...] = ()
     """The workers that may answer; empty: all of the pool."""
     limits: PresetLimits = PresetLimits()
     effort: EffortWord | None = None
-    """The effort of a request that names none."""
+    """Default effort of requests."""
     min_confidence: float | None = Field(default=None, ge=0, le=1)
-    """Answers below this probability are marked `unsure`, after one more worker was asked."""
+    """Below this probability one more worker is asked; an answer still below is marked `unsure`."""
     description: str = ""
 
     @model_validator(mode="after")
     def _one_of_three(self) -> Self:
-        given = [one for one in (self.conductor, self.workflow, self.baseline) if one]
+        given = [name for name in (self.conductor, self.workflow, self.baseline) if name]
         if len(given) != 1:
-            raise ValueError("name a `conductor`, a `workflow` or a `baseline`, and one alone")
+            raise ValueError("name exactly one: a `conductor`, a `workflow` or a `baseline`")
         if self.baseline:
-            self.refuse_settings(("effort", "min_confidence"), "is of a conductor or a workflow")
+            reason = "applies only to a conductor or a workflow"
+            self.refuse_settings(("effort", "min_confidence"), reason)
             own = ("max_steps", "max_rounds")
-            self.limits.refuse_settings(own, "is not of a baseline, which has its own")
+            self.limits.refuse_settings(own, "does not apply to a baseline, which has its own")
         return self
 
 
@@ -150,34 +151,34 @@ class SessionsSetting(StrictModel):
     """How the sessions of coding agents are served; see docs/sessions.md."""
 
     conduct_auxiliary: bool = False
-    """Whether also what agents ask for themselves, such as titles, is conducted."""
+    """Whether agents' auxiliary requests, such as for titles, are conducted too."""
     tools: dict[ToolName, ToolClass] = Field(default={})
-    """The classes of clients' tools where they are not what name and schema say."""
+    """Classes of clients' tools, where name and schema would be classified incorrectly."""
 
     worth_usd: Decimal = Field(default=DEFAULT_RULES.worth_usd, ge=0)
-    """Dollars that a solved task is worth."""
+    """Value of a solved task, in dollars."""
     margin_usd: Decimal = Field(default=DEFAULT_RULES.margin_usd, ge=0)
-    """Dollars that a switch of workers must gain beyond what it costs."""
+    """Dollars that switching workers must gain beyond its cost."""
     warm_s: float = Field(default=DEFAULT_RULES.warm_seconds, ge=0)
-    """Seconds for which a provider's cache is taken to hold a prompt."""
+    """Seconds for which a provider's cache is assumed to keep a prompt."""
     failures: int = Field(default=DEFAULT_RULES.failures, ge=1, le=MOST_ACTIONS)
-    """Failures of tools within a task after which `escalate` hands over."""
+    """Tool failures within a task after which `escalate` switches workers."""
     stall_actions: int = Field(default=DEFAULT_RULES.stall_actions, ge=2, lt=MOST_ACTIONS)
-    """Actions in a row without a change after which a task has stalled."""
+    """Consecutive actions without a change after which a task counts as stalled."""
     consultations: int = Field(default=DEFAULT_RULES.consultations, ge=0)
-    """How often a session's second model plans, advises or judges, at most."""
+    """Maximum calls of a session's second model, which plans, advises or judges."""
     max_cost_usd: Decimal | None = Field(default=None, gt=0)
-    """Dollars that a session may cost; None: any."""
+    """Maximum cost of a session; None: no limit."""
     max_turns: int | None = Field(default=None, ge=1)
-    """Turns that a session may have; None: any number."""
+    """Maximum turns of a session; None: no limit."""
     shadow_share: float = Field(default=DEFAULT_RULES.shadow_share, ge=0, le=1)
-    """Share of answers for which the best single worker is asked too, and a judge compares."""
+    """Share of answers that a judge compares with those of the best single worker."""
     shadow_usd_per_day: Decimal = Field(default=DEFAULT_RULES.shadow_usd_per_day, ge=0)
-    """Dollars that comparing may cost in a day."""
+    """Maximum daily cost of these comparisons."""
 
     @property
     def rules(self) -> SessionRules:
-        """Return the rules by which sessions are conducted."""
+        """The rules by which sessions are conducted."""
         return SessionRules(
             tool_classes=ToolClasses(self.tools),
             worth_usd=self.worth_usd,
@@ -194,25 +195,27 @@ class SessionsSetting(StrictModel):
 
 
 class LogFormat(StrEnum):
-    """The form of a server's log on stderr."""
+    """The format of a server's log on stderr."""
 
     QUIET = "quiet"
-    """Errors alone, as text."""
+    """Only errors, as text."""
     JSON = "json"
     """Errors, and a line for each request, as JSON."""
 
 
-_OF_ITS_MODEL = ("concurrency", "context_window", "extra_body", "price", "rpm", "tags", "tpm")
-"""Settings of [conductor] that mean nothing of a worker, which has its own."""
+_EXTERNAL_MODEL_OPTIONS = (
+    "concurrency", "context_window", "extra_body", "price", "rpm", "tags", "tpm",
+)  # fmt: skip
+"""Settings of [conductor] that apply only to a model that is not a worker."""
 
 
 class ConductorSetting(StrictModel):
-    """The conductor, and what it is shown."""
+    """The conductor, and the content of its prompt."""
 
     worker: str | None = None
     """A worker of the pool, a fixed conductor, or the folder of a trained one."""
     model: str = ""
-    """A model that conducts and is no worker: then how it is reached, as for a worker."""
+    """A conducting model that is not a worker; the next settings say how it is reached."""
     provider: str = "compatible"
     base_url: str = ""
     key_env: VariableName = ""
@@ -220,31 +223,31 @@ class ConductorSetting(StrictModel):
     context_window: int | None = Field(default=None, ge=1)
     tags: tuple[str, ...] = ()
     extra_body: ExtraBody = Field(default={})
-    """Further fields of the request's body, for a model that is no worker."""
+    """Further fields of the request's body, for a model that is not a worker."""
     concurrency: int = Field(default=32, ge=1)
     rpm: int | None = Field(default=None, ge=1)
     tpm: int | None = Field(default=None, ge=1)
     card: str = ""
-    """The folder of a trained conductor that the model serves: it brings its prompt, sampling and
-    rounds with it."""
+    """The folder of the trained conductor that `model` serves; its prompt, sampling and rounds are
+    used."""
     descriptions: bool = True
     prices: bool = True
     examples: bool = True
     prompt: Literal["auto", "full", "brief"] = "auto"
-    """Whether the prompt is long or short; `auto`: short for a model known to be small."""
+    """The length of the prompt; `auto`: short for a model known to be small."""
     structured: bool | Literal["auto"] = "auto"
-    """Whether the provider holds the model to the form of a workflow. `auto`: wherever it can, and
-    freely where it refuses; true: where it refuses, the form is told in words."""
+    """Whether structured output is requested for workflows. If the provider refuses it, `auto`
+    continues without a schema, and true describes the schema in the prompt."""
     temperature: float | None = Field(default=None, ge=0)
     """None: the card's, else 1."""
     max_tokens: int | None = Field(default=None, ge=16)
-    """None: the card's, else 1,024, and more for a model that reasons unasked."""
+    """None: the card's, else 1,024, and more for a model that reasons by default."""
     effort: EffortWord | None = None
-    """None: low for a model that reasons unasked."""
+    """None: low for a model that reasons by default."""
     breaker_questions: int = Field(default=3, ge=1)
-    """Questions in a row without a workflow after which the model is skipped."""
+    """Consecutive questions without a workflow after which the model is skipped."""
     breaker_pause_s: float = Field(default=60.0, gt=0, le=300)
-    """Seconds of the first pause; each next one is twice as long."""
+    """Seconds of the first pause; each further pause is twice as long."""
 
     @model_validator(mode="before")
     @classmethod
@@ -258,7 +261,8 @@ class ConductorSetting(StrictModel):
         if not self.model and self.model_fields_set & {"provider", "base_url", "key_env", "card"}:
             raise ValueError("a conductor that is not a worker needs a `model`")
         if not self.model:
-            self.refuse_settings(_OF_ITS_MODEL, "is of a conductor with a `model` of its own")
+            reason = "applies only to a conductor with a `model`"
+            self.refuse_settings(_EXTERNAL_MODEL_OPTIONS, reason)
         return self
 
 
@@ -278,29 +282,29 @@ class SystemSetting(StrictModel):
     @model_validator(mode="after")
     def _one_of_both(self) -> Self:
         if self.conductor and self.selector:
-            raise ValueError("name a `conductor` or a `selector`, and not both")
+            raise ValueError("name a `conductor` or a `selector`, not both")
         return self
 
     @property
     def name(self) -> str | None:
-        """Whichever is set."""
+        """The conductor or the selector, whichever is set."""
         return self.conductor or self.selector
 
 
 class ExploreSetting(StrictModel):
-    """The share of requests and the money by which a system may learn what is better."""
+    """How often a system explores alternatives to learn which is best, and its budget."""
 
     share: float = Field(gt=0, le=0.5)
     """Share of the requests on which it explores."""
     usd_per_day: Decimal = Field(ge=0)
-    """Dollars of all explored runs of a day (UTC)."""
+    """Maximum cost of all exploring runs per day (UTC)."""
 
 
 class MiniSetting(SystemSetting):
-    """The system that answers as batuta-mini, and the alternatives that it may try."""
+    """The system that answers as batuta-mini, and whether it explores."""
 
     explore: ExploreSetting | None = None
-    """None: nothing is tried."""
+    """None: no exploration."""
 
 
 class LimitsSetting(StrictModel):
@@ -308,36 +312,36 @@ class LimitsSetting(StrictModel):
 
     max_steps: int = Field(default=MAX_STEPS, ge=1, le=MAX_STEPS)
     max_rounds: int | None = Field(default=None, ge=1, le=MAX_ROUNDS)
-    """None: one unasked, and as many as the API's greatest effort wants."""
+    """None: as many as the conductor needs, and more if the request's effort asks for them."""
     max_tokens: int | None = Field(default=None, ge=0)
     max_cost_usd: float | None = Field(default=None, ge=0)
     deadline_s: float | None = Field(default=None, gt=0)
     unknown_price: PriceSetting = PriceSetting(
         input=ASSUMED_PRICE.input, output=ASSUMED_PRICE.output, search=ASSUMED_PRICE.search
     )
-    """The price that a call without a known price counts as against dollars."""
+    """The price that limits in dollars assume for a call of unknown price."""
 
 
 class BaselinesSetting(StrictModel):
-    """The records from which the API's baselines learn."""
+    """Training data of the served baselines; relative paths start at the settings' folder."""
 
     history: str | None = None
-    """A file of outcomes, from the settings' folder; see solvers/history.py."""
+    """A file of workers' outcomes."""
     cascade: str | None = None
-    """A folder of `batuta train selector`, from the settings' folder, whose cascade is served."""
+    """A folder written by `batuta train selector`, whose cascade is served."""
     checker: str | None = None
     """The worker that checks the cascade's answers."""
 
 
 class ResilienceSetting(StrictModel):
-    """How a failing or slow worker is got around."""
+    """Timeouts, hedged calls and the circuit breaker of failing workers."""
 
     step_timeout_s: float | None = Field(default=None, gt=0)
     hedge_s: float | None = Field(default=None, gt=0)
     breaker_failures: int = Field(default=5, ge=1)
-    """Failures in a row after which a worker is skipped."""
+    """Consecutive failures after which a worker is skipped."""
     breaker_pause_s: float = Field(default=15.0, gt=0, le=300)
-    """Seconds of the first pause; each next one is twice as long."""
+    """Seconds of the first pause; each further pause is twice as long."""
 
     @model_validator(mode="after")
     def _hedge_comes_first(self) -> Self:
@@ -361,33 +365,33 @@ class ServerSetting(StrictModel):
     """Settings of `batuta serve`."""
 
     running: int = Field(default=512, ge=1)
-    """Answers worked on at the same time; jobs in the background apart."""
+    """Maximum requests being answered at once, without background jobs."""
     waiting: int = Field(default=1024, ge=0)
-    """Requests that may wait for one of them to end; the next ones are turned away."""
+    """Maximum requests in the queue; further requests are rejected."""
     waiting_jobs_per_tenant: int = Field(default=1000, ge=1)
-    """Background responses of one tenant that may wait; the next ones are turned away."""
+    """Maximum queued background responses of one tenant; further ones are rejected."""
     patience_s: float = Field(default=30.0, ge=0)
-    """How long a request may wait."""
+    """Maximum seconds that a request waits in the queue."""
     grace_s: float = Field(default=30.0, ge=0)
-    """How long answers may go on once the server was asked to stop."""
+    """Seconds that running requests may take to finish after the server is asked to stop."""
     keep_days: float | None = Field(default=None, gt=0)
-    """How long runs, responses and jobs are kept; None: until somebody deletes them (ended jobs:
+    """How long runs, responses and jobs are kept; None: until they are deleted (finished jobs:
     30 days)."""
     connections: int = Field(default=4096, ge=1)
-    """Connections at the same time; fewer if the process may not open that many files."""
+    """Maximum open connections; fewer if the process may not open that many files."""
     connections_per_address: int | None = Field(default=None, ge=1)
-    """Most connections of one address; None for half of all. Behind a proxy all have the proxy's
-    address."""
+    """Maximum connections of one address; None: half of all. Behind a proxy all connections have
+    the proxy's address."""
     private_pictures: bool = False
-    """Whether addresses of pictures may be of private networks; providers fetch them."""
+    """Whether image URLs may point to private networks; the providers fetch them."""
     cors_origins: tuple[Origin, ...] = ()
     """Origins of web pages that may use the API: https://app.example.org, or * if keys are
     required."""
     redis: str = ""
-    """The address of the Redis server (redis://host:6379) at which several replicas or worker
-    processes count the rates of keys and the limits of providers."""
+    """The address of the Redis server (redis://host:6379) where replicas and worker processes
+    share the rates of keys and the limits of providers."""
     replicas: int = Field(default=1, ge=1)
-    """How many there are; each counts its share for itself while Redis cannot be reached."""
+    """Number of replicas; each uses an equal share of the limits while Redis is unreachable."""
 
     @model_validator(mode="after")
     def _an_address_within_all(self) -> Self:
@@ -397,26 +401,26 @@ class ServerSetting(StrictModel):
 
 
 class ModerationSetting(StrictModel):
-    """The provider that POST /v1/moderations is passed through to."""
+    """The provider to which POST /v1/moderations is passed through."""
 
     model: str = Field(min_length=1)
     provider: str = "openai"
     base_url: str = ""
-    """None: the provider's own."""
+    """Empty: the provider's own."""
     key_env: VariableName = ""
-    """The environment variable with the key; by default the provider's own."""
+    """The environment variable with the key; empty: the provider's own."""
     tags: tuple[str, ...] = ()
-    """Tags like a worker's: a key that may not ask workers of a tag may not ask this model either.
-    """
+    """Tags like a worker's; a key that may not use workers of a tag may not use this model
+    either."""
 
 
 class OidcSetting(StrictModel):
-    """The identity provider by which people sign in to the page; see docs/tenants.md."""
+    """The identity provider with which people sign in to the page; see docs/sign-in.md."""
 
     issuer: str = Field(min_length=1)
     client_id: str = Field(min_length=1)
     client_secret_env: VariableName = ""
-    """The variable of the client's secret; empty: a public client."""
+    """The environment variable with the client secret; empty: a public client."""
     redirect_uri: str = Field(min_length=1)
     label: str = "single sign-on"
     scopes: tuple[str, ...] = ("openid", "email", "profile")
@@ -425,22 +429,22 @@ class OidcSetting(StrictModel):
     users: tuple[str, ...] = ()
     tenant: str = "default"
     limits: dict[str, Any] = Field(default={})
-    """Limits of new users, with the fields of a key's limits."""
+    """Limits of new users; the same fields as the limits of a key."""
 
 
 class AnswerCacheSetting(StrictModel):
-    """Settings by which the same question twice is answered once."""
+    """The cache of answers to repeated questions."""
 
     enabled: bool = False
     ttl_s: float = Field(default=3600.0, gt=0, allow_inf_nan=False)
-    """Seconds for which an answer is given again."""
+    """Seconds for which an answer is cached."""
     sampled: bool = False
-    """Whether also answers that were sampled: of another temperature than 0 and without a seed."""
+    """Whether sampled answers (temperature is not 0 and no seed is set) are cached too."""
     redis: bool = False
-    """Whether the index is in the Redis of the server, and not in the database of the runs."""
+    """Whether the index is in the server's Redis instead of the runs' database."""
     similarity: float | None = Field(default=None, ge=0.8, le=1.0)
-    """The cosine from which the same question in other words is answered by the same answer; None:
-    the words must be the same. It needs the extra `encoder`."""
+    """Minimum cosine similarity at which a differently worded question gets the cached answer;
+    needs the extra `encoder`. None: the wording must be identical."""
 
     @model_validator(mode="after")
     def _is_switched(self) -> Self:
@@ -453,17 +457,17 @@ AliasName = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME)]
 
 
 class Settings(StrictModel):
-    """The whole file."""
+    """The whole settings file."""
 
     workers: tuple[WorkerSetting, ...] = ()
     conductor: ConductorSetting = ConductorSetting()
     mini: MiniSetting = MiniSetting()
     ultra: SystemSetting = SystemSetting()
     aliases: dict[AliasName, str] = Field(default={})
-    """Served models by the names, or patterns with `*` and `?`, that stand for them."""
+    """Served models by alias: a name, or a pattern with `*` and `?`."""
     sessions: SessionsSetting = SessionsSetting()
     models: dict[str, PresetSetting] = Field(default={})
-    """Models of one's own, by their names."""
+    """Presets, by the names under which they are served."""
     limits: LimitsSetting = LimitsSetting()
     baselines: BaselinesSetting = BaselinesSetting()
     resilience: ResilienceSetting = ResilienceSetting()
@@ -499,29 +503,33 @@ class Settings(StrictModel):
         return self
 
     def resolve_folders(self, folder: Path) -> Settings:
-        """Return the same with workflows and trained conductors and selectors as seen from here.
+        """Return the settings with relative paths of workflows and trained conductors resolved.
 
         Args:
-            folder: where the file lies; a folder that is not below it is looked for from here.
+            folder: the settings file's folder; a path that is no trained conductor there is left
+                relative to the working directory.
         """
 
-        def seen(name: str | None) -> str | None:
-            there = folder / name if name else None
-            return str(there) if there and there.exists() and is_policy(there) else name
+        def resolve(name: str | None) -> str | None:
+            path = folder / name if name else None
+            return str(path) if path and path.exists() and is_policy(path) else name
 
-        def placed(preset: PresetSetting) -> PresetSetting:
-            flow = preset.workflow and str(folder / preset.workflow)
-            return preset.model_copy(update={"conductor": seen(preset.conductor), "workflow": flow})
+        def resolve_preset(preset: PresetSetting) -> PresetSetting:
+            values = {
+                "conductor": resolve(preset.conductor),
+                "workflow": preset.workflow and str(folder / preset.workflow),
+            }
+            return preset.model_copy(update=values)
 
         conductor = self.conductor
-        named = {"worker": seen(conductor.worker), "card": seen(conductor.card) or ""}
+        named = {"worker": resolve(conductor.worker), "card": resolve(conductor.card) or ""}
         return self.model_copy(
             update={
                 "conductor": conductor.model_copy(update=named),
                 "mini": MiniSetting.model_construct(
-                    conductor=seen(self.mini.name), explore=self.mini.explore
+                    conductor=resolve(self.mini.name), explore=self.mini.explore
                 ),
-                "models": {name: placed(each) for name, each in self.models.items()},
-                "ultra": SystemSetting.model_construct(conductor=seen(self.ultra.name)),
+                "models": {name: resolve_preset(each) for name, each in self.models.items()},
+                "ultra": SystemSetting.model_construct(conductor=resolve(self.ultra.name)),
             }
         )

@@ -1,4 +1,4 @@
-"""Settings from a TOML file: each error is one sentence in a person's words."""
+"""Reads settings from a TOML file and describes validation errors in one plain sentence."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from batuta.errors import ConfigError
 
 UNKNOWN = "extra_forbidden"
 MISSING = "missing"
-OWN_SENTENCE = "value_error"
+VALUE_ERROR = "value_error"
 NAMES = ("id", "name", "model")
-"""The fields by which an entry of a list is named, in order of preference."""
+"""The fields by which messages name an entry of a list, in order of preference."""
 LONGEST_VALUE = 60
-"""Characters of a wrong value that are repeated."""
+"""Maximum characters of an invalid value that a message repeats."""
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,79}|[a-z_][a-z0-9_]{0,79}")
-"""Names of variables; most keys have letters of both cases, or a hyphen."""
+"""Names of environment variables; most API keys do not match (mixed case, or a hyphen)."""
 _EXPECTED = {
     "int": "a whole number",
     "float": "a number",
     "decimal": "a number",
-    "string": "a text in quotes",
+    "string": "a string in quotes",
     "bool": "true or false",
     "tuple": "a list",
     "list": "a list",
@@ -40,7 +40,7 @@ _EXPECTED = {
     "path": "a path in quotes",
     "finite": "a finite number",
 }
-"""Descriptions of right values, by the first word of pydantic's error type."""
+"""Descriptions of valid values, by the first word of pydantic's error type."""
 _BOUNDS = {
     "greater_than": "must be more than {gt:g}",
     "greater_than_equal": "must be at least {ge:g}",
@@ -51,43 +51,43 @@ _BOUNDS = {
 
 
 def describe_setting_error(error: ValidationError, data: object, model: type[BaseModel]) -> str:
-    """Return one sentence about the first thing that is wrong; an unknown name comes first."""
+    """Return one sentence about the first error; an unknown setting is reported first."""
     found = error.errors(include_url=False)
-    first = next((one for one in found if one["type"] == UNKNOWN), found[0])
-    around = _find_place(first, data).path
-    # What is wrong inside a table says more than that it is no number.
-    inside = [one for one in found if _find_place(one, data).path[: len(around)] == around]
-    first = max(inside, key=lambda one: len(_find_place(one, data).path))
-    place = _find_place(first, data)
-    same = [one for one in inside if _find_place(one, data) == place]
-    return f"{place.prefix}{_describe_error(first, same, place, model)}"
+    first = next((each for each in found if each["type"] == UNKNOWN), found[0])
+    around = _find_location(first, data).path
+    # An error inside a table says more than that the table is, for example, not a number.
+    inside = [each for each in found if _find_location(each, data).path[: len(around)] == around]
+    first = max(inside, key=lambda each: len(_find_location(each, data).path))
+    location = _find_location(first, data)
+    same = [each for each in inside if _find_location(each, data) == location]
+    return f"{location.prefix}{_describe_error(first, same, location, model)}"
 
 
 def describe_value_error(name: str, error: ValidationError) -> str:
-    """Return one sentence about a value that stands alone, such as an option's."""
+    """Return one sentence about a single value that is in no file, such as an option's."""
     found = error.errors(include_url=False)
-    place = _Place(entries=(), name=name, path=())
-    return _describe_error(found[0], found, place, BaseModel).replace('"', "")
+    location = _Location(entries=(), name=name, path=())
+    return _describe_error(found[0], found, location, BaseModel).replace('"', "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Place:
-    """The place of an error in the file."""
+class _Location:
+    """The location of an error in the file."""
 
     entries: tuple[str, ...]
-    """The entries of lists around it, such as `[[workers]] "sonnet"`."""
+    """The enclosing entries of lists, such as `[[workers]] "sonnet"`."""
     name: str
-    """The dotted name of the setting within them; empty: the entry itself."""
+    """The dotted name of the setting within the last entry; empty: the entry itself."""
     path: tuple[str | int, ...]
-    """The same as keys and indices."""
+    """The whole location as keys and indices."""
 
     @property
     def prefix(self) -> str:
         return f"in {', '.join(self.entries)}: " if self.entries else ""
 
 
-def _find_place(error: ErrorDetails, data: object) -> _Place:
-    """Return the place in the file; what pydantic says of a union's members is left out."""
+def _find_location(error: ErrorDetails, data: object) -> _Location:
+    """Return the location in the file, without pydantic's names of a union's members."""
     entries: list[str] = []
     tables: list[str] = []
     name: list[str] = []
@@ -112,7 +112,7 @@ def _find_place(error: ErrorDetails, data: object) -> _Place:
         else:
             continue
         path.append(part)
-    return _Place(entries=tuple(entries), name=".".join(name), path=tuple(path))
+    return _Location(entries=tuple(entries), name=".".join(name), path=tuple(path))
 
 
 def _entry_name(entry: Mapping[str, object], index: int) -> str:
@@ -121,22 +121,22 @@ def _entry_name(entry: Mapping[str, object], index: int) -> str:
 
 
 def _describe_error(
-    error: ErrorDetails, same: Sequence[ErrorDetails], place: _Place, model: type[BaseModel]
+    error: ErrorDetails, same: Sequence[ErrorDetails], location: _Location, model: type[BaseModel]
 ) -> str:
-    """Describe the error of the setting at that place."""
-    kind, name = error["type"], place.name
+    """Describe the error; `same` are all errors at its location."""
+    kind, name = error["type"], location.name
     if kind == UNKNOWN:
-        known = sorted(_known_names(place.path[:-1], model))
-        return f"there is no setting {name}; {suggest_names(str(place.path[-1]), known)}"
+        known = sorted(_known_names(location.path[:-1], model))
+        return f"there is no setting {name}; {suggest_names(str(location.path[-1]), known)}"
     if kind == MISSING:
         return f"{name} is missing"
-    if kind == OWN_SENTENCE:
+    if kind == VALUE_ERROR:
         message = error["msg"].removeprefix("Value error, ")
         return f"{name}: {message}" if name else message
     subject = name or "it"
     if kind in _BOUNDS:
         return f"{subject} {_BOUNDS[kind].format(**error.get('ctx', {}))}{_describe_value(error)}"
-    if kind == "tuple_type" and isinstance(error["input"], Mapping) and len(place.path) == 1:
+    if kind == "tuple_type" and isinstance(error["input"], Mapping) and len(location.path) == 1:
         return f"{subject} must be a list of tables: write [[{name}]]"
     if kind.endswith("too_short"):
         return f"{subject} must not be empty"
@@ -144,23 +144,23 @@ def _describe_error(
 
 
 def _list_expectations(errors: Sequence[ErrorDetails]) -> Iterator[str]:
-    """Yield descriptions of right values, once each."""
+    """Yield descriptions of valid values, each once."""
     seen: set[str] = set()
-    for one in errors:
-        form = _EXPECTED.get(one["type"].split("_")[0], "something else")
-        expectation = form.format(**one.get("ctx", {})).replace("'", "")
+    for error in errors:
+        form = _EXPECTED.get(error["type"].split("_")[0], "something else")
+        expectation = form.format(**error.get("ctx", {})).replace("'", "")
         if expectation not in seen:
             seen.add(expectation)
             yield expectation
 
 
 def _describe_value(error: ErrorDetails) -> str:
-    """Return the value that was found, as TOML would show it."""
+    """Return `, not VALUE` with the value as in TOML; empty if it is long or may be secret."""
     value: object = error["input"]
     if isinstance(value, Mapping):
         return ", not a table"
     if isinstance(value, str):
-        if "@" in value or "://" in value:  # an address may hold a password
+        if "@" in value or "://" in value:  # an address may contain a password
             return ""
         text = f'"{value}"'
     elif isinstance(value, Sequence):
@@ -171,7 +171,7 @@ def _describe_value(error: ErrorDetails) -> str:
 
 
 def _known_names(path: Sequence[str | int], model: type[BaseModel]) -> set[str]:
-    """Return the settings that a table of the file may have."""
+    """Return the names of the settings that a table of the file may have."""
     tables = [model]
     for part in path:
         if isinstance(part, str):
@@ -192,15 +192,15 @@ _Settings = TypeVar("_Settings", bound=BaseModel)
 
 
 class StrictModel(BaseModel):
-    """Settings that stay as they were read; a name that is not theirs is refused."""
+    """Immutable settings; unknown names are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     def refuse_settings(self, names: Iterable[str], reason: str) -> None:
-        """Return if none of these was set, else raise.
+        """Raise if any of these settings was set.
 
         Raises:
-            ValueError: one was; the first in order of the alphabet is named.
+            ValueError: one was set; the message names the alphabetically first, then the reason.
         """
         if unfit := sorted(self.model_fields_set.intersection(names)):
             raise ValueError(f"`{unfit[0]}` {reason}")
@@ -209,8 +209,8 @@ class StrictModel(BaseModel):
 def _check_variable(name: str) -> str:
     if name and not _VARIABLE.fullmatch(name):
         raise ValueError(
-            "what stands there is not the name of an environment variable, such as MY_KEY; it is "
-            "not shown, as it may be the secret itself"
+            "this is not the name of an environment variable, such as MY_KEY; it is not shown, as "
+            "it may be the secret itself"
         )
     return name
 
@@ -220,10 +220,10 @@ VariableName = Annotated[str, AfterValidator(_check_variable)]
 
 
 def read_settings(path: Path, model: type[_Settings]) -> _Settings:
-    """Return the settings in a TOML file; relative paths in it stay as they are written.
+    """Return the settings in a TOML file; its relative paths are not resolved.
 
     Raises:
-        ConfigError: it cannot be read, is no TOML, or has a setting that cannot be used.
+        ConfigError: the file cannot be read, is not TOML, or has a setting that cannot be used.
     """
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -235,7 +235,7 @@ def read_settings(path: Path, model: type[_Settings]) -> _Settings:
 
 
 def read_tables(path: Path) -> AbstractSet[str]:
-    """Return the names of the file's tables and settings; none of a file that cannot be read."""
+    """Return the names of the file's top-level tables; none if the file cannot be read."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8")).keys()
     except (OSError, ValueError, RecursionError):
@@ -243,7 +243,7 @@ def read_tables(path: Path) -> AbstractSet[str]:
 
 
 def validate_settings(values: Mapping[str, Any], source: str, model: type[_Settings]) -> _Settings:
-    """Return the settings of those values; `source` is where they come from.
+    """Return the validated settings; `source` names their origin in error messages.
 
     Raises:
         ConfigError: a setting is unknown or cannot be used.

@@ -1,4 +1,4 @@
-"""The settings of the tools that Batuta runs itself: web search and pages."""
+"""The settings of the tools that Batuta runs: search, web pages, Python, files and MCP."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ Domain = Annotated[str, Field(min_length=1, max_length=300)]
 
 
 class ServedSetting(StrictModel):
-    """A tool that may be offered to clients."""
+    """A tool that clients may request as a server tool."""
 
     server_tool: bool = False
-    """Whether clients may ask that any model calls it while it answers."""
+    """Whether a client's request may let the answering model call the tool."""
     max_uses: int | None = Field(default=None, ge=1, le=50)
-    """Calls in one call of a model, at most; None: 5."""
+    """Maximum tool calls within one model call; None: 5."""
 
     @model_validator(mode="after")
     def _is_served(self) -> Self:
@@ -28,7 +28,7 @@ class ServedSetting(StrictModel):
 
 
 class SearchSetting(ServedSetting):
-    """The search engine, and what may be found by it."""
+    """The search engine, and which results may be shown."""
 
     engine: Literal["searxng", "brave", "tavily", "exa"]
     base_url: str = ""
@@ -36,9 +36,9 @@ class SearchSetting(ServedSetting):
     key_env: VariableName = ""
     """The environment variable with the key; by default the engine's own."""
     price: Decimal | None = Field(default=None, ge=0)
-    """Dollars a search; None: unknown, and 0 of SearXNG."""
+    """Dollars per search; None: unknown, or 0 for SearXNG."""
     results: int = Field(default=8, ge=1, le=20)
-    """Results of one search, at most."""
+    """Maximum results of one search."""
     timeout_s: float = Field(default=20.0, gt=0)
     """How long one search may take."""
     allow_domains: tuple[Domain, ...] = ()
@@ -49,14 +49,14 @@ class SearchSetting(ServedSetting):
     @model_validator(mode="after")
     def _is_somewhere(self) -> Self:
         if self.engine == "searxng":
-            self.refuse_settings(("key_env",), "is of engines with keys, and SearXNG has none")
+            self.refuse_settings(("key_env",), "does not apply to SearXNG, which has no key")
             if not self.base_url:
                 raise ValueError('`engine = "searxng"` needs the `base_url` of its server')
         return self
 
     @property
     def known_price(self) -> Decimal | None:
-        """Dollars a search; None: unknown."""
+        """Dollars per search, 0 for SearXNG by default; None: unknown."""
         return Decimal(0) if self.price is None and self.engine == "searxng" else self.price
 
 
@@ -68,51 +68,51 @@ class ReaderSetting(ServedSetting):
     deny_domains: tuple[Domain, ...] = ()
     """Domains that are not read."""
     private_hosts: tuple[Domain, ...] = ()
-    """Hosts, or `host:port`, of private networks that may be read; others are public."""
+    """Hosts (`host` or `host:port`) of private networks that may be read besides public ones."""
     max_bytes: int = Field(default=5 << 20, ge=1000)
-    """Bytes of a page, at most."""
+    """Maximum bytes of a page."""
     max_characters: int = Field(default=20_000, ge=500)
-    """Characters of a page's text that are given on."""
+    """Maximum characters of a page's text; the rest is truncated."""
     timeout_s: float = Field(default=30.0, gt=0)
     """How long one page may take."""
 
 
 class PythonSetting(ServedSetting):
-    """Programs that models write while they answer."""
+    """The sandbox for programs that models run while they answer."""
 
     timeout_s: float = Field(default=20.0, gt=0, le=600)
-    """How long one call may take, with the programs before it, which are run again."""
+    """How long one call may take, including the earlier programs, which are run again."""
     memory_mb: int = Field(default=512, ge=64)
-    """Memory of a program's processes."""
+    """Memory limit of a program's processes."""
     max_characters: int = Field(default=16_000, ge=500)
-    """Characters of its output that are given on."""
+    """Maximum characters of a program's output; the rest is truncated."""
     interpreter: str = ""
-    """The Python with the packages that programs may import; empty: Batuta's own."""
+    """The Python interpreter whose packages programs may import; empty: Batuta's own."""
 
     @model_validator(mode="after")
     def _is_wanted(self) -> Self:
         if not self.server_tool:
-            raise ValueError("it needs `server_tool = true`: workers have limits of their own")
+            raise ValueError("it needs `server_tool = true`: workers have their own limits")
         return self
 
 
 class McpSetting(StrictModel):
-    """A tool of an MCP server, which workers with `provider = "mcp"` call."""
+    """A tool of an MCP server; workers with `provider = "mcp"` call it."""
 
     tool: str = Field(min_length=1, max_length=200)
-    """Its name at the server."""
+    """The tool's name on the server."""
     argument: str = Field(default="query", min_length=1, max_length=200)
-    """The name of its argument: the text of a step's subtask."""
+    """The argument that receives the subtask of a step."""
     command: tuple[str, ...] = ()
-    """Starts a server that speaks by stdin and stdout."""
+    """The command that starts a stdio server."""
     url: str = ""
-    """The address of a server that speaks HTTP."""
+    """The URL of an HTTP server."""
     price: Decimal | None = Field(default=None, ge=0)
-    """Dollars a call; None: unknown."""
+    """Dollars per call; None: unknown."""
     timeout_s: float = Field(default=30.0, gt=0)
-    """How long one call may take, the start of the server included."""
+    """How long one call may take, including the start of the server."""
     max_characters: int = Field(default=20_000, ge=500)
-    """Characters of its answer that are given on."""
+    """Maximum characters of the tool's result; the rest is truncated."""
 
     @model_validator(mode="after")
     def _is_somewhere(self) -> Self:
@@ -124,45 +124,46 @@ class McpSetting(StrictModel):
 
 
 class FileSearchSetting(ServedSetting):
-    """Which files are searched besides those that callers upload."""
+    """How files are searched: those of a folder and those that clients upload."""
 
     folder: str = ""
-    """A folder; empty: none."""
+    """A folder to search; empty: none."""
     vectors: bool = False
-    """Whether passages are found by what they mean, too; it needs the extra `encoder`."""
+    """Whether embedding search is used besides keyword search; needs the extra `encoder`."""
     results: int = Field(default=8, ge=1, le=20)
-    """Passages of one search, at most."""
+    """Maximum passages of one search."""
     timeout_s: float = Field(default=60.0, gt=0)
-    """How long one search may take, with the indexing of files that are new."""
+    """How long one search may take, including the indexing of new files."""
 
 
 class FilesSetting(StrictModel):
-    """Files that callers upload, where the table is there."""
+    """Limits of uploaded files; without this table files cannot be uploaded."""
 
     max_mb: float = Field(default=16.0, gt=0, le=19)
-    """The most of one file; a request's body has at most 20."""
+    """Maximum size of a file; a request body may have 20 MB."""
     tenant_mb: float = Field(default=1024.0, gt=0)
-    """The most of all files of a tenant together."""
+    """Maximum total size of a tenant's files."""
     tenant_files: int = Field(default=10_000, ge=1)
-    """Files of a tenant."""
+    """Maximum number of a tenant's files."""
     keep_days: float | None = Field(default=None, gt=0)
-    """How long a file is kept at most; None: until it is deleted or its client's time is over."""
+    """Maximum days that a file is kept; None: until it is deleted or expires as its client asked.
+    """
     max_characters: int = Field(default=400_000, ge=1000)
-    """Characters of one file's text."""
+    """Maximum characters of a file's text."""
 
 
 class ToolsSetting(StrictModel):
-    """Tools that Batuta runs itself; see docs/tools.md."""
+    """Tools that Batuta runs; see docs/tools.md."""
 
     search: SearchSetting | None = None
     reader: ReaderSetting = ReaderSetting()
     python: PythonSetting | None = None
     files: FileSearchSetting | None = None
     mcp: dict[str, McpSetting] = Field(default={})
-    """Tools of MCP servers, by the names that the `model` of a worker gives."""
+    """Tools of MCP servers; a worker's `model` names its tool here."""
 
     @property
     def served(self) -> tuple[str, ...]:
-        """The names of the tables whose tools clients may ask for."""
+        """The names of the tables whose tools clients may request."""
         tables = {name: getattr(self, name) for name in ("search", "reader", "python", "files")}
         return tuple(name for name, table in tables.items() if table and table.server_tool)

@@ -1,4 +1,10 @@
-"""Web search, the reader of pages and programs, as the settings say; loaded where there are any."""
+"""Opens the tools of [tools]: web search, page fetching, code execution, file search and MCP.
+
+A new tool source is registered in `open_served_tools` or `open_tool_client`, with a table in
+`config.tool_settings`, a description in `config.workers`, its provider in
+`clients.providers.TOOL_PROVIDERS` and a rule in `language.prompt`. This module is imported only if
+a tool is set.
+"""
 
 from __future__ import annotations
 
@@ -43,9 +49,9 @@ from batuta.tools.worker import (
 )
 
 FOLDER = "folder"
-"""Names the folder of the settings where a client names what is to be searched."""
+"""The id by which a request for file search names the folder of [tools.files]."""
 MAX_USES = 5
-"""Calls of a tool in one call of a model, where the settings say nothing."""
+"""Default maximum of tool calls within one model call."""
 NO_SEARCH = 'it needs [tools.search] with an engine, such as engine = "searxng" and its base_url'
 
 
@@ -55,7 +61,7 @@ def open_search(
     """Open the web search of the settings.
 
     Raises:
-        ConfigError: there is none, its address is none, or its key is not set.
+        ConfigError: no search is configured, its base_url is not a URL, or its key is not set.
     """
     if setting is None:
         raise ConfigError(NO_SEARCH)
@@ -83,7 +89,14 @@ def open_served_tools(
 ) -> ServerTools:
     """Open the tools that models call while they answer.
 
-    With `native` the providers of some workers search by themselves.
+    Args:
+        tools: the settings.
+        http: the transport of search and pages.
+        environ: where keys are looked up.
+        native: whether the providers of some workers run their own web search.
+
+    Raises:
+        ConfigError: the settings of a tool cannot be used.
     """
     offered: list[OfferedTool] = []
     if tools.search is not None and tools.search.server_tool:
@@ -103,7 +116,7 @@ def open_served_tools(
 
 
 def _native_offer(setting: SearchSetting | None) -> NativeOffer:
-    """Return the search of providers, for which the limits of [tools.search] hold too."""
+    """Return the offer of providers' own search, within the limits of [tools.search]."""
     if setting is None:
         return NativeOffer(max_uses=MAX_USES)
     domains = DomainRules(allow=setting.allow_domains, deny=setting.deny_domains)
@@ -111,7 +124,7 @@ def _native_offer(setting: SearchSetting | None) -> NativeOffer:
 
 
 def _file_search_opener(setting: FileSearchSetting) -> Callable[[RequestedTool | None], FileSearch]:
-    """Return what opens the search in files for a client, who may name the folder or files."""
+    """Return a function that opens the file search of a request, which may name its files."""
     indexes = TenantIndexes(encoder=_open_encoder(setting))
     folder = _open_folder(setting)
 
@@ -129,7 +142,11 @@ def _file_search_opener(setting: FileSearchSetting) -> Callable[[RequestedTool |
 
 
 def _open_folder(setting: FileSearchSetting) -> FolderIndex | None:
-    """Return the index of the folder; None: there is no folder."""
+    """Return the index of the folder; None: no folder is set.
+
+    Raises:
+        ConfigError: the folder does not exist, or the encoder is not installed.
+    """
     if not setting.folder:
         return None
     folder = Path(setting.folder).expanduser()
@@ -139,10 +156,10 @@ def _open_folder(setting: FileSearchSetting) -> FolderIndex | None:
 
 
 def _open_encoder(setting: FileSearchSetting) -> SentenceEncoder | None:
-    """Return what finds the meaning of passages; None: they are found by their words alone.
+    """Return the sentence encoder for embedding search; None: only keyword search is set.
 
     Raises:
-        ConfigError: it is wanted, and is not installed.
+        ConfigError: the encoder is needed but not installed.
     """
     if not setting.vectors:
         return None
@@ -156,7 +173,7 @@ def open_files_worker(setting: FileSearchSetting | None) -> ToolWorker:
     """Open the worker that searches the folder.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: no folder is set, or it cannot be searched.
     """
     folder = _open_folder(setting) if setting is not None else None
     if setting is None or folder is None:
@@ -177,7 +194,7 @@ def _open_code(setting: PythonSetting, requested: RequestedTool | None) -> CodeI
 
 
 def open_fetch(setting: ReaderSetting, http: HttpTransport) -> WebFetch:
-    """Open the reader of pages, over connections that reach public addresses only."""
+    """Open page fetching; only public addresses and `private_hosts` can be reached."""
     private = tuple(sorted(host.lower() for host in setting.private_hosts))
 
     def open_transport() -> HttpTransport:
@@ -199,7 +216,11 @@ def open_fetch(setting: ReaderSetting, http: HttpTransport) -> WebFetch:
 def open_tool_client(
     spec: WorkerSpec, tools: ToolsSetting, http: HttpTransport, environ: Mapping[str, str]
 ) -> Client:
-    """Open the client of a worker that searches, reads or calls a tool."""
+    """Open the client of a worker that searches, reads pages or calls an MCP tool.
+
+    Raises:
+        ConfigError: the settings of its tool cannot be used.
+    """
     if spec.provider in {SEARCH, FILES}:
         try:
             if spec.provider == FILES:

@@ -1,4 +1,4 @@
-"""The settings of the audit trail, and of how sure answers are."""
+"""The settings of the audit trail and of confidence."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from batuta.config.settings_file import StrictModel
 
 
 class AuditSetting(StrictModel):
-    """The audit trail of what administrators did."""
+    """Retention of the audit trail of administrators' actions."""
 
     kept_days: float | None = Field(default=None, gt=0)
-    """How long its records are kept; None: for ever."""
+    """How long its records are kept; None: forever."""
 
 
 class ConfidenceSetting(StrictModel):
-    """How sure answers are."""
+    """The probability that an answer is correct, and how it is estimated."""
 
     file: str | None = None
-    """`batuta eval --calibrate` wrote this file, from the settings' folder; None: it is to be.
-    """
+    """File that `batuta eval --calibrate` or `batuta tune` wrote, relative to the settings'
+    folder; None: not fitted yet, samples are only collected."""
     samples: int = Field(default=0, ge=0, le=10)
-    """A question that has an answer is asked again so often, to see whether that agrees."""
+    """Number of times that an answered question is asked again, to see whether answers agree."""
     sampler: str | None = None
-    """This worker is asked again; None: the one that wrote the answer is."""
+    """The worker that is asked again; None: the worker that answered."""
     unsure: Literal["mark", "refuse"] = "mark"
-    """Says whether an answer less sure than was asked for is marked, or refused with a 422."""
+    """Whether an answer below the requested confidence is marked, or refused with a 422."""
 
     @model_validator(mode="after")
     def _says_something(self) -> Self:

@@ -1,4 +1,4 @@
-"""The settings of a worker: how it is reached, how it samples, and what is known of it."""
+"""The settings of a worker: how it is reached, how it samples, and what is known about it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from batuta.core.worker import IMAGE
 
 EffortWord = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 _PROGRAMS = 4
-"""Programs that one worker runs at the same time, at most."""
+"""Maximum programs that one worker runs at once."""
 
 
-_OWN_FIELDS = frozenset(
+_REQUEST_FIELDS = frozenset(
     {
         "model",
         "messages",
@@ -31,11 +31,11 @@ _OWN_FIELDS = frozenset(
         "n",
     }
 )
-"""Fields of a request's body that each request decides itself."""
+"""Fields of the body that each request sets itself."""
 
 
 def _without_own_fields(body: dict[str, Any]) -> dict[str, Any]:
-    if taken := sorted(_OWN_FIELDS & set(body)):
+    if taken := sorted(_REQUEST_FIELDS & set(body)):
         raise ValueError(f"{taken[0]} is decided by each request and cannot be set here")
     return body
 
@@ -60,15 +60,15 @@ class PriceSetting(StrictModel):
     cached: Decimal | None = Field(default=None, ge=0)
     cache_write: Decimal | None = Field(default=None, ge=0)
     audio: Decimal | None = Field(default=None, ge=0)
-    """Price of input that is a recording."""
+    """Price of audio input."""
     call: Decimal = Field(default=Decimal(0), ge=0)
-    """Dollars a call, beside its tokens: of a picture, where each costs as much."""
+    """Dollars per call besides its tokens, such as the price of an image."""
     search: Decimal | None = Field(default=None, ge=0)
-    """Dollars of a search that the provider runs, where `native_tools` has it run some."""
+    """Dollars per search that the provider runs; see `native_tools`."""
 
 
 class SamplingSetting(StrictModel):
-    """How a worker samples."""
+    """A worker's default sampling parameters."""
 
     temperature: float | None = Field(default=None, ge=0)
     top_p: float | None = Field(default=None, gt=0, le=1)
@@ -82,22 +82,23 @@ class SamplingSetting(StrictModel):
 
 
 class SkillSetting(StrictModel):
-    """How often a worker answers a family of questions correctly."""
+    """A worker's accuracy on a family of questions."""
 
     share: float = Field(ge=0, le=1)
+    """Proportion of correct answers."""
     questions: int | None = Field(default=None, ge=1)
-    """How many it was measured on."""
+    """Number of questions on which it was measured; None: not measured."""
 
 
-_OF_MODELS = (
+_MODEL_OPTIONS = (
     "adapt", "base_url", "context_window", "deployments", "extra_body", "field_names", "key_env",
     "native_tools", "openai_api", "price", "rpm", "sampling", "skills", "strength", "think_tags",
     "tpm", "weight",
 )  # fmt: skip
-"""Settings that mean nothing of a worker that runs code, searches or reads."""
+"""Settings that do not apply to workers that run code, search or read pages."""
 
-_OF_SERVERS = ("base_url", "deployments", "key_env", "native_tools", "rpm", "tpm", "weight")
-"""Settings that mean nothing of a model that Batuta serves by itself."""
+_SERVER_OPTIONS = ("base_url", "deployments", "key_env", "native_tools", "rpm", "tpm", "weight")
+"""Settings that do not apply to a model that Batuta serves itself."""
 
 
 class WorkerSetting(StrictModel):
@@ -114,35 +115,36 @@ class WorkerSetting(StrictModel):
     price: PriceSetting | None = None
     strength: float | None = Field(default=None, ge=0, le=1)
     skills: dict[str, float | SkillSetting] = Field(default={})
-    """Family of questions to the share that it answers correctly."""
+    """Accuracy by family of questions."""
     seconds: float | None = Field(default=None, gt=0)
-    """Seconds that an answer takes."""
+    """Typical seconds per answer."""
     sampling: SamplingSetting = SamplingSetting()
     extra_body: ExtraBody = Field(default={})
-    """Further fields of every request, for a server of OpenAI's form: `lora` of llama.cpp…"""
+    """Further fields of every request to an OpenAI-compatible server, such as `lora` for
+    llama.cpp."""
     adapt: tuple[Kind, ...] = ()
-    """Adaptations to what its server is known to refuse, applied from the first request on."""
+    """Known incompatibilities of its server that are worked around from the first request."""
     field_names: FieldNames = Field(default={})
-    """Fields of a request's body by the server's name for them; an empty one is not sent."""
+    """The server's own names of request fields; a field with an empty name is not sent."""
     think_tags: ThinkTags = "off"
-    """The way in which reasoning is marked in the text of its answers, to be separated from it."""
+    """How reasoning is tagged in the text of answers, so that it can be separated."""
     native_tools: tuple[Literal["web_search"], ...] = ()
-    """The tools of clients that its provider runs by itself, in the place of Batuta."""
+    """Server tools that the provider runs instead of Batuta."""
     openai_api: Literal["chat", "responses", "images"] | None = None
-    """The one of OpenAI's APIs that is called; left out: the one that the model needs."""
+    """Which OpenAI API is called; None: the one that the model needs."""
     enabled: bool = True
-    """False: it is switched off, as if it were not in the file."""
+    """False: the worker is ignored, as if it were not in the file."""
     concurrency: int = Field(default=32, ge=1)
     rpm: int | None = Field(default=None, ge=1)
     tpm: int | None = Field(default=None, ge=1)
     weight: float = Field(default=1.0, ge=0, allow_inf_nan=False)
-    """Share of this address, beside those of `deployments`."""
+    """Relative share of the calls that go to `base_url`, beside the weights of `deployments`."""
     deployments: tuple[DeploymentSetting, ...] = ()
 
     @model_validator(mode="before")
     @classmethod
     def _program(cls, data: Any) -> Any:
-        """Allow a worker that runs code, searches or reads to name no model."""
+        """Let workers that run code, search or read pages leave out `model`."""
         if not isinstance(data, dict):
             return data
         values = cast("dict[str, Any]", data)
@@ -153,15 +155,17 @@ class WorkerSetting(StrictModel):
     @model_validator(mode="after")
     def _without_idle_settings(self) -> Self:
         if self.provider == PYTHON:
-            self.refuse_settings(_OF_MODELS, "is of language models, and this worker runs code")
+            reason = "applies only to language models, and this worker runs code"
+            self.refuse_settings(_MODEL_OPTIONS, reason)
             if "concurrency" in self.model_fields_set and self.concurrency > _PROGRAMS:
                 raise ValueError(f"a worker runs at most {_PROGRAMS} programs at the same time")
         if self.provider in TOOL_PROVIDERS:
-            self.refuse_settings(_OF_MODELS, "is of language models; see [tools]")
+            self.refuse_settings(_MODEL_OPTIONS, "applies only to language models; see [tools]")
         if self.openai_api == "images" and IMAGE not in self.tags:
-            raise ValueError('`openai_api = "images"` makes pictures alone: add the tag "image"')
+            raise ValueError('`openai_api = "images"` makes only images: add the tag "image"')
         if self.provider == LOCAL:
-            self.refuse_settings(_OF_SERVERS, "is of a server, and Batuta serves this model itself")
+            reason = "applies only to servers, and Batuta serves this model itself"
+            self.refuse_settings(_SERVER_OPTIONS, reason)
         if not self.deployments:
             self.refuse_settings(("weight",), "shares calls among `deployments`: there are none")
         elif not self.weight and not any(each.weight for each in self.deployments):
@@ -170,7 +174,7 @@ class WorkerSetting(StrictModel):
 
     @property
     def known_skills(self) -> tuple[Skill, ...]:
-        """The same as the pool knows it."""
+        """The skills in the form of the pool's workers."""
         skills = {
             family: each if isinstance(each, SkillSetting) else SkillSetting(share=each)
             for family, each in self.skills.items()
@@ -182,7 +186,7 @@ class WorkerSetting(StrictModel):
 
 
 class DeploymentSetting(StrictModel):
-    """Another place at which a worker's model is reached; what is not named is the worker's."""
+    """Another endpoint of a worker's model; settings that are left out are the worker's."""
 
     model: str | None = None
     provider: str | None = None

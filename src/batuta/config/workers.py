@@ -1,4 +1,4 @@
-"""Workers of the settings file: what is known of them, and how they are called."""
+"""Workers of the settings file: their specs and their clients."""
 
 from __future__ import annotations
 
@@ -67,18 +67,19 @@ FILES_DESCRIPTION = (
 )
 NO_TOOLS = ToolsSetting()
 MODERATION = WorkerId("moderation")
-"""The id under which keys allow or deny the provider of moderation."""
+"""The id by which keys allow or deny the moderation provider."""
 PROGRAMS = 4
-"""Programs of one worker at the same time."""
+"""Maximum programs that one worker runs at once."""
 
 
 def worker_spec(
     setting: WorkerSetting, environ: Mapping[str, str], tools: ToolsSetting = NO_TOOLS
 ) -> WorkerSpec:
-    """Return a worker of the file, completed by what is known of its provider and model.
+    """Return the spec of a worker, completed by the known data of its provider and model.
 
     Raises:
-        ConfigError: the provider is not known, or the variable of its key is not set.
+        ConfigError: the provider is unknown, the base URL is not a URL, the variable of its key is
+            not set, or a setting has no effect.
     """
     provider = find_provider(setting.provider)
     own = provider_url(provider, environ) if has_url_override(provider, environ) else ""
@@ -135,7 +136,7 @@ def worker_spec(
 
 
 def _check_address(worker: str, url: str) -> None:
-    """Return if the text can be an address, else raise."""
+    """Raise ConfigError if the text is neither empty nor a URL."""
     try:
         if url:
             url_host(url)
@@ -146,19 +147,19 @@ def _check_address(worker: str, url: str) -> None:
 def _with_deployments(
     spec: WorkerSpec, setting: WorkerSetting, environ: Mapping[str, str]
 ) -> WorkerSpec:
-    """Return the worker with all of its places."""
+    """Return the worker with all of its deployments."""
     deployments = tuple(_deployment_spec(spec, each, environ) for each in setting.deployments)
-    _check_native(spec, *(place.spec for place in deployments))
+    _check_native(spec, *(deployment.spec for deployment in deployments))
     return replace(spec, deployments=deployments, weight=setting.weight)
 
 
-def _check_native(*places: WorkerSpec) -> None:
-    """Return if the providers run the tools that they are to run, else raise.
+def _check_native(*deployments: WorkerSpec) -> None:
+    """Check that each deployment's provider can run the tools of `native_tools`.
 
     Raises:
-        ConfigError: one has none.
+        ConfigError: a provider cannot.
     """
-    for spec in places:
+    for spec in deployments:
         api = find_provider(spec.provider).api
         has_search = api in {"anthropic", "gemini"} or (api == "chat" and asks_by_responses(spec))
         if spec.worker.native_tools and not has_search:
@@ -169,10 +170,15 @@ def _check_native(*places: WorkerSpec) -> None:
 
 
 def check_sampling(spec: WorkerSpec, wanted: Sampling, name: str) -> None:
-    """Return if each choice of sampling changes what the model is sent, else raise.
+    """Check that each sampling parameter is sent to the model and supported by the provider.
+
+    Args:
+        spec: the worker.
+        wanted: the sampling parameters.
+        name: the setting that has them, for the message.
 
     Raises:
-        ConfigError: one would be left out, or the provider refuses it; it is named.
+        ConfigError: a parameter would have no effect; the message names it.
     """
     if wanted.is_empty:
         return
@@ -183,9 +189,9 @@ def check_sampling(spec: WorkerSpec, wanted: Sampling, name: str) -> None:
 def _deployment_spec(
     spec: WorkerSpec, setting: DeploymentSetting, environ: Mapping[str, str]
 ) -> DeploymentSpec:
-    """Return another place of that worker."""
+    """Return the spec of another deployment of the worker."""
     other = setting.provider not in {None, spec.provider}
-    # A key goes to the provider that gave it, and to no other.
+    # A key is never sent to another provider than the one that issued it.
     key = provider_key(find_provider(setting.provider or ""), environ) if other else spec.key
     if setting.key_env:
         if not environ.get(setting.key_env):
@@ -194,7 +200,7 @@ def _deployment_spec(
     worker = replace(spec.worker, model=setting.model or spec.worker.model)
     provider, url = setting.provider or spec.provider, setting.base_url.rstrip("/")
     _check_address(spec.worker.id, url)
-    place = WorkerSpec(
+    deployment = WorkerSpec(
         worker=worker,
         provider=provider,
         base_url=url,
@@ -208,16 +214,16 @@ def _deployment_spec(
         openai_api=spec.openai_api,
         think_tags=spec.think_tags,
     )
-    return DeploymentSpec(spec=place, weight=setting.weight)
+    return DeploymentSpec(spec=deployment, weight=setting.weight)
 
 
 def open_moderation(
     setting: ModerationSetting | None, http: HttpTransport, environ: Mapping[str, str]
 ) -> ModerationClient | None:
-    """Return the provider that texts are sent to for its judgement; None if none is set.
+    """Return the client of the moderation provider; None if none is set.
 
     Raises:
-        ConfigError: the provider is not known, has no address, or its key is not set.
+        ConfigError: the provider is unknown, has no base URL, or its key is not set.
     """
     if setting is None:
         return None
@@ -235,7 +241,7 @@ def open_moderation(
 
 
 def program_spec(setting: WorkerSetting) -> WorkerSpec:
-    """Return a worker that runs code; it has no model and costs nothing."""
+    """Return the spec of a worker that runs code; it has no model and is free."""
     worker = Worker(
         id=WorkerId(setting.id),
         model=setting.model,
@@ -250,10 +256,10 @@ def program_spec(setting: WorkerSetting) -> WorkerSpec:
 
 
 def tool_spec(setting: WorkerSetting, tools: ToolsSetting) -> WorkerSpec:
-    """Return a worker that searches the web, reads pages or calls a tool; it has no model.
+    """Return the spec of a worker that searches, reads pages or calls an MCP tool, without a model.
 
     Raises:
-        ConfigError: it names an MCP server that is not there.
+        ConfigError: its MCP server is not in the settings.
     """
     free = Decimal(0)
     call, description = free, READER_DESCRIPTION
@@ -290,10 +296,10 @@ def open_worker_clients(
     environ: Mapping[str, str] = os.environ,
     tools: ToolsSetting = NO_TOOLS,
 ) -> dict[WorkerId, Client]:
-    """Return the workers' clients; with `shared` their limits hold over all processes.
+    """Return the workers' clients; with `shared`, all processes share their limits in Redis.
 
     Raises:
-        ConfigError: a worker needs a key or a base URL, or a local model was not pulled.
+        ConfigError: a worker lacks a key or a base URL, or a local model was not pulled.
     """
     return {
         spec.worker.id: open_worker_client(
@@ -318,7 +324,11 @@ def open_worker_client(
     attempts: int = RetryPolicy().attempts,
     tools: ToolsSetting = NO_TOOLS,
 ) -> Client:
-    """Return a worker's client: of a provider, of a model served by Batuta, or of a tool."""
+    """Return a worker's client: of a provider, of a model that Batuta serves, or of a tool.
+
+    Raises:
+        ConfigError: the worker lacks a key or a base URL, or a local model was not pulled.
+    """
     if spec.provider == PYTHON:
         from batuta.sandbox.python_worker import PythonWorker  # noqa: PLC0415 - 0.3 s
 
@@ -335,7 +345,7 @@ def open_worker_client(
 
 
 def divide_limits(specs: tuple[WorkerSpec, ...], processes: int) -> tuple[WorkerSpec, ...]:
-    """Return the specs for one of several processes that count alone: its part of each limit.
+    """Return the specs with each limit divided by the number of processes that count separately.
 
     Raises:
         ConfigError: a limit is smaller than the number of processes.
@@ -359,7 +369,7 @@ def _divide_spec(spec: WorkerSpec, processes: int) -> WorkerSpec:
                 f"worker {spec.worker.id}: {name} = {getattr(spec, name)} cannot be divided among "
                 f"{processes} processes; count the limits of all in Redis: BATUTA_REDIS"
             )
-    places = tuple(
+    deployments = tuple(
         replace(each, spec=_divide_spec(each.spec, processes)) for each in spec.deployments
     )
-    return replace(spec, deployments=places, **parts)
+    return replace(spec, deployments=deployments, **parts)

@@ -97,7 +97,7 @@ async def test_what_cannot_be_served_changes_nothing(tmp_path, monkeypatch):
         assert found[0] == 409 and "every worker is switched off" in found[1]
         admin.path.write_text(admin.path.read_text() + "# by hand\n")
         found = await admin.post("pool-undo")
-        assert found[0] == 409 and "changed by somebody else since" in found[1]
+        assert found[0] == 409 and "changed elsewhere in the meantime" in found[1]
 
 
 @pytest.mark.parametrize("address", ["pool", "pool/off/ada", "pool/test/ada", "pool-undo"])

@@ -54,7 +54,7 @@ async def test_what_is_fitted_to_samples_is_served_with_them_and_says_more(tmp_p
         )
         assert done.returncode == 0, done.stderr
         assert len(server.requests) == 4 * QUESTIONS
-        assert "with 3 samples of whoever wrote the answer" in done.stderr + done.stdout
+        assert "with 3 samples of the worker that answered" in done.stderr + done.stdout
         [fitted] = json.loads((tmp_path / "confidence.json").read_text())["conductors"].values()
         sampled = fitted["sampled"]
         assert sampled["count"] == 3 and sampled["own"] and sampled["runs"] == QUESTIONS
@@ -72,8 +72,8 @@ async def test_what_is_fitted_to_samples_is_served_with_them_and_says_more(tmp_p
         write(tmp_path, server.url, 'samples = 5\nfile = "confidence.json"')
         refused = await run(command_line, tmp_path, *asked)
         assert refused.returncode == 2
-        assert "was fitted to 3 samples of whoever wrote the answer" in refused.stderr
-        assert "and the settings ask for 5 samples of whoever wrote the answer" in refused.stderr
+        assert "was fitted to 3 samples of the worker that answered" in refused.stderr
+        assert "and the settings ask for 5 samples of the worker that answered" in refused.stderr
         write(tmp_path, server.url, 'file = "confidence.json"')
         plain = json.loads((await run(command_line, tmp_path, *asked)).stdout)
         assert plain["usage"]["calls"] == 1 and plain["confidence"] not in sure.values()

@@ -73,7 +73,7 @@ async def test_where_the_settings_ask_again_the_budget_pays_for_it_and_both_are_
     assert before < meter.calls <= 1500 + samples.count * runner.concurrency
     sampled = [one.sampled for one in fitted.stored.conductors.values() if one.sampled]
     assert sampled and all(one.is_of(samples) for one in sampled)
-    assert any(", with 2 samples of whoever wrote the answer" in one for one in fitted.describe())
+    assert any(", with 2 samples of the worker that answered" in one for one in fitted.describe())
 
 
 def test_settings_that_name_a_file_of_their_own_keep_it():
