@@ -74,7 +74,7 @@ NULL_LISTENER: CallListener = NullListener()
 
 
 class Client(Protocol):
-    """Completes a prompt: an API, a local model, a script, a client around another client.
+    """Completes a prompt: an API, a local model, a script, or a wrapper around another client.
 
     Laws: cancellation of `complete` closes its connection and propagates; the text of the
     deltas, joined, is the reply's text; usage has `calls >= 1`.

@@ -37,7 +37,7 @@ class Text:
     _: KW_ONLY
     kind: Literal["text"] = "text"
     cache: str | None = None
-    """A mark after which the prompt up to here is to be cached: `5m` or `1h`."""
+    """Cache mark: cache the prompt up to here, for `5m` or `1h`."""
     tokens: tuple[int, ...] = ()
     """Token ids in place of the text, for an embedding model."""
 
@@ -50,7 +50,7 @@ class Image:
     detail: str | None = None
     kind: Literal["image"] = "image"
     cache: str | None = None
-    """A mark after which the prompt up to here is to be cached: `5m` or `1h`."""
+    """Cache mark: cache the prompt up to here, for `5m` or `1h`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ class File:
     name: str = ""
     kind: Literal["file"] = "file"
     cache: str | None = None
-    """A mark after which the prompt up to here is to be cached: `5m` or `1h`."""
+    """Cache mark: cache the prompt up to here, for `5m` or `1h`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ class Audio:
     """`wav` or `mp3`."""
     kind: Literal["audio"] = "audio"
     cache: str | None = None
-    """A mark after which the prompt up to here is to be cached: `5m` or `1h`."""
+    """Cache mark: cache the prompt up to here, for `5m` or `1h`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,7 @@ class ToolCall:
     """JSON, as the model wrote it."""
     kind: Literal["tool_call"] = "tool_call"
     cache: str | None = None
-    """A mark after which the prompt up to here is to be cached: `5m` or `1h`."""
+    """Cache mark: cache the prompt up to here, for `5m` or `1h`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +100,7 @@ class ToolResult:
     content: str
     kind: Literal["tool_result"] = "tool_result"
     cache: str | None = None
-    """A mark after which the prompt up to here is to be cached: `5m` or `1h`."""
+    """Cache mark: cache the prompt up to here, for `5m` or `1h`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

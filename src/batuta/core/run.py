@@ -262,7 +262,7 @@ class RunHeader:
     model: str = ""
     """The served model's name, if the run was served."""
     parent: RunId | None = None
-    """The run that started this one as a conducting worker, or that this one repeats."""
+    """The earlier run that this run replays, or whose answer it repeats."""
     started: float = 0.0
     """Seconds since the epoch."""
     versions: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -436,7 +436,7 @@ class RoundPlanned:
 
     round: int
     planned: Round
-    """The round before any of its steps."""
+    """The round, still without steps."""
 
 
 @dataclass(frozen=True, slots=True)

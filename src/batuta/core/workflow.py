@@ -47,7 +47,9 @@ class Workflow:
             raise ValueError("a workflow needs at least one step")
         for index, step in enumerate(self.steps):
             if list(step.access) != sorted(set(step.access)):
-                raise ValueError(f"access of step {index} must be strictly ascending: {step.access}")
+                raise ValueError(
+                    f"access of step {index} must be strictly ascending: {step.access}"
+                )
             if any(not 0 <= earlier < index for earlier in step.access):
                 raise ValueError(
                     f"access of step {index} may name only earlier steps: {step.access}"
@@ -118,7 +120,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class AcceptedAnswer:
-    """The previous round's answer is returned as it is (recursion, paper section 3.3)."""
+    """The previous round's answer is returned unchanged (recursion, paper section 3.3)."""
 
     draft: Draft = Draft()
     kind: Literal["accepted"] = "accepted"

@@ -67,14 +67,14 @@ class Budget:
         self.cost = ZERO_COST
         self._spent = ZERO_USD
         self._billed = ZERO_USD
-        """Dollars counted against `funds`: as `_spent`, but if a provider reported no usage its
-        estimate counts, unless we cancelled the call."""
+        """Dollars counted against `funds`. For a completed call without reported usage the estimate
+        counts here, but the whole reservation in `_spent`."""
         self._held = ZERO_USD
         self._unfunded = ZERO_USD
         """The part of `_held` that `funds` has not granted yet; those calls are not sent yet."""
         self._holds = 0
         self._usd = None if limits.usd is None else Decimal(str(limits.usd))
-        self._turn: anyio.Lock | None = None
+        self._funds_lock: anyio.Lock | None = None
         """Serializes requests to `funds`; created on first use."""
         self._released = 0
         self._waiting: anyio.Event | None = None
@@ -259,8 +259,8 @@ class Budget:
             return
         if self._spent + self._held <= self.funds.granted:
             return
-        self._turn = self._turn or anyio.Lock()
-        async with self._turn:
+        self._funds_lock = self._funds_lock or anyio.Lock()
+        async with self._funds_lock:
             needed = self._spent + self._held
             if needed <= self.funds.granted:
                 return

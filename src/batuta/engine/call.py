@@ -437,7 +437,7 @@ class WorkerCall:
 
     @staticmethod
     def _is_rate_limited(failure: Failure) -> bool:
-        """Return True if the provider asks for a longer pause than another worker needs."""
+        """Return True if the provider asks for a longer pause than `MAX_PAUSE_SECONDS`."""
         wait = failure.retry_after
         return failure.code == RateLimitError.code and wait is not None and wait > MAX_PAUSE_SECONDS
 

@@ -109,7 +109,8 @@ class RunSettings:
     """Rules for plans that a person must approve before they are run, all of the question's tenant.
     """
     min_confidence: float | None = None
-    """Below this probability one more worker is asked, and then the outcome is `unsure`."""
+    """Below this probability one more worker is asked; if the final probability is still below it,
+    the outcome is `unsure`."""
 
 
 class Recorder:
@@ -187,7 +188,7 @@ class RunHooks:
     model: str = ""
     """The served model's name, if the run is served."""
     parent: RunId | None = None
-    """The run from which this run was made."""
+    """The earlier run that this run replays, or whose answer it repeats."""
     emit: EventHandler | None = None
     """Receives every event as it happens and is awaited before the run continues. If set, workers
     are asked to stream."""
@@ -207,7 +208,7 @@ class RunHooks:
 
 @dataclass(slots=True, kw_only=True)
 class RunContext:
-    """One run while it is executed."""
+    """The state of a run in progress."""
 
     run_id: RunId
     question: Question

@@ -160,7 +160,7 @@ def find_missing_field(request: Request, reply: Reply) -> str | None:
 
 
 def is_plain(step: Step) -> bool:
-    """Return True if the step's worker is asked the question as it stands."""
+    """Return True if the step's worker gets the unchanged question."""
     return not step.subtask and not step.access and not step.previous
 
 

@@ -70,7 +70,7 @@ def open_selector(folder: Path) -> Selector:
 
 
 def folder_digest(folder: Path) -> str:
-    """Return the version of the selector in that folder, as its writer computed it.
+    """Return the digest of the selector in that folder, computed from its files.
 
     Raises:
         ConfigError: there is no selector.
