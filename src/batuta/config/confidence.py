@@ -131,15 +131,17 @@ def read_confidence(path: Path, samples: SampleSetting | None = None) -> Confide
     _check_weights(path, stored)
     if samples is not None:
         _check_samples(path, stored, samples)
-    conductors = {name: _make_calibration(one, samples) for name, one in stored.conductors.items()}
+    conductors = {
+        name: _make_calibration(fitted, samples) for name, fitted in stored.conductors.items()
+    }
     return ConfidenceModel(conductors=conductors, samples=samples)
 
 
 def _check_weights(path: Path, stored: ConfidenceFile) -> None:
-    for name, one in stored.conductors.items():
-        strange = set(one.weights) - set(SIGNALS)
-        if one.sampled is not None:
-            strange |= set(one.sampled.weights) - {*SIGNALS, SAMPLES}
+    for name, fitted in stored.conductors.items():
+        strange = set(fitted.weights) - set(SIGNALS)
+        if fitted.sampled is not None:
+            strange |= set(fitted.sampled.weights) - {*SIGNALS, SAMPLES}
         if strange:
             first = min(strange)
             why = f"weighs {first!r} for {name}, which this Batuta does not know; fit it anew"
@@ -148,8 +150,8 @@ def _check_weights(path: Path, stored: ConfidenceFile) -> None:
 
 def _check_samples(path: Path, stored: ConfidenceFile, samples: SampleSetting) -> None:
     """Raise unless a model in the file was fitted to such samples."""
-    known = [one.sampled for one in stored.conductors.values() if one.sampled is not None]
-    if any(one.is_of(samples) for one in known):
+    known = [fitted.sampled for fitted in stored.conductors.values() if fitted.sampled is not None]
+    if any(fitted.is_of(samples) for fitted in known):
         return
     was = f"fitted to {known[0]}" if known else "fitted without samples"
     asked = describe_samples(samples.count, samples.worker)
@@ -159,16 +161,16 @@ def _check_samples(path: Path, stored: ConfidenceFile, samples: SampleSetting) -
     )
 
 
-def _make_calibration(one: StoredCalibration, samples: SampleSetting | None) -> Calibration:
-    workers = {WorkerId(worker): share for worker, share in one.workers.items()}
-    again, sampled = one.sampled, None
+def _make_calibration(fitted: StoredCalibration, samples: SampleSetting | None) -> Calibration:
+    workers = {WorkerId(worker): share for worker, share in fitted.workers.items()}
+    again, sampled = fitted.sampled, None
     if again is not None and samples is not None and again.is_of(samples):
         curve = tuple(sorted(again.curve))
         sampled = Calibration(weights=again.weights, workers=workers, runs=again.runs, curve=curve)
     return Calibration(
-        weights=one.weights,
+        weights=fitted.weights,
         workers=workers,
-        runs=one.runs,
-        curve=tuple(sorted(one.curve)),
+        runs=fitted.runs,
+        curve=tuple(sorted(fitted.curve)),
         sampled=sampled,
     )

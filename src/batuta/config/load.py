@@ -98,7 +98,7 @@ def redis_target(server: ServerSetting, environ: Mapping[str, str] = os.environ)
 
 
 def jobs_target(environ: Mapping[str, str] = os.environ) -> str:
-    """Return the database of background jobs: the runs' server database, or a file beside it."""
+    """Return the database of background jobs: the runs' if it is a URL, else a file beside it."""
     store = store_target(environ)
     return store if "://" in store else str(Path(store).with_name("jobs.db"))
 
@@ -388,8 +388,8 @@ def _plan_rules(
         return NO_RULES
     from batuta.config.plan_rules import build_plan_rules  # noqa: PLC0415 - see above
 
-    conductors = (loaded.conductor, loaded.mini, *(one.conductor for one in loaded.presets))
-    others = [conductor_worker(one) for one in conductors]
+    conductors = (loaded.conductor, loaded.mini, *(preset.conductor for preset in loaded.presets))
+    others = [conductor_worker(conductor) for conductor in conductors]
     others += [loaded.moderation.worker] if loaded.moderation else []
     workers = (*(spec.worker for spec in specs), *filter(None, others))
     return build_plan_rules(settings.plan_rules, workers, specs)

@@ -46,15 +46,19 @@ def build_approvals(
     known = tuple(workers)
     return tuple(
         ApprovalRule(
-            name=one.name,
-            tenant=one.when.tenant,
-            tag=one.when.tag,
-            workers=frozenset(_find_named(f"approvals {one.name}", one.when.workers, known)),
-            above_usd=None if one.when.above_usd is None else Decimal(str(one.when.above_usd)),
-            changes=one.when.changes,
-            expires_s=one.expires_s,
+            name=setting.name,
+            tenant=setting.when.tenant,
+            tag=setting.when.tag,
+            workers=frozenset(
+                _find_named(f"approvals {setting.name}", setting.when.workers, known)
+            ),
+            above_usd=None
+            if setting.when.above_usd is None
+            else Decimal(str(setting.when.above_usd)),
+            changes=setting.when.changes,
+            expires_s=setting.expires_s,
         )
-        for one in settings
+        for setting in settings
     )
 
 
