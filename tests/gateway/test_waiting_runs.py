@@ -188,7 +188,7 @@ def test_a_server_without_the_cipher_says_what_to_install():
     ended = subprocess.run(
         [sys.executable, "-c", program], check=False, capture_output=True, text=True
     )
-    assert "runs that replicas share are encrypted: " in ended.stderr
+    assert "runs that replicas share are encrypted, which needs the extra" in ended.stderr
     assert "[postgres]" in ended.stderr and "ConfigError" in ended.stderr
 
 

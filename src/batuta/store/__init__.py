@@ -1,6 +1,7 @@
-"""Runs on disk: a codec, two tables, their migrations, and the Store that serves them.
+"""Runs, keys, budgets and files in a database, through the `Store`.
 
-What reads or writes raises `StoreError` where the database fails; no method says it again.
+Every method that reads or writes raises `StoreError` if the database fails, even if its docstring
+does not say so.
 """
 
 from batuta.store.codec import FORMAT, decode_run, encode_run, read_run

@@ -1,4 +1,4 @@
-"""Runs, failures, times and cached tokens: by hour, day, system, session and more."""
+"""Runs, failures, durations and cached tokens, by hour, day, system, session and more."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from batuta.store.codec import sql_text
 from batuta.store.database import Database
 from batuta.store.hours import day_of, hour_of
 from batuta.store.models import RUNS
-from batuta.store.run_list import UNANSWERED, read_percentiles, slow_column
+from batuta.store.run_list import UNANSWERED, percentile_column, read_percentiles
 
 ACTIVITY_WINDOW = 200_000
-"""Runs that are looked at, the newest."""
+"""Maximum number of runs that are read, the newest first."""
 ACTIVITY_GROUPS = ("hour", "day", "tenant", "model", "session", "outcome", "error")
-"""What runs can be told apart by; `error` is the error's code."""
+"""Names by which runs can be grouped; `error` is the error's code."""
 MOST_GROUPS = 5_000
-"""Groups that are returned, in their order."""
+"""Maximum number of groups that are returned, the first in order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,20 +27,20 @@ class Activity:
     """The runs of one group."""
 
     group: tuple[str | None, ...]
-    """The group's values, in the order in which the columns were asked for."""
+    """The group's values, in the order of the requested columns."""
     runs: int
     unanswered: int
-    """Runs that failed, were refused or stopped."""
+    """Runs that failed, were refused or cancelled."""
     input_tokens: int
     cached_tokens: int
-    """Tokens of `input_tokens` that came from a provider's cache."""
+    """Tokens of `input_tokens` that were read from a provider's cache."""
     output_tokens: int
     median_seconds: float | None
     p95_seconds: float | None
 
     @property
     def cached_share(self) -> float | None:
-        """The share of the input that came from a cache; None: there was no input."""
+        """Share of the input that was read from a cache; None: there was no input."""
         return self.cached_tokens / self.input_tokens if self.input_tokens else None
 
 
@@ -56,15 +56,15 @@ async def report_activity(
     """Return the groups, ordered by their names.
 
     Args:
-        database: the store's.
-        by: what to tell apart; see `ACTIVITY_GROUPS`.
+        database: the store's database.
+        by: names to group by; see `ACTIVITY_GROUPS`.
         tenant: only that tenant's runs.
-        since: seconds since the epoch from which they began.
-        until: seconds since the epoch before which they began.
-        models: only the runs of these systems; none leaves it open.
+        since: only runs that started then or later, in seconds since the epoch.
+        until: only runs that started before that, in seconds since the epoch.
+        models: only the runs of these systems; empty: of all.
 
     Raises:
-        ValueError: runs cannot be told apart by that.
+        ValueError: runs cannot be grouped by one of the names.
     """
     for name in by:
         if name not in ACTIVITY_GROUPS:
@@ -102,7 +102,7 @@ def _group_query(
             func.sum(rows.input_tokens).label("input_tokens"),
             func.sum(rows.cached_tokens).label("cached_tokens"),
             func.sum(rows.output_tokens).label("output_tokens"),
-            slow_column(rows, dialect).label("slow"),
+            percentile_column(rows, dialect).label("percentiles"),
         )
         .group_by(*columns)
         .order_by(*columns)
@@ -115,7 +115,7 @@ def _read_groups(
 ) -> list[Activity]:
     found: list[Activity] = []
     for row in rows:
-        median, p95 = read_percentiles(row["slow"], dialect)
+        median, p95 = read_percentiles(row["percentiles"], dialect)
         found.append(
             Activity(
                 group=tuple(row[name] for name in by),
@@ -131,15 +131,15 @@ def _read_groups(
     return found
 
 
-def activity_json(by: Sequence[str], one: Activity) -> dict[str, Any]:
-    """Return a group's runs for programs."""
+def activity_json(by: Sequence[str], group: Activity) -> dict[str, Any]:
+    """Return the group as JSON."""
     return {
-        **dict(zip(by, one.group, strict=True)),
-        "runs": one.runs,
-        "unanswered": one.unanswered,
-        "input_tokens": one.input_tokens,
-        "cached_tokens": one.cached_tokens,
-        "output_tokens": one.output_tokens,
-        "median_seconds": one.median_seconds,
-        "p95_seconds": one.p95_seconds,
+        **dict(zip(by, group.group, strict=True)),
+        "runs": group.runs,
+        "unanswered": group.unanswered,
+        "input_tokens": group.input_tokens,
+        "cached_tokens": group.cached_tokens,
+        "output_tokens": group.output_tokens,
+        "median_seconds": group.median_seconds,
+        "p95_seconds": group.p95_seconds,
     }

@@ -1,4 +1,4 @@
-"""Which run answered a question before; the answer itself is in the run and nowhere else."""
+"""Index of the answer cache: which run answered a question; the answer itself is in the run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from batuta.store.models import ANSWERS
 class AnswerTable:
     """A tenant's questions by their digests, until they expire or their run is deleted.
 
-    Law: what one tenant has put nobody finds for another.
+    Law: a tenant finds only its own entries.
     """
 
     def __init__(self, database: Database) -> None:
@@ -40,7 +40,7 @@ class AnswerTable:
         *,
         seconds: float,
     ) -> None:
-        """Note who answered; what has expired goes."""
+        """Record the run that answered, for that many seconds, and delete expired entries."""
         now = time()
         key = {"tenant": sql_text(tenant), "digest": digest}
         values: dict[str, Any] = {"run_id": run_id, "expires": now + seconds}

@@ -1,7 +1,8 @@
-"""Plans that wait for a person's approval, and what was decided.
+"""Plans that wait for a person's approval, and the decisions about them.
 
-The words of a question and a plan are kept only while it waits; the steps of one that was edited
-and approved until its run has ended, which a restart must not take back to what was written first.
+The text of a question and its plan is kept only while the plan waits. The steps of an edited and
+approved plan are kept until its run has ended, so that a restart does not return to the plan as it
+was first written.
 """
 
 from __future__ import annotations
@@ -19,61 +20,61 @@ from batuta.store.models import APPROVALS
 
 WAITING = "waiting"
 MAX_WAITING = 20
-"""Plans of one tenant that may wait at the same time."""
+"""Maximum plans of one tenant that wait at once."""
 MAX_REASON = 500
-"""Characters of a reason."""
+"""Maximum characters of a reason."""
 _KEPT_SECONDS = 30 * 86_400.0
-"""Seconds for which what was decided is kept here; the audit trail keeps it longer."""
+"""Seconds for which decisions are kept here; the audit trail keeps them longer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingPlan:
-    """A plan that waits, or what became of it."""
+    """A plan that waits for approval, or its decision."""
 
     id: str
-    """The run's id and the number of its round."""
+    """The run's id and the number of the round."""
     run_id: str
     tenant: str
     rule: str
     digest: str
     """The SHA-256 of the plan."""
     plan: str
-    """Question and workflow as JSON; empty once it is decided."""
+    """Question and workflow as JSON; empty once decided."""
     usd: str
     state: str
     """`waiting`, `approved`, `refused`, `expired` or `withdrawn`."""
     created: float
     expires: float
     by: str = ""
-    """Who decided; while it waits, who wants the edit that is not taken yet."""
+    """Who decided; while it waits, the author of `edit`."""
     reason: str = ""
-    """Why it was decided so; while it waits, why its last edit was not taken."""
+    """The reason of the decision; while it waits, why the last edit was rejected."""
     edit: str = ""
-    """Steps as JSON that somebody wants in its place; the run checks and prices them."""
+    """Proposed replacement steps as JSON, until the run has checked and priced them."""
     written: str = ""
-    """The digest of the plan as the run wrote it; empty if nobody edited it."""
+    """The digest of the plan as the conductor wrote it; empty if it was not edited."""
     steps: str = ""
     """The edited steps as JSON."""
     edited_by: str = ""
 
 
 class ApprovalError(Exception):
-    """The approval cannot be given; the sentence says why."""
+    """The approval cannot be given; the message says why."""
 
 
 @final
 class ApprovalTable:
-    """The plans in a database, of all replicas."""
+    """The plans of all replicas, in the database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def ask(self, plan: PendingPlan, *, anew: bool = False) -> PendingPlan:
-        """Return the plan as it stands; it is put down if it is new, or if another one stood there.
+        """Return the stored plan; store it first if it is new or differs from the stored one.
 
         Args:
-            plan: as its run wrote it.
-            anew: it waits whatever became of it before.
+            plan: the plan as the run wrote it.
+            anew: store it in any case, so that it waits again after an earlier decision.
 
         Raises:
             ApprovalError: too many plans of its tenant wait already.
@@ -105,10 +106,7 @@ class ApprovalTable:
         return await self._database.run_read(lambda connection: _find_plan(connection, plan_id))
 
     async def list(self, *, waiting: bool = True, limit: int = 100) -> list[PendingPlan]:
-        """Return the plans, oldest first.
-
-        Those that are decided are left out unless all are wanted.
-        """
+        """Return the plans, oldest first; with `waiting`, only those that still wait."""
         query = select(APPROVALS).order_by(APPROVALS.c.created).limit(limit)
         if waiting:
             query = query.where(APPROVALS.c.state == WAITING, APPROVALS.c.expires > time())
@@ -117,10 +115,10 @@ class ApprovalTable:
     async def decide(
         self, plan_id: str, digest: str, *, approved: bool, by: str, reason: str = ""
     ) -> PendingPlan:
-        """Decide once; the audit trail says so in the same transaction.
+        """Approve or refuse a plan, once; recorded in the audit trail in the same transaction.
 
         Raises:
-            ApprovalError: it does not wait any more, or is another plan than was seen.
+            ApprovalError: the plan no longer waits, or is not the plan that was shown.
         """
         state = "approved" if approved else "refused"
 
@@ -134,10 +132,10 @@ class ApprovalTable:
         return await self._database.run_write(decide)
 
     async def edit(self, plan_id: str, digest: str, steps: str, *, by: str) -> PendingPlan:
-        """Ask for other steps in the place of a plan that waits; its run takes them, or says why.
+        """Propose other steps for a waiting plan; its run accepts them, or records a reason.
 
         Raises:
-            ApprovalError: it does not wait any more, or is another plan than was seen.
+            ApprovalError: the plan no longer waits, or is not the plan that was shown.
         """
 
         def put(connection: Connection) -> PendingPlan:
@@ -148,7 +146,7 @@ class ApprovalTable:
         return await self._database.run_write(put)
 
     async def take_edit(self, edited: PendingPlan, plan: PendingPlan) -> bool:
-        """Put a plan in the place of one whose edit was read; False if that has changed."""
+        """Replace a plan by its edited version; return False if plan or edit changed meanwhile."""
         values = sql_values(asdict(plan))
         del values["id"]
         same = (APPROVALS.c.digest == edited.digest, APPROVALS.c.edit == sql_text(edited.edit))
@@ -160,7 +158,7 @@ class ApprovalTable:
         return await self._database.run_write(put)
 
     async def close(self, plan_id: str, state: str) -> PendingPlan | None:
-        """End a plan that still waits as `expired` or `withdrawn`; how it stands then."""
+        """Close a plan that still waits as `expired` or `withdrawn`; return the stored plan."""
 
         def end(connection: Connection) -> PendingPlan | None:
             chosen = (APPROVALS.c.id == plan_id, APPROVALS.c.state == WAITING)
@@ -172,7 +170,7 @@ class ApprovalTable:
         return await self._database.run_write(end)
 
     async def forget_steps(self, run_id: str) -> None:
-        """Forget the steps of the edited plans of a run that has ended."""
+        """Delete the steps of the edited plans of a run that has ended."""
         chosen = (APPROVALS.c.run_id == sql_text(run_id), APPROVALS.c.steps != "")
         forget = update(APPROVALS).where(*chosen).values(steps="")
         await self._database.run_write(lambda connection: connection.execute(forget))
@@ -185,7 +183,7 @@ def _find_plan(connection: Connection, plan_id: str) -> PendingPlan | None:
 
 
 def _find_seen(connection: Connection, plan_id: str, digest: str) -> PendingPlan:
-    """Return the plan of that id and digest."""
+    """Return the plan of that id; raise ApprovalError if it has another digest."""
     found = _find_plan(connection, plan_id)
     if found is None:
         raise ApprovalError(f"no plan {plan_id} waits for approval")
@@ -197,7 +195,7 @@ def _find_seen(connection: Connection, plan_id: str, digest: str) -> PendingPlan
 def _change_waiting(
     connection: Connection, found: PendingPlan, values: dict[str, Any], *, state: str, by: str
 ) -> PendingPlan:
-    """Change a plan that still waits; the audit trail says so in the same transaction."""
+    """Change a plan that still waits and record that in the audit trail, in one transaction."""
     open_ = (APPROVALS.c.state == WAITING, APPROVALS.c.expires > time())
     chosen = (APPROVALS.c.id == found.id, APPROVALS.c.digest == found.digest, *open_)
     done = connection.execute(update(APPROVALS).where(*chosen).values(values))

@@ -1,7 +1,8 @@
-"""The audit trail: what administrators did, in records each of which seals the one before it.
+"""The audit trail: a hash chain of records of administrators' actions.
 
-A record's hash covers the hash of the record before, so nothing in between can be changed, removed
-or put in without all later hashes changing. Records have no words of questions or answers.
+A record's hash covers the hash of the record before it, so nothing in between can be changed,
+removed or inserted without changing all later hashes. Records contain no text of questions or
+answers.
 """
 
 from __future__ import annotations
@@ -22,30 +23,30 @@ from batuta.store.models import AUDIT
 from batuta.store.steady_clock import STEADY_CLOCK, unvouched_seconds
 
 GENESIS = "0" * 64
-"""The first record seals this in the place of a hash."""
+"""The first record's `previous` hash."""
 CUT = "audit.cut"
-"""The action of a record that says which older ones were removed."""
+"""The action of a record that says which older records were purged."""
 PAGE_ROWS = 1000
 """Records that are read at once."""
 MAX_DETAILS = 2000
-"""Characters of a record's details; longer ones are replaced by their digest."""
+"""Maximum characters of a record's details; longer details are replaced by their digest."""
 _POSTGRES_LOCK = 7092011
 _DAY_SECONDS = 86_400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditEntry:
-    """Something that was done, to be recorded."""
+    """An action to be recorded."""
 
     actor: str
-    """The actor is `admin`, `key:ID`, `user:ID`, `cli:NAME`, `server`, `local`, or an address."""
+    """`admin`, `key:ID`, `user:ID`, `cli:NAME`, `server`, `local`, or an address."""
     action: str
-    """The action has a name such as `key.created`."""
+    """A name such as `key.created`."""
     subject: str = ""
-    """To what: an id or a name."""
+    """The id or name of the object of the action."""
     tenant: str = ""
     details: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Small JSON; no words of questions or answers."""
+    """Small JSON without text of questions or answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,9 +54,9 @@ class AuditRecord:
     """A record of the trail."""
 
     seq: int
-    """Its place; the order is by this, whatever the clocks said."""
+    """Position in the trail; defines the order, independent of clocks."""
     at: float
-    """Seconds since the epoch by the clock of whoever wrote it."""
+    """Seconds since the epoch, by the clock of the process that wrote it."""
     actor: str
     tenant: str
     action: str
@@ -63,7 +64,7 @@ class AuditRecord:
     details: str
     """JSON."""
     previous: str
-    """The hash of the record before."""
+    """The hash of the previous record."""
     hash: str
 
     def expected_hash(self) -> str:
@@ -77,14 +78,14 @@ class AuditRecord:
 
     @property
     def told_details(self) -> Any:
-        """The details as JSON values; as a text if somebody wrote something else in the table."""
+        """The details as JSON values; as a string if the table was tampered with."""
         try:
             return json.loads(self.details)
         except (ValueError, RecursionError):
             return self.details
 
     def as_json(self) -> dict[str, Any]:
-        """Return the record for programs."""
+        """Return the record as JSON."""
         return {
             "seq": self.seq,
             "at": self.at,
@@ -100,26 +101,26 @@ class AuditRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditVerdict:
-    """The report says what verifying the trail found."""
+    """The result of verifying the trail."""
 
     records: int
     head: AuditRecord | None
     """The newest record; None: there is none."""
     broken_at: int | None = None
-    """The sequence number at which the chain breaks; None: it is whole."""
+    """The sequence number at which the chain breaks; None: it is intact."""
     reason: str = ""
-    """The reason is a clause."""
+    """Why the chain breaks, as a clause."""
 
 
 def append_entry(connection: Connection, entry: AuditEntry, at: float | None = None) -> AuditRecord:
-    """Append the entry in the connection's transaction, last in it, so that nobody waits long.
+    """Append the entry in the connection's transaction.
 
-    Of several processes one appends at a time: the others wait for its transaction to end.
+    Call it last in the transaction: other processes cannot append until the transaction ends.
 
     Args:
-        connection: whose transaction has also what the entry tells of, where it changes the
+        connection: the transaction, which also contains the recorded change, if it is one of the
             database.
-        entry: what is recorded.
+        entry: the entry.
         at: seconds since the epoch; None: now.
     """
     _lock_trail(connection)
@@ -143,10 +144,10 @@ def append_entry(connection: Connection, entry: AuditEntry, at: float | None = N
 
 
 def _lock_trail(connection: Connection) -> None:
-    """Let nobody else append until the transaction ends."""
+    """Prevent other processes from appending until the transaction ends."""
     if connection.dialect.name == "postgresql":
         connection.execute(text(f"SELECT pg_advisory_xact_lock({_POSTGRES_LOCK})"))
-    else:  # SQLite takes its lock with the first statement that could write
+    else:  # SQLite takes its lock with the first statement that may write
         connection.execute(delete(AUDIT).where(AUDIT.c.seq < 0))
 
 
@@ -161,18 +162,20 @@ def _encode_details(details: Mapping[str, Any]) -> str:
 
 @final
 class AuditTrail:
-    """The trail in a database, of all replicas."""
+    """The trail of all replicas, in the database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def append(self, entry: AuditEntry, *, at: float | None = None) -> AuditRecord:
-        """Append what changes nothing in this database.
+        """Append an entry in its own transaction, for an action outside this database.
 
         Raises:
-            StoreError: the database fails; then what was to be recorded must not be done.
+            StoreError: the database fails; the action must then not be carried out.
         """
-        return await self._database.run_write(lambda one: append_entry(one, entry, at))
+        return await self._database.run_write(
+            lambda connection: append_entry(connection, entry, at)
+        )
 
     async def list(
         self, limit: int, *, before: int | None = None, action: str = ""
@@ -180,9 +183,10 @@ class AuditTrail:
         """Return at most `limit` records, newest first.
 
         Args:
-            limit: how many.
-            before: only those with smaller sequence numbers.
-            action: only of that action, or of all that begin so if it ends with a full stop.
+            limit: maximum number of records.
+            before: only records with smaller sequence numbers.
+            action: only records of that action, or of all actions with that prefix if it ends with
+                a full stop.
         """
         query = select(AUDIT).order_by(AUDIT.c.seq.desc()).limit(limit)
         if before is not None:
@@ -194,7 +198,7 @@ class AuditTrail:
         return [AuditRecord(**row) for row in await self._database.fetch_rows(query)]
 
     async def read(self, after: int = 0) -> AsyncIterator[AuditRecord]:
-        """Return every record after that sequence number, oldest first, a page at a time."""
+        """Yield every record after that sequence number, oldest first, reading page by page."""
         while True:
             query = select(AUDIT).where(AUDIT.c.seq > after).order_by(AUDIT.c.seq).limit(PAGE_ROWS)
             rows = await self._database.fetch_rows(query)
@@ -205,11 +209,11 @@ class AuditTrail:
             after = rows[-1]["seq"]
 
     async def verify(self, known: tuple[int, str] | None = None) -> AuditVerdict:
-        """Look whether every record is as it was written, and none is missing between two.
+        """Check that every record is unchanged and that none is missing between two.
 
         Args:
-            known: the sequence number and hash of a record that was noted elsewhere; without it
-                nobody can tell that the newest records were removed, or all written anew.
+            known: the sequence number and hash of a record that were noted elsewhere; without them
+                a removal of the newest records, or a rewrite of all, is not detected.
         """
         while True:
             checker = _ChainChecker(known)
@@ -221,19 +225,19 @@ class AuditTrail:
                 return verdict
 
     async def _is_cut_since(self, first: int) -> bool:
-        """Return True if records from that one on were removed while somebody read the trail."""
+        """Return True if records from that one on were purged while the trail was read."""
         query = select(func.min(AUDIT.c.seq).label("first"))
         [row] = await self._database.fetch_rows(query)
         return row["first"] is not None and row["first"] > first
 
     async def unvouched_seconds(self, started: float | None = None) -> float:
-        """Return the seconds to wait after a start before records are cut by the clock."""
+        """Return the seconds to wait after a start before the clock is trusted for a purge."""
         return await unvouched_seconds(self._database, AUDIT.c.at, started)
 
     async def cut(self, days: float, *, now: float | None = None) -> int:
-        """Remove the oldest records, all older than so many days; how many.
+        """Purge the oldest records, all older than that many days; return their number.
 
-        A record of the cut keeps the last removed hash, so that the rest can be verified.
+        A record of the purge keeps the last removed hash, so that the rest can be verified.
         """
         limit = (STEADY_CLOCK() if now is None else now) - days * _DAY_SECONDS
 
@@ -250,7 +254,7 @@ class AuditTrail:
             gone = connection.execute(select(func.count()).where(AUDIT.c.seq <= last["seq"]))
             count = gone.scalar_one()
             if count == 1 and last["action"] == CUT:
-                return 0  # else each cut would leave a record for the next one
+                return 0  # else each purge would leave a record for the next one
             mark = {"through": last["seq"], "hash": last["hash"], "records": count}
             append_entry(connection, AuditEntry(actor="server", action=CUT, details=mark), now)
             connection.execute(delete(AUDIT).where(AUDIT.c.seq <= last["seq"]))
@@ -260,7 +264,7 @@ class AuditTrail:
 
 
 class _ChainChecker:
-    """Looks at records in their order until one does not fit."""
+    """Verifies records in order until one does not fit."""
 
     def __init__(self, known: tuple[int, str] | None) -> None:
         self._known = known
@@ -269,11 +273,11 @@ class _ChainChecker:
         self._last: AuditRecord | None = None
         self._records = 0
         self._cut: str | None = None
-        """The hash that a record of a cut says was before the first one."""
+        """The hash before the first record, according to the record of a purge."""
         self._fault: tuple[int, str] | None = None
 
     def find_fault(self, record: AuditRecord) -> bool:
-        """Return True if the record does not fit to those before it."""
+        """Return True if the record does not fit the records before it."""
         self._records += 1
         last = self._last
         self._first = self._first or record
@@ -295,11 +299,11 @@ class _ChainChecker:
 
     @property
     def first_seq(self) -> int:
-        """The number of the first record that was read; 0 if there is none."""
+        """The sequence number of the first record that was read; 0 if there is none."""
         return self._first.seq if self._first else 0
 
     def verdict(self) -> AuditVerdict:
-        """Return the report of what was found."""
+        """Return the result."""
         fault, first, known = self._fault, self._first, self._known
         if fault is None and first is not None:
             before = GENESIS if first.seq == 1 else self._cut

@@ -1,13 +1,15 @@
-"""Budgets: money is set apart before a run and settled after it.
+"""Budgets: money is reserved before a run and settled after it.
 
-`spent + reserved <= cap` is checked by the statement that reserves, so it holds whatever other
-tasks and processes do at the same time. Requests that come while another one's transaction is on
-its way share the next one, and those that follow upon each other get their money from a lease
-(`leases`), without the database. A reservation belongs to a process, which renews it; when others
-have seen no renewal for a while they end it, and the run is written down as lost: what it cost is
-not known, so it counts as what was reserved (`lost_runs`). They measure that while by their own
-clocks, and so no step of a clock ends what is used. Only the reservation of a job which another
-process takes up waits for it.
+The statement that reserves also checks `spent + reserved <= cap`, so the cap holds whatever other
+tasks and processes do at the same time. Requests that arrive while a transaction is running share
+the next one. Requests in quick succession get their money from a lease (`leases`), without the
+database.
+
+A reservation belongs to a process, which renews it. When the other processes have seen no renewal
+for a while, they end the reservation and record the run as lost; its cost is unknown, so the whole
+reservation counts as spent (`lost_runs`). Each process measures that time by its own monotonic
+clock, so a step of the system clock ends no reservation in use. The reservation of a background
+job is not ended in this way: it waits for a process that resumes the job (`JOB_LEASE_SECONDS`).
 """
 
 from __future__ import annotations
@@ -52,29 +54,29 @@ _T = TypeVar("_T")
 _R = TypeVar("_R")
 
 LINGER_SECONDS = 0.002
-"""Seconds that a batch waits for more when many come."""
+"""Seconds that a batch waits for further items under load."""
 _BUSY_SECONDS = 0.01
-"""Seconds since the last batch within which the next one counts as one of many."""
+"""A batch that begins within this time after the last one counts as under load."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class _Batch(Generic[_T, _R]):
-    """Items that are written at once."""
+    """Items that are processed together."""
 
     items: list[_T] = field(default_factory=list[_T])
     results: dict[int, _R] = field(default_factory=dict[int, _R])
-    """Results by the item's identity; empty until all are there."""
+    """Results by the item's `id()`; empty until the batch is done."""
     is_led: bool = False
-    """Whether one of those who wait does it, or waits for its turn to."""
+    """Whether one of the waiting tasks is its leader, which runs it or waits for the lock."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when it is done, or when whoever was to do it has gone."""
+    """Set when the batch is done, or when its leader was cancelled."""
 
 
 @final
 class Batcher(Generic[_T, _R]):
-    """Does items in batches, one batch after another.
+    """Processes items in batches, one batch after another.
 
-    Of those who wait for a batch one does it; the others are woken once, when it is done.
+    One of the tasks that wait for a batch runs it; the others are woken once, when it is done.
     """
 
     def __init__(
@@ -82,20 +84,20 @@ class Batcher(Generic[_T, _R]):
         work: Callable[[list[_T]], Awaitable[Sequence[_R]]],
         undo: Callable[[_R], Awaitable[None]] | None = None,
     ) -> None:
-        """Do nothing yet.
+        """Set up the batcher.
 
         Args:
-            work: does a batch, and gives the result of each item; never raises.
-            undo: is told a result that nobody waits for any more.
+            work: processes a batch and returns the result of each item; never raises.
+            undo: called with each result whose task was cancelled while it waited.
         """
         self._work = work
         self._undo = undo
-        self._turn = anyio.Lock(fast_acquire=True)
+        self._lock = anyio.Lock(fast_acquire=True)
         self._next: _Batch[_T, _R] = _Batch()
         self._ended = float("-inf")
 
     async def submit(self, item: _T) -> _R:
-        """Return the item's result, from the batch that it was done in."""
+        """Process the item in the next batch and return its result."""
         batch = self._next
         batch.items.append(item)
         try:
@@ -110,10 +112,10 @@ class Batcher(Generic[_T, _R]):
         return batch.results[id(item)]
 
     async def _lead(self, batch: _Batch[_T, _R]) -> None:
-        """Do the batch in its turn; whoever goes before that leaves it to the others."""
+        """Run the batch when the lock is free; if cancelled before, leave it to another task."""
         batch.is_led = True
         try:
-            async with self._turn:
+            async with self._lock:
                 await self._run_batch(batch)
         finally:
             batch.is_led = bool(batch.results)
@@ -121,12 +123,12 @@ class Batcher(Generic[_T, _R]):
             batch.changed = asyncio.Event()
 
     async def _run_batch(self, batch: _Batch[_T, _R]) -> None:
-        """Do the batch, which nobody has begun."""
+        """Run the batch, which must not have begun."""
         if self._next is not batch:
-            raise RuntimeError("a batch was given up while it was done")
+            raise RuntimeError("a batch was run twice")
         with anyio.CancelScope(shield=True):
-            # Whoever is about to ask shares this batch. A thread woken for each costs more than
-            # the database: under load it is worth a moment's wait.
+            # Tasks that are about to submit join this batch. Waking a thread for each would cost
+            # more than the database, so under load a short wait pays.
             busy = monotonic() - self._ended < _BUSY_SECONDS
             await asyncio.sleep(LINGER_SECONDS if busy else 0)
             self._next = _Batch()
@@ -137,7 +139,7 @@ class Batcher(Generic[_T, _R]):
             self._ended = monotonic()
 
     async def _leave(self, batch: _Batch[_T, _R], item: _T) -> None:
-        """Take the item out of its batch; if that has begun, undoe what comes of it."""
+        """Take the item out of its batch; if the batch has begun, undo the item's result."""
         if self._next is batch:
             batch.items = [other for other in batch.items if other is not item]
             return
@@ -151,17 +153,17 @@ class Batcher(Generic[_T, _R]):
 
 
 LEASE_SECONDS = 90.0
-"""Seconds for which a reservation outlives its process."""
+"""Seconds without renewal after which other processes end a reservation."""
 JOB_LEASE_SECONDS = 24 * 3600.0
-"""Seconds for which what a job's run holds waits until the job is taken up again."""
+"""Seconds for which a job's reservation waits until the job is resumed."""
 _MAX_TRIES = 8
-"""Times that a smaller amount is tried where there is not enough; the last time the smallest."""
+"""Attempts with a smaller amount if a budget lacks the full one; the last asks for the least."""
 _BATCH = 500
-"""Reservations of the dead that one transaction ends."""
+"""Maximum reservations of dead processes that one transaction ends."""
 _PAUSE = IDLE_SECONDS / 2
-"""Seconds between looks at leases."""
+"""Seconds between checks of the leases."""
 _FAILURE_PAUSE = 5.0
-"""The same while the database fails."""
+"""Seconds between checks of the leases while the database fails."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -170,7 +172,7 @@ _ReserveResult = Reservation | BudgetStatus | StoreError
 
 @dataclass(frozen=True, slots=True)
 class JobReservation:
-    """The money that the run of a job holds."""
+    """The reservation of a background job's run."""
 
     id: str
     run_id: RunId
@@ -179,7 +181,7 @@ class JobReservation:
 
 @final
 class Budgets:
-    """Reserves and gives back; what was spent is settled by the writer, with the run."""
+    """Makes and releases reservations; the writer settles the spent money with the run."""
 
     def __init__(
         self,
@@ -201,7 +203,7 @@ class Budgets:
         """The last expiry of each reservation of another process, and when it was first seen."""
         self._reaping = anyio.Lock(fast_acquire=True)
         self._failing: set[str] = set()
-        """The pieces of background work whose last try failed: each is warned of once."""
+        """Names of the background work whose last attempt failed; each is logged once."""
 
     async def reserve(
         self,
@@ -216,18 +218,21 @@ class Budgets:
         least: int | None = None,
         at: float | None = None,
     ) -> Reservation | BudgetStatus:
-        """Set `nano` billionths apart in every bucket, or in none.
+        """Reserve `nano` billionths of a dollar in every bucket, or in none.
 
         Args:
             run_id: the run.
             nano: billionths of a dollar.
-            buckets: whose money.
-            tenant: for the ledger, should the run be lost.
-            key: as the tenant.
-            model: as the tenant.
-            for_job: the run is a job's, which outlives this process.
-            least: what will do where there is not as much; None: nothing less.
-            at: the moment whose budgets these are, in seconds since the epoch; None: now.
+            buckets: the budgets to reserve in.
+            tenant: recorded in the ledger if the run is lost.
+            key: recorded in the ledger if the run is lost.
+            model: recorded in the ledger if the run is lost.
+            for_job: whether the run belongs to a background job, which outlives this process.
+            least: the smallest acceptable amount; None: `nano`.
+            at: the time of booking, in seconds since the epoch; None: now.
+
+        Returns:
+            The reservation, or the status of a bucket that has too little money.
         """
         began = time() if at is None else at
 
@@ -243,7 +248,7 @@ class Budgets:
             )
 
         first = request(nano)
-        # While runs cannot be written there is no telling for how long: nothing more is spent.
+        # While runs cannot be written, nothing more is spent from memory.
         if not for_job and self._writer.failure is None and self._leases.take(first):
             return first.wanted
 
@@ -254,7 +259,7 @@ class Budgets:
         return await self._take_up_to(take, nano, least, buckets)
 
     async def grow(self, held: Reservation, nano: int, least: int) -> Reservation | BudgetStatus:
-        """Return the reservation with `least` to `nano` billionths more in every bucket.
+        """Add `least` to `nano` billionths to the reservation in every bucket, and return it.
 
         Raises:
             StoreError: the database fails, or the reservation has ended with its lease.
@@ -272,7 +277,7 @@ class Budgets:
         return await self._take_up_to(take, nano, least, held.buckets)
 
     async def _grow(self, held: Reservation, nano: int) -> None:
-        """Give a run more, from memory if its money is from there and there is as much."""
+        """Enlarge a reservation, from memory if it is leased and the leases have enough."""
         if self._leases.find(held.id) is not None and (
             self._leases.grow(held.id, nano) or await self._leases.move_to_row(held.id, nano)
         ):
@@ -286,13 +291,13 @@ class Budgets:
         least: int,
         buckets: tuple[Bucket, ...],
     ) -> Reservation | BudgetStatus:
-        """Take as much of `nano` as there is; return a refusal if that is too little."""
+        """Take up to `nano`; return the status of the exhausted bucket if `least` is not left."""
         answer = await take(nano)
         if isinstance(answer, BudgetStatus) and await self._make_room(buckets):
             answer = await take(nano)
         tries = _MAX_TRIES
         while isinstance(answer, BudgetStatus) and least <= answer.remaining and tries:
-            tries -= 1  # what is left in one bucket may be more than in the next, or just taken
+            tries -= 1  # another bucket may have less left, or another process was faster
             nano = min(nano, answer.remaining) if tries else least
             answer = await take(nano)
         if isinstance(answer, StoreError):
@@ -303,93 +308,95 @@ class Budgets:
         return answer
 
     async def _make_room(self, buckets: tuple[Bucket, ...]) -> bool:
-        """Give back what only this process keeps of the budgets; tell whether there was any."""
+        """Release money that only this process holds; return whether there was any."""
         pending = self._writer.pending_count > 0
         if pending:
-            await self._writer.flush()  # runs that have ended may still hold what they reserved
+            await self._writer.flush()  # finished runs may still hold their reservations
         return await self._leases.give_back_of(buckets) or pending
 
     async def find_job_reservation(
         self, run_id: RunId, caps: Mapping[str, PeriodCaps]
     ) -> tuple[Reservation, float] | None:
-        """Return what a job's run set apart before its process died, and when that was.
+        """Return the reservation that a job's run made before its process died, and its time.
 
-        Its buckets are those that were stored with it, also on another day or in another month.
+        Its buckets are the stored ones, even if the day or month has changed since.
 
         Args:
             run_id: the run.
-            caps: for each account what it may spend in a day and in a month now, in billionths.
+            caps: the current caps of each account.
         """
         mine = (RESERVATIONS.c.run_id == run_id, RESERVATIONS.c.owner == JOBS_OWNER)
         rows = await self._database.fetch_rows(select(RESERVATIONS).where(*mine))
         if not rows:
             return None
-        places: list[tuple[str, str]] = orjson.loads(rows[0]["buckets"])
-        buckets = tuple(restored_bucket(account, period, caps) for account, period in places)
+        periods: list[tuple[str, str]] = orjson.loads(rows[0]["buckets"])
+        buckets = tuple(restored_bucket(account, period, caps) for account, period in periods)
         return Reservation(rows[0]["id"], rows[0]["nano"], buckets), rows[0]["created"]
 
     async def job_reservations(self) -> list[JobReservation]:
-        """Return what jobs' runs hold, of this process and others."""
+        """Return the reservations of all jobs, of this process and others."""
         held = RESERVATIONS.c.owner == JOBS_OWNER
         columns = (RESERVATIONS.c.id, RESERVATIONS.c.run_id, RESERVATIONS.c.tenant)
         rows = await self._database.fetch_rows(select(*columns).where(held))
         return [JobReservation(row["id"], RunId(row["run_id"]), row["tenant"]) for row in rows]
 
     async def renew_job_reservations(self, ids: Iterable[str], now: float) -> None:
-        """Hold for longer what jobs hold that wait or are run: one may wait a week for approval.
+        """Extend the reservations of waiting and running jobs; an approval may take a week.
 
         Args:
-            ids: of the reservations; those that last for half of their time yet are left.
-            now: what time it is.
+            ids: the reservations; those with more than half of their time left are skipped.
+            now: seconds since the epoch.
         """
         due = RESERVATIONS.c.expires < now + JOB_LEASE_SECONDS / 2
         chosen = (RESERVATIONS.c.id.in_(tuple(ids)), RESERVATIONS.c.owner == JOBS_OWNER, due)
         if await self._has_reservation(and_(*chosen)):
             later = update(RESERVATIONS).where(*chosen).values(expires=now + JOB_LEASE_SECONDS)
-            await self._database.run_write(lambda one: one.execute(later))
+            await self._database.run_write(lambda connection: connection.execute(later))
 
     async def end_job_reservations(self, ids: Iterable[str]) -> int:
-        """Count what jobs hold that no longer run as spent; return how many runs were lost."""
+        """End reservations of jobs that no longer exist; return how many runs were lost."""
         chosen = RESERVATIONS.c.id.in_(tuple(ids))
-        lines = await self._database.run_write(lambda one: end_reservations(one, chosen))
+        lines = await self._database.run_write(
+            lambda connection: end_reservations(connection, chosen)
+        )
         return _warn_of_lost(lines, "job")
 
     async def is_settled(self, run_id: RunId) -> bool:
-        """Return True if the run is in the ledger, with what it cost."""
+        """Return True if the run's cost is in the ledger."""
         mine = (LEDGER.c.run_id == run_id, LEDGER.c.line >= 0)
         return bool(await self._database.fetch_rows(select(LEDGER.c.line).where(*mine).limit(1)))
 
     async def release(self, reservation: Reservation, counted: int = 0) -> None:
-        """Give back what was reserved for a run that is not in the ledger.
+        """Release the reservation of a run that is not in the ledger.
 
         Args:
-            reservation: what was reserved.
-            counted: billionths of it that count as spent, for calls of which nobody knows more.
+            reservation: the reservation.
+            counted: billionths of it that count as spent, for calls of unknown cost.
 
         Raises:
             StoreError: the database fails; the reservation expires with its lease.
         """
-        places = ((bucket.account, bucket.period) for bucket in reservation.buckets)
-        spent = dict.fromkeys(places, counted) if counted else {}
+        periods = ((bucket.account, bucket.period) for bucket in reservation.buckets)
+        spent = dict.fromkeys(periods, counted) if counted else {}
         leased = self._leases.find(reservation.id)
         with anyio.CancelScope(shield=True):
             if leased is not None:
                 await self._leases.release(leased, counted)
                 return
             await self._database.run_write(
-                lambda one: settle_reservations(one, (reservation.id,), spent)
+                lambda connection: settle_reservations(connection, (reservation.id,), spent)
             )
 
     async def budget_status(self, buckets: Iterable[Bucket]) -> list[BudgetStatus]:
-        """Return how full those buckets are; what this process can hand out is not reserved."""
+        """Return the status of the buckets; this process's unused leases count as free."""
         return [await self._bucket_status(bucket) for bucket in buckets]
 
     async def work(self) -> None:
-        """Renew this process's reservations and end those of dead ones, until `close`."""
+        """Renew this process's reservations and end those of dead processes, until `close`."""
         due = float("-inf")
         try:
             while not self._closing.is_set():
-                # Shielded: a connection cancelled in mid-statement is thrown away with its thread.
+                # Shielded: cancelling a statement would discard the connection and its thread.
                 with anyio.CancelScope(shield=True):
                     if self._clock() >= due:
                         due = self._clock() + self._lease / 3
@@ -400,7 +407,7 @@ class Budgets:
             self._ended.set()
 
     async def _rest(self, seconds: float) -> None:
-        """Wait so long at most; while leases are used only until they may have to be given back."""
+        """Sleep at most that long; shorter while leases are active, which must be returned soon."""
         if self._leases.is_active:
             with anyio.move_on_after(min(seconds, _FAILURE_PAUSE if self._failing else _PAUSE)):
                 await self._closing.wait()
@@ -412,13 +419,13 @@ class Budgets:
             await self._leases.began.wait()
 
     async def close(self) -> None:
-        """End `work`; what is reserved stays so until its lease is over."""
+        """End `work`; reservations stay until they expire."""
         self._closing.set()
         self._leases.began.set()
         await self._ended.wait()
 
     async def give_back_leases(self) -> None:
-        """Give back what this process has taken beforehand; what fails ends with its lease."""
+        """Return all unused leases; if that fails, they expire."""
         await self._try("leases", self._leases.give_back)
 
     async def _try(self, name: str, work: Callable[[], Awaitable[object]]) -> None:
@@ -439,30 +446,30 @@ class Budgets:
         await self._leases.tidy(lambda asked: self._writer.find(asked.run_id) is not None)
 
     async def renew(self, now: float) -> None:
-        """Hold this process's reservations for another lease.
+        """Renew this process's reservations.
 
         Args:
-            now: what time it is; others see that it is another time than before.
+            now: seconds since the epoch; other processes only see that the expiry has changed.
         """
         mine = RESERVATIONS.c.owner == self._leases.owner
         if self._leases.is_active or await self._has_reservation(mine):
             await self._leases.renew(now + self._lease)
 
     async def reap(self, now: float, today: float | None = None) -> int:
-        """Count what dead processes hold as spent; return how many lines of the ledger tell so.
+        """End the reservations of dead processes as spent; return the number of ledger lines.
 
-        Dead is a process whose reservations this one has seen unchanged for a lease. Its own clock
-        alone measures that: no clock that is wrong or is set ends the reservation of a living one.
+        A process is dead if this one has seen its reservations unchanged for `lease` seconds of
+        its own monotonic clock; a wrong or stepped clock ends no reservation of a living process.
 
         Args:
-            now: seconds of a clock that is never set.
-            today: what time it is, which tells how long jobs have waited; None: ask the system.
+            now: seconds of a monotonic clock.
+            today: seconds since the epoch, against which job reservations expire; None: now.
         """
         columns = (RESERVATIONS.c.id, RESERVATIONS.c.owner, RESERVATIONS.c.expires)
         query = select(*columns).where(RESERVATIONS.c.owner != self._leases.owner)
         today = time() if today is None else today
         async with self._reaping:
-            rows = await self._database.run_read(lambda one: one.execute(query).all())
+            rows = await self._database.run_read(lambda connection: connection.execute(query).all())
             seen, dead = dict[str, tuple[float, float]](), list[tuple[str, float]]()
             for name, owner, reserved in rows:
                 before = self._seen.get(name)
@@ -473,20 +480,24 @@ class Budgets:
                 if reserved < today if owner == JOBS_OWNER else is_silent:
                     dead.append((name, reserved))
             self._seen = seen
-            del dead[_BATCH:]  # the others a moment later
+            del dead[_BATCH:]  # the others in the next call
             unchanged = tuple_(RESERVATIONS.c.id, RESERVATIONS.c.expires).in_(dead)
             return await self._end_lost(unchanged) if dead else 0
 
     async def _end_lost(self, dead: Any) -> int:
-        lines = await self._database.run_write(lambda one: end_reservations(one, dead))
+        lines = await self._database.run_write(
+            lambda connection: end_reservations(connection, dead)
+        )
         return _warn_of_lost(lines, "process")
 
     async def _has_reservation(self, chosen: Any) -> bool:
         query = select(RESERVATIONS.c.id).where(chosen).limit(1)
-        return await self._database.run_read(lambda one: one.execute(query).first() is not None)
+        return await self._database.run_read(
+            lambda connection: connection.execute(query).first() is not None
+        )
 
     async def _grant(self, asks: list[ReserveRequest]) -> list[_ReserveResult]:
-        """Grant all in one transaction; if a bucket is too full for all, one by one."""
+        """Grant all requests in one transaction; if a bucket lacks money for all, one by one."""
         answer = await self._try_all(asks)
         if len(asks) == 1 or answer is None:
             return [answer or ask.wanted for ask in asks]
@@ -495,7 +506,7 @@ class Budgets:
         return [await self._try_all([ask]) or ask.wanted for ask in asks]
 
     async def _try_all(self, asks: list[ReserveRequest]) -> BudgetStatus | StoreError | None:
-        """Reserve for all of them or for none; return None if it did, else why not."""
+        """Reserve for all requests or for none; return None on success, else the reason."""
         try:
             await self._transact(asks)
         except BudgetFullError as refused:
@@ -505,7 +516,7 @@ class Budgets:
         return None
 
     async def _undo(self, answer: _ReserveResult) -> None:
-        """Give back what was granted to somebody who has gone."""
+        """Release a reservation whose request was cancelled meanwhile."""
         if isinstance(answer, Reservation):
             await self.release(answer)
 
@@ -528,13 +539,15 @@ class Budgets:
             if busy:
                 await self._leases.reserve(sums, rows, busy)
             else:
-                await self._database.run_write(lambda one: reserve_in_buckets(one, sums, rows))
+                await self._database.run_write(
+                    lambda connection: reserve_in_buckets(connection, sums, rows)
+                )
         except DatabaseFailedError:
             self._leases.doubt(ask.wanted.id for ask in asks)
             raise
 
     async def _bucket_status(self, bucket: Bucket) -> BudgetStatus:
-        async with self._leases.turn:  # else a lease that is just given back would be told as held
+        async with self._leases.lock:  # else a lease that is being returned would count as reserved
             found = await self._database.run_read(
                 lambda connection: read_budget_status(connection, bucket)
             )
@@ -542,10 +555,10 @@ class Budgets:
 
 
 def _warn_of_lost(lines: list[dict[str, Any]], what: str) -> int:
-    """Name the runs that were lost in the log, and return how many lines there are."""
+    """Log the runs that were lost, and return the number of lines."""
     for line in lines:
         _LOG.warning(
-            "run %s was lost with its %s; its cost is not known and counts as %s",
+            "run %s was lost with its %s; its cost is unknown and counts as %s",
             line["run_id"],
             what,
             format_usd(line["assumed_usd"]),

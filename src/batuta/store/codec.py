@@ -1,13 +1,13 @@
-"""`Run` ⇄ JSON bytes.
+"""Encodes a `Run` as JSON bytes and decodes it.
 
 Laws: `decode_run(encode_run(run)) == run` for every run whose numbers are finite and whose
-texts are Unicode; `encode_run` never raises for the other ones but writes the nearest run
-that JSON can carry:
+strings are valid Unicode. For other runs `encode_run` writes the nearest run that JSON can
+represent:
 
-- a lone surrogate becomes U+FFFD, two that form a pair become their character;
+- a lone surrogate becomes U+FFFD, a surrogate pair becomes its character;
 - NaN and the infinities become null;
-- in a tool's free-form parameters, tuples become lists, keys become strings, and what JSON
-  does not know becomes its `str`.
+- in a tool's free-form parameters, tuples become lists, keys become strings, and a value that JSON
+  cannot represent becomes its `str`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 FORMAT = 1
-"""Version of the bytes; stored beside them, and raised whenever old bytes need other code."""
+"""Version of the format; stored with the bytes, and raised whenever old bytes need other code."""
 
 
 def encode_run(run: Run) -> bytes:
@@ -43,7 +43,7 @@ def encode_run(run: Run) -> bytes:
     """
     try:
         return orjson.dumps(run, default=_plain_value)
-    except orjson.JSONEncodeError:  # odd text, integers over 64 bits, deep nesting: rare and slow
+    except orjson.JSONEncodeError:  # surrogates, integers over 64 bits, deep nesting: rare
         return _encode_slowly(run)
 
 
@@ -51,7 +51,7 @@ def decode_run(body: bytes, version: int = FORMAT) -> Run:
     """Return the run that `encode_run` wrote.
 
     Raises:
-        StoreError: the bytes are not a run, or of a format that this version does not know.
+        StoreError: the bytes are not a run, or have a format that this version cannot read.
     """
     from pydantic import ValidationError  # noqa: PLC0415 - a store that only writes never needs it
 
@@ -60,21 +60,21 @@ def decode_run(body: bytes, version: int = FORMAT) -> Run:
         return _decode_json(body)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(str(part) for part in first["loc"]) or "the text"
-        raise StoreError(f"a stored run cannot be read: {place}: {first['msg']}") from error
+        path = ".".join(str(part) for part in first["loc"]) or "the text"
+        raise StoreError(f"a stored run cannot be read: {path}: {first['msg']}") from error
     except (RecursionError, ValueError) as error:
         raise StoreError(f"a stored run cannot be read: {error}") from error
 
 
 async def read_run(body: bytes, version: int = FORMAT) -> Run:
-    """Decode a run in an event loop: a process's first one waits for its reader in a thread."""
+    """Decode a run; in a process's first call the decoder is built in a thread."""
     if not _run_adapter.cache_info().currsize:
         await run_sync(_run_adapter)
     return decode_run(body, version)
 
 
 def check_format(version: int) -> None:
-    """Return if bytes of that format can be read, else raise.
+    """Check that bytes of that format can be read.
 
     Raises:
         StoreError: a later version has written them.
@@ -86,21 +86,21 @@ def check_format(version: int) -> None:
 
 
 def clean_text(text: str) -> str:
-    """Return the text with every lone surrogate replaced by U+FFFD and every pair joined."""
+    """Return the text with lone surrogates replaced by U+FFFD and surrogate pairs joined."""
     if text.isascii():
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def sql_text(text: str) -> str:
-    """Return the text without what databases refuse: lone surrogates and, in PostgreSQL, NUL."""
+    """Return the text with U+FFFD for characters that databases refuse: lone surrogates and NUL."""
     if text.isascii() and "\0" not in text:
         return text
     return clean_text(text).replace("\0", "\ufffd")
 
 
 def sql_values(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values with their texts as any database takes them."""
+    """Return the values with `sql_text` applied to strings."""
     return {name: sql_text(one) if isinstance(one, str) else one for name, one in values.items()}
 
 
@@ -124,7 +124,7 @@ def _decode_json(body: bytes) -> Run:
 
 
 def _plain_value(value: object) -> Any:
-    """Turn a value that orjson does not know into one that it knows."""
+    """Convert a value that orjson cannot encode."""
     if isinstance(value, Decimal):
         return str(value)
     if isinstance(value, Mapping):
@@ -142,7 +142,7 @@ def _encode_slowly(run: Run) -> bytes:
 
 
 def _to_tree(value: Any) -> Any:
-    """Return dicts, lists and scalars that the standard library writes as valid UTF-8."""
+    """Return dicts, lists and scalars that `json.dumps` writes as valid UTF-8."""
     if isinstance(value, Enum):
         return _to_tree(value.value)
     if value is None or isinstance(value, (bool, int, float, str)):
@@ -164,15 +164,15 @@ def _clean_scalar(value: float | str | None) -> float | str | None:
 
 
 def format_cursor(created: float, row_id: str) -> str:
-    """Return the cursor after that row."""
+    """Return the cursor of the position after that row."""
     return f"{created!r}_{row_id}"
 
 
 def parse_cursor(cursor: str) -> tuple[float, str]:
-    """Return the time and id that a cursor names, the id as any database takes it.
+    """Return the time and the id of a cursor, the id as `sql_text`.
 
     Raises:
-        ValueError: it is no cursor.
+        ValueError: the text is not a cursor.
     """
     created, mark, row_id = cursor.partition("_")
     if not mark or not row_id or not isfinite(at := float(created)):

@@ -1,6 +1,6 @@
-"""The engine: from a path or URL to connections, and from a driver's error to one sentence.
+"""Opens SQLite and PostgreSQL databases and turns a driver's error into one plain sentence.
 
-SQLite and PostgreSQL both have `INSERT … ON CONFLICT`, SQLAlchemy for each of them alone.
+`insert_statement` is needed because SQLAlchemy has `INSERT … ON CONFLICT` only per dialect.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 BUSY_MS = 5_000
-"""How long SQLite waits for another writer before it says `locked`."""
+"""Milliseconds that SQLite waits for another writer before it fails with `locked`."""
 
 _WAL_PAUSE = 0.01
 """Seconds between attempts to switch a file to WAL."""
@@ -73,23 +73,23 @@ _PROBE_SECONDS = 1.0
 """Seconds that a probe waits for other writers."""
 
 _CHECKPOINTS = 5
-"""Attempts to empty the log, each of which waits for readers like any writer."""
+"""Attempts to truncate the WAL, each of which waits for readers like any writer."""
 
 _PRAGMAS = (
     f"PRAGMA busy_timeout={BUSY_MS}",
     "PRAGMA foreign_keys=ON",
-    "PRAGMA secure_delete=ON",  # what is deleted is overwritten
+    "PRAGMA secure_delete=ON",  # deleted data is overwritten
 )
 
 
 def make_private_file(path: Path) -> None:
-    """Make the file, if there is none, so that nobody but this user can read it.
+    """Create the file, if it does not exist, readable by this user only.
 
-    SQLite gives the files that it puts beside it the same mode. A file that is there is not opened:
-    closing it would give up the locks that this process has on it.
+    SQLite gives its companion files the same mode. An existing file is not opened: closing it would
+    release the locks that this process holds on it.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: the file cannot be created.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with suppress(FileExistsError):
@@ -97,13 +97,13 @@ def make_private_file(path: Path) -> None:
 
 
 def use_wal(connection: sqlite3.Connection) -> None:
-    """Switch the file to WAL, for good.
+    """Switch the file to WAL, permanently.
 
-    SQLite does not wait for others here, busy_timeout or not: of two processes that open a new
-    file at the same time one would be told that it is locked.
+    SQLite ignores busy_timeout here: if two processes open a new file at the same time, one fails
+    with `locked`, so this retries.
 
     Raises:
-        sqlite3.Error: it cannot be switched.
+        sqlite3.Error: the file cannot be switched.
     """
     deadline = monotonic() + BUSY_MS / 1000
     while True:
@@ -118,7 +118,7 @@ def use_wal(connection: sqlite3.Connection) -> None:
 
 
 def set_pragmas(connection: Any, _record: object, *, synchronous: str) -> None:
-    """Set up a new connection; SQLAlchemy calls it by its event `connect`."""
+    """Set up a new connection; a listener of SQLAlchemy's event `connect`."""
     cursor = connection.cursor()
     try:
         for pragma in (*_PRAGMAS, f"PRAGMA synchronous={synchronous}"):
@@ -128,7 +128,7 @@ def set_pragmas(connection: Any, _record: object, *, synchronous: str) -> None:
 
 
 def probe_file(url: URL, work: Callable[[Connection], _T]) -> _T:
-    """Do `work` in a new connection that could write now, and change nothing. Blocks.
+    """Run `work` in a new connection that holds the write lock, then roll back. Blocks.
 
     Raises:
         SQLAlchemyError: the file is locked or damaged.
@@ -143,10 +143,9 @@ def probe_file(url: URL, work: Callable[[Connection], _T]) -> _T:
 
 
 def truncate_log(engine: Engine) -> None:
-    """Empty the log of an SQLite file. Blocks.
+    """Truncate the WAL of an SQLite file. Blocks.
 
-    Somebody who reads at that moment keeps it from being emptied; then it is tried again, and at
-    last left to the next deletion.
+    A concurrent reader prevents that; it is retried a few times, then left to the next deletion.
     """
     for _ in range(_CHECKPOINTS):
         with engine.connect() as connection:
@@ -158,13 +157,13 @@ def truncate_log(engine: Engine) -> None:
 
 _T = TypeVar("_T")
 DatabaseWork = Callable[[Connection], _T]
-"""Work with a connection; it blocks, and knows no event loop."""
+"""A blocking function that uses a connection, without an event loop."""
 
 _DRIVER_ERRORS = (SQLAlchemyError, OSError)
-"""Errors of a database that cannot be used; asyncpg's refused connection is an OSError."""
+"""Errors of a database that cannot be used; asyncpg raises OSError if a connection is refused."""
 
 _MAX_READERS = 4
-"""Threads that read an SQLite file at the same time, besides the one that writes."""
+"""Threads that read an SQLite file at once, besides the one that writes."""
 
 _DRIVERS = {
     "sqlite": "sqlite+pysqlite",
@@ -173,35 +172,36 @@ _DRIVERS = {
 }
 
 _MISSPELT = re.compile(r"(sqlite|postgres(ql)?)(\+\w+)?(:|//)")
-"""It matches a URL that lacks a sign: taken for a file's name it would show its password."""
+"""Matches a mistyped URL, which must not be taken for a file name: it may contain a password."""
 
 _NO_URL = (
-    "what stands there is not the URL of a database, such as postgresql://user:password@host/name; "
-    "it is not shown, as it may hold the password"
+    "this is not the URL of a database, such as postgresql://user:password@host/name; it is not "
+    "shown, as it may contain the password"
 )
 
 _BUSY_MARKS = ("locked", "lock timeout", "deadlock")
-"""Words by which a database says that others are using it."""
+"""Parts of the error messages of a database that others are using."""
 
 _SENTENCES = (
-    ("is full", "the disk under {place} is full: free some space"),
-    ("readonly", "{place} is read-only: let this user write the file and its folder"),
-    ("read-only", "{place} is read-only: let this user write the file and its folder"),
+    ("is full", "the disk under {name} is full: free some space"),
+    ("readonly", "{name} is read-only: let this user write the file and its folder"),
+    ("read-only", "{name} is read-only: let this user write the file and its folder"),
     (
         "unable to open",
-        "{place} cannot be opened: check that it is a file and that its folder may be written",
+        "{name} cannot be opened: check that it is a file and that its folder may be written",
     ),
-    ("locked", "{place} is locked by another program: stop the other program"),
-    ("not a database", "{place} is not a database: move it away or name another file"),
-    ("malformed", "{place} is damaged: restore it from a backup or move it away"),
-    ("disk i/o", "the disk under {place} cannot be written: check its space, quota and health"),
+    ("locked", "{name} is locked by another program: stop the other program"),
+    ("not a database", "{name} is not a database: move it away or name another file"),
+    ("malformed", "{name} is damaged: restore it from a backup or move it away"),
+    ("disk i/o", "the disk under {name} cannot be written: check its space, quota and health"),
 )
+"""Parts of driver errors, in lower case, with the messages that replace them."""
 
 
 class DatabaseFailedError(StoreError):
-    """The database could not be used or refused what it was told; its cause is the driver's error.
+    """The database cannot be used or refused a statement; its cause is the driver's error.
 
-    No other error of a driver leaves this module: whoever goes on in spite of a StoreError goes on.
+    This module raises no other error of a driver, so handling StoreError is enough.
     """
 
 
@@ -209,21 +209,21 @@ class DatabaseFailedError(StoreError):
 class Database:
     """An open database.
 
-    SQLite does its work in a thread, a whole transaction at a time: each statement on its own
-    would cost more in waking threads than in the database. PostgreSQL does it on the event loop.
+    SQLite runs each whole transaction in a thread; one thread hop per statement would cost more
+    than the database. PostgreSQL runs on the event loop.
     """
 
     def __init__(self, engine: Engine | AsyncEngine, url: URL) -> None:
         self.url = url
         self._engine = engine
-        # SQLite would let the second writer sleep and poll; here it is woken in time.
+        # One writer thread: with several, SQLite would let the second writer sleep and poll.
         self._writer = _WriterThread() if isinstance(engine, Engine) else None
         self._readers = anyio.CapacityLimiter(_MAX_READERS)
         self._prober = anyio.CapacityLimiter(1)
         self._silent_until = 0.0
 
     async def run_write(self, work: DatabaseWork[_T]) -> _T:
-        """Do `work` in a transaction.
+        """Run `work` in a transaction and return its result.
 
         Raises:
             DatabaseFailedError: the database fails; the driver's error is its cause.
@@ -235,7 +235,7 @@ class Database:
             return await self._run_async(engine.begin, work)
 
     async def execute(self, first: Executable, *then: Executable) -> int:
-        """Do statements in one transaction; return how many rows the first changed."""
+        """Execute statements in one transaction; return the number of rows the first changed."""
 
         def run(connection: Connection) -> int:
             result: CursorResult[Any] = connection.execute(first)
@@ -246,7 +246,7 @@ class Database:
         return await self.run_write(run)
 
     async def run_read(self, work: DatabaseWork[_T]) -> _T:
-        """Do `work`, which changes nothing.
+        """Run `work`, which must only read, and return its result.
 
         Raises:
             DatabaseFailedError: the database fails; the driver's error is its cause.
@@ -259,13 +259,13 @@ class Database:
             return await self._run_async(engine.connect, work)
 
     async def probe(self, work: DatabaseWork[_T]) -> _T:
-        """Do `work`, which changes nothing, as somebody who might write.
+        """Run `work`, which must only read, in a connection that could also write now.
 
-        An SQLite file is opened anew for it, as what is open already has parts of it in memory,
-        and whoever is cancelled waits for no disk.
+        An SQLite file is opened again for this, since open connections have parts of it in memory.
+        A cancelled call does not wait for the disk.
 
         Raises:
-            DatabaseFailedError: the database fails, or others do not let anybody write.
+            DatabaseFailedError: the database fails, or another program blocks writing.
         """
         if not is_sqlite(self.url):
             return await self.run_read(work)
@@ -282,7 +282,7 @@ class Database:
         return await self.run_read(find)
 
     async def checkpoint(self) -> None:
-        """Empty SQLite's log, in which what was overwritten can still be read."""
+        """Truncate SQLite's WAL, in which deleted data can still be read."""
         engine = self._engine
         if not isinstance(engine, Engine):
             return
@@ -290,10 +290,7 @@ class Database:
             await self._in_writer(partial(truncate_log, engine))
 
     async def _in_writer(self, work: Callable[[], _T]) -> _T:
-        """Return the result of `work` in the writing thread.
-
-        A cancelled caller waits for its end.
-        """
+        """Run `work` in the writer thread and return its result; cancellation waits for its end."""
         assert self._writer is not None  # noqa: S101 - an SQLite file has one
         with anyio.CancelScope(shield=True):
             return await self._writer.submit(work)
@@ -311,7 +308,7 @@ class Database:
             async with opened() as connection:
                 try:
                     return await connection.run_sync(work)
-                except TimeoutError:  # whoever hangs would not hear of a rollback either
+                except TimeoutError:  # a server that hangs would not answer a rollback either
                     if not connection.invalidated:
                         raw = await connection.get_raw_connection()
                         cast("Any", raw.driver_connection).terminate()
@@ -334,9 +331,9 @@ class Database:
 
 @final
 class _WriterThread:
-    """The thread in which an SQLite file is written: one piece of work after another.
+    """The thread in which an SQLite file is written, one transaction after another.
 
-    Handing work to a thread of its own takes a third of what a pool of threads takes.
+    Passing work to a dedicated thread takes a third of the time of a thread pool.
     """
 
     def __init__(self) -> None:
@@ -344,7 +341,7 @@ class _WriterThread:
         self._thread: Thread | None = None
 
     def submit(self, work: Callable[[], _T]) -> asyncio.Future[_T]:
-        """Do `work` in the thread, which begins with the first."""
+        """Run `work` in the thread, which is started by the first call."""
         if self._thread is None:
             self._thread = Thread(target=self._run, name="batuta store", daemon=True)
             self._thread.start()
@@ -353,17 +350,17 @@ class _WriterThread:
 
         def do() -> None:
             try:
-                tell = partial(_set_result, future, work())
-            except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
-                tell = partial(_set_error, future, error)
-            with suppress(RuntimeError):  # the loop has ended, and whoever waited with it
-                loop.call_soon_threadsafe(tell)
+                resolve = partial(_set_result, future, work())
+            except BaseException as error:  # noqa: BLE001 - raised from the future
+                resolve = partial(_set_error, future, error)
+            with suppress(RuntimeError):  # the event loop and its tasks have ended
+                loop.call_soon_threadsafe(resolve)
 
         self._work.put(do)
         return future
 
     def close(self) -> None:
-        """End the thread once what was given to it is done. Blocks for as long."""
+        """Finish the submitted work and end the thread. Blocks until then."""
         if self._thread is not None:
             self._work.put(None)
             self._thread.join()
@@ -395,7 +392,7 @@ def parse_url(target: str | Path) -> URL:
     """Return the database's URL, its driver filled in; a path names an SQLite file.
 
     Raises:
-        StoreError: the target names no file and no database that can be used.
+        StoreError: the target is neither a file nor a supported database.
     """
     text = str(target)
     if "://" not in text and not _MISSPELT.match(text):
@@ -404,7 +401,7 @@ def parse_url(target: str | Path) -> URL:
         return URL.create("sqlite+pysqlite", database=str(Path(text).expanduser().absolute()))
     try:
         url = make_url(text)
-    except (ArgumentError, ValueError):  # a port that is no number; it may be half a password
+    except (ArgumentError, ValueError):  # an invalid port, which may be part of a password
         raise StoreError(_NO_URL) from None
     url = url.set(drivername=_DRIVERS.get(url.drivername, url.drivername))
     if url.drivername not in _DRIVERS.values():
@@ -421,14 +418,14 @@ def is_sqlite(url: URL) -> bool:
 
 
 def is_partitioned(connection: Connection) -> bool:
-    """Return True if the database keeps runs by day."""
+    """Return True if the database partitions runs by day."""
     return connection.dialect.name == "postgresql"
 
 
 def database_name(url: URL) -> str:
-    """Return the database as a message names it: the file, or the URL without what may be secret.
+    """Return the name for messages: the file, or the URL without its password and options.
 
-    A password may stand among the URL's options, too.
+    The options may contain a password too.
     """
     if is_sqlite(url):
         return str(url.database)
@@ -442,8 +439,9 @@ def open_database(
 
     Args:
         url: the database, as `parse_url` returns it.
-        pooled: connections are kept for the next who wants one.
-        synchronous: what a power cut may take of an SQLite file: the last commits, or nothing.
+        pooled: whether connections are kept and reused.
+        synchronous: with NORMAL, SQLite may lose the last commits in a power failure; with FULL
+            it loses none.
 
     Raises:
         StoreError: the file cannot be opened, or the driver is not installed.
@@ -451,13 +449,13 @@ def open_database(
     options: dict[str, Any] = {} if pooled else {"poolclass": NullPool}
     try:
         if not is_sqlite(url):
-            # With it comes the ORM, which is a tenth of the whole start.
+            # Imported here because it loads the ORM, a tenth of the whole start-up time.
             from sqlalchemy.ext.asyncio import create_async_engine  # noqa: PLC0415
 
             options |= choose_timeouts(pooled=pooled)
             return Database(create_async_engine(to_asyncpg_url(url), **options), url)
         _create_file(url, synchronous)
-        if pooled:  # the last used first: each keeps pages of the file in memory
+        if pooled:  # LIFO, since each connection keeps pages of the file in memory
             options |= {"pool_size": _MAX_READERS + 1, "max_overflow": 0, "pool_use_lifo": True}
         engine = create_engine(url, **options)
     except ImportError as error:
@@ -467,14 +465,14 @@ def open_database(
 
 
 def _describe_missing(package: str) -> str:
-    """Say what to install for a database whose driver is missing."""
+    """Return a message that says how to install a missing driver."""
     hint = install_hint("postgres") if package == "asyncpg" else package_hint(package)
     return f"{package} is not installed: {hint}"
 
 
 @contextmanager
 def explained_errors(url: URL) -> Generator[None]:
-    """Raise the errors of a driver as one sentence that says what to do."""
+    """Convert the errors of a driver into DatabaseFailedError."""
     try:
         yield
     except _DRIVER_ERRORS as error:
@@ -482,7 +480,7 @@ def explained_errors(url: URL) -> Generator[None]:
 
 
 def explain_error(error: Exception, url: URL) -> DatabaseFailedError:
-    """Return the error as one sentence that says what to do."""
+    """Return the error as a DatabaseFailedError whose message says what to do."""
     cause = error.orig if isinstance(error, DBAPIError) and error.orig else error
     if isinstance(cause, OSError) and not is_sqlite(url):
         why = "it does not answer" if isinstance(cause, TimeoutError) else "no connection is made"
@@ -491,20 +489,20 @@ def explain_error(error: Exception, url: URL) -> DatabaseFailedError:
     text = str(cause)
     for mark, sentence in _SENTENCES:
         if mark in text.lower():
-            return DatabaseFailedError(sentence.format(place=database_name(url)))
+            return DatabaseFailedError(sentence.format(name=database_name(url)))
     reason = text or type(cause).__name__
     return DatabaseFailedError(f"{database_name(url)} cannot be used: {reason}")
 
 
 def is_transient(failed: DatabaseFailedError) -> bool:
-    """Return True if the same statement may well succeed in a moment."""
+    """Return True if the same statement may succeed when retried soon."""
     error = failed.__cause__
     message = str(error.orig).lower() if isinstance(error, DBAPIError) else ""
     return any(mark in message for mark in _BUSY_MARKS)
 
 
 def is_row_error(failed: DatabaseFailedError) -> bool:
-    """Return True if the database works and only refuses these values."""
+    """Return True if the database works and only rejects these values."""
     error = failed.__cause__
     if isinstance(error, DBAPIError):
         return isinstance(error, (IntegrityError, DataError))
@@ -512,7 +510,7 @@ def is_row_error(failed: DatabaseFailedError) -> bool:
 
 
 def _create_file(url: URL, synchronous: str) -> None:
-    """Open the file once, make it if need be, and switch it to WAL."""
+    """Create the file if it does not exist, and switch it to WAL."""
     path = Path(str(url.database))
     try:
         _warn_if_emptied(path)
@@ -527,7 +525,7 @@ def _create_file(url: URL, synchronous: str) -> None:
 
 
 def _warn_if_emptied(path: Path) -> None:
-    """Log a sentence if the file is there and holds nothing, which SQLite takes for a new one."""
+    """Log a warning if the file exists but is empty, which SQLite takes for a new database."""
     with suppress(FileNotFoundError):
         if path.is_file() and not path.stat().st_size:
             _LOG.warning(
@@ -538,9 +536,9 @@ def _warn_if_emptied(path: Path) -> None:
 
 
 def insert_statement(dialect: str, table: Table) -> sqlite.Insert | postgresql.Insert:
-    """Return an insertion into the table, of a database of that dialect.
+    """Return the dialect's INSERT statement, which has `on_conflict_do_update` and the like.
 
-    Only the dialect that is wanted is loaded: PostgreSQL's takes a fortieth of the whole start.
+    Only the needed dialect is imported: PostgreSQL's takes a fortieth of the start-up time.
     """
     if dialect == "sqlite":
         from sqlalchemy.dialects import sqlite  # noqa: PLC0415 - see above

@@ -1,4 +1,8 @@
-"""Names of what somebody deleted, for whoever is about to write it after all."""
+"""Tombstones: names of deleted runs, responses and tenants, which must not be written again.
+
+A run that is still in progress when it is deleted ends later, perhaps in another process; its
+writer looks for the tombstone first.
+"""
 
 from __future__ import annotations
 
@@ -10,23 +14,23 @@ from sqlalchemy import Connection, delete, select
 from batuta.store.database import insert_statement
 from batuta.store.models import FORGOTTEN
 
-REMEMBERED = 7 * 86_400.0
-"""Seconds for which a deletion is remembered: longer than anything goes on."""
+TOMBSTONE_SECONDS = 7 * 86_400.0
+"""Seconds for which a tombstone is kept: longer than any run takes."""
 TENANT = "tenant:"
-"""The beginning of a deleted tenant's name."""
+"""Prefix of a tenant's name among the tombstones."""
 _PAGE = 500
-"""Names of one statement at most."""
+"""Maximum names in one statement."""
 
 
 def forgotten_among(
     connection: Connection, named: Iterable[str], owned: Iterable[tuple[str, float]]
 ) -> set[str | tuple[str, float]]:
-    """Return which of these must not be written.
+    """Return which of these were deleted and must not be written.
 
     Args:
-        connection: within whose transaction it will be written or not.
-        named: ids.
-        owned: tenants and when, in seconds since the epoch, what they own began.
+        connection: the transaction that is about to write.
+        named: ids of runs and responses.
+        owned: for each item to write, its tenant and the time it began, in seconds since the epoch.
     """
     ids, tenants = set(named), set(owned)
     wanted = [*ids, *{TENANT + tenant for tenant, _ in tenants}]
@@ -36,14 +40,14 @@ def forgotten_among(
             FORGOTTEN.c.name.in_(_pad_names(page))
         )
         found |= {row[0]: row[1] for row in connection.execute(query)}
-    late = {one for one in tenants if found.get(TENANT + one[0], float("-inf")) >= one[1]}
+    late = {item for item in tenants if found.get(TENANT + item[0], float("-inf")) >= item[1]}
     return {*(ids & found.keys()), *late}
 
 
 def remember_deleted(connection: Connection, names: Sequence[str]) -> None:
-    """Note that these were deleted now, within the caller's transaction."""
+    """Write tombstones of these names, in the caller's transaction."""
     now = time()
-    connection.execute(delete(FORGOTTEN).where(FORGOTTEN.c.at < now - REMEMBERED))
+    connection.execute(delete(FORGOTTEN).where(FORGOTTEN.c.at < now - TOMBSTONE_SECONDS))
     new = insert_statement(connection.dialect.name, FORGOTTEN)
     new = new.on_conflict_do_update(index_elements=["name"], set_={"at": new.excluded.at})
     for page in in_pages(names):
@@ -51,11 +55,11 @@ def remember_deleted(connection: Connection, names: Sequence[str]) -> None:
 
 
 def in_pages(names: Sequence[str]) -> Iterable[Sequence[str]]:
-    """Return the names, as many at a time as one statement takes."""
+    """Return the names in batches that fit in one statement."""
     return (names[start : start + _PAGE] for start in range(0, len(names), _PAGE))
 
 
 def _pad_names(page: Sequence[str]) -> Sequence[str]:
-    """Return the names, some repeated: each number of them would be another statement."""
+    """Pad the names to a power of two by repetition, so that few distinct statements exist."""
     room = 1 << (len(page) - 1).bit_length()
     return [*page, *[page[0]] * (room - len(page))]

@@ -1,15 +1,15 @@
-"""How workers do beside what was measured of them, shared by all replicas.
+"""Detects workers whose quality or speed has drifted from its measured interval.
 
-Seconds are counted in the transaction that writes the runs, scores in the one that judges a run,
-each once; rows are locked while they change, so that replicas take turns.
+All replicas share the evidence. A call's seconds are counted in the transaction that writes its
+run, a score in the transaction that judges the run, each once. Rows are locked while they change.
 
-To find a change, each value is a bet against "the mean is still at most p" (Waudby-Smith and Ramdas
-2024): a share f of the wealth is staked, and the wealth is multiplied by (1 - f) + f z / p, whose
-mean is at most 1 as long as the claim holds. The evidence is the Shiryaev-Roberts sum of these
-wealths over all times at which the change may have come (the e-detector of Shin, Ramdas and Rinaldo
-2024). While the claim holds, `evidence - values seen` does not grow on average, so that at least
-`FALSE_ALARM_VALUES` values pass on average before a false alarm, whatever the distribution and
-however often one looks.
+To detect a change, each value z is a bet against the claim "the mean is still at most p"
+(Waudby-Smith and Ramdas 2024). A share f of the wealth is staked, so the wealth is multiplied by
+(1 - f) + f z / p, whose mean is at most 1 while the claim holds. The evidence is the
+Shiryaev-Roberts sum of these wealths over all possible times of the change (the e-detector of Shin,
+Ramdas and Rinaldo 2024). While the claim holds, `evidence - values seen` does not grow on average.
+So at least `FALSE_ALARM_VALUES` values pass on average before a false alarm, for any distribution
+and however often the evidence is checked.
 """
 
 from __future__ import annotations
@@ -30,41 +30,40 @@ from batuta.store.database import Database, insert_statement
 from batuta.store.models import WORKER_DRIFT
 
 FALSE_ALARM_VALUES = 10_000
-"""Values that pass on average, at the least, before a worker within its interval is said to have
-left it on one side."""
+"""Minimum average number of values before a false alarm on one side of the interval."""
 STAKES = (0.05, 0.15, 0.4)
-"""Shares of the wealth that are staked: small ones notice small changes, late."""
+"""Shares of the wealth that are staked; small stakes detect small changes, but late."""
 _MAX_EVIDENCE = 10.0 * FALSE_ALARM_VALUES
-"""Evidence is not hoarded beyond this: a worker that has recovered is believed in time."""
+"""Cap of the evidence, so that a worker that has recovered is cleared in time."""
 _CALM_EVIDENCE = FALSE_ALARM_VALUES / 10
 """Evidence below which an alarm ends."""
 FIRST_SCORES = 50
-"""Judged answers that a worker's interval is learned from, where its card has no measured share."""
+"""Judged answers from which a worker's interval is learned if its accuracy was not measured."""
 FIRST_SECONDS = 100
-"""Calls that a worker's usual time is learned from."""
+"""Calls from which a worker's usual duration is learned."""
 _RANK = 5
-"""The interval of times goes from the fifth fastest to the fifth slowest of them."""
+"""The interval of durations goes from the fifth fastest to the fifth slowest of these calls."""
 SECONDS_SHARE = 0.15
-"""Share of calls that may be beyond such an end. The true share beyond the fifth of a hundred is
-distributed as Beta(5, 96): above 0.15 in one case of 2,350."""
+"""Share of calls that may lie beyond either end. The true share beyond the fifth of 100 calls is
+distributed as Beta(5, 96), which is above 0.15 in one case of 2,350."""
 _SMALLEST_SHARE = 0.001
 _RECENT_WEIGHT = 1 / 32
 
 
 class DriftKind(StrEnum):
-    """The respects in which a worker is watched."""
+    """The measure in which a worker is watched."""
 
     RIGHT = "right"
     """Scores in [0, 1] of answers that the worker gave alone."""
     SECONDS = "seconds"
-    """The seconds that its calls took."""
+    """Durations of its calls."""
 
 
 class DriftSide(StrEnum):
-    """The place of a worker's newest values beside its usual interval."""
+    """Where a worker's newest values are relative to its usual interval."""
 
     LEARNING = "learning"
-    """Its interval is not known yet."""
+    """Its interval is still being learned."""
     WITHIN = "within"
     BELOW = "below"
     ABOVE = "above"
@@ -72,7 +71,7 @@ class DriftSide(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """From where to where a value was measured to be."""
+    """A confidence interval, or a range of usual values."""
 
     low: float
     high: float
@@ -80,34 +79,35 @@ class Interval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriftState:
-    """The evidence on one worker, in one respect."""
+    """The evidence on one worker in one measure."""
 
     kind: DriftKind
     interval: Interval | None = None
-    """None: it is learned from the first values."""
+    """None: still being learned from the first values."""
     first: tuple[float, ...] = ()
-    """The values that it is being learned from."""
+    """The values from which the interval is being learned."""
     count: int = 0
-    """Values that were compared with the interval."""
+    """Number of values that were compared with the interval."""
     recent: float | None = None
-    """The mean of the latest values, about thirty of them."""
+    """Exponential moving average of the values, over about thirty of them."""
     below: tuple[float, ...] = (0.0,) * len(STAKES)
-    """Evidence that it is below its interval, by stake."""
+    """Evidence that the worker is below its interval, by stake."""
     above: tuple[float, ...] = (0.0,) * len(STAKES)
+    """Evidence that the worker is above its interval, by stake."""
     side: DriftSide = DriftSide.LEARNING
     since: float | None = None
-    """When it was found outside its interval, in seconds since the epoch; None: it is not."""
+    """When the worker left its interval, in seconds since the epoch; None: it has not left."""
 
     @property
     def has_left(self) -> bool:
-        """Return True if it is outside its interval."""
+        """True if the worker is outside its interval."""
         return self.side in {DriftSide.BELOW, DriftSide.ABOVE}
 
 
 def card_interval(worker: Worker) -> Interval | None:
-    """Return the 99 % interval of the share right that was measured here; None: none was.
+    """Return the 99 % interval of the accuracy that was measured here; None: not measured.
 
-    The questions of all families on which it was measured count together.
+    The measured questions of all families count together.
     """
     measured = [skill for skill in worker.skills if skill.questions and not skill.board]
     count = sum(skill.questions or 0 for skill in measured)
@@ -118,7 +118,7 @@ def card_interval(worker: Worker) -> Interval | None:
 
 
 def begin_drift(kind: DriftKind, interval: Interval | None = None) -> DriftState:
-    """Return a watch that has seen nothing yet."""
+    """Return the initial state, without any value."""
     side = DriftSide.LEARNING if interval is None else DriftSide.WITHIN
     return DriftState(kind=kind, interval=interval, side=side)
 
@@ -127,9 +127,9 @@ def observe_value(state: DriftState, value: float, at: float) -> DriftState:
     """Return the state after another value.
 
     Args:
-        state: what was seen before.
-        value: a score (cut to [0, 1]) or seconds.
-        at: when it came, in seconds since the epoch.
+        state: the state before.
+        value: a score (clipped to [0, 1]) or seconds.
+        at: the time of the value, in seconds since the epoch.
     """
     if state.kind is DriftKind.RIGHT:
         value = min(max(value, 0.0), 1.0)
@@ -167,7 +167,7 @@ def place_bet(evidence: Sequence[float], value: float, most: float) -> tuple[flo
 
 
 def mean_evidence(evidence: Sequence[float]) -> float:
-    """Return all stakes together."""
+    """Return the mean of the evidence over all stakes."""
     return sum(evidence) / len(evidence)
 
 
@@ -185,7 +185,7 @@ def _learn_interval(state: DriftState, value: float) -> DriftState:
 
 
 def _find_side(before: DriftState, below: float, above: float) -> DriftSide:
-    """Return where it is by that evidence."""
+    """Return the side of the interval that the evidence indicates."""
     if max(below, above) >= FALSE_ALARM_VALUES:
         return DriftSide.BELOW if below >= above else DriftSide.ABOVE
     own = below if before.side is DriftSide.BELOW else above
@@ -197,17 +197,17 @@ def _mix_recent(recent: float | None, value: float) -> float:
 
 
 class DriftKey(NamedTuple):
-    """The key of what is watched: another model, or another measurement of it, begins anew."""
+    """Key of a drift state; a new model or a new measurement of the worker starts a new state."""
 
     worker: str
     model: str
     kind: str
     reference: str
-    """The card's interval; empty: it is learned."""
+    """The measured interval; empty: the interval is learned."""
 
 
 class DriftValue(NamedTuple):
-    """Something that was seen."""
+    """An observed score or duration."""
 
     key: DriftKey
     value: float
@@ -216,14 +216,14 @@ class DriftValue(NamedTuple):
 
 
 def drift_key(worker: Worker, kind: DriftKind) -> DriftKey:
-    """Return the key under which the worker is watched in that respect."""
+    """Return the key of the worker's state in that measure."""
     interval = card_interval(worker) if kind is DriftKind.RIGHT else None
     reference = "" if interval is None else f"{interval.low:.6f} {interval.high:.6f}"
     return DriftKey(sql_text(worker.id), sql_text(worker.model), kind.value, reference)
 
 
 def run_seconds(run: Run) -> list[DriftValue]:
-    """Return the seconds of the run's calls that gave a reply at the first attempt."""
+    """Return the durations of the run's calls that succeeded at the first attempt."""
     return [
         DriftValue(drift_key(run.header.pool[step.worker], DriftKind.SECONDS), seconds, at)
         for step in run.steps
@@ -233,7 +233,7 @@ def run_seconds(run: Run) -> list[DriftValue]:
 
 
 def run_score(run: Run, score: float) -> list[DriftValue]:
-    """Return a judgement's value for the worker that answered alone, if one did."""
+    """Return the score as a value of the run's only worker; empty if the run has several steps."""
     steps = run.steps
     if len(steps) != 1 or steps[0].worker not in run.header.pool:
         return []
@@ -242,15 +242,15 @@ def run_score(run: Run, score: float) -> list[DriftValue]:
 
 
 def count_values(connection: Connection, values: Iterable[DriftValue]) -> None:
-    """Add what was seen, in the caller's transaction; rows are locked in one order."""
+    """Add values in the caller's transaction; rows are locked in sorted order."""
     seen: dict[DriftKey, list[DriftValue]] = defaultdict(list)
-    for one in values:
-        seen[one.key].append(one)
+    for value in values:
+        seen[value.key].append(value)
     rows: list[dict[str, Any]] = []
     for key in sorted(seen):
         state = _lock_state(connection, key)
-        for one in seen[key]:
-            state = observe_value(state, one.value, one.at)
+        for value in seen[key]:
+            state = observe_value(state, value.value, value.at)
         rows.append({**key._asdict(), "state": orjson.dumps(asdict(state)).decode()})
     if rows:
         new = insert_statement(connection.dialect.name, WORKER_DRIFT)
@@ -268,7 +268,7 @@ class DriftTable:
         self._database = database
 
     async def read(self, pool: Pool) -> dict[str, dict[DriftKind, DriftState]]:
-        """Return how each worker of the pool does, by its id, as far as anything was seen."""
+        """Return the states of the pool's workers that have values, by worker id and measure."""
         wanted = {drift_key(worker, kind): worker.id for worker in pool for kind in DriftKind}
         chosen = WORKER_DRIFT.c.worker.in_({key.worker for key in wanted})
         found: dict[str, dict[DriftKind, DriftState]] = defaultdict(dict)
@@ -280,7 +280,7 @@ class DriftTable:
 
 
 def _lock_state(connection: Connection, key: DriftKey) -> DriftState:
-    """Read what was seen so far; nobody else changes it until the transaction ends."""
+    """Read the state and lock its row until the transaction ends."""
     own = [WORKER_DRIFT.c[name] == value for name, value in key._asdict().items()]
     query = select(WORKER_DRIFT.c.state).where(*own).with_for_update()
     text = connection.execute(query).scalar()

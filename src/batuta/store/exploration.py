@@ -1,8 +1,8 @@
-"""The lessons of judged runs of a system that explores, and the money of exploring.
+"""Scores of the arms of a system that explores, and the budget of exploration.
 
-The cap on dollars a day is kept by the statement that takes: the most that a run can cost is taken
-before it begins, and what it did not cost is given back when it has ended. What a process that died
-had taken stays taken, so that the cap holds over replicas and crashes.
+The maximum cost of a run is taken from the daily budget before the run begins, by a statement that
+checks the cap; the unused part is given back when the run has ended. Money that a dead process had
+taken stays taken, so the cap holds across replicas and crashes.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from batuta.store.ledger import Bucket, add_totals, budgeted_nano, ledger_lines
 from batuta.store.models import EXPLORED_ARMS, SPENDING
 
 MEMORY = 500.0
-"""Judgements of an arm that are remembered: with more, older ones fade."""
+"""Judgements of an arm that count fully; with more, older ones decay."""
 
 
 def count_arm(connection: Connection, choice: Exploration, score: float) -> None:
-    """Add a judgement of what was chosen, in the caller's transaction."""
+    """Add the score of the chosen arm, in the caller's transaction."""
     arms = EXPLORED_ARMS.c
     new = insert_statement(connection.dialect.name, EXPLORED_ARMS).values(
         system=sql_text(choice.system),
@@ -44,31 +44,33 @@ def count_arm(connection: Connection, choice: Exploration, score: float) -> None
 
 @final
 class ExplorationTable:
-    """The evidence on each arm, and the money that is left."""
+    """The scores of each arm, and the budget of exploration."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def read(self, system: str) -> dict[tuple[str, str], tuple[float, float]]:
-        """Return the sum of scores by cell and arm, and how many were judged."""
+        """Return (sum of scores, number of judgements) by (cell, arm)."""
         query = select(EXPLORED_ARMS).where(EXPLORED_ARMS.c.system == sql_text(system))
         rows = await self._database.fetch_rows(query)
         return {(row["cell"], row["arm"]): (row["score"], row["judged"]) for row in rows}
 
     async def take(self, purse: Bucket, nano: int) -> bool:
-        """Take so many billionths of a dollar, or nothing; return whether they were there."""
+        """Take that many billionths of a dollar; return False, taking none, if too few are left."""
         if nano > purse.cap:
             return False
-        return await self._database.run_write(lambda one: _take_money(one, purse, nano))
+        return await self._database.run_write(
+            lambda connection: _take_money(connection, purse, nano)
+        )
 
     async def give_back(self, purse: Bucket, nano: int) -> None:
-        """Give back what was taken and not spent; a negative number takes what it cost more."""
+        """Give back unspent money; a negative number takes what the run cost in excess."""
         changes = {(purse.account, purse.period): (-nano, 0)}
-        await self._database.run_write(lambda one: add_totals(one, changes))
+        await self._database.run_write(lambda connection: add_totals(connection, changes))
 
 
 def run_nano(run: Run) -> int:
-    """Return the cost of the run, as budgets count it."""
+    """Return the cost that budgets count for the run, in billionths of a dollar."""
     return budgeted_nano(ledger_lines(run))
 
 

@@ -1,6 +1,6 @@
-"""Files that callers uploaded, with the text that can be read of them.
+"""Uploaded files, with their extracted text.
 
-A file is one row, written in one transaction: it is whole, or it is not there.
+A file is one row, written in one transaction, so it is never stored in part.
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ class StoredFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileText:
-    """The text that can be read of a file."""
+    """The extracted text of a file."""
 
     id: str
     name: str
     text: str | None
-    """None: there is none."""
+    """None: no text could be extracted."""
     fault: str
-    """Why there is none, if it should have one."""
+    """Why not, if the file should have text."""
 
 
 class FileQuotaError(Exception):
-    """A tenant has no room for another file; the sentence says why."""
+    """A tenant has no room for another file; the message says why."""
 
 
 @final
 class FileTable:
-    """Files by their ids; for another tenant they do not exist, nor do they once they expired."""
+    """Files by id; expired files and those of other tenants are not found."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -73,16 +73,16 @@ class FileTable:
         most_files: int,
         most_bytes: int,
     ) -> None:
-        """Write the file; it is there afterwards.
+        """Store the file; it can be read as soon as this returns.
 
         Args:
-            file: what it is.
+            file: its metadata.
             content: its bytes.
-            text: what can be read of it.
-            fault: why nothing can be.
-            vectors: those of its text's passages; None: there are none.
-            most_files: files of its tenant, with this one.
-            most_bytes: bytes of its tenant's files, with this one.
+            text: its extracted text; None: there is none.
+            fault: why no text could be extracted; empty if that is no fault.
+            vectors: the vectors of its text's passages; None: there are none.
+            most_files: maximum files of the tenant, including this one.
+            most_bytes: maximum bytes of the tenant's files, including this one.
 
         Raises:
             FileQuotaError: the tenant has no room for it.
@@ -96,7 +96,7 @@ class FileTable:
             if count >= most_files:
                 raise FileQuotaError(f"it has {count} files, and may have {most_files}")
             if size + file.size > most_bytes:
-                raise FileQuotaError(f"its files may have {most_bytes} bytes together")
+                raise FileQuotaError(f"its files may have at most {most_bytes} bytes in total")
             values = asdict(file) | {"content": content, "fault": fault, "vectors": vectors}
             values["text"] = None if text is None else text.encode("utf-8", "replace")
             connection.execute(insert(FILES).values(sql_values(values)))
@@ -110,7 +110,7 @@ class FileTable:
         return StoredFile(**rows[0]) if rows else None
 
     async def heads(self, ids: Sequence[str], tenant: str) -> dict[str, StoredFile]:
-        """Return those of the files that exist, by their ids."""
+        """Return the metadata of the files that exist, by id."""
         named = [sql_text(one) for one in ids]
         query = select(*_HEAD).where(FILES.c.id.in_(named), *_is_live(tenant))
         return {row["id"]: StoredFile(**row) for row in await self._database.fetch_rows(query)}
@@ -121,10 +121,10 @@ class FileTable:
         """Return the tenant's files, newest first.
 
         Args:
-            tenant: whose files.
-            purpose: only those of it; empty: all.
-            after: the id of the file after which the list begins.
-            limit: files at most.
+            tenant: the tenant.
+            purpose: only files of that purpose; empty: all.
+            after: the id of the last file of the previous page; empty: the first page.
+            limit: maximum number of files.
         """
         query = select(*_HEAD).where(*_is_live(tenant))
         if purpose:
@@ -143,7 +143,7 @@ class FileTable:
         return bytes(rows[0]["content"]) if rows else None
 
     async def texts(self, ids: Sequence[str], tenant: str) -> list[FileText]:
-        """Return the texts of those of the files that exist."""
+        """Return the texts of the files that exist."""
         named = [sql_text(one) for one in ids]
         columns = (FILES.c.id, FILES.c.name, FILES.c.text, FILES.c.fault)
         query = select(*columns).where(FILES.c.id.in_(named), *_is_live(tenant))
@@ -158,7 +158,7 @@ class FileTable:
         ]
 
     async def vectors(self, ids: Sequence[str], tenant: str) -> dict[str, bytes]:
-        """Return the vectors of those of the files that have some, by their ids."""
+        """Return the vectors of the files that have some, by id."""
         named = [sql_text(one) for one in ids]
         has_some = FILES.c.vectors.is_not(None)
         columns = (FILES.c.id, FILES.c.vectors)
@@ -166,12 +166,12 @@ class FileTable:
         return {row["id"]: bytes(row["vectors"]) for row in await self._database.fetch_rows(query)}
 
     async def names(self, tenant: str) -> dict[str, str]:
-        """Return the names of all files of the tenant, by their ids."""
+        """Return the names of all files of the tenant, by id."""
         query = select(FILES.c.id, FILES.c.name).where(*_is_live(tenant))
         return {row["id"]: row["name"] for row in await self._database.fetch_rows(query)}
 
     async def delete(self, file_id: str, tenant: str) -> bool:
-        """Erase the file and its text; whether there was one."""
+        """Erase the file and its text; return whether it existed."""
         own = (FILES.c.id == sql_text(file_id), FILES.c.tenant == sql_text(tenant))
 
         def erase(connection: Connection) -> int:
@@ -182,8 +182,8 @@ class FileTable:
         return found > 0
 
     async def work(self) -> None:
-        """Erase what expired, at once if the clock can be believed, and then every hour."""
-        complaint = "files that expired are not erased now"
+        """Erase expired files every hour, first at once if the clock is trusted."""
+        complaint = "expired files could not be erased (retrying in an hour)"
         await sweep_hourly(self._database, FILES.c.created, self._erase_expired, complaint)
 
     async def _erase_expired(self) -> None:

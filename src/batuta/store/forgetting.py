@@ -1,8 +1,7 @@
-"""Erases what somebody deleted wherever it is kept, and keeps it from being written again.
+"""Erases deleted runs, responses and tenants from all tables, and prevents later writes of them.
 
-A run that is going on while it is deleted ends later, perhaps in another process. So a deletion
-leaves a name behind, and the writers look for it. Money is not forgotten: the ledger has no
-words in it.
+A run that is in progress while it is deleted ends later, perhaps in another process. So a deletion
+leaves a tombstone (`deleted`), which writers check. The ledger stays, as it contains no text.
 """
 
 from __future__ import annotations
@@ -33,17 +32,14 @@ from batuta.store.responses import RESPONSES
 class Forgetting:
     """Deletes runs, responses and tenants from the tables of a store.
 
-    What is queued must be written before: `Store.flush`.
+    Call `Store.flush` before, so that queued runs are written and then erased.
     """
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def find_thread(self, response_id: str, tenant: str, *, whole: bool) -> list[str]:
-        """Return the response and those that continued from it.
-
-        With `whole`, return the whole conversation.
-        """
+        """Return the ids of the response and its continuations, or of the whole conversation."""
 
         def find(connection: Connection) -> list[str]:
             first = sql_text(response_id)
@@ -55,14 +51,14 @@ class Forgetting:
         return await self._database.run_read(find)
 
     async def forget_runs(self, ids: Sequence[str], tenant: str) -> list[str]:
-        """Erase the runs and those that continued from them, with answers kept for repetition.
+        """Erase the runs and those that continue them, with their cached answers and approvals.
 
         Args:
-            ids: the runs; some may not be stored yet, and will not be.
-            tenant: whose they are.
+            ids: the runs; a run that is not stored yet will not be stored later.
+            tenant: the owner of the runs.
 
         Returns:
-            The ids of the runs that will not be found again.
+            The ids of all erased runs.
         """
 
         def erase(connection: Connection) -> list[str]:
@@ -95,9 +91,9 @@ class Forgetting:
         await self._database.run_write(erase)
 
     async def forget_tenant(self, tenant: str) -> bool:
-        """Erase the tenant, its keys and everything it said; return whether there was anything.
+        """Erase the tenant, its keys and all its data; return whether anything existed.
 
-        The ledger keeps its lines: its name, its keys' ids, models and money.
+        The ledger keeps its lines: the tenant's name, ids of keys, models and money.
         """
         name = sql_text(tenant)
 
@@ -112,15 +108,12 @@ class Forgetting:
         return await self._database.run_write(erase) > 0
 
     async def scrub_files(self) -> None:
-        """Let nothing that was erased lie about in a file of SQLite.
-
-        PostgreSQL clears what was deleted when it vacuums.
-        """
+        """Remove erased data also from SQLite's WAL; PostgreSQL clears it when it vacuums."""
         await self._database.checkpoint()
 
 
 def delete_runs(connection: Connection, *conditions: ColumnElement[bool]) -> int:
-    """Delete runs with what they say, within the caller's transaction; return how many."""
+    """Delete runs with their contents, in the caller's transaction; return their number."""
     chosen = select(RUNS.c.id, RUNS.c.created).where(*conditions)
     content = tuple_(CONTENTS.c.run_id, CONTENTS.c.created)
     connection.execute(delete(CONTENTS).where(content.in_(chosen)))
@@ -130,7 +123,7 @@ def delete_runs(connection: Connection, *conditions: ColumnElement[bool]) -> int
 def _related_row_ids(
     table: Table, ids: Sequence[str], tenant: str, *, up: bool, connection: Connection
 ) -> list[str]:
-    """Return which of the rows exist, with their ancestors or their descendants."""
+    """Return the ids of the rows that exist, with all ancestors (`up`) or descendants."""
     link = table.c.previous if table is RESPONSES else table.c.parent
     own = table.c.tenant == sql_text(tenant)
     found: dict[str, None] = {}

@@ -1,4 +1,4 @@
-"""Hours and days in UTC, as queries group by them."""
+"""Hours and days in UTC, for grouping in SQL queries."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ def utc_hour(moment: float) -> str:
 
 
 def day_start(day: str) -> float:
-    """Return when the day, as `2026-11-21`, began in UTC, in seconds since the epoch.
+    """Return the start of the day (UTC, as `2026-11-21`) in seconds since the epoch.
 
     Raises:
-        ValueError: it is no day.
+        ValueError: the text is not a day.
     """
     return datetime.strptime(day, "%Y-%m-%d").replace(tzinfo=UTC).timestamp()
 
 
 class hour_of(FunctionElement[str]):  # noqa: N801 - it is written as an SQL function
-    """The hour, as `utc_hour` has it, of a column of seconds since the epoch."""
+    """The hour, in the format of `utc_hour`, of a column of seconds since the epoch."""
 
     type = Text()
     inherit_cache = True
@@ -43,27 +43,27 @@ class day_of(FunctionElement[str]):  # noqa: N801 - it is written as an SQL func
 
 @compiles(hour_of)
 def compile_hour(element: Any, compiler: Any, **options: Any) -> str:
-    """Return the hour in PostgreSQL's SQL."""
+    """Return PostgreSQL's expression."""
     column = compiler.process(element.clauses, **options)
     return f"to_char(to_timestamp({column}) AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24')"
 
 
 @compiles(hour_of, "sqlite")
 def compile_hour_for_sqlite(element: Any, compiler: Any, **options: Any) -> str:
-    """Return the hour in SQLite's SQL."""
+    """Return SQLite's expression."""
     column = compiler.process(element.clauses, **options)
     return f"strftime('%Y-%m-%dT%H', {column}, 'unixepoch')"
 
 
 @compiles(day_of)
 def compile_day(element: Any, compiler: Any, **options: Any) -> str:
-    """Return the day in PostgreSQL's SQL."""
+    """Return PostgreSQL's expression."""
     column = compiler.process(element.clauses, **options)
     return f"to_char(to_timestamp({column}) AT TIME ZONE 'UTC', 'YYYY-MM-DD')"
 
 
 @compiles(day_of, "sqlite")
 def compile_day_for_sqlite(element: Any, compiler: Any, **options: Any) -> str:
-    """Return the day in SQLite's SQL."""
+    """Return SQLite's expression."""
     column = compiler.process(element.clauses, **options)
     return f"strftime('%Y-%m-%d', {column}, 'unixepoch')"

@@ -1,4 +1,4 @@
-"""Answers kept for a day under a tenant's Idempotency-Key."""
+"""Responses that are kept for a day under a tenant's Idempotency-Key."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from batuta.store.database import Database, insert_statement
 from batuta.store.models import FORGOTTEN, IDEMPOTENT
 
 RUN_HEADER = "x-batuta-run-id"
-"""The header of an answer that names its run."""
+"""The response header with the run's id."""
 KEEP_SECONDS = 24 * 3600.0
 CLAIM_SECONDS = 5 * 60.0
-"""Seconds after which a claim that nobody renews does not stand in the way any more."""
+"""Seconds after which a claim that was not renewed expires."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredAnswer:
-    """A whole answer."""
+    """A whole HTTP response."""
 
     status: int
     headers: tuple[tuple[str, str], ...]
     body: bytes | None
-    """None: it was not to be kept."""
+    """None: the body is not kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class EarlierRequest:
-    """A request that came before under the same key."""
+    """An earlier request with the same key."""
 
     digest: bytes
     answer: StoredAnswer | None
-    """None: it is being answered, or its answer was lost."""
+    """None: it is still being answered, or its answer was lost."""
     claim: str
-    """The claim of whoever answers it."""
+    """The claim of the request that is answering it."""
 
 
 @final
@@ -51,9 +51,10 @@ class IdempotencyStore:
         self.claim_seconds = claim_seconds
 
     async def claim(self, tenant: str, key: str, digest: bytes) -> EarlierRequest | str:
-        """Return the earlier request with that key.
+        """Return the earlier request with that key; if there is none, claim the key instead.
 
-        If there was none, the claim to be the first.
+        Returns:
+            The earlier request, or the id of the new claim.
         """
         now, owner = time(), secrets.token_hex(8)
         values: dict[str, Any] = {"tenant": tenant, "key": sql_text(key), "digest": digest}
@@ -80,7 +81,7 @@ class IdempotencyStore:
         return EarlierRequest(row["digest"], answer, row["owner"])
 
     async def renew(self, owner: str) -> None:
-        """Lengthen the claim of a request that is still being answered."""
+        """Extend the claim of a request that is still being answered."""
         await self._database.execute(
             update(IDEMPOTENT)
             .where(IDEMPOTENT.c.owner == owner, IDEMPOTENT.c.status.is_(None))
@@ -88,7 +89,7 @@ class IdempotencyStore:
         )
 
     async def keep(self, owner: str, answer: StoredAnswer) -> None:
-        """Keep the answer of whoever made that claim, unless its run was deleted meanwhile."""
+        """Store the answer of the claim's request, unless its run was deleted meanwhile."""
         values = {
             "status": answer.status,
             "headers": orjson.dumps(answer.headers),
@@ -104,5 +105,5 @@ class IdempotencyStore:
         )
 
     async def forget(self, owner: str) -> None:
-        """Give the claim up: there is no answer to keep."""
+        """Release the claim without an answer."""
         await self._database.execute(delete(IDEMPOTENT).where(IDEMPOTENT.c.owner == owner))

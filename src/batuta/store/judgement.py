@@ -1,4 +1,4 @@
-"""A run is judged; what its first judgement says of its worker is counted once."""
+"""Stores the judgement of a run; the first score also counts for its worker's statistics."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from batuta.store.models import CONTENTS, COUNTED_JUDGEMENTS, RUNS, SAME_RUN
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """Somebody's judgement of a run."""
+    """A judgement of a run."""
 
     score: float | None
-    """None: an earlier judgement is taken back."""
+    """None: withdraws an earlier judgement."""
     comment: str | None
 
 
 def judge_run(connection: Connection, judgement: Judgement, *chosen: ColumnElement[bool]) -> bool:
-    """Write the judgement down, in the caller's transaction; return whether there is such a run.
+    """Store the judgement, in the caller's transaction; return whether the run exists.
 
-    Only the first score counts for the worker: a changed mind is no new evidence.
+    Only the first score counts for the worker, since a changed score is no new evidence.
     """
     values = {"score": judgement.score, "score_comment": judgement.comment}
     changed = update(RUNS).where(*chosen).values(values).returning(RUNS.c.id)
@@ -42,7 +42,7 @@ def judge_run(connection: Connection, judgement: Judgement, *chosen: ColumnEleme
 
 
 def _count_judgement(connection: Connection, score: float, *chosen: ColumnElement[bool]) -> None:
-    """Count the judgement of a run, unless the run's content is not kept."""
+    """Count the score for drift and exploration, if the run's content is kept."""
     query = select(CONTENTS.c.body, CONTENTS.c.format).join(RUNS, SAME_RUN).where(*chosen)
     row = connection.execute(query).first()
     if row is None:
@@ -50,7 +50,7 @@ def _count_judgement(connection: Connection, score: float, *chosen: ColumnElemen
     try:
         run = decode_run(row[0], row[1])
     except StoreError:
-        return  # it can be judged even so
+        return  # the judgement itself is stored anyway
     if run.header.exploration is not None:
         count_arm(connection, run.header.exploration, score)
     count_values(connection, run_score(run, score))

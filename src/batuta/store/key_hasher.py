@@ -1,4 +1,4 @@
-"""Keys of callers: made, told apart, and kept as nothing but keyed hashes."""
+"""API keys: how they are generated, parsed and hashed; only keyed hashes are stored."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _KEY_PATTERN = re.compile(rf"{KEY_PREFIX}_([0-9a-f]{{12}})_[A-Za-z0-9_-]{{43}}")
 
 @dataclass(frozen=True, slots=True)
 class IssuedKey:
-    """A new key, of which only `id` and `digest` are ever kept."""
+    """A new key; only `id` and `digest` are stored."""
 
     id: str
     text: str
-    """The key's text as the caller sends it; shown once."""
+    """The key as clients send it; shown once."""
     digest: bytes
 
     def __repr__(self) -> str:
@@ -39,37 +39,37 @@ class IssuedKey:
 
 @final
 class KeyHasher:
-    """Makes keys and hashes them with the server's secret; prints as nothing."""
+    """Generates keys and hashes them with the server's secret, which its `repr` hides."""
 
     __slots__ = ("_keyed",)
 
     def __init__(self, secret: bytes) -> None:
-        """Take the server's secret.
+        """Set up the hasher.
 
         Raises:
-            ConfigError: it is too short.
+            ConfigError: the secret is too short.
         """
         if len(secret) < _MIN_SECRET_BYTES:
             raise ConfigError(f"the server's secret must have at least {_MIN_SECRET_BYTES} bytes")
-        # Copied for each hash: hmac.digest gives up the interpreter's lock for every call, and the
-        # loop then waits for whichever thread took it.
+        # Copied for each hash: hmac.digest would release the GIL in every call, and the event loop
+        # would wait until the thread that took it gives it back.
         self._keyed = hmac.new(secret, digestmod=hashlib.sha256)
 
     def __repr__(self) -> str:
         return "Mint(***)"
 
     def issue(self, key_id: str | None = None) -> IssuedKey:
-        """Return a new key; `key_id` gives an old one another text."""
+        """Return a new key; with `key_id`, a new text for that existing key."""
         name = key_id or secrets.token_hex(_ID_BYTES)
         text = f"{KEY_PREFIX}_{name}_{secrets.token_urlsafe(32)}"
         return IssuedKey(name, text, self.digest(text))
 
     def digest(self, text: str) -> bytes:
-        """Return the keyed hash of what a caller sent."""
+        """Return the keyed hash of a key's text."""
         return self._hash(text.encode("utf-8", "surrogatepass")).digest()
 
     def sign(self, purpose: str, text: str) -> str:
-        """Return a signature that only this server can make; one purpose's is no other's."""
+        """Return a signature with the server's secret, valid for that purpose only."""
         return self._hash(f"{purpose}\0{text}".encode()).hexdigest()
 
     def _hash(self, message: bytes) -> hmac.HMAC:
@@ -79,23 +79,23 @@ class KeyHasher:
 
 
 def parse_key_id(text: str) -> str | None:
-    """Return the id that a key names; None if it has not the form of one."""
+    """Return the id in a key's text; None if the text is not formed like a key."""
     match = _KEY_PATTERN.fullmatch(text)
     return match[1] if match else None
 
 
 def digests_equal(one: bytes, other: bytes | None) -> bool:
-    """Compare two hashes in a time that tells nothing about them."""
+    """Compare two hashes in constant time."""
     return other is not None and hmac.compare_digest(one, other)
 
 
 def open_key_hasher(folder: Path, environ: Mapping[str, str] = os.environ) -> KeyHasher:
     """Return the hasher with the secret of BATUTA_SECRET, or of a file in the data folder.
 
-    The file is made on first use, readable by its owner only. Blocks.
+    The file is created on first use, readable by its owner only. Blocks.
 
     Raises:
-        ConfigError: it cannot be read or written, or others may read it.
+        ConfigError: the file cannot be read or written, or other users may read it.
     """
     if given := read_variable(environ, SECRET_VARIABLE):
         return KeyHasher(given.encode())
@@ -115,7 +115,7 @@ def open_key_hasher(folder: Path, environ: Mapping[str, str] = os.environ) -> Ke
 
 
 def admin_token(environ: Mapping[str, str] = os.environ) -> str:
-    """Return the token of BATUTA_ADMIN_TOKEN or of the file BATUTA_ADMIN_TOKEN_FILE, or none.
+    """Return the token of BATUTA_ADMIN_TOKEN or BATUTA_ADMIN_TOKEN_FILE; empty: not set.
 
     Raises:
         ConfigError: the file cannot be read or is empty.
@@ -124,7 +124,7 @@ def admin_token(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def _create_secret_file(path: Path) -> None:
-    """Write the file whole or not at all, unless it is there; of two processes one wins."""
+    """Create the file atomically, unless it exists; if two processes try, one file is kept."""
     if path.exists():
         return
     draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}")

@@ -1,4 +1,4 @@
-"""Permissions of a key. Pure."""
+"""Permissions and limits of a key. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from batuta.core.suggestions import find_similar
 from batuta.language.plan_rules import MAX_TAGS, read_tag
 
 TAG_PREFIX = "tag:"
-"""The beginning of an entry that stands for every worker with a tag."""
+"""Prefix of an entry that matches every worker with a tag."""
 _TOOL_NAMES = (WEB_SEARCH, WEB_FETCH, CODE_INTERPRETER, FILE_SEARCH, "none")
 _MAX_INTEGER = 2**53
 _SHOWN_CHARACTERS = 80
@@ -22,35 +22,35 @@ _SHOWN_NAMES = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyPermissions:
-    """The scope of a key; None and empty are no limit."""
+    """What a key may do; None and empty mean no limit."""
 
     models: tuple[str, ...] = ()
-    """Served models; `worker/*` stands for all that begin so."""
+    """Served models; `worker/*` matches all names with that prefix."""
     max_cost: Decimal | None = None
-    """Dollars that one request may spend."""
+    """Dollars per request."""
     rpm: int | None = None
-    """Requests a minute."""
+    """Requests per minute."""
     tpm: int | None = None
-    """Tokens a minute, of all calls of the runs."""
+    """Tokens per minute, of all calls of the runs."""
     concurrency: int | None = None
-    """Runs at the same time."""
+    """Concurrent runs."""
     per_day: Decimal | None = None
-    """Dollars a day, in UTC."""
+    """Dollars per day, in UTC."""
     per_month: Decimal | None = None
     session_max_cost: Decimal | None = None
-    """Dollars that one session may cost."""
+    """Dollars per session."""
     session_max_turns: int | None = None
-    """Turns that one session may have."""
+    """Turns per session."""
     workers_allow: tuple[str, ...] = ()
-    """Workers that may read what this key sends: ids, or `tag:region:eu` for all of a tag."""
+    """Workers that may read this key's requests: ids, or `tag:NAME` for all workers with a tag."""
     workers_deny: tuple[str, ...] = ()
-    """Workers that may not, whatever is allowed."""
+    """Workers that may not read them; overrides `workers_allow`."""
     tags: tuple[str, ...] = ()
-    """Tags that all its questions have, for rules for plans."""
+    """Tags that all its questions get, for the rules for plans."""
     tools: tuple[str, ...] = ()
-    """Tools of the server that its requests may ask for, by their names; `none`: none of them."""
+    """Server tools that its requests may use, by name; `none`: no tools."""
     min_confidence: float | None = None
-    """Answers that are right with a lower probability than this count as not sure."""
+    """Answers with a lower probability of being correct count as unsure."""
 
     def __post_init__(self) -> None:
         self._check_names()
@@ -80,17 +80,17 @@ class KeyPermissions:
             raise ValueError(f"min_confidence must be from 0 to 1: {least}")
 
     def allows_model(self, name: str) -> bool:
-        """Return True if the key may ask that served model."""
+        """Return True if the key may use that served model."""
         return not self.models or any(_matches_model(name, entry) for entry in self.models)
 
     def allows_worker(self, worker: Worker) -> bool:
-        """Return True if that worker may read what the key sends."""
+        """Return True if that worker may read the key's requests."""
         if any(_matches_worker(entry, worker) for entry in self.workers_deny):
             return False
         return not self.workers_allow or any(_matches_worker(e, worker) for e in self.workers_allow)
 
     def allows_tool(self, name: str) -> bool:
-        """Return True if its requests may ask for that tool of the server."""
+        """Return True if its requests may use that server tool."""
         return not self.tools or name in self.tools
 
     @property
@@ -101,9 +101,9 @@ class KeyPermissions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownNames:
-    """The models and workers that a key's limits can name.
+    """The models and workers that a key's permissions may name.
 
-    Tags are not among them, as a limit by tag also applies to workers added later.
+    Tags are not checked, as a limit by tag also applies to workers that are added later.
     """
 
     models: tuple[str, ...]
@@ -114,14 +114,14 @@ class KnownNames:
     def check_permissions(
         self, permissions: KeyPermissions, before: KeyPermissions | None = None
     ) -> None:
-        """Raise ValueError unless each model and worker that is named exists.
+        """Check that each named model and worker exists.
 
         Args:
-            permissions: what a key shall be allowed.
-            before: what it was allowed; what that names may stay.
+            permissions: the new permissions of a key.
+            before: its previous permissions; names in them are not checked again.
 
         Raises:
-            ValueError: one does not exist; the sentence names the one that was meant.
+            ValueError: a name does not exist; the message suggests a similar one.
         """
         old = before or KeyPermissions()
         for entry in permissions.models:
@@ -137,7 +137,7 @@ class KnownNames:
 
 
 def _describe_unknown(kind: str, entry: str, known: tuple[str, ...]) -> str:
-    """Say that nobody has that name, without a full stop, and which may be meant."""
+    """Return a message, without a full stop, that the name does not exist, with a suggestion."""
     message = f"there is no {kind} {entry[:_SHOWN_CHARACTERS]!r}"
     near = find_similar(entry[:_SHOWN_CHARACTERS], known)
     if near is None and (bare := entry.rpartition("/")[2]):
@@ -150,20 +150,20 @@ def _describe_unknown(kind: str, entry: str, known: tuple[str, ...]) -> str:
 
 
 def permissions_json(policy: KeyPermissions) -> dict[str, Any]:
-    """Return the policy as JSON values; money as text.
+    """Return the permissions as JSON values, with money as strings.
 
-    What came later is left out where there is none of it: a replica of a version that does not know
-    it reads the rest.
+    Fields of later versions are left out if empty, so that replicas of older versions can read
+    the rest.
     """
     values = {field.name: _json_value(getattr(policy, field.name)) for field in fields(policy)}
     return {name: one for name, one in values.items() if one or name not in _LATER}
 
 
 def read_permissions(values: Mapping[str, Any]) -> KeyPermissions:
-    """Return the policy that `permissions_json` wrote, or that somebody typed.
+    """Read permissions that `permissions_json` wrote or a user entered.
 
     Raises:
-        ValueError: a name is not known, or a value cannot be used; the sentence names it.
+        ValueError: a name is unknown or a value cannot be used; the message names it.
     """
     known = {field.name for field in fields(KeyPermissions)}
     for name in values:

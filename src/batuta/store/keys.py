@@ -1,4 +1,4 @@
-"""The tenants, whose the keys, runs and budgets are, and their keys, in the database."""
+"""Tenants, which own keys, runs and budgets, and their API keys, in the database."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class Tenant:
     name: str
     created: float
     per_day: Decimal | None = None
-    """Dollars a day of all its keys together, in UTC."""
+    """Dollars per day (UTC) for all its keys together."""
     per_month: Decimal | None = None
 
 
 def check_name(tenant: str) -> None:
-    """Return for a name that a tenant may have, else raise.
+    """Check that a tenant may have the name.
 
     Raises:
         ValueError: it may not.
@@ -48,13 +48,13 @@ def check_name(tenant: str) -> None:
 
 
 def ensure_tenant(connection: Connection, tenant: str, now: float) -> None:
-    """Make the tenant if there is none."""
+    """Create the tenant if it does not exist."""
     new = insert_statement(connection.dialect.name, TENANTS).values(name=tenant, created=now)
     connection.execute(new.on_conflict_do_nothing())
 
 
 def tenant_json(tenant: Tenant) -> dict[str, Any]:
-    """Return a tenant for programs; money as text."""
+    """Return the tenant as JSON values, with money as strings."""
     day, month = tenant.per_day, tenant.per_month
     return {
         "name": tenant.name,
@@ -65,12 +65,12 @@ def tenant_json(tenant: Tenant) -> dict[str, Any]:
 
 _MAX_NAME_CHARACTERS = 200
 SYSTEM = "system"
-"""This is recorded as the actor where nobody is named."""
+"""The actor in the audit trail if none is given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiKey:
-    """A key as it is kept: without its text."""
+    """A stored key (without its text), or the entry of a user who signs in (see `identity`)."""
 
     id: str
     tenant: Tenant
@@ -82,19 +82,19 @@ class ApiKey:
     revoked: float | None = None
     old_digest: bytes | None = None
     old_until: float | None = None
-    """Until when the text before the last rotation is taken too."""
+    """Until when the previous text is still accepted, after a rotation."""
     identity: str | None = None
-    """The person whose own entry this is, who signs in by an identity provider; it has no text."""
+    """Identity of a user at the identity provider, if this is the user's entry and not a key."""
     role: str | None = None
-    """`user` or `admin`, of such an entry."""
+    """`user` or `admin`, for a user's entry."""
     user: str | None = None
-    """The id of the entry of the user who made this key."""
+    """The id of the entry of the user who created this key."""
     owner: ApiKey | None = None
-    """The entry of that person: its limits and its money count, and the key ends with it."""
+    """The entry with the id `user`; its limits and budget apply too, and the key ends with it."""
 
     @property
     def cursor(self) -> str:
-        """The position behind this key in a list: `ApiKeyStore.list(after=...)`."""
+        """The position after this key in a list: `ApiKeyStore.list(after=...)`."""
         return format_cursor(self.created, self.id)
 
     def __repr__(self) -> str:
@@ -128,20 +128,20 @@ class ApiKeyStore:
         most_of_user: int | None = None,
         by: str = SYSTEM,
     ) -> tuple[ApiKey, IssuedKey]:
-        """Return a new key; its text is in what is issued and nowhere else.
+        """Create a key; its text is only in the returned `IssuedKey`.
 
         Args:
-            hasher: makes its text.
-            tenant: whose it is.
-            name: what it is for.
-            permissions: what it may do.
-            expires: seconds since the epoch.
-            user: the id of the entry of the user who makes it, whose limits count.
-            most_of_user: keys of that user that may be active at the same time.
-            by: who makes it, for the audit trail.
+            hasher: generates the text.
+            tenant: the owner of the key.
+            name: its purpose, as shown in lists.
+            permissions: what it may do; None: no limits.
+            expires: seconds since the epoch; None: never.
+            user: the id of the entry of the user who creates it, whose limits apply too.
+            most_of_user: maximum active keys of that user.
+            by: the actor, for the audit trail.
 
         Raises:
-            ValueError: the tenant or the name cannot be called so, or the user has as many keys.
+            ValueError: the tenant's or the key's name is invalid, or the user has too many keys.
         """
         check_name(tenant)
         name = _key_name(name)
@@ -158,11 +158,11 @@ class ApiKeyStore:
         }
 
         def make(connection: Connection) -> None:
-            ensure_tenant(connection, tenant, now)  # it writes, which locks the SQLite file
+            ensure_tenant(connection, tenant, now)  # first, as a write locks the SQLite file
             if user is not None and most_of_user is not None:
                 _check_number(connection, user, most_of_user, now)
             connection.execute(insert(KEYS).values(values))
-            details = {"name": values["name"], "expires": expires, **_told_limits(permissions)}
+            details = {"name": values["name"], "expires": expires, **_limits_for_audit(permissions)}
             append_entry(
                 connection,
                 AuditEntry(
@@ -178,7 +178,7 @@ class ApiKeyStore:
         return await self._get(issued.id), issued
 
     async def has_keys(self) -> bool:
-        """Return True if there ever was a key."""
+        """Return True if any key or user entry is stored, including revoked ones."""
         return bool(await self._database.fetch_rows(select(KEYS.c.id).limit(1)))
 
     async def find(self, key_id: str) -> ApiKey | None:
@@ -190,7 +190,7 @@ class ApiKeyStore:
         return key if key.user is None else replace(key, owner=await self.find(key.user))
 
     async def find_all(self, ids: Collection[str]) -> dict[str, ApiKey]:
-        """Return the keys of those ids that there are."""
+        """Return the keys of those ids that exist, by id."""
         rows: list[dict[str, Any]] = []
         for page in in_pages(sorted(ids)):
             query = _SELECT_KEYS.where(KEYS.c.id.in_([sql_text(one) for one in page]))
@@ -208,18 +208,18 @@ class ApiKeyStore:
         is_admin: bool,
         permissions: KeyPermissions,
     ) -> ApiKey:
-        """Return the entry of whoever has just signed in; it is made the first time.
+        """Return the entry of a user who has just signed in; create it the first time.
 
         Args:
-            hasher: makes the entry's text, which nobody learns.
-            identity: who it is.
-            name: to show.
-            tenant: of a new user.
-            is_admin: what the identity provider says now.
-            permissions: of a new user.
+            hasher: generates the entry's text, which is never shown.
+            identity: the user's identity at the identity provider.
+            name: the user's name, as shown in lists.
+            tenant: the tenant of a new user.
+            is_admin: whether the identity provider now says that the user is an administrator.
+            permissions: the permissions of a new user.
 
         Raises:
-            ValueError: the tenant cannot be called so.
+            ValueError: the tenant's name is invalid.
         """
         check_name(tenant)
         issued, now, role = hasher.issue(), time(), "admin" if is_admin else "user"
@@ -255,7 +255,7 @@ class ApiKeyStore:
         return await self._get(await self._database.run_write(enter))
 
     async def list_of_user(self, user: str, limit: int) -> list[ApiKey]:
-        """Return at most `limit` keys of that user: revoked ones last, the newest first."""
+        """Return at most `limit` keys of that user, newest first, but revoked ones last."""
         order = KEYS.c.revoked.is_not(None), KEYS.c.created.desc(), KEYS.c.id.desc()
         query = _SELECT_KEYS.where(KEYS.c.user == sql_text(user)).order_by(*order).limit(limit)
         found = [_key_from_row(row) for row in await self._database.fetch_rows(query)]
@@ -265,15 +265,15 @@ class ApiKeyStore:
     async def list(
         self, tenant: str | None = None, *, limit: int | None = None, after: str | None = None
     ) -> list[ApiKey]:
-        """Return the keys (of that tenant), the newest first.
+        """Return the keys, newest first.
 
         Args:
-            tenant: only that tenant's.
-            limit: how many at most; None: all of them.
-            after: the `cursor` of the last key of the page before; None: the first page.
+            tenant: only that tenant's; None: all.
+            limit: maximum number; None: all.
+            after: the `cursor` of the last key of the previous page; None: the first page.
 
         Raises:
-            ValueError: `after` is no cursor.
+            ValueError: `after` is not a cursor.
         """
         query = _SELECT_KEYS.order_by(KEYS.c.created.desc(), KEYS.c.id.desc()).limit(limit)
         if tenant is not None:
@@ -284,7 +284,7 @@ class ApiKeyStore:
         return [*await self._with_owners(found)]
 
     async def _with_owners(self, found: Sequence[ApiKey]) -> Sequence[ApiKey]:
-        """Return the keys, those of users with their entries."""
+        """Return the keys with `owner` filled in for those of users."""
         users = {key.user for key in found if key.user is not None}
         if not users:
             return found
@@ -306,10 +306,10 @@ class ApiKeyStore:
         never_expires: bool = False,
         by: str = SYSTEM,
     ) -> ApiKey | None:
-        """Return the key with another policy, name or end; None if there is none.
+        """Change a key's permissions, name or expiry and return it; None if it does not exist.
 
         Raises:
-            ValueError: the key cannot be called so.
+            ValueError: the name is invalid.
         """
         values: dict[str, Any] = {}
         if permissions is not None:
@@ -318,7 +318,7 @@ class ApiKeyStore:
             values["name"] = _key_name(name)
         if expires is not None or never_expires:
             values["expires"] = expires
-        details = {"changed": sorted(values), **_told_limits(permissions)}
+        details = {"changed": sorted(values), **_limits_for_audit(permissions)}
         return await self._change(
             key_id,
             values,
@@ -326,7 +326,7 @@ class ApiKeyStore:
         )
 
     async def revoke(self, key_id: str, *, by: str = SYSTEM) -> ApiKey | None:
-        """Return the key, which nobody can use from now on; None if there is none."""
+        """Revoke the key and return it; None if it does not exist."""
         key = await self.find(key_id)
         if key is None or key.revoked is not None:
             return key
@@ -336,12 +336,15 @@ class ApiKeyStore:
     async def rotate(
         self, hasher: KeyHasher, key_id: str, grace: float, *, by: str = SYSTEM
     ) -> tuple[ApiKey, IssuedKey] | None:
-        """Return the key with a new text; the old one is taken for `grace` seconds more.
+        """Give the key a new text; the old one is accepted for `grace` more seconds.
 
-        Budgets, limits and spending stay, for the key's id does.
+        The id stays the same, so budgets, limits and spending stay too.
+
+        Returns:
+            The key and its new text; None if the key does not exist.
 
         Raises:
-            ValueError: it was revoked.
+            ValueError: the key was revoked.
         """
         key = await self.find(key_id)
         if key is None:
@@ -363,7 +366,7 @@ class ApiKeyStore:
     async def tenants(
         self, name: str | None = None, *, limit: int | None = None, after: str | None = None
     ) -> list[Tenant]:
-        """Return the tenants by name (or that one): at most `limit` that follow `after`."""
+        """Return at most `limit` tenants (or the one called `name`) after `after`, by name."""
         query = select(TENANTS).order_by(TENANTS.c.name).limit(limit)
         if name is not None:
             query = query.where(TENANTS.c.name == sql_text(name))
@@ -379,22 +382,22 @@ class ApiKeyStore:
         *,
         by: str = SYSTEM,
     ) -> Tenant:
-        """Return the tenant with that budget; it is made if there is none.
+        """Set the tenant's budget and return the tenant; create it if it does not exist.
 
         Raises:
-            ValueError: it cannot be called so, or a budget is negative.
+            ValueError: the tenant's name is invalid, or a budget is negative.
         """
         check_name(tenant)
-        KeyPermissions(per_day=per_day, per_month=per_month)  # the same numbers are possible
+        KeyPermissions(per_day=per_day, per_month=per_month)  # raises for invalid amounts
         values = {"per_day": per_day, "per_month": per_month}
 
         def allow(connection: Connection) -> Tenant:
             named = TENANTS.c.name == tenant
             changed = 0
-            while not changed:  # another may delete it between the two
+            while not changed:  # another process may delete the tenant between the two statements
                 ensure_tenant(connection, tenant, time())
                 changed = connection.execute(update(TENANTS).where(named).values(values)).rowcount
-            # Read here as well: once this is written, another may delete the tenant.
+            # Read in this transaction: after it another process may delete the tenant.
             found = Tenant(**connection.execute(select(TENANTS).where(named)).mappings().one())
             details = {name: None if usd is None else f"{usd:f}" for name, usd in values.items()}
             append_entry(
@@ -410,7 +413,7 @@ class ApiKeyStore:
     async def _change(
         self, key_id: str, values: dict[str, Any], entry: AuditEntry
     ) -> ApiKey | None:
-        """Change the key and record it, or neither; None if there is none."""
+        """Change the key and record that in one transaction; return None if it does not exist."""
         named = KEYS.c.id == sql_text(key_id)
 
         def change(connection: Connection) -> None:
@@ -430,10 +433,10 @@ class ApiKeyStore:
 
 
 def _key_name(name: str) -> str:
-    """Return a name as it is kept.
+    """Return the name as it is stored.
 
     Raises:
-        ValueError: it says nothing, or is too long.
+        ValueError: the name is empty or too long.
     """
     line = _one_line(name)
     if not line or len(line) > _MAX_NAME_CHARACTERS:
@@ -442,11 +445,11 @@ def _key_name(name: str) -> str:
 
 
 def _one_line(name: str) -> str:
-    """Return the name as one line: in a list a second one could pass for another key's."""
+    """Return the name as one line; in a list a second line could pass for another key."""
     return " ".join(sql_text(name).split())
 
 
-def _told_limits(permissions: KeyPermissions | None) -> dict[str, Any]:
+def _limits_for_audit(permissions: KeyPermissions | None) -> dict[str, Any]:
     """Return the limits that are set, for the audit trail."""
     if permissions is None:
         return {}
@@ -454,9 +457,9 @@ def _told_limits(permissions: KeyPermissions | None) -> dict[str, Any]:
 
 
 def _check_number(connection: Connection, user: str, most: int, now: float) -> None:
-    """Raise ValueError if the user has as many active keys; their entry is locked until the end.
+    """Raise ValueError if the user has `most` active keys; locks the user's entry.
 
-    Of two transactions in PostgreSQL the second waits here, and then counts the first one's key.
+    In PostgreSQL a second transaction waits for the lock, and then counts the first one's key too.
     """
     connection.execute(select(KEYS.c.id).where(KEYS.c.id == user).with_for_update())
     unexpired = KEYS.c.expires.is_(None) | (KEYS.c.expires > now)
@@ -482,7 +485,7 @@ def _key_from_row(row: dict[str, Any]) -> ApiKey:
 
 
 def _read_permissions(key_id: str, text: str) -> KeyPermissions:
-    """Read stored permissions; one that cannot be read must not count as absent."""
+    """Read stored permissions; raise if they cannot be read, which must not mean no limits."""
     try:
         return read_permissions(orjson.loads(text))
     except ValueError as error:
@@ -490,7 +493,7 @@ def _read_permissions(key_id: str, text: str) -> KeyPermissions:
 
 
 def key_json(key: ApiKey) -> dict[str, Any]:
-    """Return a key for programs; never its text or its hash."""
+    """Return the key as JSON values, without its hash."""
     return {
         "id": key.id,
         "tenant": key.tenant.name,

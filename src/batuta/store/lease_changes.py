@@ -1,6 +1,6 @@
-"""Leases as rows: what a process has taken of budgets, and the transactions that change it.
+"""Leases as database rows, and the transactions that change them; see `leases`.
 
-Functions that take a connection work inside its caller's transaction.
+Functions with a `connection` argument work in its transaction.
 """
 
 from __future__ import annotations
@@ -15,40 +15,40 @@ from batuta.store.ledger import (
     LEASE_PREFIX,
     Bucket,
     ReserveRequest,
-    encode_places,
+    encode_periods,
     reserve_in_bucket,
     reserve_in_buckets,
 )
 from batuta.store.models import RESERVATIONS
 
 _PARTS = 16
-"""A lease is at most one of so many parts of what is left of its budget,"""
+"""A lease takes at most 1/16 of what is left of its budget."""
 _LEAST_CALLS = 4
-"""and there is none where that is less than so many times what was asked for."""
+"""A lease is taken only if that part is at least this many times the requested amount."""
 _LEAST_SPAN = 0.01
-"""Seconds from which on it can be said what is used in a second."""
+"""Minimum seconds over which the rate of use is measured."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Lease:
-    """A part of a budget that this process has taken."""
+    """A part of a budget that this process has reserved in advance."""
 
     id: str
     bucket: Bucket
     nano: int
-    """Billionths of a dollar that it holds in the database, or more are held there."""
+    """Billionths of a dollar that it holds; the database may hold more, never less."""
     since: float
-    """Moment at which it was last looked at."""
+    """When `tidy` last checked it."""
     unused: int
-    """The least that was free since then."""
+    """The minimum of `free` since then."""
     filled: float
-    """Moment at which it was last made larger."""
+    """When it was last enlarged."""
     size: int
-    """Billionths that were free then."""
+    """The value of `free` at that time."""
     given: int = 0
     """Billionths that runs took since then."""
     trusted: tuple[float, float]
-    """Moments before which nobody can have ended it, by the monotonic and by the wall clock."""
+    """Times until which no other process can have ended it, by the monotonic and wall clock."""
     held: int = 0
     """The part of `nano` that belongs to runs whose cost is not written yet."""
     runs: int = 0
@@ -56,45 +56,45 @@ class Lease:
 
     @property
     def free(self) -> int:
-        """Billionths that can be handed out."""
+        """Billionths that can be given to runs."""
         return self.nano - self.held
 
     def next_size(self, now: float) -> int:
-        """Return what runs take of it in a second, or twice as much as it had if that is less."""
+        """Return the amount that runs take in a second, but at most twice the previous size."""
         in_a_second = int(self.given / max(now - self.filled, _LEAST_SPAN))
         return min(2 * self.size, in_a_second)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class LeasedRun:
-    """A run whose money is in leases."""
+    """A run whose reservation is part of leases."""
 
     asked: ReserveRequest
     nano: int
     leases: tuple[Lease, ...]
     since: float
     has_row: bool = False
-    """True if a row of its own tells other processes that it is running."""
+    """True if it also has a row, by which other processes see that it is running."""
     may_have_moved: bool = False
-    """True if a transaction failed that may have moved its money to a row of its own."""
+    """True if a failed transaction may nevertheless have moved its money to that row."""
 
 
 @dataclass(slots=True, kw_only=True)
 class LeaseChanges:
-    """Money that a transaction takes out of leases, and what they hold after it."""
+    """Money that a transaction takes out of leases, and what they hold afterwards."""
 
     taken: dict[str, int] = field(default_factory=dict[str, int])
-    """Billionths by the lease's id."""
+    """Billionths taken, by the lease's id."""
     left: dict[str, int] = field(default_factory=dict[str, int])
-    """Billionths that are left, by the id of a lease that has not ended."""
+    """Billionths left, by the id of each lease that has not ended."""
 
     def take(self, run: LeasedRun, nano: int) -> None:
-        """Note that so much of what the run has is spent, or held elsewhere."""
+        """Plan to take that part of the run's money out of its leases."""
         for lease in run.leases:
             self.taken[lease.id] = self.taken.get(lease.id, 0) + min(nano, run.nano)
 
     def write(self, connection: Connection) -> None:
-        """Take it out of the rows; those come before the totals in every transaction."""
+        """Update the rows; every transaction does so before totals, to avoid deadlocks."""
         for lease_id, nano in sorted(self.taken.items()):
             found = connection.execute(_CHANGE, {"its_id": lease_id, "more": -nano}).first()
             if found is not None:
@@ -103,7 +103,7 @@ class LeaseChanges:
     def settle(
         self, connection: Connection, costs: Sequence[tuple[LeasedRun, int]]
     ) -> dict[tuple[str, str], int]:
-        """Take what runs have cost out of their leases; return what is reserved no longer."""
+        """Take the costs of runs out of their leases; return the amounts no longer reserved."""
         unsure = [run.asked.wanted.id for run, _ in costs if run.may_have_moved]
         moved = set[str]()
         if unsure:
@@ -115,7 +115,7 @@ class LeaseChanges:
         return self.returned(lease for run, _ in costs for lease in run.leases)
 
     def returned(self, leases: Iterable[Lease]) -> dict[tuple[str, str], int]:
-        """Return what is reserved no longer, by account and period."""
+        """Return the amounts no longer reserved, by account and period."""
         return {
             (lease.bucket.account, lease.bucket.period): self.taken[lease.id]
             for lease in leases
@@ -132,7 +132,7 @@ _CHANGE = (
 
 
 class TopUp:
-    """A transaction that reserves for runs and takes leases."""
+    """A transaction that makes reservations for runs and takes or enlarges leases."""
 
     def __init__(
         self,
@@ -158,25 +158,25 @@ class TopUp:
         self.alive: set[str] = set()
         """Ids of the known leases that have not ended."""
         self.nano: dict[Bucket, int] = {}
-        """Billionths held by leases that were made or have grown."""
+        """Billionths held by leases that were created or enlarged."""
         self.new: dict[Bucket, str] = {}
-        """The ids of those that were made."""
+        """The ids of the created leases."""
 
     @property
     def new_ids(self) -> tuple[str, ...]:
-        """The ids of those that may be made."""
+        """The ids of the leases that may be created."""
         return tuple(self._fresh.values())
 
     def run(
         self, connection: Connection, sums: Mapping[Bucket, int], rows: list[dict[str, object]]
     ) -> None:
-        """Do it all, in the caller's transaction.
+        """Execute everything in the caller's transaction.
 
         Raises:
             BudgetFullError: a budget has no room for the reservations.
         """
         known = list(self._known.values())
-        if known:  # before the totals, as everywhere: no two transactions wait in a ring
+        if known:  # locked before the totals, as everywhere, to avoid deadlocks
             chosen = select(RESERVATIONS.c.id).where(RESERVATIONS.c.id.in_(known))
             self.alive = set(connection.execute(chosen.with_for_update()).scalars())
         room = reserve_in_buckets(connection, sums, rows)
@@ -184,14 +184,14 @@ class TopUp:
             self._extend(connection, ask, room)
 
     def _extend(self, connection: Connection, ask: ReserveRequest, room: dict[Bucket, int]) -> None:
-        """Take leases for one set of budgets: of each as much, since each pays for every run."""
+        """Take or enlarge leases in all budgets of the request, as its runs reserve in all."""
         buckets = ask.wanted.buckets
         known = [self._known[bucket] for bucket in buckets if bucket in self._known]
         part = min(room[bucket] for bucket in buckets) // _PARTS
         least = _LEAST_CALLS * ask.wanted.nano
         if part < least or not self.alive.issuperset(known):
             return
-        for bucket in sorted(buckets, key=lambda one: (one.account, one.period)):
+        for bucket in sorted(buckets, key=lambda bucket: (bucket.account, bucket.period)):
             size = min(part, max(least, self._sizes.get(bucket, 0)))
             more = size - self._free.get(bucket, 0)
             if more <= 0:
@@ -215,7 +215,7 @@ class TopUp:
             "run_id": f"{LEASE_PREFIX}{self._owner}-{ask.tenant}",
             "model": "",
             "key": ask.key if bucket.account.startswith("key:") else None,
-            "buckets": encode_places((bucket,)),
+            "buckets": encode_periods((bucket,)),
         }
         connection.execute(insert(RESERVATIONS), [row])
         self.nano[bucket] = more

@@ -1,14 +1,13 @@
-"""Leases: money of budgets that a process takes beforehand and hands to its runs from memory.
+"""Leases: money of budgets that a process reserves in advance and gives to its runs from memory.
 
-A lease is a row of `reservations` that belongs to a process and to no run. What it holds counts as
-reserved, by the same statement, so all processes together hand out no more than the cap. It is
-taken only while requests follow upon one another, only as a small part of what is left, and about
-as much as they use in a second; what was not needed for a second is given back. Whom a process gave
-its money to from memory nobody knows when it is dead: all that is in its leases then counts as
-spent, as what its runs had reserved does.
+A lease is a row of `reservations` that belongs to a process and to no run. The same statement
+reserves it, so all processes together never exceed the cap. A lease is taken only while requests
+follow in quick succession, and only as a small part of what is left: about as much as they use in
+a second. What was not needed for a second is given back. If a process dies, nobody can tell which
+runs got money from its leases, so everything in them counts as spent, like its reservations.
 
-The database has the truth: a lease is thought to hold at most what the database said last, and
-transactions that change a lease come one after another (`turn`).
+The database is authoritative: a lease is assumed to hold at most the amount that the database
+returned last, and transactions that change a lease are serialised by `lock`.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ from batuta.store.ledger import Bucket, ReserveRequest, grow_reservation, settle
 from batuta.store.models import RESERVATIONS
 
 IDLE_SECONDS = 1.0
-"""Seconds after which a lease that nobody used is given back; requests further apart get none."""
+"""Seconds after which unused money is given back; requests further apart get no lease."""
 _BATCH = 500
-"""Rows that one transaction looks after."""
+"""Maximum rows that one transaction changes."""
 _TRUSTED_PART = 2 / 3
-"""Share of the time after which others end a lease in which its process may use it."""
+"""Share of the expiry time for which a process may use a lease after it was renewed."""
 
-Places = tuple[Bucket, ...]
+BucketGroup = tuple[Bucket, ...]
 
 
 @final
@@ -52,13 +51,13 @@ class Leases:
         clock: Callable[[], float] = monotonic,
         wall: Callable[[], float] = time,
     ) -> None:
-        """Take nothing yet.
+        """Set up without any lease.
 
         Args:
-            database: where the budgets are.
-            seconds: after which others end what a process that is not heard of has reserved.
-            clock: goes on evenly, whatever time it is.
-            wall: tells the time of the day.
+            database: the database with the budgets.
+            seconds: time without renewal after which other processes end a reservation.
+            clock: a monotonic clock.
+            wall: seconds since the epoch.
         """
         self._database = database
         self._seconds = seconds
@@ -66,23 +65,23 @@ class Leases:
         self._wall = wall
         self._leases: dict[Bucket, Lease] = {}
         self._runs: dict[str, LeasedRun] = {}
-        self._asked: dict[Places, float] = {}
-        """Moments at which the database was last asked for money of those budgets."""
+        self._asked: dict[BucketGroup, float] = {}
+        """When the database was last asked to reserve in those budgets."""
         self._doubtful: set[str] = set()
-        """Ids of rows that are to be ended, if they are there."""
-        self.turn = anyio.Lock(fast_acquire=True)
+        """Ids of rows of failed transactions, which are to be deleted if they exist."""
+        self.lock = anyio.Lock(fast_acquire=True)
         self.began = anyio.Event()
-        """Set when there is something to look after."""
+        """Set when `is_active` becomes true."""
         self.owner = secrets.token_hex(8)
-        """This process's name in the table of reservations."""
+        """This process's id in the table of reservations."""
 
     @property
     def is_active(self) -> bool:
-        """True if there are leases, runs or rows to look after."""
+        """True if there are leases, leased runs or doubtful rows to maintain."""
         return bool(self._leases or self._runs or self._doubtful)
 
     def take(self, asked: ReserveRequest) -> bool:
-        """Give the run its money from memory, if all its budgets have a lease with as much."""
+        """Reserve from memory, if all budgets of the request have a lease with enough money."""
         found = self._usable(asked.wanted.buckets, asked.wanted.nano)
         if found is None:
             return False
@@ -94,7 +93,7 @@ class Leases:
         return True
 
     def grow(self, reservation_id: str, nano: int) -> bool:
-        """Give a leased run more from memory, if there is as much."""
+        """Enlarge a leased run's reservation from memory, if its leases have enough money."""
         run = self._runs[reservation_id]
         if (
             run.may_have_moved
@@ -106,7 +105,7 @@ class Leases:
         return True
 
     def _usable(self, buckets: Iterable[Bucket], nano: int) -> tuple[Lease, ...] | None:
-        """Return the leases of the buckets if each has so much that this process may use."""
+        """Return the leases of the buckets; None unless all have enough money and are trusted."""
         now, wall = self._clock(), self._wall()
         found = list[Lease]()
         for bucket in buckets:
@@ -125,45 +124,45 @@ class Leases:
             lease.unused = min(lease.unused, lease.free)
 
     def find(self, reservation_id: str) -> LeasedRun | None:
-        """Return the run whose money is in leases; None if its reservation has its own row."""
+        """Return the leased run of that reservation; None if its money is not in leases."""
         return self._runs.get(reservation_id)
 
     def free_of(self, bucket: Bucket) -> int:
-        """Return what this process has taken of the account's period and nobody holds."""
-        place = (bucket.account, bucket.period)
+        """Return the unused part of this process's leases of the bucket."""
+        period = (bucket.account, bucket.period)
         return sum(
             max(0, lease.free)
             for lease in self._leases.values()
-            if (lease.bucket.account, lease.bucket.period) == place
+            if (lease.bucket.account, lease.bucket.period) == period
         )
 
     def unwritten_holders(self, bucket: Bucket) -> int:
-        """Return how many runs hold something of the bucket that others cannot read."""
-        place = (bucket.account, bucket.period)
+        """Return the number of runs with money of the bucket that have no row in the database."""
+        period = (bucket.account, bucket.period)
         return sum(
             not run.has_row
-            and any((one.account, one.period) == place for one in run.asked.wanted.buckets)
+            and any((held.account, held.period) == period for held in run.asked.wanted.buckets)
             for run in self._runs.values()
         )
 
     def find_busy(self, asks: Iterable[ReserveRequest]) -> tuple[ReserveRequest, ...]:
-        """Return one request for each set of budgets that is asked for again and again."""
-        now, busy = self._clock(), dict[Places, ReserveRequest]()
+        """Return one request for each set of budgets that gets requests in quick succession."""
+        now, busy = self._clock(), dict[BucketGroup, ReserveRequest]()
         for ask in asks:
-            places = ask.wanted.buckets
-            if ask.lasting or not places:
+            group = ask.wanted.buckets
+            if ask.lasting or not group:
                 continue
-            is_repeated = now - self._asked.get(places, float("-inf")) < IDLE_SECONDS
-            if is_repeated or all(bucket in self._leases for bucket in places):
-                known = busy.get(places, ask)
-                busy[places] = max(known, ask, key=lambda one: one.wanted.nano)
-            self._asked[places] = now
+            is_repeated = now - self._asked.get(group, float("-inf")) < IDLE_SECONDS
+            if is_repeated or all(bucket in self._leases for bucket in group):
+                known = busy.get(group, ask)
+                busy[group] = max(known, ask, key=lambda request: request.wanted.nano)
+            self._asked[group] = now
         if len(self._asked) > 2 * (len(self._leases) + 100):
             self._asked = {k: at for k, at in self._asked.items() if now - at < IDLE_SECONDS}
         return tuple(busy.values())
 
     def _trusted_from_now(self) -> tuple[float, float]:
-        """Return until when leases can be used whose rows are written from now on."""
+        """Return until when leases can be used whose rows are written now."""
         patience = self._seconds * _TRUSTED_PART
         return self._clock() + patience, self._wall() + patience
 
@@ -173,12 +172,12 @@ class Leases:
         rows: list[dict[str, object]],
         busy: tuple[ReserveRequest, ...],
     ) -> None:
-        """Write down reservations, and take leases for those to come in the same transaction.
+        """Write reservations, and take leases for further ones in the same transaction.
 
         Raises:
             BudgetFullError: a budget has no room for the reservations; nothing was written.
         """
-        async with self.turn:
+        async with self.lock:
             trusted, now = self._trusted_from_now(), self._clock()
             buckets = {bucket for ask in busy for bucket in ask.wanted.buckets}
             known = {b: lease for b in buckets if (lease := self._leases.get(b))}
@@ -186,7 +185,9 @@ class Leases:
                 busy, known, self.owner, now=now, expires=self._wall() + self._seconds
             )  # fmt: skip
             with self._doubting(top_up.new_ids):
-                await self._database.run_write(lambda one: top_up.run(one, sums, rows))
+                await self._database.run_write(
+                    lambda connection: top_up.run(connection, sums, rows)
+                )
             for bucket, lease in known.items():
                 if lease.id not in top_up.alive:
                     self._end(lease)
@@ -204,7 +205,7 @@ class Leases:
 
     @contextmanager
     def _doubting(self, ids: Iterable[str]) -> Generator[None]:
-        """Remember the rows of those ids if it is not known whether they were written."""
+        """Mark the rows as doubtful if the block's transaction fails."""
         try:
             yield
         except DatabaseFailedError:
@@ -212,28 +213,26 @@ class Leases:
             raise
 
     def doubt(self, ids: Iterable[str]) -> None:
-        """End rows soon: those of a transaction that failed may be there or not."""
+        """Mark rows for deletion: a failed transaction may nevertheless have written them."""
         self._doubtful.update(ids)
         self.began.set()
 
     async def move_to_row(self, reservation_id: str, more: int) -> bool:
-        """Give a leased run a row of its own that holds what it has, and more.
+        """Move a leased run's money to its own row, enlarged by `more`.
 
         Returns:
-            False if it has one already, which was left as it is.
+            False if the run's money is not in leases any more; nothing was changed.
 
         Raises:
             StoreError: a lease has ended, or the database fails.
             BudgetFullError: a budget has no room for more; nothing was changed.
         """
-        async with self.turn:
+        async with self.lock:
             run = self._runs.get(reservation_id)
-            if run is None:  # another call of the run has moved it meanwhile
+            if run is None:  # a concurrent call of the same run has moved it
                 return False
             if run.may_have_moved:
-                raise StoreError(
-                    "it is not known what is reserved for the run: the database failed"
-                )
+                raise StoreError("the run's reservation is not known: the database failed")
             changes = LeaseChanges()
             changes.take(run, run.nano)
             row = self.row_of(run.asked, run.nano)
@@ -241,7 +240,7 @@ class Leases:
             def work(connection: Connection) -> None:
                 changes.write(connection)
                 if len(changes.left) < len(changes.taken):
-                    raise StoreError("what was reserved for the run has ended with its lease")
+                    raise StoreError("the run's reservation has ended with its lease")
                 connection.execute(delete(RESERVATIONS).where(RESERVATIONS.c.id == reservation_id))
                 connection.execute(insert(RESERVATIONS), [row])
                 grow_reservation(connection, run.asked.wanted, more)
@@ -261,7 +260,7 @@ class Leases:
         return asked.row(self.owner, nano, self._wall() + self._seconds)
 
     def note_changes(self, runs: Iterable[LeasedRun], changes: LeaseChanges) -> None:
-        """Take out runs whose money the database has settled; the turn must be held."""
+        """Update memory after a transaction settled these runs; `lock` must be held."""
         for run in runs:
             self._drop(run)
             for lease in run.leases:
@@ -271,7 +270,7 @@ class Leases:
                     self._end(lease)
 
     def _drop(self, run: LeasedRun) -> None:
-        """Let others have what the run has."""
+        """Return the run's money to its leases."""
         if self._runs.pop(run.asked.wanted.id, None) is None:
             return
         for lease in run.leases:
@@ -283,16 +282,16 @@ class Leases:
             del self._leases[lease.bucket]
 
     async def release(self, run: LeasedRun, counted: int) -> None:
-        """Give back what a run has, but for what counts as spent."""
+        """Release a run's money, except for `counted` billionths, which count as spent."""
         if not counted:
             self._drop(run)
             if run.has_row:
                 self.doubt([run.asked.wanted.id])
             return
-        async with self.turn:
+        async with self.lock:
             changes = LeaseChanges()
-            places = [(one.account, one.period) for one in run.asked.wanted.buckets]
-            spent = dict.fromkeys(places, counted)
+            periods = [(bucket.account, bucket.period) for bucket in run.asked.wanted.buckets]
+            spent = dict.fromkeys(periods, counted)
 
             def work(connection: Connection) -> None:
                 returned = changes.settle(connection, [(run, counted)])
@@ -302,7 +301,7 @@ class Leases:
             self.note_changes([run], changes)
 
     async def tidy(self, is_over: Callable[[ReserveRequest], bool]) -> None:
-        """Give back what is not used, and write down which runs go on for longer.
+        """Give back unused money, and write rows for runs that take longer.
 
         Args:
             is_over: whether a run has ended and only waits to be written.
@@ -313,7 +312,7 @@ class Leases:
         await self._give_back_parts({lease: lease.unused for lease in old})
         for lease in old:
             lease.since, lease.unused = now, lease.free
-        async with self.turn:
+        async with self.lock:
             new = [
                 run
                 for run in self._runs.values()
@@ -327,7 +326,9 @@ class Leases:
             rows = [self.row_of(run.asked, 0) for run in new]
             for run in new:
                 run.has_row = True
-            await self._database.run_write(lambda one: one.execute(_insert_once(one), rows))
+            await self._database.run_write(
+                lambda connection: connection.execute(_insert_once(connection), rows)
+            )
 
     async def _forget_doubtful(self) -> None:
         while self._doubtful:
@@ -336,10 +337,10 @@ class Leases:
             self._doubtful.difference_update(ids)
 
     async def give_back(self, leases: Iterable[Lease] | None = None) -> None:
-        """Give back what nobody holds of these leases; without any, of all, with doubtful rows.
+        """Give back the free money of these leases; None: of all, and delete doubtful rows.
 
         Raises:
-            StoreError: the database fails; what leases hold is known when they are renewed.
+            StoreError: the database fails; the next renewal reads what the leases hold.
         """
         chosen = list(self._leases.values()) if leases is None else list(leases)
         await self._give_back_parts({lease: lease.nano for lease in chosen})
@@ -347,13 +348,13 @@ class Leases:
             await self._forget_doubtful()
 
     async def _give_back_parts(self, parts: Mapping[Lease, int]) -> None:
-        """Give back so much of these leases, or what is free by then if that is less."""
+        """Give back at most these amounts of the leases, as far as they are still free."""
         chosen = list(parts)
         for start in range(0, len(chosen), _BATCH):
             await self._give_back({one: parts[one] for one in chosen[start : start + _BATCH]})
 
     async def _give_back(self, parts: Mapping[Lease, int]) -> None:
-        async with self.turn:
+        async with self.lock:
             left = {lease for lease, nano in parts.items() if lease.runs or nano < lease.nano}
             unused = [lease for lease in parts if lease not in left]
             free = {lease: min(nano, lease.free) for lease, nano in parts.items() if lease in left}
@@ -361,7 +362,7 @@ class Leases:
             if not (unused or used):
                 return
             changes = LeaseChanges(taken={lease.id: free[lease] for lease in used})
-            for lease in used:  # nobody is to take it meanwhile
+            for lease in used:  # so that no run takes it during the transaction
                 lease.nano -= changes.taken[lease.id]
             for lease in unused:
                 self._end(lease)
@@ -380,29 +381,29 @@ class Leases:
                     self._end(lease)
 
     async def give_back_of(self, buckets: Iterable[Bucket]) -> bool:
-        """Give back what nobody holds of those buckets; tell whether there was something.
+        """Give back the free money of those buckets; return whether there was any.
 
         Raises:
-            StoreError: the database fails; what leases hold is known when they are renewed.
+            StoreError: the database fails; the next renewal reads what the leases hold.
         """
-        places = {(bucket.account, bucket.period) for bucket in buckets}
+        periods = {(bucket.account, bucket.period) for bucket in buckets}
         found = [
             lease
             for lease in self._leases.values()
-            if lease.free > 0 and (lease.bucket.account, lease.bucket.period) in places
+            if lease.free > 0 and (lease.bucket.account, lease.bucket.period) in periods
         ]
         if found:
             await self.give_back(found)
         return bool(found)
 
     async def renew(self, expires: float) -> None:
-        """Show that this process lives, to those who would end what it has reserved."""
+        """Renew all reservations of this process, so that other processes do not end them."""
         mine = update(RESERVATIONS).where(RESERVATIONS.c.owner == self.owner)
         later = mine.values(expires=expires).returning(RESERVATIONS.c.id, RESERVATIONS.c.nano)
-        async with self.turn:
+        async with self.lock:
             trusted = self._trusted_from_now()
             found = await self._database.run_write(
-                lambda one: {row[0]: row[1] for row in one.execute(later)}
+                lambda connection: {row[0]: row[1] for row in connection.execute(later)}
             )
             for lease in list(self._leases.values()):
                 if lease.id in found:

@@ -1,10 +1,10 @@
-"""The cost of a run, line by line, who pays it, and the totals that budgets are checked against.
+"""The cost of a run as ledger lines, who pays it, and the totals that budgets are checked against.
 
 The ledger is exact: `usd` of a run's lines adds up to `run.cost.usd` to the last digit. Budgets
-count in billionths of a dollar, each run rounded up, and count a call whose price nobody knows
-at an assumed one, so that a budget binds there too.
+count in billionths of a dollar, each run rounded up. They count a call of unknown price at an
+assumed price, so that budgets limit such calls too.
 
-The totals change inside other people's transactions.
+Functions with a `connection` argument work in the caller's transaction.
 """
 
 from __future__ import annotations
@@ -40,23 +40,23 @@ NANO = Decimal(1_000_000_000)
 _MAX_INTEGER = 2**63 - 1
 _DAY_SECONDS = 86_400
 _MAX_RUN_NANO = 2**53
-"""Billionths that one run counts as at most: nine million dollars, far from overflowing sums."""
+"""Maximum billionths that one run counts as: nine million dollars, so that sums do not overflow."""
 
 CONDUCTOR_KIND = "conductor"
 WORKER_KIND = "worker"
 TOOL_KIND = "tool"
-"""A tool that the server ran in a model's loop: its calls and dollars, without the model's."""
+"""A server tool that a model called: the calls and dollars of the tool alone."""
 LOST_KIND = "lost"
-"""A run whose process died: one unpriced call, which counts as all that was reserved for it."""
+"""A run whose process died: one unpriced call, which counts as its whole reservation."""
 CUT_KIND = "cut"
-"""The amount reserved for calls that were cut off, beyond their estimated cost."""
+"""The amount reserved for cancelled calls, beyond their estimated cost."""
 
-Place = tuple[str, str]
-"""An account and a period of it."""
+AccountPeriod = tuple[str, str]
+"""An account and a period: `tenant:NAME` or `key:ID`, and a day or month in UTC."""
 
 
 class Bucket(NamedTuple):
-    """A budget: what an account may spend in a period."""
+    """A budget: the maximum spending of an account in a period."""
 
     account: str
     """`tenant:<name>` or `key:<id>`."""
@@ -67,11 +67,11 @@ class Bucket(NamedTuple):
 
 
 PeriodCaps = tuple[int | None, int | None]
-"""The most an account may spend in a day and in a month, in billionths; None: no limit."""
+"""Caps of an account per day and per month, in billionths of a dollar; None: no limit."""
 
 
 def restored_bucket(account: str, period: str, caps: Mapping[str, PeriodCaps]) -> Bucket:
-    """Return the bucket that was stored with a reservation, with the cap that it has now."""
+    """Return the bucket of a stored reservation, with the account's current cap."""
     day, month = caps.get(account, (None, None))
     cap = month if period == utc_month(period) else day
     return Bucket(account, period, _MAX_INTEGER if cap is None else cap)
@@ -79,7 +79,7 @@ def restored_bucket(account: str, period: str, caps: Mapping[str, PeriodCaps]) -
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """Money that a run may spend, set apart until the run is settled."""
+    """Money that a run may spend, reserved until the run is settled."""
 
     id: str
     nano: int
@@ -94,11 +94,11 @@ class RunCharge:
     key: str | None = None
     """The key's id."""
     at: float | None = None
-    """Time of booking, in seconds since the epoch; None for the run's beginning."""
+    """Time of booking, in seconds since the epoch; None: the run's start."""
     reservation: Reservation | None = None
     counted: Decimal | None = None
-    """Dollars that budgets count for it at least: a call that was cut off and whose provider never
-    stated a cost counts as the amount reserved for it."""
+    """Minimum dollars that budgets count for the run: a cancelled call whose cost the provider
+    never reported counts as the amount reserved for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,15 +110,15 @@ class LedgerLine:
     usage: Usage
     cost: Cost
     assumed_usd: Decimal
-    """Dollars that budgets count beside the cost, for unpriced calls and for those cut off."""
+    """Dollars that budgets count besides the cost, for unpriced and cancelled calls."""
 
 
 def ledger_lines(run: Run, counted: Decimal | None = None) -> tuple[LedgerLine, ...]:
-    """Return lines of the conductor, each worker and each tool, which add up to the run's dollars.
+    """Return a line for the conductor, each worker and each tool; they add up to the run's cost.
 
     Args:
-        run: what was run.
-        counted: dollars that budgets count it as at least; what is missing to them has a line.
+        run: the run.
+        counted: minimum dollars that budgets count for it; a further line has the difference.
     """
     unknown = run.header.limits.unknown
     totals: dict[tuple[str, str], tuple[Usage, Cost, Decimal]] = {
@@ -186,12 +186,12 @@ def utc_month(day: str) -> str:
 
 
 def charged_accounts(tenant: str, key: str | None) -> tuple[str, ...]:
-    """Return the accounts that a run of that key is counted to."""
+    """Return the accounts that pay for a run of that key."""
     return (f"tenant:{tenant}",) if key is None else (f"tenant:{tenant}", f"key:{key}")
 
 
-def charged_places(line: Mapping[str, Any]) -> list[Place]:
-    """Return the accounts and periods in which a line of the ledger counts."""
+def charged_periods(line: Mapping[str, Any]) -> list[AccountPeriod]:
+    """Return the accounts and periods to which a ledger line is charged."""
     periods = (line["day"], utc_month(line["day"]))
     accounts = charged_accounts(line["tenant"], line["key"])
     return [(account, period) for account in accounts for period in periods]
@@ -225,7 +225,7 @@ def ledger_rows(
 
 
 def _iterate_calls(run: Run) -> Iterator[tuple[str, str, Usage, Cost]]:
-    """Yield every call that was made, by whom."""
+    """Yield kind, name, usage and cost of every call."""
     for round_ in run.rounds:
         for draft in round_.conductor_drafts:
             yield CONDUCTOR_KIND, run.header.conductor, draft.usage, draft.cost
@@ -236,7 +236,7 @@ def _iterate_calls(run: Run) -> Iterator[tuple[str, str, Usage, Cost]]:
 
 
 def _iterate_tool_calls(run: Run) -> Iterator[tuple[str, ServerCall]]:
-    """Yield the calls of tools that the server ran, and in whose reply."""
+    """Yield every server tool call, with the worker in whose reply it was made."""
     for step in run.steps:
         if isinstance(step.result, Reply):
             for call in step.result.server_calls:
@@ -244,14 +244,14 @@ def _iterate_tool_calls(run: Run) -> Iterator[tuple[str, ServerCall]]:
 
 
 JOBS_OWNER = "jobs"
-"""Owner of reservations that no process renews."""
+"""Owner of the reservations of background jobs, which belong to no process."""
 LEASE_PREFIX = "lease-"
-"""Beginning of the ids of rows that a process holds and not a run: see `leases`."""
+"""Prefix of the ids of rows that belong to a process and not to a run; see `leases`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReserveRequest:
-    """A reservation that somebody waits for."""
+    """A request for a reservation."""
 
     run_id: RunId
     tenant: str
@@ -259,18 +259,19 @@ class ReserveRequest:
     model: str
     wanted: Reservation
     lasting: bool
-    """True if it outlives this process."""
+    """True for a job's reservation, which outlives this process."""
     at: float
+    """Time of booking, in seconds since the epoch."""
 
     def row(self, owner: str, nano: int, expires: float) -> dict[str, Any]:
-        """Return its row, in which that process holds that much."""
+        """Return the row that reserves `nano` for the process `owner`."""
         return {
             "id": self.wanted.id,
             "run_id": self.run_id,
             "tenant": self.tenant,
             "key": self.key,
             "model": self.model,
-            "buckets": encode_places(self.wanted.buckets),
+            "buckets": encode_periods(self.wanted.buckets),
             "nano": nano,
             "created": self.at,
             "owner": JOBS_OWNER if self.lasting else owner,
@@ -278,21 +279,21 @@ class ReserveRequest:
         }
 
 
-def encode_places(buckets: Iterable[Bucket]) -> str:
-    """Return the accounts and periods as a row keeps them."""
+def encode_periods(buckets: Iterable[Bucket]) -> str:
+    """Return the accounts and periods as stored in a row."""
     return orjson.dumps([(bucket.account, bucket.period) for bucket in buckets]).decode()
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetStatus:
-    """A budget that has no room for a run."""
+    """The state of a budget, such as one that has no room for a run."""
 
     bucket: Bucket
     spent: int
     reserved: int
     _: KW_ONLY
     holders: int = field(default=0, compare=False)
-    """The number of unfinished runs that have reserved a part of it."""
+    """The number of unfinished runs with a reservation in it."""
 
     @property
     def remaining(self) -> int:
@@ -301,7 +302,7 @@ class BudgetStatus:
 
 
 class BudgetFullError(Exception):
-    """A bucket is too full; the transaction is undone."""
+    """A bucket has too little money left; the transaction is rolled back."""
 
     def __init__(self, exhausted: BudgetStatus) -> None:
         super().__init__()
@@ -311,13 +312,13 @@ class BudgetFullError(Exception):
 def reserve_in_buckets(
     connection: Connection, sums: Mapping[Bucket, int], rows: list[dict[str, Any]]
 ) -> dict[Bucket, int]:
-    """Set the sums apart, in one order of the buckets, and write down for whom.
+    """Reserve the sums, in sorted order of the buckets, and insert the reservations' rows.
 
     Returns:
-        What is left of each bucket; nobody else changes that before the transaction has ended.
+        What is left in each bucket; the rows are locked until the transaction ends.
 
     Raises:
-        BudgetFullError: a bucket is too full.
+        BudgetFullError: a bucket has too little money left.
     """
     ordered = sorted(sums, key=lambda bucket: (bucket.account, bucket.period))
     left = {bucket: reserve_in_bucket(connection, bucket, sums[bucket]) for bucket in ordered}
@@ -326,25 +327,25 @@ def reserve_in_buckets(
 
 
 def grow_reservation(connection: Connection, held: Reservation, nano: int) -> None:
-    """Add to a reservation, which is locked first as where it ends.
+    """Enlarge a reservation; its row is locked before the buckets, as everywhere.
 
     Raises:
-        StoreError: it has ended.
-        BudgetFullError: a bucket is too full.
+        StoreError: the reservation has ended.
+        BudgetFullError: a bucket has too little money left.
     """
     mine = RESERVATIONS.c.id == held.id
     more = update(RESERVATIONS).where(mine).values(nano=RESERVATIONS.c.nano + nano)
     if connection.execute(more).rowcount != 1:
-        raise StoreError("what was reserved for the run has ended with its lease")
+        raise StoreError("the run's reservation has ended with its lease")
     for bucket in sorted(held.buckets, key=lambda bucket: (bucket.account, bucket.period)):
         reserve_in_bucket(connection, bucket, nano)
 
 
 def reserve_in_bucket(connection: Connection, bucket: Bucket, nano: int) -> int:
-    """Reserve by the one statement that keeps the law, and return what is left.
+    """Reserve, by the one statement that also checks the cap, and return what is left.
 
     Raises:
-        BudgetFullError: the bucket is too full.
+        BudgetFullError: the bucket has too little money left.
     """
     if nano <= bucket.cap:
         values = {
@@ -361,7 +362,7 @@ def reserve_in_bucket(connection: Connection, bucket: Bucket, nano: int) -> int:
 
 @cache
 def _reserve_statement(dialect: str) -> Executable:
-    """Add to what is reserved if that fits; built once, for building costs more than running."""
+    """Return the statement that reserves if the cap allows; cached, as building it is slow."""
     values = insert_statement(dialect, SPENDING).values(
         account=bindparam("its_account"),
         period=bindparam("its_period"),
@@ -381,24 +382,22 @@ _INSERT_RESERVATION = insert(RESERVATIONS)
 def settle_reservations(
     connection: Connection,
     reservations: tuple[str, ...],
-    spent: Mapping[Place, int],
-    returned: Mapping[Place, int] | None = None,
+    spent: Mapping[AccountPeriod, int],
+    returned: Mapping[AccountPeriod, int] | None = None,
 ) -> None:
-    """End reservations and add what was spent, in the caller's transaction.
-
-    A reservation is given back once, however often this is repeated.
+    """End reservations and add the spent amounts. Repeating it releases nothing twice.
 
     Args:
-        connection: in whose transaction it is.
-        reservations: the ids of those that end.
+        connection: the caller's transaction.
+        reservations: the ids of the reservations.
         spent: billionths by account and period.
-        returned: what was taken out of leases, and is reserved no longer.
+        returned: amounts taken out of leases and no longer reserved, by account and period.
     """
     settle_rows(connection, take_rows(connection, reservations), spent, returned)
 
 
 def take_rows(connection: Connection, reservations: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Take out the rows of those ids that are still there, and return them."""
+    """Delete the reservations of those ids that still exist, and return their rows."""
     if not reservations:
         return []
     chosen = RESERVATIONS.c.id.in_(pad_ids(reservations))
@@ -409,29 +408,29 @@ def take_rows(connection: Connection, reservations: tuple[str, ...]) -> list[dic
 def settle_rows(
     connection: Connection,
     rows: list[dict[str, Any]],
-    spent: Mapping[Place, int],
-    returned: Mapping[Place, int] | None = None,
+    spent: Mapping[AccountPeriod, int],
+    returned: Mapping[AccountPeriod, int] | None = None,
 ) -> None:
-    """Give back what rows held that were taken out, and add what was spent."""
+    """Release the amounts of deleted rows, and add the spent amounts."""
     changes = released_amounts(rows)
-    for place, nano in (returned or {}).items():
-        changes[place] = (0, changes.get(place, (0, 0))[1] - nano)
-    for place, nano in spent.items():
-        changes[place] = (nano, changes.get(place, (0, 0))[1])
+    for period, nano in (returned or {}).items():
+        changes[period] = (0, changes.get(period, (0, 0))[1] - nano)
+    for period, nano in spent.items():
+        changes[period] = (nano, changes.get(period, (0, 0))[1])
     add_totals(connection, changes)
 
 
 def pad_ids(ids: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the ids, the last one repeated up to a power of two.
+    """Pad the ids to a power of two by repeating the last one.
 
-    Each number of ids is a statement of its own, which the database prepares and keeps.
+    The database prepares and caches a separate statement for each number of ids.
     """
     size = 1 << (len(ids) - 1).bit_length()
     return ids + ids[-1:] * (size - len(ids))
 
 
-def add_totals(connection: Connection, changes: dict[Place, tuple[int, int]]) -> None:
-    """Add (spent, reserved) to accounts' periods; in one order, so that no two wait in a ring."""
+def add_totals(connection: Connection, changes: dict[AccountPeriod, tuple[int, int]]) -> None:
+    """Add (spent, reserved) to the totals, in sorted order to avoid deadlocks."""
     if not changes:
         return
     rows = [
@@ -443,7 +442,7 @@ def add_totals(connection: Connection, changes: dict[Place, tuple[int, int]]) ->
 
 @cache
 def _add_statement(dialect: str) -> Executable:
-    """Add to what is there; built once, for building costs more than running."""
+    """Return the statement that adds to the totals; cached, as building it is slow."""
     new = insert_statement(dialect, SPENDING)
     return new.on_conflict_do_update(
         index_elements=["account", "period"],
@@ -455,7 +454,7 @@ def _add_statement(dialect: str) -> Executable:
 
 
 def read_budget_status(connection: Connection, bucket: Bucket) -> BudgetStatus:
-    """Return how full the bucket is."""
+    """Return the status of the bucket."""
     query = select(SPENDING.c.spent, SPENDING.c.reserved).where(
         SPENDING.c.account == bucket.account, SPENDING.c.period == bucket.period
     )
@@ -466,18 +465,18 @@ def read_budget_status(connection: Connection, bucket: Bucket) -> BudgetStatus:
 
 
 def _count_holders(connection: Connection, bucket: Bucket) -> int:
-    """Return the runs that go on and have reserved something of the bucket."""
+    """Return the number of unfinished runs with a reservation in the bucket."""
     kind, _, name = bucket.account.partition(":")
     own = RESERVATIONS.c.tenant if kind == "tenant" else RESERVATIONS.c.key
     runs = ~RESERVATIONS.c.id.startswith(LEASE_PREFIX, autoescape=True)
     rows = connection.execute(select(RESERVATIONS.c.buckets).where(own == name, runs)).scalars()
-    place = [bucket.account, bucket.period]
-    return sum(place in orjson.loads(text) for text in rows)
+    period = [bucket.account, bucket.period]
+    return sum(period in orjson.loads(text) for text in rows)
 
 
-def released_amounts(rows: list[dict[str, Any]]) -> dict[Place, tuple[int, int]]:
-    """Return what the rows of reservations held, as changes."""
-    changes: dict[Place, tuple[int, int]] = {}
+def released_amounts(rows: list[dict[str, Any]]) -> dict[AccountPeriod, tuple[int, int]]:
+    """Return the changes of totals that release these rows."""
+    changes: dict[AccountPeriod, tuple[int, int]] = {}
     for row in rows:
         for account, period in orjson.loads(row["buckets"]):
             changes[account, period] = (0, changes.get((account, period), (0, 0))[1] - row["nano"])

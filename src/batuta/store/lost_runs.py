@@ -1,11 +1,10 @@
-"""Runs whose process died: what was reserved for them counts as spent, since it may be billed.
+"""Runs whose process died: their reservations count as spent, since the provider may bill them.
 
-A run's own row is a line of the ledger. Money that was in a lease when its process died may have
-been handed out or not, and nobody knows to which runs: it counts as spent too, and is one line for
-each key. A run that ends after all, as its process only slept or its job was taken up again, takes
-its line back.
+Each lost run's row becomes a line of the ledger. Money in a lease of the dead process may have been
+given to runs, but nobody knows which. It counts as spent too, as one line for each key. If a lost
+run ends after all, because its process only slept or its job was resumed, its line is reversed.
 
-Functions here work inside their caller's transaction.
+Functions here work in the caller's transaction.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from batuta.store.database import insert_statement
 from batuta.store.ledger import (
     LEASE_PREFIX,
     LOST_KIND,
-    Place,
+    AccountPeriod,
     add_totals,
-    charged_places,
+    charged_periods,
     nano_to_usd,
     pad_ids,
     released_amounts,
@@ -34,25 +33,27 @@ from batuta.store.models import LEDGER, RESERVATIONS
 LOST_LINE_NUMBER = -1
 """The line number of a lost run."""
 FOUND_LINE_NUMBER = -2
-"""The number of the line that takes a lost run's back."""
+"""The line number of the reversal of a lost run's line."""
 
 
 def end_reservations(connection: Connection, dead: Any) -> list[dict[str, Any]]:
-    """Count what the dead hold as spent, and write down that their runs were lost.
+    """End the reservations that match `dead`, count them as spent, and record their runs as lost.
 
     Returns:
-        The new lines of the ledger. A run that is billed already has none and counts no more.
+        The new ledger lines. A run that is already in the ledger gets none and counts no more.
     """
     query = delete(RESERVATIONS).where(dead).returning(RESERVATIONS)
     rows = [dict(row) for row in connection.execute(query).mappings()]
     leases = [row for row in rows if _is_lease(row)]
     runs = _drop_billed(connection, [row for row in rows if not _is_lease(row)])
-    spent = [(place, row["nano"]) for row in runs for place in charged_places(_lost_line(row, 0))]
-    spent += [(place, row["nano"]) for row in leases for place in _read_places(row)]
+    spent = [
+        (period, row["nano"]) for row in runs for period in charged_periods(_lost_line(row, 0))
+    ]
+    spent += [(period, row["nano"]) for row in leases for period in _read_periods(row)]
     changes = released_amounts(rows)
-    for place, nano in spent:
-        before = changes.get(place, (0, 0))
-        changes[place] = (before[0] + nano, before[1])
+    for period, nano in spent:
+        before = changes.get(period, (0, 0))
+        changes[period] = (before[0] + nano, before[1])
     add_totals(connection, changes)
     lines = [*_run_lines(runs), *_lease_lines(leases)]
     if lines:
@@ -61,11 +62,11 @@ def end_reservations(connection: Connection, dead: Any) -> list[dict[str, Any]]:
     return lines
 
 
-def take_back_lost(connection: Connection, runs: Collection[str]) -> dict[Place, int]:
-    """Take back the lines of runs that were thought lost.
+def take_back_lost(connection: Connection, runs: Collection[str]) -> dict[AccountPeriod, int]:
+    """Reverse the lines of runs that were recorded as lost.
 
     Returns:
-        Billionths that count for them as spent, and are to be taken off.
+        Billionths that count as spent for them and must be subtracted, by account and period.
     """
     was_lost = (LEDGER.c.run_id.in_(pad_ids(tuple(runs))), LEDGER.c.line == LOST_LINE_NUMBER)
     rows = connection.execute(select(LEDGER).where(*was_lost)).mappings()
@@ -77,10 +78,10 @@ def take_back_lost(connection: Connection, runs: Collection[str]) -> dict[Place,
     ]
     if back:
         connection.execute(insert(LEDGER), back)
-    counted = dict[Place, int]()
+    counted = dict[AccountPeriod, int]()
     for line in lines:
-        for place in charged_places(line):
-            counted[place] = counted.get(place, 0) + usd_to_nano(line["assumed_usd"])
+        for period in charged_periods(line):
+            counted[period] = counted.get(period, 0) + usd_to_nano(line["assumed_usd"])
     return counted
 
 
@@ -88,7 +89,7 @@ def _is_lease(row: Mapping[str, Any]) -> bool:
     return row["id"].startswith(LEASE_PREFIX)
 
 
-def _read_places(row: Mapping[str, Any]) -> list[Place]:
+def _read_periods(row: Mapping[str, Any]) -> list[AccountPeriod]:
     return [(account, period) for account, period in orjson.loads(row["buckets"])]
 
 
@@ -96,13 +97,13 @@ def _drop_billed(connection: Connection, rows: list[dict[str, Any]]) -> list[dic
     """Return the rows of runs that are not in the ledger."""
     if not rows:
         return []
-    its = LEDGER.c.run_id.in_([row["run_id"] for row in rows])
-    billed = set(connection.execute(select(LEDGER.c.run_id).where(its)).scalars())
+    chosen = LEDGER.c.run_id.in_([row["run_id"] for row in rows])
+    billed = set(connection.execute(select(LEDGER.c.run_id).where(chosen)).scalars())
     return [row for row in rows if row["run_id"] not in billed]
 
 
 def _run_lines(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return a line for each run, also where a failure left it two rows."""
+    """Return one line for each run, even if a failure left two rows for it."""
     sums = dict[str, int]()
     for row in rows:
         sums[row["run_id"]] = sums.get(row["run_id"], 0) + row["nano"]
@@ -111,9 +112,10 @@ def _run_lines(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _lease_lines(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return a line for each process's leases of a key, and for what its tenant's have beyond.
+    """Return a line for each process's leases of a key, and one for the rest of its tenant's.
 
-    A run takes as much from each of its budgets, so the largest of them tells of all.
+    A run takes the same amount from each of its budgets, so the largest lease of a group counts
+    for all of them.
     """
     largest = dict[tuple[str, str, str | None], Mapping[str, Any]]()
     for row in rows:
@@ -135,7 +137,7 @@ def _lease_lines(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _lost_line(reservation: Mapping[str, Any], nano: int) -> dict[str, Any]:
-    """Return the line of a run that never came to its end, from its reservation's row."""
+    """Return the ledger line of a lost run, from its reservation's row."""
     return {
         "run_id": reservation["run_id"],
         "line": LOST_LINE_NUMBER,

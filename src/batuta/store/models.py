@@ -1,7 +1,8 @@
-"""The tables: one row of money and numbers a run, its content apart, and whose money it is.
+"""The database tables.
 
-Content may never be kept at all, while the rows that bill it stay. In PostgreSQL runs
-and contents are kept by day, without the foreign key: see `partitions`.
+A run's numbers and its content are separate rows, since content may be deleted or not stored at
+all while the numbers stay. In PostgreSQL runs and contents are partitioned by day and have no
+foreign key; see `partitions`.
 """
 
 from __future__ import annotations
@@ -35,15 +36,15 @@ class Money(TypeDecorator[Decimal]):
     cache_ok = True
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        """Return text in SQLite, whose NUMERIC is a float."""
+        """Return TEXT for SQLite, whose NUMERIC is a float."""
         return dialect.type_descriptor(Text() if dialect.name == "sqlite" else Numeric())
 
     def process_bind_param(self, value: Decimal | None, dialect: Dialect) -> Any:
-        """Convert a value on its way to the database."""
+        """Convert a value for the database."""
         return str(value) if dialect.name == "sqlite" and value is not None else value
 
     def process_result_value(self, value: Any, dialect: Dialect) -> Decimal | None:
-        """Read the number from the database."""
+        """Convert a value from the database."""
         return None if value is None else Decimal(value)
 
 
@@ -86,22 +87,22 @@ RUNS = Table(
     Column("seconds", Float(53), nullable=False),
     Column("score", Float(53)),
     Column("score_comment", Text),
-    # The session that it was part of; null: none, or from before there were sessions.
+    # The session that it was part of; null: none, or stored before sessions existed.
     Column("session", Text),
-    # Words to be found by; see rows.py. Null: none, or from before there were any.
+    # Labels to search by; see rows.py. Null: none, or stored before labels existed.
     Column("labels", Text),
-    # What the best single worker would have cost, by estimate; see savings.py. Null: not known.
+    # Estimated cost of the best single worker; see savings.py. Null: not known.
     Column("alone_usd", Money),
-    # How it did beside that worker, where it was asked too, and what asking cost.
+    # Verdict of the comparison with that worker's answer, and the cost of the comparison.
     Column("shadow", Text),
     Column("shadow_usd", Money),
-    # Who acted at this request of its session, from whom they took over, which turn it belongs to,
-    # and why; see rows.py. Null: not known, or from before it was kept.
+    # Who acted at this request of its session, the worker that acted before, the turn, and the
+    # reason; see rows.py. Null: not known, or stored before these columns existed.
     Column("acting", Text),
     Column("took_over_from", Text),
     Column("turn", Text),
     Column("reason", Text),
-    # Lists and totals read nothing but these two, whatever they filter and sort by.
+    # Covering indexes: lists and totals read only these two, whatever they filter and sort by.
     Index("ix_runs_created_figures", "created", "id", *_FIGURES),
     Index("ix_runs_tenant_figures", "tenant", "created", "id", *_FIGURES),
     Index(None, "parent"),
@@ -111,7 +112,7 @@ RUNS = Table(
 )
 
 FIGURES = tuple(RUNS.c[name] for name in ("created", "id", *_FIGURES))
-"""Columns of runs that filters, orders and totals know."""
+"""Columns of runs that filters, sort orders and totals use."""
 
 CONTENTS = Table(
     "run_contents",
@@ -119,12 +120,12 @@ CONTENTS = Table(
     Column("run_id", Text, ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True),
     Column("format", Integer, nullable=False),
     Column("body", LargeBinary, nullable=False),
-    # The run's: in PostgreSQL both tables are kept by day, and the key is the id with it.
+    # As in `runs`; in PostgreSQL it is part of the key, since both tables are partitioned by day.
     Column("created", Float(53), nullable=False, server_default="0"),
 )
 
 SAME_RUN = and_(RUNS.c.id == CONTENTS.c.run_id, RUNS.c.created == CONTENTS.c.created)
-"""A run and what it says."""
+"""The join condition of a run and its content."""
 
 TENANTS = Table(
     "tenants",
@@ -143,17 +144,17 @@ KEYS = Table(
     Column("tenant", Text, ForeignKey("tenants.name"), nullable=False),
     Column("name", Text, nullable=False),
     Column("digest", LargeBinary, nullable=False),
-    # The one before the last rotation, and until when it is taken too.
+    # The digest before the last rotation, and until when it is still accepted.
     Column("old_digest", LargeBinary),
     Column("old_until", Float(53)),
     Column("policy", Text, nullable=False),
     Column("created", Float(53), nullable=False),
     Column("expires", Float(53)),
     Column("revoked", Float(53)),
-    # Of somebody's own entry, who signs in by an identity provider: who it is, and what they may.
+    # For the entry of a user who signs in: identity at the identity provider, and role.
     Column("identity", Text),
     Column("role", Text),
-    # Of a key that such a user has made: the user's own entry, whose limits and money count.
+    # For a key that such a user created: the id of the user's entry, whose limits apply too.
     Column("user", Text),
     Index(None, "tenant"),
     Index(None, "identity", unique=True),
@@ -163,7 +164,7 @@ KEYS = Table(
 LEDGER = Table(
     "ledger",
     METADATA,
-    # Append-only: what each run cost, a line for its conductor and one for each worker.
+    # Append-only: the cost of each run, with a line for its conductor and one for each worker.
     Column("run_id", Text, primary_key=True),
     Column("line", Integer, primary_key=True),
     Column("tenant", Text, nullable=False),
@@ -179,7 +180,7 @@ LEDGER = Table(
     Column("estimated_calls", BigInteger, nullable=False),
     Column("usd", Money, nullable=False),
     Column("unpriced_calls", BigInteger, nullable=False),
-    # What budgets count beside `usd`: for calls without a price, cut off, or lost.
+    # Dollars that budgets count besides `usd`: for unpriced, cancelled or lost calls.
     Column("assumed_usd", Money, nullable=False),
     Index(None, "day", "tenant"),
     Index(None, "tenant", "day"),
@@ -188,7 +189,7 @@ LEDGER = Table(
 SPENDING = Table(
     "spending",
     METADATA,
-    # Billionths of a dollar of an account (a tenant or a key) in a period (a day or a month).
+    # Billionths of a dollar by account (a tenant or a key) and period (a day or a month).
     Column("account", Text, primary_key=True),
     Column("period", Text, primary_key=True),
     Column("spent", BigInteger, nullable=False),
@@ -198,7 +199,7 @@ SPENDING = Table(
 RESERVATIONS = Table(
     "reservations",
     METADATA,
-    # What runs that are going on may still spend; a row whose process died expires.
+    # Money that unfinished runs may still spend; the row of a dead process expires.
     Column("id", Text, primary_key=True),
     Column("run_id", Text, nullable=False),
     Column("tenant", Text, nullable=False),
@@ -216,7 +217,7 @@ RESERVATIONS = Table(
 IDEMPOTENT = Table(
     "idempotent",
     METADATA,
-    # What was answered under an Idempotency-Key; without a status: it is being answered.
+    # Responses by Idempotency-Key; without a status: the request is still being answered.
     Column("tenant", Text, primary_key=True),
     Column("key", Text, primary_key=True),
     Column("digest", LargeBinary, nullable=False),
@@ -225,7 +226,7 @@ IDEMPOTENT = Table(
     Column("status", Integer),
     Column("headers", LargeBinary),
     Column("body", LargeBinary),
-    # The run that the answer tells of.
+    # The run of the response.
     Column("run_id", Text),
     Index(None, "expires"),
     Index(None, "run_id"),
@@ -234,13 +235,12 @@ IDEMPOTENT = Table(
 ANSWERS = Table(
     "answers",
     METADATA,
-    # Which run answered a question before; digests and ids, and no words.
+    # Index of the answer cache: digests of questions and ids of runs, without any text.
     Column("tenant", Text, primary_key=True),
     Column("digest", LargeBinary, primary_key=True),
     Column("run_id", Text, nullable=False),
     Column("expires", Float(53), nullable=False),
-    # Not used: nearly the same questions are found by their digests too. A replica of the version
-    # before, which writes nulls here, may still serve beside this one.
+    # Unused, but kept for replicas of the previous version, which write nulls here.
     Column("family", LargeBinary),
     Column("vector", LargeBinary),
     Index(None, "expires"),
@@ -251,7 +251,7 @@ ANSWERS = Table(
 FORGOTTEN = Table(
     "forgotten",
     METADATA,
-    # Ids of runs and responses, and tenants, that somebody deleted: not to be written again.
+    # Tombstones: deleted runs, responses and tenants, which must not be written again.
     Column("name", Text, primary_key=True),
     Column("at", Float(53), nullable=False),
 )
@@ -259,7 +259,7 @@ FORGOTTEN = Table(
 AUDIT = Table(
     "audit",
     METADATA,
-    # What administrators did; see audit.py. No words of questions or answers.
+    # Actions of administrators; see audit.py. No text of questions or answers.
     Column("seq", BigInteger, primary_key=True, autoincrement=False),
     Column("at", Float(53), nullable=False),
     Column("actor", Text, nullable=False),
@@ -275,8 +275,8 @@ AUDIT = Table(
 APPROVALS = Table(
     "approvals",
     METADATA,
-    # Plans that wait for a person; see approvals.py. The plan's words go when it is decided, the
-    # steps of an edited one when its run has ended.
+    # Plans that wait for approval; see approvals.py. `plan` is cleared when it is decided, `steps`
+    # of an edited plan when its run has ended.
     Column("id", Text, primary_key=True),
     Column("run_id", Text, nullable=False),
     Column("tenant", Text, nullable=False),
@@ -298,7 +298,7 @@ APPROVALS = Table(
 REFUSALS = Table(
     "refusals",
     METADATA,
-    # Requests that were refused for a key's rates or budgets; see refusals.py.
+    # Number of requests refused by a key's rates or budgets; see refusals.py.
     Column("hour", Text, primary_key=True),
     Column("tenant", Text, primary_key=True),
     Column("key", Text, primary_key=True),
@@ -309,7 +309,7 @@ REFUSALS = Table(
 WAITING_RUNS = Table(
     "waiting_runs",
     METADATA,
-    # Runs that wait for tools and of which nothing else is kept; see waiting_runs.py.
+    # Runs paused on client tools whose content is not stored otherwise; see waiting_runs.py.
     Column("tenant", Text, primary_key=True),
     Column("run_id", Text, primary_key=True),
     Column("expires", Float(53), nullable=False),
@@ -322,7 +322,7 @@ WAITING_RUNS = Table(
 FILES = Table(
     "files",
     METADATA,
-    # Files that callers uploaded; see files.py. A row is whole or is not there.
+    # Uploaded files; see files.py.
     Column("id", Text, primary_key=True),
     Column("tenant", Text, nullable=False),
     Column("name", Text, nullable=False),
@@ -333,10 +333,10 @@ FILES = Table(
     Column("expires", Float(53)),
     Column("size", BigInteger, nullable=False),
     Column("content", LargeBinary, nullable=False),
-    # What can be read of it, as UTF-8; null: it has no text, or a fault that says why.
+    # Extracted text, as UTF-8; null: there is none, and `fault` may say why.
     Column("text", LargeBinary),
     Column("fault", Text, nullable=False),
-    # Of the text's passages, with the encoder's name before them; null: there are none.
+    # Vectors of the text's passages, after the encoder's name; null: there are none.
     Column("vectors", LargeBinary),
     Index(None, "tenant", "created"),
     Index(None, "expires"),
@@ -345,11 +345,11 @@ FILES = Table(
 WORKER_DRIFT = Table(
     "worker_drift",
     METADATA,
-    # How a worker does beside what was measured of it; see store/drift.py. Numbers alone.
+    # Evidence that a worker has drifted from its measured interval; see drift.py.
     Column("worker", Text, primary_key=True),
     Column("model", Text, primary_key=True),
     Column("kind", Text, primary_key=True),
-    # The interval of its card; empty: it is learned from the first values.
+    # The measured interval; empty: it is learned from the first values.
     Column("reference", Text, primary_key=True),
     Column("state", Text, nullable=False),
 )
@@ -357,7 +357,7 @@ WORKER_DRIFT = Table(
 EXPLORED_ARMS = Table(
     "explored_arms",
     METADATA,
-    # What judgements said of the workflows that a served system may choose among.
+    # Scores of the workflows among which a served system explores.
     Column("system", Text, primary_key=True),
     Column("cell", Text, primary_key=True),
     Column("arm", Text, primary_key=True),
@@ -368,6 +368,6 @@ EXPLORED_ARMS = Table(
 COUNTED_JUDGEMENTS = Table(
     "counted_judgements",
     METADATA,
-    # Runs whose judgement was counted: taken back and given again, it is no new evidence.
+    # Runs whose first judgement was counted; a later one is no new evidence.
     Column("run_id", Text, primary_key=True),
 )

@@ -1,8 +1,8 @@
-"""Partitions of PostgreSQL by day (UTC), so that old runs are dropped by whole days.
+"""PostgreSQL partitions by day (UTC), so that old runs are dropped by whole days.
 
-`runs` and `run_contents` each have a partition for every day that has a run, made by whoever writes
-the day's first one; `_early` holds what is older than the first day, `_late` what says it is from
-after 2099. SQLite has one table of each.
+`runs` and `run_contents` have a partition for every day with a run, created when the day's first
+run is written. `_early` holds rows older than the first day, `_late` rows dated after 2099. SQLite
+has no partitions.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from batuta.store.models import CONTENTS, RUNS
 
 DAY_SECONDS = 86_400
 LATE_START = 4_102_444_800
-"""2100-01-01; nothing is kept by day from then on."""
+"""2100-01-01; later rows are not partitioned by day."""
 _LOCK = 7_092_011
-"""The lock of those who make or drop a partition."""
+"""The advisory lock for creating or dropping partitions."""
 _PATIENCE_MS = 400
-"""How long dropping waits for others, who wait behind it: less than PostgreSQL takes to call two
-transactions that wait for each other a deadlock and to end one, which might be theirs."""
+"""Milliseconds that dropping waits for a table lock, behind which other statements queue. It is
+below PostgreSQL's deadlock timeout, after which the other transaction might be the one aborted."""
 _PARTITIONED = (RUNS, CONTENTS)
 _EARLY_METADATA = MetaData()
 _EARLY = tuple(
@@ -36,24 +36,24 @@ _DAY_NAME = re.compile(rf"{RUNS.name}_(\d{{4}})(\d\d)(\d\d)")
 
 
 def unique_columns(dialect: str, table: Table) -> tuple[str, ...]:
-    """Return the unique columns of the table, for `ON CONFLICT`."""
+    """Return the columns of the table's unique key, for `ON CONFLICT`."""
     keys = tuple(column.name for column in table.primary_key.columns)
     by_day = dialect == "postgresql" and table in _PARTITIONED
     return (*keys, "created") if by_day else keys
 
 
 def prunable_tables(connection: Connection) -> tuple[Table, Table]:
-    """Return the tables of runs and contents whose old rows are deleted one by one."""
+    """Return the tables of runs and contents from which old rows are deleted individually."""
     return (_EARLY[0], _EARLY[1]) if is_partitioned(connection) else (RUNS, CONTENTS)
 
 
 def create_partitions(connection: Connection, times: Iterable[float]) -> None:
-    """Make the days of these times in PostgreSQL, if they are not there yet.
+    """Create missing partitions for these times in PostgreSQL.
 
-    Neither readers nor writers of other days wait for it.
+    Readers and writers of other days are not blocked.
 
     Args:
-        connection: in the transaction that will write the rows.
+        connection: the transaction that will write the rows.
         times: seconds since the epoch.
     """
     days = {floor(at / DAY_SECONDS) for at in times if 0 <= at < LATE_START}
@@ -66,14 +66,14 @@ def create_partitions(connection: Connection, times: Iterable[float]) -> None:
 
 
 def drop_old_days(connection: Connection, limit: float) -> int:
-    """Drop the oldest day that ended before `limit`; return how many runs it had, -1: none.
+    """Drop the oldest day that ended before `limit`; return its number of runs, or -1 if none.
 
     Args:
-        connection: in a transaction of its own.
+        connection: a separate transaction.
         limit: seconds since the epoch.
 
     Raises:
-        DBAPIError: others use the tables all the time; try again.
+        DBAPIError: the tables are locked by other transactions; try again.
     """
     if not is_partitioned(connection):
         return -1
@@ -85,7 +85,7 @@ def drop_old_days(connection: Connection, limit: float) -> int:
     runs = _partition_name(RUNS.name, days[0])
     if not _existing_names(connection, [runs]):  # another process was first
         return 0
-    # Before it reads: nobody can add to the day that is counted. Without ONLY every day would wait.
+    # Locked before counting, so that no run is added. Without ONLY all partitions would be locked.
     connection.execute(text(f"LOCK TABLE ONLY {RUNS.name}, ONLY {CONTENTS.name}"))
     count = connection.execute(text(f"SELECT count(*) FROM {runs}")).scalar_one()  # noqa: S608 - ours
     for table in reversed(_PARTITIONED):
@@ -94,7 +94,7 @@ def drop_old_days(connection: Connection, limit: float) -> int:
 
 
 def _create_partition(connection: Connection, parent: str, day: int) -> None:
-    """Create a table first: attaching it keeps nobody waiting, creating it in place would."""
+    """Create a table and attach it, which blocks nobody; creating it as a partition would."""
     name = _partition_name(parent, day)
     connection.execute(text(f"CREATE TABLE {name} (LIKE {parent} INCLUDING ALL)"))
     connection.execute(
@@ -106,7 +106,7 @@ def _create_partition(connection: Connection, parent: str, day: int) -> None:
 
 
 def _missing_days(connection: Connection, days: set[int]) -> set[int]:
-    """Return the days that have no partition and are not before the first one."""
+    """Return the days that need a partition but have none; earlier days are in `_early`."""
     if not days:
         return set()
     found = _existing_names(connection, [_partition_name(RUNS.name, day) for day in days])
@@ -129,7 +129,7 @@ def _existing_names(connection: Connection, names: Sequence[str]) -> set[str]:
 
 
 def _kept_days(connection: Connection) -> list[int]:
-    """Return the days since the epoch that have a partition, the oldest first."""
+    """Return the days with a partition, as days since the epoch, oldest first."""
     query = text(
         "SELECT c.relname FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid"
         " WHERE i.inhparent = to_regclass(:parent)"

@@ -1,7 +1,7 @@
-"""PostgreSQL by its driver: what its URL may say, and how long it may say nothing.
+"""Options and timeouts of PostgreSQL's driver, asyncpg.
 
-A server that hangs keeps its connections, so nothing but the time tells it from one that works.
-What takes no time on a server that lives - to begin, to give up a transaction - has less of it.
+A server that hangs keeps its connections open, so only timeouts detect it. Statements that are
+instant on a healthy server (BEGIN, ROLLBACK) have shorter ones.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from sqlalchemy import URL
 from batuta.errors import StoreError
 
 CONNECT_SECONDS = 4.0
-"""Seconds that the server may take to let somebody in."""
+"""Timeout of a connection attempt."""
 
 BEGIN_SECONDS = 3.0
-"""Seconds that it may take to begin a transaction, or to give one up."""
+"""Timeout of BEGIN and ROLLBACK."""
 
 STATEMENT_SECONDS = 8.0
-"""Seconds that one of its statements may take."""
+"""Timeout of every other statement."""
 
 SILENT_SECONDS = 1.0
-"""Seconds for which a server that let nobody begin is not asked again, so that those who stand in a
-line for it do not each wait as long as the first."""
+"""Seconds after a timed-out connection or BEGIN in which further calls fail at once, so that
+queued calls do not each wait for the timeout."""
 
 _INSTANT = ("BEGIN", "ROLLBACK")
 
@@ -39,7 +39,7 @@ def _asyncpg_class() -> Any:
     driver = _load_asyncpg()
 
     class Connection(driver.Connection):
-        """One whose transactions begin soon or never. SQLAlchemy executes nothing else by it."""
+        """A connection with timeouts for BEGIN and ROLLBACK, which SQLAlchemy runs by `execute`."""
 
         async def execute(self, query: str, *args: Any, **options: Any) -> str:
             if not query.startswith(_INSTANT):
@@ -47,7 +47,7 @@ def _asyncpg_class() -> Any:
             try:
                 return await self._execute(query, timeout=BEGIN_SECONDS)
             except TimeoutError:
-                self.terminate()  # closing it would wait for an answer
+                self.terminate()  # close() would wait for the server
                 raise SilentServerError from None
 
         async def _execute(self, *args: Any, **options: Any) -> Any:
@@ -57,33 +57,33 @@ def _asyncpg_class() -> Any:
 
 
 def _load_asyncpg() -> Any:
-    """Return the driver, of whose types little is known."""
+    """Return the driver, which has no type hints."""
     import asyncpg  # noqa: PLC0415 - an extra  # pyright: ignore[reportMissingTypeStubs]
 
     return asyncpg
 
 
 def to_asyncpg_url(url: URL) -> URL:
-    """Return the URL with `sslmode`, as everybody else calls it, under asyncpg's name.
+    """Return the URL with the usual option `sslmode` under asyncpg's name `ssl`.
 
     Raises:
-        StoreError: it has an option that nobody knows.
+        StoreError: the URL has an unknown option.
     """
     known = signature(_load_asyncpg().connect).parameters
     query = {"ssl" if name == "sslmode" else name: value for name, value in url.query.items()}
     for name in query:
-        if name not in known and not name.startswith("prepared_statement_"):  # SQLAlchemy's own
+        if name not in known and not name.startswith("prepared_statement_"):  # SQLAlchemy's options
             raise StoreError(
-                f"the URL of the database has the option {name}, which is not known: "
-                "sslmode is, and others are set by variables such as PGSSLROOTCERT"
+                f"the URL of the database has the unknown option {name}: use sslmode, or "
+                "environment variables such as PGSSLROOTCERT"
             )
     return url.set(query=query)
 
 
 def choose_timeouts(*, pooled: bool) -> dict[str, Any]:
-    """Return the options of an engine with which nobody waits longer.
+    """Return an engine's options with these timeouts.
 
-    A connection that is used once is a migration's, which may wait for another process's.
+    An unpooled connection is used for a migration, which may wait long for another process's.
     """
     if not pooled:
         return {"connect_args": {"timeout": CONNECT_SECONDS}}

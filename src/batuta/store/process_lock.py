@@ -1,4 +1,4 @@
-"""A lock that keeps a second process away from a file, until the one that has it ends or dies."""
+"""A lock file that one process holds, until it releases the lock or dies."""
 
 from __future__ import annotations
 
@@ -12,26 +12,25 @@ from batuta.errors import StoreError
 from batuta.store.database import explain_error, is_sqlite, make_private_file, parse_url
 
 SERVER_SUFFIX = ".server.lock"
-"""After the name of the runs' file: the lock of the server that uses it."""
+"""Suffix of the lock file of the server that uses a file of runs."""
 
 
 @final
 class ProcessLock:
-    """Held until `release`, or until the process dies, however it dies.
+    """A lock that is held until `release`, or until the process dies in any way.
 
-    It is a transaction on an SQLite file of its own, which every system that runs Python locks
-    and unlocks correctly.
+    It is a transaction on a separate SQLite file, since SQLite locks correctly on every platform.
     """
 
     def __init__(self, path: Path, busy: str = "") -> None:
         """Take the lock.
 
         Args:
-            path: the file that is locked.
-            busy: what to say where another process has it; empty: a server's sentence.
+            path: the lock file.
+            busy: the error message if another process holds the lock; empty: the one of a server.
 
         Raises:
-            StoreError: another process has it, or the file cannot be made.
+            StoreError: another process holds the lock, or the file cannot be created.
         """
         try:
             make_private_file(path)
@@ -47,19 +46,19 @@ class ProcessLock:
             if "locked" in str(error):
                 raise StoreError(
                     busy
-                    or f"another server uses {path.parent}: stop it, give this one a folder of its "
-                    "own with BATUTA_HOME, or give both one PostgreSQL with BATUTA_STORE"
+                    or f"another server uses {path.parent}: stop it, give this one another folder "
+                    "with BATUTA_HOME, or give both one PostgreSQL with BATUTA_STORE"
                 ) from None
             raise explain_error(error, parse_url(path)) from None
 
     def release(self) -> None:
-        """Let others in."""
+        """Release the lock."""
         self._file.close()
 
 
 @contextmanager
 def lock_server_store(target: str) -> Generator[None]:
-    """Let one server at a time use an SQLite file; a server database serves many.
+    """Lock an SQLite file for one server; a PostgreSQL database can serve many.
 
     Args:
         target: a path of an SQLite file, or a database URL.

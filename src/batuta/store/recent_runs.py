@@ -1,4 +1,4 @@
-"""The latest runs with their content, read at once: what pictures of a whole pool are made of."""
+"""The latest runs with their content, for overviews of the whole pool."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from batuta.store.database import Database
 from batuta.store.models import CONTENTS, RUNS, SAME_RUN
 
 LARGEST_BYTES = 100_000
-"""The largest run that is read; reading one delays everybody else by its size."""
+"""Maximum bytes of a run that is read; decoding a run blocks the event loop."""
 READ_SECONDS = 0.1
-"""Processor time after which no further run is read."""
+"""CPU time after which no further run is read."""
 _AT_ONCE = 20
 
 
@@ -26,9 +26,8 @@ async def recent_runs(
 ) -> list[tuple[Run, float | None]]:
     """Return the latest runs whose content is kept, newest first, each with its score.
 
-    Very large ones are left out, and there are fewer than `limit` where reading them takes long:
-    what is read costs no more than `READ_SECONDS` of processor time and one run, whatever runs
-    hold. Others have their turn between two runs.
+    Runs above `LARGEST_BYTES` are left out, and fewer than `limit` are returned if decoding takes
+    long: it stops after `READ_SECONDS` of CPU time. Other tasks run between two runs.
 
     Raises:
         StoreError: the database fails, or a run cannot be read.
@@ -49,7 +48,7 @@ async def recent_runs(
 
 
 async def _read_rows(database: Database, limit: int, tenant: str | None) -> AsyncIterator[Any]:
-    """Yield the stored runs, a few at a time; of one that is too large without its body."""
+    """Yield the stored runs, read in small pages; `body` is None for a run that is too large."""
     body = case((func.length(CONTENTS.c.body) <= LARGEST_BYTES, CONTENTS.c.body)).label("body")
     query = (
         select(body, CONTENTS.c.format, RUNS.c.score, RUNS.c.created, RUNS.c.id)

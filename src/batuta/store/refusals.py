@@ -1,4 +1,4 @@
-"""Requests that were refused for a key's rates or budgets: counted by hour, no words of them."""
+"""Counts per hour of requests that were refused by a key's rates or budgets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from batuta.store.models import REFUSALS
 
 _LOG = logging.getLogger(__name__)
 _PAUSE = 2.0
-"""Seconds for which refusals are counted in memory before they are written."""
+"""Seconds for which counts are collected in memory before they are written."""
 _KEPT_SECONDS = 400 * 86_400.0
 REFUSAL_GROUPS = {
     "hour": REFUSALS.c.hour,
@@ -29,7 +29,7 @@ REFUSAL_GROUPS = {
     "key": REFUSALS.c.key,
     "code": REFUSALS.c.code,
 }
-"""Columns by which refusals can be grouped; `code` is the error's, such as `budget_exceeded`."""
+"""Columns by which refusals can be grouped; `code` is an error code such as `budget_exceeded`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,15 +37,15 @@ class RefusalGroup:
     """The refused requests of one group."""
 
     group: tuple[str, ...]
-    """The group's values, in the order in which the columns were asked for."""
+    """The group's values, in the order of the requested columns."""
     requests: int
 
 
 @final
 class RefusalLog:
-    """Counts refused requests, and writes the counts now and then.
+    """Counts refused requests in memory, and writes the counts every few seconds.
 
-    A refusal costs its request no write. A process that is killed loses those of its last seconds.
+    A refused request causes no write of its own. A killed process loses its last counts.
     """
 
     def __init__(self, database: Database) -> None:
@@ -62,7 +62,7 @@ class RefusalLog:
         self._news.set()
 
     async def work(self) -> None:
-        """Write what is counted, until `close`."""
+        """Write counts periodically, until `close`."""
         try:
             while not self._closing.is_set():
                 await self._news.wait()
@@ -75,13 +75,13 @@ class RefusalLog:
             self._ended.set()
 
     async def close(self) -> None:
-        """End `work`, which writes what is counted."""
+        """Write the last counts and end `work`."""
         self._closing.set()
         self._news.set()
         await self._ended.wait()
 
     async def flush(self) -> None:
-        """Write what is counted.
+        """Write the counts now.
 
         Raises:
             StoreError: the database fails; the counts are kept.
@@ -101,12 +101,12 @@ class RefusalLog:
         """Return the groups, ordered by their names.
 
         Args:
-            by: what to tell apart; see `REFUSAL_GROUPS`.
+            by: names to group by; see `REFUSAL_GROUPS`.
             tenant: only that tenant's.
-            since: seconds since the epoch; the hour of that moment is the first.
+            since: seconds since the epoch; the hour of that time is the first.
 
         Raises:
-            ValueError: refusals cannot be told apart by that.
+            ValueError: refusals cannot be grouped by one of the names.
         """
         for name in by:
             if name not in REFUSAL_GROUPS:
@@ -128,7 +128,7 @@ class RefusalLog:
         try:
             await self.flush()
         except StoreError as error:
-            _LOG.warning("refusals are not written: %s", error)
+            _LOG.warning("counts of refused requests cannot be written: %s", error)
 
 
 def _add_counts(connection: Connection, counts: Counter[tuple[str, str, str, str]]) -> None:

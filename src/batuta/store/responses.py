@@ -1,4 +1,4 @@
-"""Responses on disk: what was put in, what came out, and its events."""
+"""Responses of the Responses API in the database: input, body and events."""
 
 from __future__ import annotations
 
@@ -44,24 +44,24 @@ RESPONSES = Table(
     Column("tenant", Text, primary_key=True),
     Column("created", Float(53), nullable=False),
     Column("status", Text, nullable=False),
-    # The response that it continues from.
+    # The response that it continues.
     Column("previous", Text),
     Column("body", LargeBinary, nullable=False),
     Column("input", LargeBinary, nullable=False),
-    # Null: told of at once, or kept by the job that told them.
+    # Null: not streamed, or kept by the job that sent them.
     Column("events", LargeBinary),
     Index(None, "tenant", "created"),
     Index(None, "tenant", "previous"),
 )
 _PARTS = {"body": RESPONSES.c.body, "input": RESPONSES.c.input, "events": RESPONSES.c.events}
 ALL_PARTS = frozenset(_PARTS)
-"""The parts of a response that can be read besides its name and its state."""
+"""The large columns of a response, which can be read selectively."""
 _CONTENT = frozenset({"body", "input"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredResponse:
-    """A response and what led to it, each part encoded by whoever stores it."""
+    """A response with its input and events, each part encoded by the caller."""
 
     id: str
     tenant: str
@@ -78,16 +78,16 @@ class StoredResponse:
 
 @final
 class ResponseTable:
-    """Responses by their ids; for another tenant they do not exist."""
+    """Responses by id; those of other tenants are not found."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._rows = Batcher(self._keep)
 
     async def put(self, response: StoredResponse) -> None:
-        """Write the response, in place of an earlier state of it; it is there afterwards.
+        """Write the response, replacing an earlier state; it can be read when this returns.
 
-        One that was deleted meanwhile is not written again.
+        A response that was deleted meanwhile is not written again.
         """
         error = await self._rows.submit(sql_values(asdict(response)))
         if error is not None:
@@ -96,7 +96,7 @@ class ResponseTable:
     async def get(
         self, response_id: str, tenant: str, parts: Collection[str] = ALL_PARTS
     ) -> StoredResponse | None:
-        """Return the response with those parts of it; None if there is none."""
+        """Return the response with those parts; None if there is none."""
         rows = await self._database.fetch_rows(
             select(*_select_columns(parts)).where(*_row_filter(response_id, tenant))
         )
@@ -105,19 +105,19 @@ class ResponseTable:
     async def measure(
         self, ids: Sequence[str], tenant: str, parts: Collection[str] = _CONTENT
     ) -> int:
-        """Count the bytes of those parts of the responses together."""
+        """Return the total bytes of those parts of the responses."""
         query = select(_size_of(parts)).where(*_rows_filter(ids, tenant))
         return await self._fetch_size(query)
 
     async def get_many(
         self, ids: Sequence[str], tenant: str, parts: Collection[str] = _CONTENT
     ) -> list[StoredResponse]:
-        """Return those of the responses that exist, with those parts of them."""
+        """Return the responses that exist, with those parts."""
         query = select(*_select_columns(parts)).where(*_rows_filter(ids, tenant))
         return [_response_from_row(row) for row in await self._database.fetch_rows(query)]
 
     async def measure_thread(self, response_id: str, tenant: str, most: int) -> int:
-        """Count the bytes that `get_thread` would read."""
+        """Return the number of bytes that `get_thread` would read."""
         thread = _select_thread(response_id, tenant, most)
         query = (
             select(_size_of(_CONTENT))
@@ -127,7 +127,7 @@ class ResponseTable:
         return await self._fetch_size(query)
 
     async def get_thread(self, response_id: str, tenant: str, most: int) -> list[StoredResponse]:
-        """Return the response and those before it, oldest first, without events."""
+        """Return the response and at most `most - 1` before it, oldest first, without events."""
         thread = _select_thread(response_id, tenant, most)
         query = (
             select(*_select_columns(_CONTENT))
@@ -142,14 +142,14 @@ class ResponseTable:
         return int(row["size"] or 0)
 
     async def delete(self, response_id: str, tenant: str) -> bool:
-        """Forget the response; return whether there was one."""
+        """Delete the response; return whether it existed."""
         return (
             await self._database.execute(delete(RESPONSES).where(*_row_filter(response_id, tenant)))
             > 0
         )
 
     async def _keep(self, rows: list[dict[str, Any]]) -> list[StoreError | None]:
-        """Keep all in one transaction; if that fails, each in its own."""
+        """Write all rows in one transaction; if that fails, each in its own."""
         try:
             await self._database.run_write(lambda connection: _put_rows(connection, rows))
         except StoreError as error:
@@ -170,7 +170,7 @@ def _put_rows(connection: Connection, rows: list[dict[str, Any]]) -> None:
 
 @cache
 def _put_statement(dialect: str) -> Executable:
-    """Return the statement that replaces a stored response; built once."""
+    """Return the statement that inserts or replaces a response; cached."""
     new = insert_statement(dialect, RESPONSES)
     names = [column.name for column in RESPONSES.c if not column.primary_key]
     later = {name: new.excluded[name] for name in names}
@@ -189,7 +189,7 @@ def _size_of(parts: Collection[str]) -> ColumnElement[Any]:
 
 
 def _select_thread(response_id: str, tenant: str, most: int) -> CTE:
-    """Select the ids of the response and those before it, with how far before."""
+    """Select the ids of the response and those before it, with their distance as `depth`."""
     names = (RESPONSES.c.id, RESPONSES.c.previous)
     first = select(*names, literal(0).label("depth")).where(*_row_filter(response_id, tenant))
     thread = first.cte("thread", recursive=True)
@@ -224,10 +224,10 @@ def _response_from_row(row: Mapping[str, Any]) -> StoredResponse:
 
 
 def response_id(run_id: RunId) -> str:
-    """Return the id under which the run's response is found."""
+    """Return the id of the run's response."""
     return RESPONSE_PREFIX + run_id.removeprefix(_RUN_PREFIX)
 
 
 def run_id_of(response: str) -> RunId:
-    """Return the run of a response, by its id."""
+    """Return the id of the response's run."""
     return RunId(_RUN_PREFIX + response.removeprefix(RESPONSE_PREFIX))

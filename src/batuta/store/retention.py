@@ -1,4 +1,4 @@
-"""Forgets old runs, with their contents, and old responses. The ledger stays."""
+"""Purges old runs, with their contents, and old responses. The ledger stays."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from batuta.store.responses import RESPONSES
 from batuta.store.steady_clock import STEADY_CLOCK, sweep_hourly
 
 BATCH_ROWS = 500
-"""Rows of one transaction at most: others must get their turn."""
+"""Maximum rows of one transaction, so that other transactions are not blocked for long."""
 _DROP_ATTEMPTS = 20
-"""Times that dropping days may find the tables in use."""
+"""Attempts to drop days while the tables are locked."""
 _DROP_PAUSE_SECONDS = 0.5
 _DAY_SECONDS = 86_400.0
 _UNFINISHED_STATES = ("queued", "in_progress")
@@ -25,7 +25,7 @@ _UNFINISHED_STATES = ("queued", "in_progress")
 
 @final
 class RetentionSweeper:
-    """Forgets what is older than a number of days."""
+    """Purges runs and responses that are older than a number of days."""
 
     def __init__(
         self,
@@ -35,13 +35,13 @@ class RetentionSweeper:
         clock: Callable[[], float] = STEADY_CLOCK,
         batch: int = BATCH_ROWS,
     ) -> None:
-        """Take what is kept, and for how long.
+        """Set up the sweeper.
 
         Args:
-            database: where it is; it belongs to whoever gives it.
-            days: how long a run or a response is kept.
-            clock: seconds since the epoch.
-            batch: rows of one transaction at most.
+            database: the database; the caller closes it.
+            days: how long runs and responses are kept.
+            clock: returns seconds since the epoch.
+            batch: maximum rows of one transaction.
         """
         self._database = database
         self._days = days
@@ -49,15 +49,15 @@ class RetentionSweeper:
         self._batch = batch
 
     async def work(self) -> None:
-        """Look, at once if the clock can be believed, and then every hour, until cancelled."""
-        complaint = "what is old is not forgotten now"
+        """Sweep every hour, first at once if the clock is trusted, until cancelled."""
+        complaint = "old runs could not be purged (retrying in an hour)"
         await sweep_hourly(self._database, RUNS.c.created, self.sweep, complaint)
 
     async def sweep(self) -> tuple[int, int]:
-        """Forget what is too old now; return how many runs and responses that were.
+        """Purge what is too old; return the numbers of purged runs and responses.
 
-        A response that a job still works on is kept until the next time. In PostgreSQL a day of
-        runs (UTC) is forgotten as a whole, when its last second is too old.
+        A response whose job is unfinished is kept. In PostgreSQL a day of runs (UTC) is purged as a
+        whole, when its last second is too old.
         """
         limit = self._clock() - self._days * _DAY_SECONDS
         runs = await self._drop_days(limit)
@@ -65,11 +65,13 @@ class RetentionSweeper:
         return runs, await self._delete_in_batches(_delete_old_responses, limit)
 
     async def _drop_days(self, limit: float) -> int:
-        """Drop each day in a transaction of its own, so that nobody waits for more than one."""
+        """Drop each day in a separate transaction, so that others wait for one drop at most."""
         total = refused = 0
         while True:
             try:
-                found = await self._database.run_write(lambda one: drop_old_days(one, limit))
+                found = await self._database.run_write(
+                    lambda connection: drop_old_days(connection, limit)
+                )
             except DatabaseFailedError as error:
                 refused += 1
                 if refused >= _DROP_ATTEMPTS or not is_transient(error):
@@ -85,14 +87,16 @@ class RetentionSweeper:
     ) -> int:
         total = 0
         while True:
-            found = await self._database.run_write(lambda one: some(one, limit, self._batch))
+            found = await self._database.run_write(
+                lambda connection: some(connection, limit, self._batch)
+            )
             total += found
             if found < self._batch:
                 return total
 
 
 def _delete_old_runs(connection: Connection, limit: float, most: int) -> int:
-    """Delete runs that are too old; their contents go with them."""
+    """Delete at most `most` runs that are too old, with their contents."""
     runs, contents = prunable_tables(connection)
     old = select(runs.c.id).where(runs.c.created < limit).order_by(runs.c.created).limit(most)
     ids = [row[0] for row in connection.execute(old)]

@@ -1,7 +1,7 @@
-"""A run as a row of numbers, and a row as a summary. Pure.
+"""Converts a run to a database row, and a row to a summary. Pure.
 
-Its labels are the words by which runs are grouped: workers, error, user and tags, as one column of
-text. A run keeps at most `LABEL_BYTES` of them, as lists are read from indexes that hold them.
+Labels are what runs are grouped and filtered by: workers, error, user and tags, in one text column.
+A run keeps at most `LABEL_BYTES` of them, since the column is part of the covering indexes.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from batuta.store.drift import DriftValue, run_seconds
 from batuta.store.ledger import RunCharge, budgeted_nano, ledger_lines, ledger_rows
 
 LABEL_BYTES = 1_000
-"""Bytes of all labels of a run at most; tags that come last are left out, then the user."""
+"""Maximum bytes of all labels of a run; the last tags are left out first, then the user."""
 LABEL_CHARACTERS = 200
-"""Characters of a label at most; the rest of a longer one is cut, where it is looked for too."""
+"""Maximum characters of a label; longer ones are truncated, in filters too."""
 WORKER, ERROR, USER, TAG = "worker", "error", "user", "tag"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestLabels:
-    """The end user and the tags that a request names, to be found by."""
+    """The end user and the tags of a request, as labels of its run."""
 
     user: str = ""
-    """The end user, as the client calls them; empty: it says nobody."""
+    """The client's name of the end user; empty: none given."""
     tags: tuple[str, ...] = ()
     """Words, and pairs `name=value` of the request's metadata."""
 
@@ -43,25 +43,25 @@ class ActingNote:
     """Who acted at a request of a session, and why."""
 
     acting: str | None = None
-    """The worker whose reply reached the client; None: nobody's did, or it is not known."""
+    """The worker whose reply reached the client; None: no reply did, or it is not known."""
     took_over_from: str | None = None
-    """The worker that had acted before; None: nobody had, or the same one."""
+    """The worker that acted before; None: no worker did, or the same one."""
     turn: str | None = None
-    """A digest that all requests of a turn have in common; None: of no turn, or not kept."""
+    """A digest that all requests of a turn share; None: no turn, or not kept."""
     reason: str | None = None
-    """Why that worker, as clauses; None: nobody chose, or it is not kept."""
+    """Why that worker was chosen, as clauses; None: there was no choice, or it is not kept."""
 
 
 NO_ACTING_NOTE = ActingNote()
 
 
 def format_label(kind: str, value: str) -> str:
-    """Return the label as it is stored and looked for: one line, not too long."""
+    """Return the label as it is stored and searched: one line, truncated."""
     return f"{kind}:{' '.join(sql_text(value).split())}"[:LABEL_CHARACTERS]
 
 
 def encode_labels(labels: Iterable[str]) -> str | None:
-    """Return the labels as the column holds them, each between two line ends; None if none."""
+    """Return the column's text, with each label between two newlines; None if there are none."""
     kept, size = "\n", 1
     for label in dict.fromkeys(labels):
         size += len(label.encode()) + 1
@@ -72,7 +72,7 @@ def encode_labels(labels: Iterable[str]) -> str | None:
 
 
 def label_values(column: str | None, kind: str) -> tuple[str, ...]:
-    """Return the values of that kind among the labels that the column holds."""
+    """Return the values of the column's labels of that kind."""
     lines = (column or "").split("\n")
     return tuple(line.partition(":")[2] for line in lines if line.startswith(f"{kind}:"))
 
@@ -81,8 +81,8 @@ def run_labels(run: Run, labelled: RequestLabels | None) -> str | None:
     """Return the labels of a run.
 
     Args:
-        run: the run, whose question has its tags.
-        labelled: what its request says; None keeps nothing but workers and the error.
+        run: the run; its question may have tags.
+        labelled: labels of its request; None: keep only workers and the error.
     """
     labels = [format_label(ERROR, run.error_code)] if run.error_code else []
     labels += [format_label(WORKER, worker) for worker in _name_workers(run)]
@@ -93,7 +93,7 @@ def run_labels(run: Run, labelled: RequestLabels | None) -> str | None:
 
 
 def _name_workers(run: Run) -> Iterable[str]:
-    """Name the workers that were planned or asked, each once."""
+    """Return the workers that were planned or called, each once."""
     named: dict[str, None] = {}
     for step in run.steps:
         named.update(dict.fromkeys((step.planned, *(each.worker for each in step.attempts))))
@@ -131,36 +131,36 @@ class RunSummary:
     calls: int
     input_tokens: int
     cached_tokens: int
-    """Tokens of `input_tokens` that came from a cache."""
+    """Tokens of `input_tokens` that were read from a cache."""
     output_tokens: int
     reasoning_tokens: int
-    """Tokens of `output_tokens` that were reasoning."""
+    """Tokens of `output_tokens` that were spent on reasoning."""
     cost: Cost
     seconds: float
     score: float | None
     """None: not judged."""
     score_comment: str | None
     session: str | None = None
-    """The id of the session that it was part of; None: of none."""
+    """The id of its session; None: none."""
     labels: str | None = None
-    """The labels as they are stored; see `RequestLabels`."""
+    """The stored labels; see `encode_labels`."""
     alone_usd: Decimal | None = None
-    """The dollars that the best single worker would have cost, by estimate; None: not known."""
+    """Estimated dollars that the best single worker would have cost; None: not known."""
     shadow: str | None = None
-    """How it did beside the best single worker, as a judge said; None: nobody was asked."""
+    """A judge's verdict on the comparison with the best single worker; None: not compared."""
     shadow_usd: Decimal | None = None
-    """The dollars of asking that worker and the judge."""
+    """Dollars of that comparison."""
     acted: ActingNote = NO_ACTING_NOTE
-    """It says who acted in its session, and why."""
+    """Who acted in its session, and why."""
 
     @property
     def workers(self) -> tuple[str, ...]:
-        """The workers that were planned or asked."""
+        """The workers that were planned or called."""
         return label_values(self.labels, WORKER)
 
     @property
     def user(self) -> str | None:
-        """The end user that the request named; None: it named nobody, or it is not kept."""
+        """The end user that the request named; None: none named, or not kept."""
         return next(iter(label_values(self.labels, USER)), None)
 
     @property
@@ -170,13 +170,13 @@ class RunSummary:
 
     @property
     def cursor(self) -> str:
-        """The position behind this run in a list: `Store.list(before=...)`."""
+        """The position after this run in a list: `Store.list(before=...)`."""
         return format_cursor(self.created, self.id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEntry:
-    """A run on its way to the database."""
+    """A run that is queued for the database."""
 
     run: Run
     tenant: str
@@ -185,20 +185,20 @@ class RunEntry:
     charge: RunCharge = LOCAL_CHARGE
     """The payer."""
     keep: bool = True
-    """False: only the ledger hears of it."""
+    """False: only ledger lines are written."""
     session: str | None = None
     """The session that it is part of."""
     labels: RequestLabels = NO_LABELS
-    """What its request says of itself."""
+    """The labels of its request."""
     alone_usd: Decimal | None = None
-    """The dollars that the best single worker would have cost, by estimate."""
+    """Estimated dollars that the best single worker would have cost."""
     acted: ActingNote = NO_ACTING_NOTE
-    """It says who acted in its session."""
+    """Who acted in its session."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedRun:
-    """An entry as it is written."""
+    """The database values of an entry."""
 
     row: dict[str, Any] | None
     """None if the run is not kept."""
@@ -211,13 +211,13 @@ class PackedRun:
     reservation: str | None = None
     """The reservation that ends with the run."""
     seconds: tuple[DriftValue, ...] = ()
-    """Seconds of the run's calls, if these are kept."""
+    """Durations of the run's calls, if the run is kept."""
 
 
 def pack_run(entry: RunEntry) -> PackedRun:
-    """Return the entry as values that any database takes; never raises.
+    """Return the entry as values that every database accepts; never raises.
 
-    A run that cannot be encoded keeps its row: money is never dropped for its content.
+    A run that cannot be encoded is kept without its content, so that its cost is not lost.
     """
     run, charge = entry.run, entry.charge
     at = _finite_or_zero(run.header.started if charge.at is None else charge.at)
@@ -237,7 +237,7 @@ def pack_run(entry: RunEntry) -> PackedRun:
 
 
 def summary_from_row(row: Mapping[str, Any]) -> RunSummary:
-    """Return the summary that a row of `runs` holds."""
+    """Return the summary of a row of `runs`."""
     values: dict[str, Any] = dict(row)
     values["cost"] = Cost(values.pop("usd"), values.pop("unpriced_calls"))
     values["outcome"] = Outcome(values["outcome"])
@@ -246,12 +246,12 @@ def summary_from_row(row: Mapping[str, Any]) -> RunSummary:
 
 
 def summary_from_entry(entry: RunEntry) -> RunSummary:
-    """Return the summary of a run that is not written yet: nobody has judged it."""
+    """Return the summary of a run that is not written yet, and so has no score."""
     return summary_from_row({**_run_row(entry), "score": None, "score_comment": None})
 
 
 def take_acting_note(values: dict[str, Any]) -> ActingNote:
-    """Take the columns that say who acted out of a row's values, and return them as a note."""
+    """Remove the columns of an `ActingNote` from a row's values, and return the note."""
     return ActingNote(**{each.name: values.pop(each.name) for each in fields(ActingNote)})
 
 

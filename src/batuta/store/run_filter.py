@@ -1,7 +1,7 @@
-"""Which runs a list shows, and in which order: read once from what a caller writes. Pure.
+"""Filters and sort orders of lists of runs, parsed from query parameters. Pure.
 
-The API, the command line and the page name the same parameters and give the same values to
-`parse_run_filter`; the store searches by nothing but the `RunFilter` that it returns.
+The API, the command line and the page have the same parameters and pass them to
+`parse_run_filter`; the store searches only by the `RunFilter` that it returns.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ from batuta.store.run_search import contains_label, search_filter
 def equal_filter(
     columns: Any, wanted: RunFilter, *, alone: bool = False
 ) -> list[ColumnElement[bool]]:
-    """Return the conditions on columns that have an index of their own with the time.
+    """Return the equality conditions on columns that have an index together with the time.
 
     Args:
-        columns: of the runs, or of a query of them.
+        columns: the columns of the runs, or of a query of them.
         wanted: the filter.
-        alone: without those that have several values, whose runs no index has in order.
+        alone: only conditions whose runs one index has in the order of time; so the session is
+            included, and several outcomes are not.
     """
     found: list[ColumnElement[bool]] = []
     if wanted.session is not None and alone:
@@ -58,13 +59,13 @@ def range_filter(columns: Any, wanted: RunFilter) -> list[ColumnElement[bool]]:
 
 
 def build_conditions(columns: Any, wanted: RunFilter, dialect: str) -> list[ColumnElement[bool]]:
-    """Return every condition but tenant and time, which candidates fulfil already."""
+    """Return every condition except those of `range_filter`, which candidates already meet."""
     found = equal_filter(columns, wanted)
     if wanted.session is not None:
         found.append(columns.session == sql_text(wanted.session))
     if wanted.search:
         found.append(search_filter(sql_text(wanted.search), dialect, columns))
-    found += [contains_label(columns.labels, one, dialect) for one in wanted.labels]
+    found += [contains_label(columns.labels, label, dialect) for label in wanted.labels]
     if wanted.is_judged is not None:
         found.append(columns.score.is_not(None) if wanted.is_judged else columns.score.is_(None))
     for value, least, most in (
@@ -83,7 +84,7 @@ def _adapt_number(value: Decimal | float, dialect: str) -> Any:
 
 
 def known_cost(columns: Any, dialect: str) -> ColumnElement[Any]:
-    """Return the known part of the cost as a number; SQLite's is a text."""
+    """Return the known part of the cost as a number; SQLite stores it as text."""
     return cast(columns.usd, Float) if dialect == "sqlite" else cast(columns.usd, Numeric)
 
 
@@ -92,7 +93,7 @@ def _sum_tokens(columns: Any) -> ColumnElement[Any]:
 
 
 def sort_columns(columns: Any, wanted: RunFilter, dialect: str) -> list[ColumnElement[Any]]:
-    """Return what the list is ordered by, the time and the id last."""
+    """Return the columns that the list is sorted by; time and id come last."""
     first = {
         RunSort.CREATED: None,
         RunSort.COST: known_cost(columns, dialect),
@@ -104,9 +105,9 @@ def sort_columns(columns: Any, wanted: RunFilter, dialect: str) -> list[ColumnEl
 
 
 LONGEST_VALUE = 500
-"""Characters of a parameter at most."""
+"""Maximum characters of a parameter's value."""
 MOST_TAGS = 8
-"""Tags that a run may be asked to have at once."""
+"""Maximum number of `tag` parameters."""
 _MOST_NUMBER = 1e15
 _LATEST = 253_402_300_799.0
 _AGE = re.compile(r"(\d{1,6})(m|h|d|w)")
@@ -116,7 +117,7 @@ _EPOCH = re.compile(r"\d{9,12}(\.\d{1,9})?")
 
 
 class RunSort(StrEnum):
-    """The figures by which a list is ordered."""
+    """The columns by which a list can be sorted."""
 
     CREATED = "created"
     COST = "cost"
@@ -126,7 +127,7 @@ class RunSort(StrEnum):
 
 
 class RunFilterError(ValueError):
-    """A parameter of a filter cannot be used; the message is a reason that follows its name."""
+    """A parameter of a filter is invalid; the message is the reason, without the name."""
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(reason)
@@ -136,21 +137,21 @@ class RunFilterError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFilter:
-    """Which runs are wanted; what is not set leaves none out."""
+    """Conditions that the runs of a list meet; a field that is not set is no condition."""
 
     search: str = ""
-    """What their question or answer shows in its first characters, or how their id begins."""
+    """Text in the first characters of question or answer, or a prefix of the id."""
     tenant: str | None = None
     model: str | None = None
     outcomes: tuple[Outcome, ...] = ()
-    """How they ended: one of these."""
+    """Any of these outcomes."""
     session: str | None = None
     labels: tuple[str, ...] = ()
-    """Labels that they have, all of these; see `RequestLabels`."""
+    """All of these labels; see `format_label`."""
     since: float | None = None
-    """Seconds since the epoch from which they began."""
+    """Start time at or after this, in seconds since the epoch."""
     until: float | None = None
-    """Seconds since the epoch before which they began."""
+    """Start time before this, in seconds since the epoch."""
     min_cost: Decimal | None = None
     max_cost: Decimal | None = None
     min_seconds: float | None = None
@@ -160,10 +161,10 @@ class RunFilter:
     min_score: float | None = None
     max_score: float | None = None
     is_judged: bool | None = None
-    """Whether they have a score; None: either."""
+    """Whether the run has a score; None: either."""
     sort: RunSort = RunSort.CREATED
     ascending: bool = False
-    """Whether the least, or oldest, comes first."""
+    """Whether the smallest, or oldest, comes first."""
 
 
 EVERY_RUN = RunFilter()
@@ -173,11 +174,11 @@ def parse_run_filter(given: Iterable[tuple[str, str]], now: float | None = None)
     """Read a filter from parameters and their values.
 
     Args:
-        given: names of `RUN_PARAMETERS` with their values; only `tag` may come more than once.
-        now: seconds since the epoch that ages are counted from; None: the present.
+        given: names of `RUN_PARAMETERS` with their values; only `tag` may be repeated.
+        now: seconds since the epoch, from which ages are counted; None: the current time.
 
     Raises:
-        RunFilterError: one is not known, comes twice, or has a value that cannot be used.
+        RunFilterError: a parameter is unknown, repeated, or has an invalid value.
     """
     values: dict[str, str] = {}
     tags: list[str] = []
@@ -187,7 +188,7 @@ def parse_run_filter(given: Iterable[tuple[str, str]], now: float | None = None)
             tags.append(text)
         values[name] = text
     if len(tags) > MOST_TAGS:
-        raise RunFilterError("tag", f"there are at most {MOST_TAGS} of them.")
+        raise RunFilterError("tag", f"it may be given at most {MOST_TAGS} times.")
     clock = time.time() if now is None else now
     fields = {
         field: read(name, values[name], clock)
@@ -274,7 +275,7 @@ def _read_until(name: str, text: str, now: float) -> float:
 
 
 def _read_moment(name: str, text: str, now: float) -> tuple[float, float]:
-    """Return the beginning and the end of the moment or day that a text names."""
+    """Return the start and the end of the moment or day that the text names."""
     if found := _AGE.fullmatch(text):
         moment = now - int(found[1]) * _AGE_SECONDS[found[2]]
         return moment, moment
@@ -291,7 +292,7 @@ def _read_moment(name: str, text: str, now: float) -> tuple[float, float]:
 
 
 def _read_date(text: str, now: float) -> tuple[float, float]:
-    """Read a day or a time of this machine's clock, if it names no other zone."""
+    """Read a day or a time, in this machine's time zone unless the text names another."""
     back = {"today": 0, "yesterday": 1}.get(text)
     if back is None and not _DAY.fullmatch(text):
         moment = datetime.fromisoformat(text).timestamp()
@@ -338,4 +339,4 @@ _PARAMETERS: Mapping[str, tuple[str, _Reader]] = MappingProxyType(
     }
 )
 RUN_PARAMETERS = tuple(_PARAMETERS)
-"""The names of every parameter, in the order in which errors name them."""
+"""The names of all parameters, in the order of error messages."""

@@ -1,9 +1,9 @@
-"""Lists of runs by any filter and order, and totals of what a filter finds: bounded work.
+"""Lists of runs by any filter and order, and totals of a filter, with bounded work.
 
-A search looks at a bounded number of candidates, which it reads from an index alone: the runs that
-a rare condition leaves (few are found all, however old), else the newest runs of the
-tenant or of all. What it looked at it tells: `searched_to` is the time of the last candidate where
-there are older ones. A list by time goes on from there with the next page.
+A search reads a bounded number of candidates from an index. If a condition matches few runs, the
+candidates are all of these, however old; otherwise they are the newest runs of the tenant or of
+all. If there are older runs, `searched_to` is the time of the last candidate; the next page of a
+list by time continues from there.
 """
 
 from __future__ import annotations
@@ -57,16 +57,16 @@ from batuta.store.run_search import (
 )
 
 PROBE_MS = 100
-"""Milliseconds in which PostgreSQL finds out whether a condition leaves few runs."""
+"""Milliseconds that PostgreSQL may take to find out whether a condition matches few runs."""
 PERCENTILES = (0.5, 0.95)
 UNANSWERED = (Outcome.FAILED, Outcome.CANCELLED, Outcome.REFUSED)
-"""The outcomes that are counted as runs without an answer, beside those that a limit ended."""
+"""The outcomes that count as unanswered; runs that a limit ended do not."""
 MOST_MODELS = 200
-"""Systems that are told at most."""
+"""Maximum number of systems that are listed."""
 _NANO = 1_000_000_000
 _PLAN_SETTINGS = (
-    "SET LOCAL plan_cache_mode = force_custom_plan",  # planned for these values, not for any
-    "SET LOCAL jit = off",  # compiling would take longer than reading
+    "SET LOCAL plan_cache_mode = force_custom_plan",  # plans for the actual values
+    "SET LOCAL jit = off",  # compiling would take longer than the query
     "SET LOCAL work_mem = '64MB'",
     "SET LOCAL max_parallel_workers_per_gather = 0",
 )
@@ -74,19 +74,20 @@ _PLAN_SETTINGS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchBounds:
-    """The most that a search looks at."""
+    """Maximum numbers of candidates of a search."""
 
     window: int = 200_000
-    """The newest runs."""
+    """The newest runs, without a text search."""
     words_window: int = 100_000
-    """The newest runs, where words are searched for in SQLite, which has no index of them."""
+    """The newest runs, for a text search in SQLite, which has no index for it."""
     common_words_window: int = 50_000
-    """The newest runs, where a word that many runs show is searched for in PostgreSQL."""
+    """The newest runs, for a text search in PostgreSQL for words that many runs contain."""
     few: int = 4_000
-    """Runs that a condition may leave to be looked at all, however old they are."""
+    """A condition that matches at most so many runs is searched completely, however old they are.
+    """
 
     def newest(self, wanted: RunFilter, dialect: str) -> int:
-        """Return how many of the newest runs are looked at."""
+        """Return the maximum number of newest runs that the search reads."""
         if not wanted.search:
             return self.window
         return self.words_window if dialect == "sqlite" else self.common_words_window
@@ -101,9 +102,9 @@ class RunPage:
 
     rows: list[RunSummary]
     next_cursor: str | None
-    """Where the list goes on; None: nothing more is found."""
+    """The cursor of the next page; None: there are no more runs."""
     searched_to: float | None
-    """When the last run began that was looked at, if older ones were not; None: there are none."""
+    """Start time of the last run that was searched; None: all runs were searched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +113,7 @@ class RunTotals:
 
     runs: int
     unanswered: int
-    """Those that failed, were cancelled or were refused."""
+    """Runs that failed, were cancelled or refused."""
     cost: Cost
     input_tokens: int
     output_tokens: int
@@ -120,7 +121,7 @@ class RunTotals:
     """None: there is no run."""
     p95_seconds: float | None
     judged: int
-    """Those with a score."""
+    """Runs with a score."""
     mean_score: float | None
     searched_to: float | None
     """As in `RunPage`."""
@@ -128,13 +129,14 @@ class RunTotals:
 
 @dataclass(frozen=True, slots=True)
 class _Candidates:
-    """The rows that a search looks at."""
+    """The rows that a search reads."""
 
     rows: FromClause
+    """The table of runs, or a subquery of the candidates."""
     within: tuple[ColumnElement[bool], ...] = ()
-    """The conditions by which they are candidates, if the rows are all runs."""
+    """Conditions that restrict `rows` to the candidates."""
     last: tuple[float, str] | None = None
-    """The time and id of the last one, if there are others; None: they are all there are."""
+    """Time and id of the last candidate; None: no runs are left out."""
 
 
 async def find_runs(
@@ -148,18 +150,18 @@ async def find_runs(
     """Return a page of the runs that a filter finds, in its order.
 
     Args:
-        database: the store's.
+        database: the store's database.
         wanted: the filter.
-        limit: how many at most.
-        after: the `next_cursor` of the page before; None: the first page.
-        bounds: the most that is looked at.
+        limit: maximum number of runs.
+        after: the `next_cursor` of the previous page; None: the first page.
+        bounds: maximum numbers of candidates.
 
     Raises:
-        ValueError: `after` is no cursor of such a list.
+        ValueError: `after` is not a cursor of a list in this order.
     """
     position = None if after is None else _parse_position(wanted, after)
     return await database.run_read(
-        lambda one: _find_page(one, wanted, limit, position=position, bounds=bounds)
+        lambda connection: _find_page(connection, wanted, limit, position=position, bounds=bounds)
     )
 
 
@@ -167,11 +169,11 @@ async def sum_runs(
     database: Database, wanted: RunFilter, *, bounds: SearchBounds = _BOUNDS
 ) -> RunTotals:
     """Return the totals of the runs that a filter finds."""
-    return await database.run_read(lambda one: _sum_runs(one, wanted, bounds))
+    return await database.run_read(lambda connection: _sum_runs(connection, wanted, bounds))
 
 
 def list_models(connection: Connection) -> list[str]:
-    """Return the names of the systems that runs were asked of: a look into the index for each."""
+    """Return the names of the systems of all runs; one index lookup for each."""
     names: list[str] = []
     while len(names) < MOST_MODELS:
         further = RUNS.c.model > (names[-1] if names else "")
@@ -225,14 +227,14 @@ def _set_planning(connection: Connection) -> None:
 
 
 def _is_oldest_first(wanted: RunFilter) -> bool:
-    """Return True if the window begins with the oldest run: a list by time from its beginning."""
+    """Return True for a list by time that starts with the oldest run."""
     return wanted.ascending and wanted.sort is RunSort.CREATED
 
 
 def _is_in_order(wanted: RunFilter, dialect: str) -> bool:
-    """Return True if an index has exactly the wanted runs in their order: a page of them is read.
+    """Return True if one index contains exactly the wanted runs in order, so that a page is read.
 
-    It has a tenant's, or those of a system, of an outcome or of a session.
+    There are indexes for the runs of a tenant, of a system, of an outcome and of a session.
     """
     if wanted.sort is not RunSort.CREATED:
         return False
@@ -242,7 +244,7 @@ def _is_in_order(wanted: RunFilter, dialect: str) -> bool:
 
 
 def _narrow_time(wanted: RunFilter, position: tuple[Any, ...] | None) -> RunFilter:
-    """Let a list by time begin where the page before ended; the others begin anew."""
+    """Restrict a list by time to the runs after the previous page; other lists are unchanged."""
     if position is None or wanted.sort is not RunSort.CREATED:
         return wanted
     at = position[0]
@@ -255,7 +257,7 @@ def _narrow_time(wanted: RunFilter, position: tuple[Any, ...] | None) -> RunFilt
 def _find_candidates(
     connection: Connection, wanted: RunFilter, bounds: SearchBounds
 ) -> _Candidates:
-    """Choose what is looked at: the few that a condition leaves, or the newest."""
+    """Choose the candidates: all runs of a condition that matches few, or the newest runs."""
     within = range_filter(RUNS.c, wanted)
     for condition in _rare_conditions(connection, wanted):
         few = select(*FIGURES, *_shown_columns(wanted)).where(condition, *within)
@@ -277,9 +279,9 @@ def _time_order(wanted: RunFilter) -> list[ColumnElement[Any]]:
 
 
 def _up_to(last: tuple[float, str], wanted: RunFilter) -> ColumnElement[bool]:
-    """Return the runs of the window that ends with that one.
+    """Return the condition for the runs of the window up to that one.
 
-    The time alone leaves out whole days.
+    The separate condition on the time lets PostgreSQL skip the partitions of other days.
     """
     here, there = tuple_(RUNS.c.created, RUNS.c.id), tuple_(*last)
     if _is_oldest_first(wanted):
@@ -290,9 +292,9 @@ def _up_to(last: tuple[float, str], wanted: RunFilter) -> ColumnElement[bool]:
 def _fence_window(
     candidates: _Candidates, wanted: RunFilter, bounds: SearchBounds, dialect: str
 ) -> _Candidates:
-    """Let all candidates be read in the order of time from one index, whatever is asked of them.
+    """Return the candidates as a subquery that is read from one covering index in order of time.
 
-    A planner that looks for the cheapest index of each condition reads the table a row at a time.
+    Otherwise the planner would choose an index per condition and read the table row by row.
     """
     if candidates.rows is not RUNS:
         return candidates
@@ -306,9 +308,9 @@ def _fence_window(
 
 
 def _hide_index(column: ColumnElement[Any]) -> ColumnElement[Any]:
-    """Return SQLite's column by a name that it looks for in no index; each row is read once.
+    """Return SQLite's column with a unary `+`, for which no index on that column is used.
 
-    Through an order and a limit it would carry every row twice, which takes as long as the sums.
+    Ordering and limiting a subquery instead would copy every row, which takes as long as the sums.
     """
     return literal_column(f"+runs.{column.key}", column.type).label(column.key)
 
@@ -318,7 +320,7 @@ def _shown_columns(wanted: RunFilter) -> Sequence[ColumnElement[Any]]:
 
 
 def _rare_conditions(connection: Connection, wanted: RunFilter) -> list[ColumnElement[bool]]:
-    """Return the conditions that an index finds alone, those first that leave the fewest."""
+    """Return the conditions for which an index exists, those that match the fewest runs first."""
     found: list[ColumnElement[bool]] = []
     if wanted.session is not None:
         found.append(RUNS.c.session == sql_text(wanted.session))
@@ -326,12 +328,12 @@ def _rare_conditions(connection: Connection, wanted: RunFilter) -> list[ColumnEl
     if wanted.search and (is_postgres or is_id(wanted.search)):
         found.append(words_filter(connection, sql_text(wanted.search)))
     if is_postgres:
-        found += [label_index_filter(one) for one in wanted.labels]
+        found += [label_index_filter(label) for label in wanted.labels]
     return found + equal_filter(RUNS.c, wanted)
 
 
 def _are_few(connection: Connection, query: Select[Any], most: int) -> bool:
-    """Return True if the query finds no more runs than that, and finds that out soon."""
+    """Return True if the query finds at most that many runs, within `PROBE_MS` in PostgreSQL."""
     keys = query.with_only_columns(RUNS.c.id).limit(most + 1).subquery()
     count = select(func.count()).select_from(keys)
     if connection.dialect.name != "postgresql":
@@ -351,9 +353,9 @@ def _are_few(connection: Connection, query: Select[Any], most: int) -> bool:
 
 
 def _start_filter(connection: Connection, wanted: RunFilter) -> list[ColumnElement[bool]]:
-    """Let the window begin with the first run that each condition leaves: no room is spent before.
+    """Return a condition that starts the window at the first run that meets each condition.
 
-    So a system that nobody has asked for months is found at once.
+    So the runs of a system that was not used for months are still in the window.
     """
     oldest_first = _is_oldest_first(wanted)
     within, starts = range_filter(RUNS.c, replace(wanted, tenant=None)), list[float]()
@@ -379,7 +381,7 @@ def _is_after(
 
 
 def _parse_position(wanted: RunFilter, cursor: str) -> tuple[Any, ...]:
-    """Read the sort columns of the last row of the page before."""
+    """Read the sort columns of the previous page's last row from its cursor."""
     if wanted.sort is RunSort.CREATED:
         return parse_cursor(cursor)
     first, mark, rest = cursor.partition("_")
@@ -399,7 +401,7 @@ def _parse_first(sort: RunSort, first: str) -> Decimal | float:
 
 
 def _format_position(wanted: RunFilter, row: RunSummary) -> str:
-    """Return the position behind that row."""
+    """Return the cursor of the position after that row."""
     first = {
         RunSort.CREATED: "",
         RunSort.COST: f"{row.cost.usd}_",
@@ -414,7 +416,7 @@ def read_summaries(connection: Connection, keys: Sequence[tuple[Any, ...]]) -> l
     """Read those runs, in that order."""
     if not keys:
         return []
-    ids, times = zip(*keys, strict=True)  # the times alone leave out whole days
+    ids, times = zip(*keys, strict=True)  # the condition on time lets PostgreSQL skip partitions
     query = select(RUNS).where(
         RUNS.c.id.in_(ids), RUNS.c.created >= min(times), RUNS.c.created <= max(times)
     )
@@ -432,15 +434,15 @@ def _sum_runs(connection: Connection, wanted: RunFilter, bounds: SearchBounds) -
     chosen = and_(true(), *build_conditions(candidates.rows.c, wanted, dialect))
     sums = select(*_sum_columns(candidates.rows.c, dialect)).where(chosen)
     found = connection.execute(sums).one()
-    slow = read_percentiles(found.slow, dialect)
+    durations = read_percentiles(found.percentiles, dialect)
     return RunTotals(
         runs=found.runs,
         unanswered=int(found.unanswered or 0),
         cost=Cost(_read_dollars(found.usd, dialect), int(found.unpriced or 0)),
         input_tokens=int(found.input or 0),
         output_tokens=int(found.output or 0),
-        median_seconds=slow[0],
-        p95_seconds=slow[1],
+        median_seconds=durations[0],
+        p95_seconds=durations[1],
         judged=found.judged,
         mean_score=found.score,
         searched_to=None if candidates.last is None else candidates.last[0],
@@ -448,11 +450,12 @@ def _sum_runs(connection: Connection, wanted: RunFilter, bounds: SearchBounds) -
 
 
 def read_percentiles(found: Any, dialect: str) -> list[float] | list[None]:
-    """Return the median and the 95th percentile, each the time of a run.
+    """Return the median and the 95th percentile of the runs' durations in seconds.
 
     Args:
-        found: PostgreSQL's own, or all times as SQLite's JSON.
-        dialect: the database's.
+        found: the value of `percentile_column`: PostgreSQL's percentiles, or a JSON list of all
+            durations from SQLite.
+        dialect: the dialect of the database.
     """
     if dialect != "sqlite":
         return found or [None, None]
@@ -463,7 +466,7 @@ def read_percentiles(found: Any, dialect: str) -> list[float] | list[None]:
 
 
 def _sum_columns(rows: Any, dialect: str) -> list[ColumnElement[Any]]:
-    """Return the sums; dollars are added up exactly, in SQLite as whole billionths."""
+    """Return the sums; dollars are summed exactly, in SQLite as integer billionths."""
     cost = known_cost(rows, dialect)
     failed = or_(*(rows.outcome == outcome.value for outcome in UNANSWERED))
     return [
@@ -475,13 +478,13 @@ def _sum_columns(rows: Any, dialect: str) -> list[ColumnElement[Any]]:
         func.sum(cast(rows.output_tokens, Float)).label("output"),
         func.count(rows.score).label("judged"),
         func.avg(rows.score).label("score"),
-        slow_column(rows, dialect).label("slow"),
+        percentile_column(rows, dialect).label("percentiles"),
     ]
 
 
-def slow_column(rows: Any, dialect: str) -> ColumnElement[Any]:
-    """Return the column of what `read_percentiles` reads."""
-    if dialect == "sqlite":  # it knows no percentiles
+def percentile_column(rows: Any, dialect: str) -> ColumnElement[Any]:
+    """Return the column that `read_percentiles` reads."""
+    if dialect == "sqlite":  # it has no percentile functions
         return func.json_group_array(rows.seconds)
     parts = literal(list(PERCENTILES), ARRAY(Float))
     return func.percentile_disc(parts).within_group(rows.seconds)

@@ -1,4 +1,4 @@
-"""How runs are looked up by their id, and the conditions on their words and labels."""
+"""Lookups of runs by id, and the SQL conditions on their text and labels."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ from batuta.store.database import Database
 from batuta.store.models import RUNS
 
 _FEW = 4_000
-"""Runs that a search may find and still have sorted by itself."""
+"""A search that finds fewer runs is sorted here instead of in the database."""
 _SAMPLE = 500
-"""Runs of any day, about, that tell which words are common."""
+"""Approximate number of sampled runs by which common words are recognised."""
 _MOST_WORDS = 16
-"""The most words of a search that are looked up one by one."""
+"""Maximum words of a search that are checked for being common."""
 _COMMON = 0.05
-"""Part of them that shows a common word."""
+"""A word is common if a larger share of the sample contains it."""
 _STORED = """
 SELECT sum(greatest(reltuples, 0)) FROM pg_class JOIN pg_inherits ON oid = inhrelid
 WHERE inhparent = CAST(:name AS regclass)
 """
-"""Runs of all days, as the last vacuum found them."""
+"""Number of runs in all partitions, by PostgreSQL's statistics."""
 SHOWN = (RUNS.c.question_preview, RUNS.c.answer_preview)
 _ID = re.compile(r"run_[0-9a-z_]{6,64}")
 _HAS_TRIGRAM = re.compile(r"\w{3}")
 
 
 def run_filter(run_id: str, tenant: str | None) -> tuple[ColumnElement[bool], ...]:
-    """Return the row of that id, if it is that tenant's."""
+    """Return the conditions for the run of that id, of that tenant if one is given."""
     name = RUNS.c.id == sql_text(run_id)
     return (name,) if tenant is None else (name, RUNS.c.tenant == sql_text(tenant))
 
 
 async def find_ids_by_prefix(database: Database, prefix: str, limit: int) -> list[str]:
-    """Return the ids that begin so, newest first; `run_` before them may be left out."""
+    """Return the ids with that prefix, newest first; the prefix may leave out `run_`."""
     begun = [prefix, f"run_{prefix}"] if prefix else []
     query = select(RUNS.c.id).where(
         or_(*(RUNS.c.id.startswith(sql_text(one), autoescape=True) for one in begun), false())
@@ -60,39 +60,39 @@ async def find_ids_by_prefix(database: Database, prefix: str, limit: int) -> lis
 
 
 async def _find_few(database: Database, query: Select[Any]) -> list[tuple[str, float]] | None:
-    """Return the ids and times of what a search finds, newest first; None: these are many.
+    """Return the ids and times of the runs found, newest first; None: there are too many.
 
-    Many are soon met in the order of time; few are looked up by their ids. PostgreSQL's
-    planner, asked for both at once, takes the first way and reads every row for a rare one.
+    Scanning in order of time is fast if many runs match, an index lookup if few do. PostgreSQL's
+    planner, given `ORDER BY` and `LIMIT`, scans even for a rare match and reads every row.
     """
     keys = query.with_only_columns(RUNS.c.id, RUNS.c.created).limit(_FEW)
 
     def find(connection: Connection) -> list[tuple[str, float]]:
         if connection.dialect.name == "postgresql":
-            # Planned for these words, not for any.
+            # Plan for these values.
             connection.execute(text("SET LOCAL plan_cache_mode = force_custom_plan"))
         return [(row[0], row[1]) for row in connection.execute(keys)]
 
     found = await database.run_read(find)
     if len(found) == _FEW:
         return None
-    return sorted(found, key=lambda one: (one[1], one[0]), reverse=True)
+    return sorted(found, key=lambda row: (row[1], row[0]), reverse=True)
 
 
 def label_index_filter(label: str) -> ColumnElement[bool]:
-    """Return the rows that have a label, as PostgreSQL's index of labels knows them."""
+    """Return the condition for rows with a label, in the form of PostgreSQL's index on labels."""
     lines = func.string_to_array(RUNS.c.labels, func.chr(10))
     return lines.op("@>")(func.string_to_array(literal(sql_text(label), Text), func.chr(10)))
 
 
 def contains_label(column: ColumnElement[Any], label: str, dialect: str) -> ColumnElement[bool]:
-    """Return the rows that have a label, for whoever reads every row."""
+    """Return the condition for rows with a label, without an index."""
     find = func.strpos if dialect == "postgresql" else func.instr
     return find(column, f"\n{sql_text(label)}\n") > 0
 
 
 def words_filter(connection: Connection, words: str) -> ColumnElement[bool]:
-    """Return the rows that show these words, in the way that finds rare ones soonest."""
+    """Return the condition for rows that contain the words, in a form fast for rare ones."""
     dialect, rare = connection.dialect.name, list[str]()
     if dialect == "postgresql" and not is_id(words):
         rare = _rare_words(connection, words)
@@ -100,12 +100,15 @@ def words_filter(connection: Connection, words: str) -> ColumnElement[bool]:
 
 
 def is_id(words: str) -> bool:
-    """Return True if the words are the beginning of an id, and are looked for in no text."""
+    """Return True if the words are a prefix of an id, which is not searched in texts."""
     return _ID.fullmatch(words) is not None
 
 
 def search_filter(words: str, dialect: str, columns: Any = RUNS.c) -> ColumnElement[bool]:
-    """Return the rows that show these words, or whose id begins so; of an id, no others."""
+    """Return the condition for rows that contain the words or have that prefix of an id.
+
+    For a prefix that `is_id` recognises, only the id is compared.
+    """
     begins = columns.id.startswith(words, autoescape=True)
     if is_id(words):  # an index finds it in either database
         is_near = and_(columns.id >= words, columns.id <= f"{words}~")
@@ -115,10 +118,10 @@ def search_filter(words: str, dialect: str, columns: Any = RUNS.c) -> ColumnElem
 
 
 def _rare_filter(words: str, rare: list[str]) -> ColumnElement[bool]:
-    """Return the same rows, found by the rare ones of the words alone; PostgreSQL's.
+    """Return the same condition with index lookups of only the rare words, for PostgreSQL.
 
-    The trigrams of a common word are as many as there are runs, and an index of them is slow to
-    say that it leaves out none. So the whole is compared in a way that no index knows.
+    Looking up a common word in the trigram index is slow, since nearly all runs match. So the
+    whole text is compared with `strpos`, for which no index is used.
     """
     return or_(
         RUNS.c.id.startswith(words, autoescape=True),
@@ -133,10 +136,7 @@ def _rare_filter(words: str, rare: list[str]) -> ColumnElement[bool]:
 
 
 def _rare_words(connection: Connection, words: str) -> list[str]:
-    """Return the words to search by if the others are common.
-
-    None if all are to be used together.
-    """
+    """Return the rare words, if the other words are common; empty to search by all words."""
     parts = sorted({word for word in words.split() if _HAS_TRIGRAM.search(word)})
     if not 1 < len(parts) <= _MOST_WORDS:
         return []
@@ -155,9 +155,9 @@ def _rare_words(connection: Connection, words: str) -> list[str]:
 def _contains_words(
     column: ColumnElement[Any], words: str, dialect: str = "postgresql"
 ) -> ColumnElement[bool]:
-    """Return the rows whose column has the words, by `lower` as PostgreSQL's indexes are.
+    """Return the condition that the column contains the words, ignoring case.
 
-    SQLite's LIKE takes no account of case.
+    PostgreSQL's indexes are on `lower`; SQLite's LIKE ignores case anyway.
     """
     escaped = words.replace("/", "//").replace("%", "/%").replace("_", "/_")
     if dialect == "sqlite":

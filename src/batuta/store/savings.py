@@ -1,7 +1,7 @@
-"""What conducting saved: per session and over all, beside the best single worker.
+"""Savings against the best single worker, per session and in total.
 
-The dollars that this worker would have cost are an estimate, made when a run ends; runs of which it
-is not known are left out of both sums. Work is bounded: the newest runs are looked at.
+That worker's cost is an estimate, made when a run ends; runs without an estimate are left out of
+both sums. Only the newest runs are read.
 """
 
 from __future__ import annotations
@@ -20,53 +20,53 @@ from batuta.store.database import Database
 from batuta.store.models import RUNS
 
 SAVINGS_WINDOW = 200_000
-"""Runs that are looked at, the newest."""
+"""Maximum number of runs that are read, the newest first."""
 _NANO = 1_000_000_000
 
 
 class ShadowVerdict(StrEnum):
-    """How an answer did beside that of the best single worker, as a judge said."""
+    """A judge's comparison of an answer with that of the best single worker."""
 
     BETTER = "better"
     SAME = "same"
     WORSE = "worse"
     UNJUDGED = "unjudged"
-    """The worker or the judge could not be asked, or the judge did not say."""
+    """The worker or the judge could not be called, or the judge gave no verdict."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saving:
-    """The runs of one session, or of all, beside the best single worker."""
+    """The runs of one session, or of all, compared with the best single worker."""
 
     session: str | None
-    """None: all of them."""
+    """None: all sessions."""
     tenant: str | None
     latest: float
     """Seconds since the epoch; 0 if there is no run."""
     runs: int
-    """Runs of which the estimate is known."""
+    """Number of runs with an estimate."""
     usd: Decimal
-    """Dollars that they have cost."""
+    """Their cost in dollars."""
     alone_usd: Decimal
-    """Dollars that the best single worker would have cost, by estimate."""
+    """Estimated dollars that the best single worker would have cost."""
     shadows: dict[ShadowVerdict, int]
-    """Answers that were compared with those of that worker, by verdict."""
+    """Number of compared answers, by verdict."""
     shadow_usd: Decimal
-    """Dollars of comparing them."""
+    """Dollars of the comparisons."""
 
     @property
     def saved_usd(self) -> Decimal:
-        """The dollars saved by estimate; negative if conducting cost more."""
+        """Estimated dollars saved; negative if conducting cost more."""
         return self.alone_usd - self.usd
 
     @property
     def share(self) -> float | None:
-        """The part saved of what that worker would have cost; None: it would cost nothing."""
+        """Saved share of the best single worker's cost; None: its cost is 0."""
         return float(self.saved_usd / self.alone_usd) if self.alone_usd else None
 
     @property
     def sentence(self) -> str:
-        """What was saved, in words."""
+        """The saving as a sentence."""
         if not self.runs:
             return "nothing to compare yet"
         share = "" if self.share is None else f" ({format_percent(abs(self.share))})"
@@ -76,7 +76,7 @@ class Saving:
 
     @property
     def verdicts(self) -> str:
-        """What the judge said of the answers that were compared, in words; empty: none was."""
+        """The verdicts as a sentence; empty: no answer was compared."""
         if not sum(self.shadows.values()):
             return ""
         counts = ", ".join(f"{count} {verdict}" for verdict, count in self.shadows.items() if count)
@@ -91,14 +91,14 @@ async def list_savings(
     session: str | None = None,
     since: float | None = None,
 ) -> list[Saving]:
-    """Return the sessions that were active last, the newest first.
+    """Return the savings of the most recently active sessions, newest first.
 
     Args:
-        database: the store's.
-        limit: how many at most.
+        database: the store's database.
+        limit: maximum number of sessions.
         tenant: only that tenant's.
-        session: only that one.
-        since: only runs that began at that time, in seconds since the epoch, or later.
+        session: only that session.
+        since: only runs that started then or later, in seconds since the epoch.
     """
 
     def read(connection: Connection) -> list[Saving]:
@@ -115,7 +115,7 @@ async def list_savings(
 async def sum_savings(
     database: Database, *, tenant: str | None = None, since: float | None = None
 ) -> Saving:
-    """Return all of them together; see `list_savings`."""
+    """Return the savings of all runs together; see `list_savings`."""
 
     def read(connection: Connection) -> Saving:
         rows = _select_newest(tenant, None, since).subquery()
@@ -129,14 +129,14 @@ async def sum_savings(
 async def note_shadow(
     database: Database, run_id: str, verdict: ShadowVerdict, usd: Decimal
 ) -> None:
-    """Write down how a stored run did beside the best single worker, and what asking cost."""
+    """Store the verdict on a run's comparison with the best single worker, and its cost."""
     values = {"shadow": verdict.value, "shadow_usd": usd}
     changed = update(RUNS).where(RUNS.c.id == sql_text(run_id)).values(values)
     await database.execute(changed)
 
 
 def saving_json(saving: Saving) -> dict[str, Any]:
-    """Return the saving for programs; money as text."""
+    """Return the saving as JSON values, with money as strings."""
     return {
         "session": saving.session,
         "latest": saving.latest,
@@ -163,7 +163,7 @@ def _select_newest(tenant: str | None, session: str | None, since: float | None)
 
 
 def _sum_columns(rows: Any, dialect: str) -> Sequence[ColumnElement[Any]]:
-    """Return the sums; dollars are added up exactly, in SQLite as whole billionths."""
+    """Return the sums; dollars are summed exactly, in SQLite as integer billionths."""
 
     def dollars(column: ColumnElement[Any]) -> ColumnElement[Any]:
         exact = func.round(cast(column, Float) * float(_NANO)) if dialect == "sqlite" else column

@@ -1,4 +1,4 @@
-"""Bringing a database to the schema that this version of the code needs."""
+"""Migrates a database to the schema that this version needs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REVISIONS = (
     "0001", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010", "0011", "0012",
     "0013", "0014", "0015", "0016", "0017", "0018", "0019", "0020", "0021", "0022",
 )  # fmt: skip
-"""Every migration, oldest first: lets a database at head open without importing alembic."""
+"""Every migration, oldest first; so a current database is opened without importing alembic."""
 
 HEAD_REVISION = REVISIONS[-1]
 """The schema that this code needs."""
@@ -30,16 +30,17 @@ MIGRATIONS = Path(__file__).parent / "migrations"
 """The migrations, shipped inside the package."""
 
 NEW_SQLITE = MIGRATIONS / "new_sqlite.sql"
-"""It makes in an empty SQLite file what all migrations make, ten times as fast; a test compares."""
+"""The schema of all migrations for an empty SQLite file, ten times as fast; a test compares them.
+"""
 
 
 async def stored_revision(database: Database) -> str | None:
-    """Return the schema the database has; None if it has none."""
+    """Return the revision of the database's schema; None if it has none."""
     return await database.run_read(_read_revision)
 
 
 async def usable_revision(database: Database) -> str | None:
-    """Return the schema of a database that can be read and written now; None if it has none.
+    """Return the revision of a database that can be read and written now; None if it has none.
 
     Raises:
         StoreError: the database is locked, damaged or fails.
@@ -48,7 +49,7 @@ async def usable_revision(database: Database) -> str | None:
 
 
 def _read_some(connection: Connection) -> str | None:
-    """Read the schema and a row of the tables without which nothing is served."""
+    """Read the revision and one row of each table that serving needs."""
     revision = _read_revision(connection)
     if revision == HEAD_REVISION:
         for table in (RUNS, KEYS, LEDGER):
@@ -57,23 +58,22 @@ def _read_some(connection: Connection) -> str | None:
 
 
 def check_revision(revision: str | None, url: URL) -> None:
-    """Return for a schema that this code knows, or for none; else raise.
+    """Check that this version knows the schema; no schema is fine too.
 
     Raises:
         StoreError: the database is newer than the code.
     """
     if revision is not None and revision not in REVISIONS:
         raise StoreError(
-            f"{database_name(url)} was written by a newer Batuta (schema {revision}, this one "
-            f"knows up "
-            f"to {HEAD_REVISION}): upgrade Batuta or use another database"
+            f"{database_name(url)} was written by a newer Batuta (schema {revision}; this version "
+            f"supports up to {HEAD_REVISION}): upgrade Batuta or use another database"
         )
 
 
 def upgrade_database(target: str | Path | URL) -> None:
-    """Bring the database to `HEAD`, creating it if need be. It runs an event loop of its own.
+    """Migrate the database to `HEAD_REVISION`, creating it if needed. Runs its own event loop.
 
-    Several processes may do so at the same time: one migrates and the others wait.
+    Several processes may call this at the same time: one migrates and the others wait.
 
     Raises:
         StoreError: the database cannot be used, or is newer than the code.
@@ -92,7 +92,7 @@ async def _upgrade_async(url: URL) -> None:
 
 def _bring_to_head(connection: Connection, url: URL) -> None:
     _lock_database(connection)
-    revision = _read_revision(connection)  # again: another process may have been first
+    revision = _read_revision(connection)  # under the lock: another process may have migrated
     check_revision(revision, url)
     if revision == HEAD_REVISION:
         return
@@ -104,7 +104,7 @@ def _bring_to_head(connection: Connection, url: URL) -> None:
 
 
 def run_migrations(connection: Connection) -> None:
-    """Bring the database to `HEAD` by the migrations that it lacks."""
+    """Run the missing migrations."""
     from alembic import command  # noqa: PLC0415 - 150 ms that an up-to-date database never pays
     from alembic.config import Config  # noqa: PLC0415
 
@@ -115,7 +115,7 @@ def run_migrations(connection: Connection) -> None:
 
 
 def _lock_database(connection: Connection) -> None:
-    """Keep other processes from migrating until the transaction ends."""
+    """Prevent other processes from migrating until the transaction ends."""
     if connection.dialect.name == "sqlite":
         connection.exec_driver_sql("BEGIN IMMEDIATE")
     elif connection.dialect.name == "postgresql":

@@ -1,4 +1,4 @@
-"""Runs as nobody reads them who has not the server's secret, for places that replicas share."""
+"""Encrypts runs with the server's secret, for storage that replicas share."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from batuta.store.codec import encode_run, read_run
 from batuta.store.key_hasher import KeyHasher
 
 _NONCE_BYTES = 12
-"""What AES-GCM takes; drawn anew for each run."""
+"""Size of an AES-GCM nonce; each run gets a random one."""
 _MOST_BYTES = 256 << 20
-"""Bytes of a run that was packed, at most."""
+"""Maximum bytes of a decompressed run."""
 
 
 @final
 class RunSealer:
-    """Encrypts runs with AES-GCM; a run opens for the tenant and the id that it was sealed for."""
+    """Encrypts runs with AES-GCM, authenticated together with their tenant and id."""
 
     def __init__(self, hasher: KeyHasher, extra: str) -> None:
         """Derive the key.
 
         Args:
-            hasher: has the server's secret, which is the same for all replicas.
+            hasher: holds the server's secret, which all replicas share.
             extra: the extra of Batuta that installs the cipher.
 
         Raises:
@@ -38,17 +38,18 @@ class RunSealer:
             from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415
         except ImportError:
             hint = install_hint(extra)
-            raise ConfigError(f"runs that replicas share are encrypted: {hint}") from None
+            reason = f"runs that replicas share are encrypted, which needs the extra {extra!r}"
+            raise ConfigError(f"{reason}: {hint}") from None
         self._cipher = AESGCM(bytes.fromhex(hasher.sign("waiting-runs", "key")))
         self._invalid = cast("type[Exception]", InvalidTag)
         self._hasher = hasher
 
     def name_tenant(self, tenant: str) -> str:
-        """Return a name of the tenant that tells nobody who it is."""
+        """Return a pseudonym of the tenant."""
         return self._hasher.sign("waiting-runs", f"tenant\0{tenant}")[:32]
 
     def seal(self, run: Run, tenant: str) -> bytes:
-        """Return the run, packed and encrypted."""
+        """Return the run, compressed and encrypted."""
         nonce = token_bytes(_NONCE_BYTES)
         packed = zstandard.compress(encode_run(run), 3)
         return nonce + self._cipher.encrypt(nonce, packed, _build_label(tenant, run.id))
@@ -57,7 +58,8 @@ class RunSealer:
         """Return the run that was sealed for that tenant under that id.
 
         Raises:
-            StoreError: it was sealed for another, with another secret, or by another version.
+            StoreError: it was sealed for another tenant or id, with another secret, or by another
+                version.
         """
         nonce, sealed = body[:_NONCE_BYTES], body[_NONCE_BYTES:]
         try:

@@ -1,4 +1,4 @@
-"""A session's requests in their order: who acted at each, what it cost and read from a cache."""
+"""A session's requests in order: which worker acted at each, its cost and its cached tokens."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from batuta.store.rows import ActingNote, RunSummary, take_acting_note
 from batuta.store.run_list import read_summaries
 
 MOST_REQUESTS = 10_000
-"""Requests of a session that are looked at, the first ones."""
+"""Maximum requests of a session that are read, the first ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,7 @@ class SessionRequest:
     created: float
     """Seconds since the epoch."""
     acted: ActingNote
-    """It says who acted, and why where another worker took over."""
+    """Who acted; its reason is set only if another worker took over."""
     input_tokens: int
     cached_tokens: int
     cost: Cost
@@ -36,12 +36,12 @@ class SessionRequest:
 async def read_session(
     database: Database, session: str, tenant: str | None = None
 ) -> list[SessionRequest]:
-    """Return the session's requests, the first one first; none: there is no such session.
+    """Return the session's requests in order; empty: there is no such session.
 
     Args:
-        database: the store's.
-        session: its id.
-        tenant: only that tenant's; None: anybody's.
+        database: the store's database.
+        session: the session's id.
+        tenant: only that tenant's; None: any tenant's.
     """
     switched = RUNS.c.took_over_from.is_not(None)
     names = (

@@ -1,4 +1,4 @@
-"""Spending from the ledger: by day, tenant, key, model, worker or conductor; exact."""
+"""Exact spending from the ledger, by day, tenant, key, model, worker, session and more."""
 
 from __future__ import annotations
 
@@ -26,28 +26,29 @@ SPEND_GROUPS = {
     "worker": LEDGER.c.name.label("worker"),
     "session": RUNS.c.session,
 }
-"""Columns by which spending can be grouped; `worker` is the conductor's name where `kind` says so.
+"""Columns by which spending can be grouped.
 
-Of a run that was deleted the session is not known any more.
+`worker` is the conductor's or tool's name for lines of these kinds. The session of a deleted run
+is not known.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpendGroup:
-    """Spending of one group."""
+    """The spending of one group."""
 
     group: tuple[str | None, ...]
-    """The group's values, in the order in which the columns were asked for."""
+    """The group's values, in the order of the requested columns."""
     runs: int
     calls: int
     input_tokens: int
     output_tokens: int
     estimated_calls: int
-    """Calls of `calls` whose tokens are an estimate."""
+    """Calls of `calls` whose tokens are estimated."""
     cost: Cost
-    """Calls without a price, and runs that were lost, are counted apart."""
+    """Dollars, and the number of calls of unknown price, including lost runs."""
     assumed_usd: Decimal
-    """Dollars that budgets count beside the cost: for calls without a price, cut off, or lost."""
+    """Dollars that budgets count besides the cost, for unpriced, cancelled or lost calls."""
 
 
 async def report_spending(
@@ -62,15 +63,15 @@ async def report_spending(
     """Return the groups, ordered by their names.
 
     Args:
-        database: the store's.
-        by: what to tell apart; see `SPEND_GROUPS`.
+        database: the store's database.
+        by: names to group by; see `SPEND_GROUPS`.
         tenant: only that tenant's spending.
         since: the first day, as `2026-11-21`.
         until: the last day.
-        only: of each of these columns only what has one of the values; no value leaves it open.
+        only: allowed values by column; no values: all.
 
     Raises:
-        ValueError: spending cannot be told apart by that.
+        ValueError: spending cannot be grouped by one of the names.
     """
     chosen = {name: values for name, values in (only or {}).items() if values}
     for name in (*by, *chosen):
@@ -106,20 +107,20 @@ async def report_spending(
 
 
 def _run_count_query(columns: Sequence[ColumnElement[Any]]) -> Select[Any]:
-    """Return the query of how many runs each group has."""
+    """Return the query that counts the runs of each group."""
     return select(*columns, func.count(LEDGER.c.run_id.distinct()).label("runs")).group_by(*columns)
 
 
 def _sum_query(columns: Sequence[ColumnElement[Any]], dialect: str) -> Select[Any]:
-    """Return the query of each group's sums.
+    """Return the query that sums each group.
 
-    Its dollars once for each sum of `lines` equal ones.
+    For SQLite, each group has a row per distinct amount of dollars, with its count as `lines`.
     """
     sums = [func.sum(LEDGER.c[name]).label(name) for name in _SUM_COLUMNS]
-    if dialect != "sqlite":  # its numbers are exact: nothing is left to add up here
+    if dialect != "sqlite":  # PostgreSQL's NUMERIC sums exactly
         money = [func.sum(LEDGER.c[name]).label(name) for name in _MONEY_COLUMNS]
         return select(*columns, *money, literal(1).label("lines"), *sums).group_by(*columns)
-    # Equal costs are added up by the database, different ones here: it would use floats.
+    # SQLite would sum as floats, so it only counts equal amounts; `_sum_groups` adds them.
     money = [LEDGER.c[name] for name in _MONEY_COLUMNS]
     return select(*columns, *money, func.count().label("lines"), *sums).group_by(*columns, *money)
 
@@ -131,7 +132,7 @@ _SUM_COLUMNS = ("calls", "input_tokens", "output_tokens", "estimated_calls", "un
 def _sum_groups(
     rows: Iterable[Mapping[Any, Any]], counted: Iterable[Mapping[Any, Any]], by: Sequence[str]
 ) -> list[SpendGroup]:
-    """Return the rows of one group added up, in decimals."""
+    """Return the groups, with the rows of each summed as decimals."""
     runs = {tuple(row[name] for name in by): int(row["runs"]) for row in counted}
     sums: dict[tuple[str | None, ...], dict[str, Any]] = {}
     for row in rows:
@@ -158,16 +159,16 @@ def _sum_groups(
     ]
 
 
-def spend_group_json(groups: Sequence[str], one: SpendGroup) -> dict[str, Any]:
-    """Return a group's spending for programs; money as text."""
+def spend_group_json(groups: Sequence[str], item: SpendGroup) -> dict[str, Any]:
+    """Return the group as JSON values, with money as strings."""
     return {
-        **dict(zip(groups, one.group, strict=True)),
-        "runs": one.runs,
-        "calls": one.calls,
-        "input_tokens": one.input_tokens,
-        "output_tokens": one.output_tokens,
-        "estimated_calls": one.estimated_calls,
-        "usd": f"{one.cost.usd:f}",
-        "unpriced_calls": one.cost.unpriced_calls,
-        "assumed_usd": f"{one.assumed_usd:f}",
+        **dict(zip(groups, item.group, strict=True)),
+        "runs": item.runs,
+        "calls": item.calls,
+        "input_tokens": item.input_tokens,
+        "output_tokens": item.output_tokens,
+        "estimated_calls": item.estimated_calls,
+        "usd": f"{item.cost.usd:f}",
+        "unpriced_calls": item.cost.unpriced_calls,
+        "assumed_usd": f"{item.assumed_usd:f}",
     }

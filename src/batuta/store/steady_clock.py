@@ -1,7 +1,7 @@
-"""A clock for what cannot be undone: what is old is removed by it.
+"""A clock for purging old data, which cannot be undone.
 
-The system's clock may jump, for a minute or for good; by it a year's records would be a year older
-at once. This one follows it back at once, and ahead no faster than time passes.
+The system clock may jump ahead, which would make all records too old at once. This clock follows a
+jump back at once, but moves ahead no faster than the monotonic clock.
 """
 
 from __future__ import annotations
@@ -19,65 +19,65 @@ from batuta.store.database import Database
 
 _LOG = logging.getLogger(__name__)
 SWEEP_SECONDS = 3600.0
-"""Seconds between two looks at what is too old."""
+"""Seconds between two purges."""
 
-VOUCHED_SECONDS = 7 * 86_400.0
-"""Seconds by which a server's start may come after all that was stored before, and be believed."""
+TRUSTED_GAP_SECONDS = 7 * 86_400.0
+"""The clock is trusted if the newest stored row is at most this much older than the start."""
 SETTING_SECONDS = 600.0
-"""Seconds in which a clock that was wrong at the start is likely to be set."""
+"""Seconds after the start within which a wrong clock is likely to be corrected."""
 
 
 @final
 class SteadyClock:
-    """Tells the seconds since the epoch, and does not believe a jump ahead."""
+    """Returns the seconds since the epoch, ignoring jumps ahead."""
 
     def __init__(
         self,
         clock: Callable[[], float] = time.time,
         passing: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Believe the system's clock as it is now.
+        """Start with the current time of the system clock.
 
         Args:
             clock: seconds since the epoch; may jump.
-            passing: seconds since any moment; never jumps.
+            passing: a monotonic clock.
         """
         self._clock = clock
         self._passing = passing
-        self._told = self.started = clock()
-        """The time at which it began."""
+        self._now = self.started = clock()
+        """The system time at creation."""
         self._at = passing()
 
     def __call__(self) -> float:
-        """Return the seconds since the epoch, or fewer."""
+        """Return the seconds since the epoch, or less after a jump ahead."""
         at = self._passing()
-        self._told = min(self._clock(), self._told + at - self._at)
+        self._now = min(self._clock(), self._now + at - self._at)
         self._at = at
-        return self._told
+        return self._now
 
 
 STEADY_CLOCK = SteadyClock()
-"""This process's, since it was started."""
+"""The clock of this process, created at its start."""
 
 
 async def unvouched_seconds(
     database: Database, written: Column[Any], started: float | None = None
 ) -> float:
-    """Return the seconds to wait before anything is removed by the clock, after a start.
+    """Return the seconds to wait after a start before the clock is trusted for a purge.
 
-    They are 0 where something was written not long before the start: then the clock was right, or
-    wrong for so long that nobody can tell.
+    It is 0 if the table is empty or a row was written shortly before the start: the clock is then
+    right, or has been wrong for so long that it cannot be detected.
 
     Args:
-        database: where it was written.
-        written: when, in seconds since the epoch.
-        started: the start; None: this process's.
+        database: the database.
+        written: the column with the time of writing, in seconds since the epoch.
+        started: the time of the start; None: this process's.
     """
     began = STEADY_CLOCK.started if started is None else started
     query = select(func.max(written).label("newest")).where(written < began)
     [row] = await database.fetch_rows(query)
     newest = row["newest"]
-    return 0.0 if newest is None or began - newest <= VOUCHED_SECONDS else SETTING_SECONDS
+    return 0.0 if newest is None or began - newest <= TRUSTED_GAP_SECONDS else SETTING_SECONDS
 
 
 async def sweep_hourly(
@@ -86,13 +86,13 @@ async def sweep_hourly(
     sweep: Callable[[], Awaitable[object]],
     complaint: str,
 ) -> Never:
-    """Remove what is old, at once if the clock can be believed, and then every hour.
+    """Call `sweep` every hour, first at once if the clock is trusted.
 
     Args:
-        database: where it is.
-        written: when it was written, in seconds since the epoch.
-        sweep: removes it; may raise StoreError, and is called again in an hour.
-        complaint: what the log says then, before the error.
+        database: the database.
+        written: the column with the time of writing, in seconds since the epoch.
+        sweep: purges old rows; a StoreError is logged, and the next call follows in an hour.
+        complaint: the log message, before the error.
     """
     waited = False
     while True:

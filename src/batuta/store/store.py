@@ -1,4 +1,4 @@
-"""The Store: runs that were appended can be read, listed, judged and deleted."""
+"""The Store: appends, reads, lists, judges and deletes runs, and opens the other tables."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ from batuta.store.writer import QUEUE_CAPACITY, RunWriter
 
 _LOG = logging.getLogger(__name__)
 _READY_SECONDS = 2.0
-"""How long a database may take to answer before it counts as not ready."""
+"""Seconds after which a database that does not answer counts as not ready."""
 _PAGE_RUNS = 500
 _T = TypeVar("_T")
 
 
 @final
 class _OpenTable(Generic[_T]):
-    """A table of the store's database; StoreError where the store is closed."""
+    """A descriptor for a table of the store's database; StoreError if the store is closed."""
 
     def __init__(self, table: Callable[[Database], _T]) -> None:
         self._table = table
@@ -87,39 +87,39 @@ class Store:
         async with Store("runs.db") as store:
             await store.append(run)
 
-    Laws: a run can be read as soon as `append` returns; a run that `flush` has seen survives the
-    process; a run whose id is already stored is left as it is; where a tenant is given, another
-    tenant's runs do not exist.
+    Laws: a run can be read as soon as `append` returns. After `flush` it survives the process. A
+    run whose id is already stored is not changed. With a `tenant` argument, other tenants' runs
+    are not found.
     """
 
     keys = _OpenTable(ApiKeyStore)
     """Tenants and their keys."""
     forgetting = _OpenTable(Forgetting)
-    """Deletions that leave nothing behind; see `flush`."""
+    """Complete erasure; call `flush` before."""
     answers = _OpenTable(AnswerTable)
-    """Which runs answered questions before."""
+    """The index of the answer cache."""
     approvals = _OpenTable(ApprovalTable)
     """Plans that wait for a person's approval."""
     audit = _OpenTable(AuditTrail)
-    """The audit trail tells what administrators did, in an order that nobody can change unseen."""
+    """The tamper-evident audit trail of administrators' actions."""
     drift = _OpenTable(DriftTable)
-    """How workers do beside what was measured of them."""
+    """Evidence that workers have drifted from their measured quality or speed."""
     files = _OpenTable(FileTable)
-    """Files that callers uploaded."""
+    """Uploaded files."""
     waiting = _OpenTable(WaitingTable)
-    """Runs that wait for their client's tools, for the other replicas."""
+    """Runs paused on client tools, shared by all replicas."""
     exploration = _OpenTable(ExplorationTable)
-    """The results of exploring systems, and their money."""
+    """Scores and budget of systems that explore."""
 
     def __init__(self, target: str | Path, *, capacity: int = QUEUE_CAPACITY) -> None:
-        """Open nothing yet.
+        """Set up the store; `async with` opens it.
 
         Args:
             target: a path of an SQLite file, created with its folder, or a database URL.
             capacity: runs that may wait in memory before `append` waits.
 
         Raises:
-            StoreError: the target names no database that can be used.
+            StoreError: the target is not a supported database.
         """
         self.url = parse_url(target)
         """The database, with its asynchronous driver."""
@@ -138,10 +138,10 @@ class Store:
         return cls(target, capacity=capacity)
 
     async def __aenter__(self) -> Self:
-        """Open and, if need be, migrate the database.
+        """Open the database and migrate it if needed.
 
         Raises:
-            StoreError: it cannot be used, or is newer than this code.
+            StoreError: the database cannot be used, or is newer than this code.
         """
         database = await run_sync(open_database, self.url)
         try:
@@ -165,10 +165,10 @@ class Store:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool | None:
-        """Write what is queued, then close; the block's own error comes out unwrapped.
+        """Write queued runs, then close; an error of the block is raised unwrapped.
 
         Raises:
-            StoreError: queued runs could not be written and the block raised nothing itself.
+            StoreError: queued runs could not be written, and the block raised no error.
         """
         assert self._tasks is not None  # noqa: S101 - entered
         failure = await self._close_all()
@@ -198,14 +198,14 @@ class Store:
         """Queue the run to be written; wait only while the queue is full.
 
         Args:
-            run: the run; one whose id is stored already is ignored.
-            tenant: whose run it is.
-            content: False keeps its numbers and none of its text.
-            keep: False keeps nothing but its lines in the ledger.
-            charge: who pays; None: the tenant, from no budget.
-            session: the id of the session that it is part of; None: of none.
-            labels: what its request says of itself.
-            alone_usd: the dollars that the best single worker would have cost, by estimate.
+            run: the run; ignored if its id is already stored.
+            tenant: the owner of the run.
+            content: False: store only its numbers, without text.
+            keep: False: write only its ledger lines.
+            charge: the payer; None: the tenant, from no budget.
+            session: the id of its session; None: none.
+            labels: the user and tags of its request.
+            alone_usd: estimated dollars that the best single worker would have cost.
             acted: who acted in its session.
 
         Raises:
@@ -230,12 +230,12 @@ class Store:
         """Wait until every run appended so far is in the database.
 
         Raises:
-            StoreError: the database fails; the runs stay queued and are tried again.
+            StoreError: the database fails; the runs stay queued and are retried.
         """
         await self._open_writer.flush()
 
     async def get(self, run_id: str, tenant: str | None = None) -> Run | None:
-        """Return the run; None if there is none (of that tenant), or if its content is not kept.
+        """Return the run; None if it does not exist (for that tenant), or its content is not kept.
 
         Raises:
             StoreError: the database fails, or the stored bytes cannot be read.
@@ -247,7 +247,7 @@ class Store:
         return None if body is None else await read_run(body)
 
     async def measure(self, run_id: str, tenant: str | None = None) -> int:
-        """Count the bytes that `get_encoded` would read of the database; 0 if there is nothing."""
+        """Return the bytes that `get_encoded` would read from the database; 0: none."""
         query = (
             select(func.length(CONTENTS.c.body).label("size"))
             .join(RUNS, SAME_RUN)
@@ -256,7 +256,7 @@ class Store:
         return next((int(row["size"]) for row in await self._rows(query)), 0)
 
     async def get_encoded(self, run_id: str, tenant: str | None = None) -> bytes | None:
-        """Return a run as `encode_run` writes it: reading one of many parts takes long.
+        """Return a run as the bytes of `encode_run`, without decoding it, which may take long.
 
         Raises:
             StoreError: the database fails, or another version has written the run.
@@ -284,17 +284,17 @@ class Store:
         """Return runs, newest first.
 
         Args:
-            limit: how many at most.
-            before: the `cursor` of the last summary of the page before; None: the first page.
+            limit: maximum number.
+            before: the `cursor` of the last summary of the previous page; None: the first page.
             tenant: only that tenant's.
 
         Raises:
-            ValueError: `before` is no cursor.
+            ValueError: `before` is not a cursor.
         """
         return (await self.find(RunFilter(tenant=tenant), limit, before)).rows
 
     async def read_all(self) -> AsyncIterator[RunSummary]:
-        """Yield the runs, newest first, reading a page at a time."""
+        """Yield the runs, newest first, reading page by page."""
         before: str | None = None
         while page := await self.list(_PAGE_RUNS, before):
             for row in page:
@@ -305,7 +305,7 @@ class Store:
         """Return a page of the runs that a filter finds, in its order.
 
         Raises:
-            ValueError: `after` is no cursor of such a list.
+            ValueError: `after` is not a cursor of a list in this order.
         """
         await self._flush_if_possible()
         return await find_runs(self.database, wanted, limit, after)
@@ -316,14 +316,11 @@ class Store:
         return await sum_runs(self.database, wanted)
 
     async def models(self) -> list[str]:
-        """Return the systems that runs were asked of, as many as `MOST_MODELS`."""
+        """Return the systems of all runs, at most `MOST_MODELS`."""
         return await self.database.run_read(list_models)
 
     async def find_session(self, run_id: str, tenant: str) -> str | None:
-        """Return the session of a tenant's run.
-
-        None means that there is no such run, or it is part of none.
-        """
+        """Return the session of a tenant's run; None: the run does not exist or has no session."""
         entry = self._open_writer.find(RunId(run_id))
         if entry is not None:
             return entry.session if entry.tenant == tenant else None
@@ -331,12 +328,12 @@ class Store:
         return rows[0]["session"] if rows else None
 
     async def find_ids(self, prefix: str, limit: int = 2) -> list[str]:
-        """Return the ids that begin so, newest first; `run_` before them may be left out."""
+        """Return the ids with that prefix, newest first; the prefix may leave out `run_`."""
         await self._flush_if_possible()
         return await find_ids_by_prefix(self.database, prefix, limit)
 
     async def summary(self, run_id: str, tenant: str | None = None) -> RunSummary | None:
-        """Return the run's summary; None if there is none (of that tenant)."""
+        """Return the run's summary; None if it does not exist (for that tenant)."""
         await self._flush_if_possible()
         entry = self._open_writer.find(RunId(run_id))
         if entry is not None and entry.keep and tenant in {None, entry.tenant}:
@@ -347,9 +344,9 @@ class Store:
     async def score(
         self, run_id: str, value: float | None, comment: str = "", tenant: str | None = None
     ) -> bool:
-        """Judge a run, in place of any earlier judgement; return whether there is such a run.
+        """Judge a run, replacing any earlier judgement; return whether the run exists.
 
-        A run's first judgement is also counted for its worker; see `drift`.
+        A run's first score also counts for its worker; see `drift`.
 
         Raises:
             ValueError: `value` is not finite.
@@ -359,10 +356,12 @@ class Store:
         await self._open_writer.flush()
         judgement = Judgement(value, sql_text(comment) or None)
         own = run_filter(run_id, tenant)
-        return await self.database.run_write(lambda one: judge_run(one, judgement, *own))
+        return await self.database.run_write(
+            lambda connection: judge_run(connection, judgement, *own)
+        )
 
     async def score_runs(self, judgements: Mapping[RunId, Judgement]) -> None:
-        """Judge many runs at once, each in place of any earlier judgement."""
+        """Judge many runs at once, replacing any earlier judgements."""
         await self._open_writer.flush()
 
         def write(connection: Connection) -> None:
@@ -373,13 +372,13 @@ class Store:
         await self.database.run_write(write)
 
     async def delete(self, run_id: str, tenant: str | None = None) -> bool:
-        """Forget a run with its numbers; return whether there was such a run."""
+        """Delete a run with its numbers; return whether it existed."""
         await self._open_writer.flush()
         own = run_filter(run_id, tenant)
-        return await self.database.run_write(lambda one: delete_runs(one, *own)) > 0
+        return await self.database.run_write(lambda connection: delete_runs(connection, *own)) > 0
 
     async def is_ready(self) -> bool:
-        """Return True if the database answers, has the code's schema, and takes writes."""
+        """Return True if the database answers, has this version's schema, and accepts writes."""
         if self._database is None or self.failure is not None:
             return False
         revision = None
@@ -387,7 +386,7 @@ class Store:
             try:
                 revision = await usable_revision(self._database)
             except StoreError as error:
-                if self._was_ready:  # it may be asked every second
+                if self._was_ready:  # log once: health checks may come every second
                     _LOG.warning("the store is not ready: %s", error)
                 self._was_ready = False
                 return False
@@ -396,40 +395,40 @@ class Store:
 
     @property
     def failure(self) -> StoreError | None:
-        """Why runs cannot be written at the moment; None while they can."""
+        """Why runs cannot be written at present; None while they can."""
         return None if self._writer is None else self._writer.failure
 
     @property
     def pending_count(self) -> int:
-        """Runs that are appended and not yet written."""
+        """Number of runs that are queued and not yet written."""
         return 0 if self._writer is None else self._writer.pending_count
 
     @property
     def lost_count(self) -> int:
-        """Runs that the database refused for their own values; each was logged."""
+        """Number of runs that the database rejected for their values; each was logged."""
         return 0 if self._writer is None else self._writer.lost_count
 
     @property
     def is_shared(self) -> bool:
-        """Return True if replicas on other machines can use the same database."""
+        """True if replicas on other machines can use the same database."""
         return not is_sqlite(self.url)
 
     @property
     def database(self) -> Database:
-        """The database itself, for what is kept beside runs."""
+        """The database itself, for other tables."""
         return self._require_open(self._database)
 
     @property
     def budgets(self) -> Budgets:
-        """The budgets that are left, looked after from now on: see `look_after_budgets`."""
+        """The budgets; starts their maintenance, see `look_after_budgets`."""
         self.look_after_budgets()
         return self._require_open(self._budgets)
 
     def look_after_budgets(self) -> None:
-        """Renew from now on what this process reserves, and end what killed ones have reserved.
+        """Start the task that renews this process's reservations and ends those of dead processes.
 
-        A server does so from its start, whoever of its callers has a budget; whoever writes a few
-        runs and closes would have seen no process silent for long enough to end anything.
+        A server calls this at its start, even if no key has a budget. Short-lived processes need
+        not: they would not run long enough to tell that another process is dead.
         """
         database, writer = self.database, self._open_writer
         if self._budgets is None:
@@ -441,7 +440,7 @@ class Store:
 
     @property
     def refusals(self) -> RefusalLog:
-        """Requests that were refused for rates or budgets."""
+        """Counts of requests that were refused by rates or budgets."""
         database = self.database
         if self._refusals is None:
             self._refusals = RefusalLog(database)
@@ -452,7 +451,7 @@ class Store:
 
     @property
     def responses(self) -> ResponseTable:
-        """Responses of the API's dialect of that name."""
+        """Responses of the Responses API."""
         database = self.database
         if self._responses is None:
             self._responses = ResponseTable(database)
@@ -468,7 +467,7 @@ class Store:
         return part
 
     async def _close_all(self) -> StoreError | None:
-        """Write what is queued and disconnect, cancelled or not; return why it could not."""
+        """Write queued runs and disconnect, even if cancelled; return why runs were not written."""
         assert self._writer is not None  # noqa: S101 - entered
         database, failure = self.database, None
         with anyio.CancelScope(shield=True):
@@ -488,7 +487,7 @@ class Store:
         return failure
 
     async def _flush_if_possible(self) -> None:
-        """Write what is queued, if it can be: what is already stored can be read anyway."""
+        """Write queued runs if possible; stored runs can be read in any case."""
         if self.pending_count and self.failure is None:
             try:
                 await self._open_writer.flush()

@@ -1,9 +1,9 @@
-"""A store moves to another database, such as from SQLite to PostgreSQL, while it is in use.
+"""Moves a store to another database, such as from SQLite to PostgreSQL, while it is in use.
 
-Every pass makes the target equal to the source: rows that are missing or changed are written, runs
-and responses that the source forgot are forgotten. A pass that was ended goes on where it was, for
-what is there is not written again. The last pass, with no server on the source, ends with equal
-counts and sums.
+Every pass makes the target equal to the source: it writes missing and changed rows, and deletes
+runs and responses that the source has deleted. An interrupted pass can be repeated, since rows
+that are already equal are not written again. The last pass, with no server on the source, ends
+with equal counts and sums.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from batuta.store.responses import RESPONSES
 from batuta.store.schema import upgrade_database
 
 BATCH = 1_000
-"""Rows of one transaction."""
+"""Maximum rows of one transaction."""
 _COMPARED: Mapping[str, tuple[str, ...]] = {
     RUNS.name: ("score", "score_comment", "question_preview", "answer_preview", "labels"),
     CONTENTS.name: (),
     LEDGER.name: (),
     RESPONSES.name: ("status",),
 }
-"""Columns by which a row is seen to have changed; of other tables, all of them."""
-_FORGETTING = (CONTENTS, RUNS, RESPONSES)
-"""Tables whose rows may go away, in the order in which they do."""
+"""Columns that are compared to detect a changed row; for other tables, all columns."""
+_DELETABLE = (CONTENTS, RUNS, RESPONSES)
+"""Tables whose rows may be deleted, in the order of deletion."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,17 +50,19 @@ class TableTransfer:
 
     table: str
     source: int
-    """Rows there, after the pass."""
+    """Rows in the source after the pass."""
     target: int
+    """Rows in the target after the pass."""
     written: int
     forgotten: int
+    """Rows that were deleted from the target."""
     source_usd: Decimal
-    """The sum of the column `usd`, if there is one."""
+    """The sum of the column `usd`; 0 if the table has none."""
     target_usd: Decimal
 
     @property
     def equal(self) -> bool:
-        """Return True if both have as many rows and as much money."""
+        """True if both tables have equal numbers of rows and equal sums of dollars."""
         return (self.source, self.source_usd) == (self.target, self.target_usd)
 
 
@@ -73,11 +75,12 @@ async def transfer_store(
 
     Args:
         source: a path or a URL.
-        target: another one; its schema is made if need be. Nothing else may write to it yet.
-        on_progress: called with a table's name and the rows looked at so far.
+        target: another path or URL; its schema is created if needed. Nothing else may write to it
+            yet.
+        on_progress: called with a table's name and the number of rows read so far.
 
     Raises:
-        StoreError: a database fails, or both are the same.
+        StoreError: a database fails, or source and target are the same.
     """
     origin, goal = parse_url(source), parse_url(target)
     if origin == goal:
@@ -89,7 +92,7 @@ async def transfer_store(
     old, new = open_database(origin), open_database(goal)
     try:
         forgotten = {
-            table.name: await _delete_missing_rows(old, new, table) for table in _FORGETTING
+            table.name: await _delete_missing_rows(old, new, table) for table in _DELETABLE
         }
         found: list[TableTransfer] = []
         for table in METADATA.sorted_tables:
@@ -115,7 +118,7 @@ async def transfer_store(
 async def _write_changed(
     old: Database, new: Database, table: Table, on_progress: Callable[[str, int], None]
 ) -> int:
-    """Write the rows that the target lacks or has otherwise; return how many those were."""
+    """Write the rows that are missing or different in the target; return their number."""
     compared = _compared_columns(table)
     keys = tuple(table.primary_key.columns)
     written = looked = 0
@@ -145,15 +148,12 @@ async def _write_changed(
 async def _with_parents(
     new: Database, table: Table, rows: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return the rows whose parents were written.
-
-    A parent that came since then is for the next pass.
-    """
+    """Return the rows whose parents are in the target; others are left to the next pass."""
     for foreign in table.foreign_keys:
         child, parent = foreign.parent.name, foreign.column
         query = select(parent).where(parent.in_([row[child] for row in rows]))
-        there = {row[parent.name] for row in await new.fetch_rows(query)}
-        rows = [row for row in rows if row[child] in there]
+        existing = {row[parent.name] for row in await new.fetch_rows(query)}
+        rows = [row for row in rows if row[child] in existing]
     return rows
 
 
@@ -169,20 +169,20 @@ def _upsert_rows(connection: Connection, table: Table, rows: Sequence[Mapping[st
     changed = (
         statement.on_conflict_do_update(index_elements=keys, set_=others)
         if others
-        else statement.on_conflict_do_nothing(index_elements=keys)  # it is all key: nothing changes
+        else statement.on_conflict_do_nothing(index_elements=keys)  # all columns are in the key
     )
     connection.execute(changed, [dict(row) for row in rows])
 
 
 async def _delete_missing_rows(old: Database, new: Database, table: Table) -> int:
-    """Delete from the target what the source no longer has; return how many rows that was."""
+    """Delete rows from the target that the source no longer has; return their number."""
     keys = tuple(table.primary_key.columns)
     count = 0
     async for rows in _read_pages(new, table, keys):
         names = {tuple(row[key.name] for key in keys) for row in rows}
         query = select(*keys).where(tuple_(*keys).in_(list(names)))
-        there = {tuple(row[key.name] for key in keys) for row in await old.fetch_rows(query)}
-        if gone := list(names - there):
+        existing = {tuple(row[key.name] for key in keys) for row in await old.fetch_rows(query)}
+        if gone := list(names - existing):
             await new.execute(delete(table).where(tuple_(*keys).in_(gone)))
         count += len(gone)
     return count
@@ -191,7 +191,7 @@ async def _delete_missing_rows(old: Database, new: Database, table: Table) -> in
 async def _read_pages(
     database: Database, table: Table, columns: Sequence[Column[Any]]
 ) -> AsyncGenerator[list[dict[str, Any]]]:
-    """Yield the rows in the order of their keys, some at a time."""
+    """Yield the rows in the order of their keys, in batches."""
     keys = tuple(table.primary_key.columns)
     last: tuple[Any, ...] | None = None
     while True:
@@ -215,7 +215,7 @@ def _compared_columns(table: Table) -> tuple[Column[Any], ...]:
 
 
 async def _count_rows(database: Database, table: Table) -> tuple[int, Decimal]:
-    """Return the rows, and dollars, added up exactly."""
+    """Return the number of rows and the exact sum of `usd`."""
     rows = await database.fetch_rows(select(func.count().label("rows")).select_from(table))
     usd = Decimal(0)
     if "usd" in table.columns:

@@ -1,4 +1,4 @@
-"""Runs that wait for their client's tools, sealed, in a database that replicas share."""
+"""Runs paused on client tools, encrypted, in a database that replicas share."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from batuta.store.deleted import forgotten_among, in_pages
 from batuta.store.models import WAITING_RUNS
 
 WAITING_SECONDS = 3600.0
-"""Seconds that a run waits."""
+"""Seconds after which a paused run is deleted."""
 MOST_WAITING = 1000
-"""Runs of a tenant that wait, at most; the oldest goes first."""
+"""Maximum paused runs of a tenant; the oldest are evicted."""
 MOST_WAITING_BYTES = 64 << 20
-"""Bytes of a tenant's runs that wait, at most; the oldest goes first."""
+"""Maximum bytes of a tenant's paused runs; the oldest are evicted."""
 _TABLE = WAITING_RUNS.c
 
 
 @final
 class WaitingTable:
-    """The runs that wait, of all replicas."""
+    """The paused runs of all replicas."""
 
     def __init__(
         self,
@@ -35,13 +35,13 @@ class WaitingTable:
         most_bytes: int = MOST_WAITING_BYTES,
         clock: Callable[[], float] = time,
     ) -> None:
-        """Name the database.
+        """Set up the table.
 
         Args:
-            database: has the runs.
-            most: runs of a tenant at most.
-            most_bytes: bytes of a tenant's runs at most.
-            clock: tells the seconds since the epoch.
+            database: the shared database.
+            most: maximum runs of a tenant.
+            most_bytes: maximum bytes of a tenant's runs.
+            clock: returns seconds since the epoch.
         """
         self._database = database
         self._most = most
@@ -49,7 +49,7 @@ class WaitingTable:
         self._clock = clock
 
     async def put(self, tenant: str, run: Run, body: bytes) -> None:
-        """Keep the sealed run, unless it was deleted meanwhile."""
+        """Store the encrypted run, unless it was deleted meanwhile."""
         own, name = sql_text(tenant), sql_text(run.id)
         now = self._clock()
         values = {"tenant": own, "run_id": name, "expires": now + WAITING_SECONDS}
@@ -61,22 +61,22 @@ class WaitingTable:
                 return
             new = insert_statement(connection.dialect.name, WAITING_RUNS).values(values)
             connection.execute(new.on_conflict_do_nothing())
-            self._push_out(connection, own)
+            self._evict_oldest(connection, own)
 
         await self._database.run_write(put)
 
-    def _push_out(self, connection: Connection, tenant: str) -> None:
-        """Delete the tenant's oldest runs beyond what it may keep."""
+    def _evict_oldest(self, connection: Connection, tenant: str) -> None:
+        """Delete the tenant's oldest runs beyond its limits."""
         order = (_TABLE.expires.desc(), _TABLE.run_id)
-        place = func.row_number().over(order_by=order).label("place")
+        rank = func.row_number().over(order_by=order).label("rank")
         held = func.sum(_TABLE.size).over(order_by=order).label("held")
-        kept = select(_TABLE.run_id, place, held).where(_TABLE.tenant == tenant).subquery()
-        beyond = or_(kept.c.place > self._most, kept.c.held > self._most_bytes)
+        kept = select(_TABLE.run_id, rank, held).where(_TABLE.tenant == tenant).subquery()
+        beyond = or_(kept.c.rank > self._most, kept.c.held > self._most_bytes)
         old = _TABLE.run_id.in_(select(kept.c.run_id).where(beyond))
         connection.execute(delete(WAITING_RUNS).where(_TABLE.tenant == tenant, old))
 
     async def get(self, tenant: str, run_id: RunId) -> bytes | None:
-        """Return the tenant's sealed run of that id, if it still waits."""
+        """Return the tenant's encrypted run of that id; None: it does not wait any more."""
         query = select(_TABLE.body).where(
             _TABLE.tenant == sql_text(tenant),
             _TABLE.run_id == sql_text(run_id),
@@ -86,7 +86,7 @@ class WaitingTable:
         return rows[0]["body"] if rows else None
 
     async def dismiss(self, tenant: str, run_ids: Collection[str] | None = None) -> None:
-        """Delete those runs of the tenant; None: all of them."""
+        """Delete those runs of the tenant; None: all its runs."""
         own = delete(WAITING_RUNS).where(_TABLE.tenant == sql_text(tenant))
         if run_ids is None:
             await self._database.execute(own)

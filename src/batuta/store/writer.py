@@ -1,8 +1,8 @@
-"""The one task that writes runs: a bounded queue, emptied in batches.
+"""The single task that writes runs, from a bounded queue, in batches.
 
-A batch leaves the queue only once the database has it, so a failed write is tried again, and a
-run that is queued can still be read. Writing a run twice changes nothing, so a write that may
-or may not have been committed is simply repeated.
+A batch leaves the queue only when the database has it. So a failed write is retried, and a queued
+run can be read. Writing a run twice changes nothing, so a write that may have been committed is
+simply repeated.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from batuta.store.deleted import forgotten_among
 from batuta.store.drift import count_values
 from batuta.store.lease_changes import LeaseChanges, LeasedRun
 from batuta.store.leases import Leases
-from batuta.store.ledger import JOBS_OWNER, Place, charged_places, settle_rows, take_rows
+from batuta.store.ledger import JOBS_OWNER, AccountPeriod, charged_periods, settle_rows, take_rows
 from batuta.store.lost_runs import take_back_lost
 from batuta.store.models import CONTENTS, LEDGER, RUNS
 from batuta.store.partitions import create_partitions
@@ -43,10 +43,10 @@ from batuta.store.rows import PackedRun, RunEntry, pack_run
 
 
 def insert_rows(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Insert rows that are not there yet; in SQLite those that are there are left as they are.
+    """Insert new rows; SQLite ignores rows that exist already.
 
     Raises:
-        IntegrityError: PostgreSQL has one of them already, or they break another rule.
+        IntegrityError: in PostgreSQL, a row exists already; or a row violates another constraint.
     """
     if not rows:
         return
@@ -58,7 +58,7 @@ def insert_rows(connection: Connection, table: Table, rows: Sequence[Mapping[str
 
 
 def _copy_rows(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Copy the rows by the driver itself, whose errors become SQLAlchemy's."""
+    """Insert the rows by the driver's COPY, converting its errors to SQLAlchemy's."""
     import asyncpg  # noqa: PLC0415 - an extra  # pyright: ignore[reportMissingTypeStubs]
 
     driver: Any = connection.connection.driver_connection
@@ -78,68 +78,65 @@ _ERRORS = {"22": DataError, "23": IntegrityError}
 
 
 def _sqlstate_class(error: BaseException) -> str:
-    """Return the first two characters of the SQLSTATE.
-
-    Of values that the driver refuses, a data error's.
-    """
+    """Return the first two characters of the SQLSTATE; 22 for a value that the driver rejects."""
     if isinstance(error, ValueError):
         return "22"
     return str(getattr(error, "sqlstate", None) or "")[:2]
 
 
 BATCH_RUNS = 200
-"""Runs of one transaction at most."""
+"""Maximum runs of one transaction."""
 
 LINGER_SECONDS = 0.2
 """Seconds that a run waits for others to share its transaction."""
 
 QUEUE_CAPACITY = 2_000
-"""Runs that wait in memory at most."""
+"""Maximum runs in the queue."""
 
 _INSERT_PAGE_ROWS = 16
-"""Rows of the ledger that one statement inserts at most."""
+"""Maximum ledger rows that one statement inserts."""
 
 _MAX_LOCKED_ATTEMPTS = 3
-"""Attempts in a row that may find the database locked before it counts as broken."""
+"""Consecutive attempts on a locked database after which writing counts as failed."""
 
 _RETRY_PAUSES = (0.05, 0.2, 1.0, 5.0)
-"""Seconds between attempts; the last one repeats."""
+"""Seconds between attempts; the last value repeats."""
 
 _LOG = logging.getLogger(__name__)
 
 
 class RunWriter:
-    """Takes runs without waiting and writes them in batches, in order."""
+    """Queues runs and writes them in batches, in order."""
 
     def __init__(
         self, database: Database, leases: Leases | None = None, capacity: int = QUEUE_CAPACITY
     ) -> None:
         self._database = database
         self.leases = leases
-        """The money that runs may have from memory; None: no budget was asked for yet."""
+        """The leases of this process; None: budgets are not in use."""
         self._capacity = capacity
-        self._pending: dict[RunId, RunEntry] = {}  # in order; a batch being written is its head
+        self._pending: dict[RunId, RunEntry] = {}  # in order; the batch being written is the head
         self._queued = 0
         self._written = 0
-        self._failures = 0  # in all
-        self._streak = 0  # in a row
-        self._hurry = 0  # flushes that wait
+        self._failures = 0  # total
+        self._streak = 0  # consecutive
+        self._hurry = 0  # number of waiting flushes
         self._closing = False
         self._work = _Signal()
         self._progress = _Signal()
         self._ended = anyio.Event()
         self.failure: StoreError | None = None
-        """Why runs cannot be written at the moment; None while they can."""
+        """Why runs cannot be written at present; None while they can."""
         self.lost_count = 0
-        """Runs that the database refused for their own values; each was logged."""
+        """Number of runs that the database rejected for their values; each was logged."""
 
     def find(self, run_id: RunId) -> RunEntry | None:
-        """Return the entry of that id, if it is not yet written."""
+        """Return the queued entry of that id; None: it is written or unknown."""
         return self._pending.get(run_id)
 
     @property
     def pending_count(self) -> int:
-        """Runs that are not yet written."""
+        """Number of runs that are not yet written."""
         return len(self._pending)
 
     async def append(self, entry: RunEntry) -> None:
@@ -162,10 +159,10 @@ class RunWriter:
             self._work.notify()
 
     async def flush(self) -> None:
-        """Wait until everything appended so far is written.
+        """Wait until every run appended so far is written.
 
         Raises:
-            StoreError: it could not be written; it stays queued and is tried again.
+            StoreError: runs could not be written; they stay queued and are retried.
         """
         goal, failures = self._queued, self._failures
         self._hurry += 1
@@ -181,7 +178,7 @@ class RunWriter:
             self._hurry -= 1
 
     async def work(self) -> None:
-        """Write until `close`; never raise for a database that fails."""
+        """Write until `close`; a failing database raises no error here."""
         try:
             while not self._closing:
                 await self._wait_until_due()
@@ -193,7 +190,7 @@ class RunWriter:
             self._progress.notify()
 
     async def close(self) -> None:
-        """End `work` and write what is queued.
+        """End `work` and write queued runs.
 
         Raises:
             StoreError: some runs could not be written; they are lost.
@@ -217,7 +214,7 @@ class RunWriter:
             raise StoreError(f"{len(self._pending)} runs wait to be written: {self.failure}")
 
     async def _wait_until_due(self) -> None:
-        """Wait until there is something to write and it has waited for company."""
+        """Wait until a run is queued, and then until its batch is full or has waited enough."""
         while not (self._pending or self._closing):
             await self._work.wait()
         with anyio.move_on_after(LINGER_SECONDS):
@@ -225,17 +222,17 @@ class RunWriter:
                 await self._work.wait()
 
     async def _pause(self) -> None:
-        """Pause after a failure: a moment in any case, longer unless somebody waits."""
+        """Pause after a failure; the pause is short if a flush is waiting."""
         await anyio.sleep(_RETRY_PAUSES[0])
         with anyio.move_on_after(_RETRY_PAUSES[min(self._streak, len(_RETRY_PAUSES)) - 1]):
             while not (self._hurry or self._closing):
                 await self._work.wait()
 
     async def _attempt(self) -> bool:
-        """Try to write the head of the queue; return whether it is done with."""
+        """Try to write the head of the queue; return True on success."""
         batch = tuple(islice(self._pending.values(), BATCH_RUNS))
         try:
-            # Shielded: a connection cancelled in mid-statement is thrown away with its thread.
+            # Shielded: cancelling a statement would discard the connection and its thread.
             with anyio.CancelScope(shield=True):
                 await self._write(await run_sync(_pack_all, batch))
         except DatabaseFailedError as error:
@@ -250,12 +247,12 @@ class RunWriter:
         except DatabaseFailedError as error:
             if not is_row_error(error):
                 raise
-            for one in packed:
-                await self._write_alone(one)
+            for item in packed:
+                await self._write_alone(item)
 
-    async def _write_alone(self, one: PackedRun) -> None:
-        """Write the run, or only its numbers, or its money and a line in the log."""
-        for attempt in (one, replace(one, body=None)):
+    async def _write_alone(self, item: PackedRun) -> None:
+        """Write the run, or else only its numbers, or else only its ledger lines."""
+        for attempt in (item, replace(item, body=None)):
             try:
                 await self._transact((attempt,))
             except DatabaseFailedError as error:
@@ -264,21 +261,21 @@ class RunWriter:
             else:
                 return
         self.lost_count += 1
-        _LOG.error("the database refused a run: %r", one.row)
+        _LOG.error("the database rejected a run: %r", item.row)
         try:
-            await self._transact((replace(one, row=None, body=None),))
+            await self._transact((replace(item, row=None, body=None),))
         except DatabaseFailedError as error:
             if not is_row_error(error):
                 raise
-            _LOG.error("the database refused a run's money: %r", one.lines)
+            _LOG.error("the database rejected a run's ledger lines: %r", item.lines)
 
     async def _transact(self, packed: Sequence[PackedRun]) -> None:
-        held = [one.reservation for one in packed if one.reservation is not None]
+        held = [item.reservation for item in packed if item.reservation is not None]
         leases = self.leases
         if leases is None or not any(map(leases.find, held)):
             await self._database.run_write(lambda connection: _write_runs(connection, packed))
             return
-        async with leases.turn:
+        async with leases.lock:
             leased = {name: run for name in held if (run := leases.find(name))}
             changes = LeaseChanges()
             await self._database.run_write(
@@ -300,12 +297,12 @@ class RunWriter:
         if not is_transient(error) or self._streak >= _MAX_LOCKED_ATTEMPTS:
             if self.failure is None:
                 _LOG.error("runs cannot be written: %s", error)
-            self.failure = StoreError(str(error))  # without what its traceback holds
+            self.failure = StoreError(str(error))  # a new error without the traceback's objects
         self._progress.notify()
 
 
 class _Signal:
-    """Wakes everyone who waits at this moment."""
+    """Wakes all tasks that are waiting now."""
 
     def __init__(self) -> None:
         self._event = anyio.Event()
@@ -328,31 +325,31 @@ def _write_runs(
     leased: Mapping[str, LeasedRun] | None = None,
     changes: LeaseChanges | None = None,
 ) -> None:
-    """Write the runs, what they say, and their money, in the caller's transaction."""
+    """Write the runs, their contents and their ledger lines, in the caller's transaction."""
     kept = _drop_deleted_runs(connection, packed)
     billed = _write_charges(connection, packed, leased or {}, changes or LeaseChanges())
     kept = _drop_stored_runs(connection, kept, billed)
-    rows = [one.row for one in kept if one.row is not None]
+    rows = [item.row for item in kept if item.row is not None]
     bodies = [
         {
-            "run_id": one.row["id"],
+            "run_id": item.row["id"],
             "format": FORMAT,
-            "body": one.body,
-            "created": one.row["created"],
+            "body": item.body,
+            "created": item.row["created"],
         }
-        for one in kept
-        if one.row is not None and one.body is not None
+        for item in kept
+        if item.row is not None and item.body is not None
     ]
     if is_partitioned(connection):
         create_partitions(connection, (row["created"] for row in rows))
     insert_rows(connection, RUNS, rows)
     insert_rows(connection, CONTENTS, bodies)
-    count_values(connection, (value for one in kept for value in one.seconds))
+    count_values(connection, (value for item in kept for value in item.seconds))
 
 
 def _drop_deleted_runs(connection: Connection, packed: Sequence[PackedRun]) -> list[PackedRun]:
-    """Return the runs that nobody deleted meanwhile, with what they continued from."""
-    rows = [one.row for one in packed if one.row is not None]
+    """Return the runs that were not deleted meanwhile and do not continue a deleted run."""
+    rows = [item.row for item in packed if item.row is not None]
     ids = [row[name] for row in rows for name in ("id", "parent") if row[name] is not None]
     gone = forgotten_among(connection, ids, [(row["tenant"], row["created"]) for row in rows])
     if not gone:
@@ -361,19 +358,21 @@ def _drop_deleted_runs(connection: Connection, packed: Sequence[PackedRun]) -> l
     def is_gone(row: dict[str, Any]) -> bool:
         return not gone.isdisjoint({row["id"], row["parent"], (row["tenant"], row["created"])})
 
-    return [one for one in packed if one.row is None or not is_gone(one.row)]
+    return [item for item in packed if item.row is None or not is_gone(item.row)]
 
 
 def _drop_stored_runs(
     connection: Connection, packed: Sequence[PackedRun], new: set[str]
 ) -> list[PackedRun]:
-    """Return the runs that are not stored yet, whatever time they tell."""
-    again = [one.row["id"] for one in packed if one.row is not None and one.row["id"] not in new]
+    """Return the runs that are not stored yet, even with another time; `new` are newly billed."""
+    again = [
+        item.row["id"] for item in packed if item.row is not None and item.row["id"] not in new
+    ]
     if not again:
         return list(packed)
     query = select(RUNS.c.id).where(RUNS.c.id.in_(again))
     stored = {row[0] for row in connection.execute(query)}
-    return [one for one in packed if one.row is None or one.row["id"] not in stored]
+    return [item for item in packed if item.row is None or item.row["id"] not in stored]
 
 
 def _write_charges(
@@ -382,44 +381,48 @@ def _write_charges(
     leased: Mapping[str, LeasedRun],
     changes: LeaseChanges,
 ) -> set[str]:
-    """Return the money of these runs; the ids of those that were not billed before."""
+    """Write the ledger lines of these runs and settle their reservations.
+
+    Returns:
+        The ids of the runs that were not billed before.
+    """
     new = _new_ledger_lines(connection.dialect.name)
-    lines = [line for one in packed for line in one.lines]
+    lines = [line for item in packed for line in item.lines]
     found = {row[0] for row in connection.execute(new, lines)} if lines else set[str]()
-    spent: dict[Place, int] = {}
-    for one in packed:
-        first = one.lines[0]
+    spent: dict[AccountPeriod, int] = {}
+    for item in packed:
+        first = item.lines[0]
         if first["run_id"] not in found:
             continue
-        for place in charged_places(first):
-            spent[place] = spent.get(place, 0) + one.nano
+        for period in charged_periods(first):
+            spent[period] = spent.get(period, 0) + item.nano
     costs = [
-        (leased[one.reservation], one.nano if one.lines[0]["run_id"] in found else 0)
-        for one in packed
-        if one.reservation is not None and one.reservation in leased
+        (leased[item.reservation], item.nano if item.lines[0]["run_id"] in found else 0)
+        for item in packed
+        if item.reservation is not None and item.reservation in leased
     ]
     returned = changes.settle(connection, costs) if costs else {}
-    # A leased run has a row of its own only if it went on for long.
+    # A leased run has its own row only if it took long.
     held = tuple(
-        one.reservation
-        for one in packed
-        if one.reservation is not None
-        and (one.reservation not in leased or leased[one.reservation].has_row)
+        item.reservation
+        for item in packed
+        if item.reservation is not None
+        and (item.reservation not in leased or leased[item.reservation].has_row)
     )
     ended = take_rows(connection, held)
-    # Somebody thought the process dead, or gave up a job that was run again.
+    # Another process took this one for dead, or a job was given up and then run again.
     if found and (len(ended) < len(held) or any(row["owner"] == JOBS_OWNER for row in ended)):
-        for place, nano in take_back_lost(connection, found).items():
-            spent[place] = spent.get(place, 0) - nano
+        for period, nano in take_back_lost(connection, found).items():
+            spent[period] = spent.get(period, 0) - nano
     settle_rows(connection, ended, spent, returned)
     return found
 
 
 @cache
 def _new_ledger_lines(dialect: str) -> Executable:
-    """Insert lines that are not there yet, and tell which runs' they were."""
+    """Return the statement that inserts new ledger lines and returns their run ids; cached."""
     statement = insert_statement(dialect, LEDGER).on_conflict_do_nothing()
-    # Without a page each number of rows would be a statement of its own, prepared and kept.
+    # With a fixed page size few distinct statements are prepared and cached.
     return statement.returning(LEDGER.c.run_id).execution_options(
         insertmanyvalues_page_size=_INSERT_PAGE_ROWS
     )

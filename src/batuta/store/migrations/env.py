@@ -1,4 +1,4 @@
-"""Runs the migrations on the connection that `batuta.store.schema.upgrade` opened."""
+"""Runs the migrations on the connection that `batuta.store.schema.upgrade_database` opened."""
 
 from alembic import context
 

@@ -111,7 +111,7 @@ def _create_ledger() -> None:
 
 
 def _copy_old_runs() -> None:
-    """Return runs from before the ledger: a line each, of all its calls."""
+    """Insert one ledger line, with all calls, for each run stored before the ledger existed."""
     dialect = op.get_bind().dialect.name
     zero = "'0'" if dialect == "sqlite" else "0"
     op.execute(

@@ -1,4 +1,4 @@
-"""Names of deleted runs and tenants, and fields that find repeated requests."""
+"""Table of tombstones (deleted runs and tenants), and columns to find idempotent responses."""
 
 import sqlalchemy as sa
 from alembic import op

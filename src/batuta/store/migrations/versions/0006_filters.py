@@ -26,7 +26,7 @@ def upgrade() -> None:
 
 
 def _has_trigrams(connection: sa.Connection) -> bool:
-    """Return True if the extension is there or may be made; without it a search reads every row."""
+    """Return True if the extension exists or can be created; else a search reads every row."""
     nested = connection.begin_nested()
     try:
         connection.exec_driver_sql("CREATE EXTENSION IF NOT EXISTS pg_trgm")

@@ -1,7 +1,7 @@
-"""Runs by day in PostgreSQL; what a run says knows when the run began, in both databases.
+"""Partition runs by day in PostgreSQL; contents get their run's time, in both databases.
 
-The rows that are there stay where they are: their table becomes the partition of all days until
-today, and only an index of it is built anew. Nothing is copied but the contents' times.
+Existing rows are not copied: their table becomes the partition of all days until today, and only
+one of its indexes is rebuilt.
 """
 
 import time
@@ -13,7 +13,7 @@ revision = "0007"
 down_revision = "0006"
 
 _DAY = 86_400
-_FIRST_DAY = 1_577_836_800  # 2020-01-01: an empty store keeps every day by itself from then on
+_FIRST_DAY = 1_577_836_800  # 2020-01-01: an empty store has daily partitions from then on
 _LATE_START = 4_102_444_800  # 2100-01-01
 _INDEXES = {
     "runs": (
@@ -47,7 +47,7 @@ def upgrade() -> None:
 
 
 def _first_day() -> int:
-    """Return where the first day of its own begins, in seconds: after all rows that are there."""
+    """Return the start of the first daily partition, in seconds: after all existing rows."""
     latest = sa.text("SELECT max(created) FROM runs WHERE created < :late")
     newest = op.get_bind().execute(latest, {"late": _LATE_START}).scalar()
     if newest is None:
@@ -61,7 +61,7 @@ def _keep_by_day(table: str, first: int) -> None:
     op.execute(f"ALTER TABLE {table} RENAME TO {early}")
     op.execute(f"ALTER TABLE {early} DROP CONSTRAINT pk_{table}")
     op.execute(f"ALTER TABLE {early} ADD CONSTRAINT pk_{early} PRIMARY KEY ({key}, created)")
-    there = _rename_indexes(table)
+    indexes = _rename_indexes(table)
     op.execute(
         f"CREATE TABLE {table} (LIKE {early} INCLUDING DEFAULTS,"
         f" CONSTRAINT pk_{table} PRIMARY KEY ({key}, created)) PARTITION BY RANGE (created)"
@@ -76,11 +76,11 @@ def _keep_by_day(table: str, first: int) -> None:
     op.execute(
         f"ALTER TABLE {table} ATTACH PARTITION {early} FOR VALUES FROM (MINVALUE) TO ({first})"
     )
-    _create_indexes(table, there)
+    _create_indexes(table, indexes)
 
 
 def _rename_indexes(table: str) -> dict[str, str]:
-    """Make room for those of another table; return their names, with how they were made."""
+    """Rename the indexes, to free their names; return their definitions by the old name."""
     found: dict[str, str] = {}
     for name in _INDEXES[table]:
         query = sa.text("SELECT pg_get_indexdef(to_regclass(:name))")
@@ -92,6 +92,6 @@ def _rename_indexes(table: str) -> dict[str, str]:
 
 
 def _create_indexes(table: str, definitions: dict[str, str]) -> None:
-    """Create the indexes on every partition; those that have an equal one keep it."""
+    """Create the indexes on every partition; a partition keeps an index that is equal."""
     for name, definition in definitions.items():
         op.execute(f"CREATE INDEX {name} ON {table} USING {definition}")

@@ -1,4 +1,4 @@
-"""Which run answered a question before, for servers that give an answer twice."""
+"""The index of the answer cache: which run answered a question."""
 
 import sqlalchemy as sa
 from alembic import op

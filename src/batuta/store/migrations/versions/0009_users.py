@@ -1,4 +1,4 @@
-"""Users who sign in by an identity provider, and whose keys are whose."""
+"""Users who sign in with an identity provider, and the owners of keys."""
 
 import sqlalchemy as sa
 from alembic import op

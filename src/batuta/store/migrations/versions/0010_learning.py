@@ -1,4 +1,4 @@
-"""Tables of workers' drift, and of the results of runs that explored."""
+"""Tables of workers' drift, and of the scores of exploring runs."""
 
 import sqlalchemy as sa
 from alembic import op

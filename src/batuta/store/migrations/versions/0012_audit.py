@@ -1,4 +1,4 @@
-"""The audit trail: what administrators did, each record sealing the one before it."""
+"""The audit trail: a hash chain of administrators' actions."""
 
 import sqlalchemy as sa
 from alembic import op

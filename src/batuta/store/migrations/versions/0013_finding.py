@@ -1,7 +1,7 @@
-"""Labels of runs, and indexes that lists, filters and totals are read from alone.
+"""Labels of runs, and covering indexes for lists, filters and totals.
 
-Labels of the newest runs that are there are their workers, as the ledger has them, and the error;
-older ones are found by everything else.
+The newest existing runs are labelled with their workers, from the ledger, and their error. Older
+runs get no labels.
 """
 
 import sqlalchemy as sa
@@ -34,7 +34,7 @@ def upgrade() -> None:
 
 
 def _label_statement(concat: str) -> str:
-    """Return the statement that gives the newest runs their labels."""
+    """Return the statement that labels the newest runs."""
     end = "chr(10)" if concat == "string_agg" else "char(10)"
     return f"""
         UPDATE runs SET labels = substr({end}

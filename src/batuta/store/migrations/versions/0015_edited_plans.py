@@ -1,4 +1,4 @@
-"""Edits of plans that wait for a person's approval."""
+"""Columns for edits of plans that wait for a person's approval."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Files that callers uploaded."""
+"""Uploaded files."""
 
 import sqlalchemy as sa
 from alembic import op

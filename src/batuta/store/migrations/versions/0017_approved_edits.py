@@ -1,4 +1,4 @@
-"""Edited plans outlive a restart of the server that waits for their approval."""
+"""Column for the steps of approved edits, so that they survive a restart of the server."""
 
 import sqlalchemy as sa
 from alembic import op

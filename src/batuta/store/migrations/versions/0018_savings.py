@@ -1,4 +1,4 @@
-"""What the best single worker would have cost, and how it did where it was asked too."""
+"""Columns for the estimated cost of the best single worker, and the comparison with it."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Runs that wait for their client's tools, for the other replicas."""
+"""Table of runs paused on client tools, shared by replicas."""
 
 import sqlalchemy as sa
 from alembic import op

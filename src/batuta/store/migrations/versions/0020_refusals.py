@@ -1,4 +1,4 @@
-"""Requests that were refused for a key's rates or budgets, counted by hour."""
+"""Counts per hour of requests that were refused by a key's rates or budgets."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Who acted at each request of a session, from whom they took over, in which turn and why."""
+"""Columns for who acted at each request of a session, who acted before, the turn and the reason."""
 
 import sqlalchemy as sa
 from alembic import op
