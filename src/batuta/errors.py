@@ -6,7 +6,7 @@
     ├── LimitReachedError          the run's own limit forbids another call   (engine)
     ├── StoreError                 the disk or the database                   (store)
     ├── SandboxError               no sandbox can be built here               (sandbox)
-    ├── ExecutorError              worker processes or machines are lost      (lab.executor)
+    ├── ExecutorError              executing processes are lost               (lab.executor)
     ├── WorkerLostError            a worker stopped answering                 (lab.tune)
     ├── SourceError                a benchmark or record file                 (lab.tasks)
     ├── DownloadError              a model file cannot be fetched             (local)

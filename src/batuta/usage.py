@@ -95,7 +95,7 @@ class Price:
 
     @property
     def hour_cache_write(self) -> Decimal:
-        """Price of input cached for an hour: twice the price of `input`, as at Anthropic."""
+        """Price of input cached for an hour: twice `input`, as at Anthropic, or `cache_write`."""
         return max(2 * self.input, self.cache_write or Decimal(0))
 
     def of(self, usage: Usage) -> Decimal:

@@ -98,7 +98,7 @@ def redis_target(server: ServerSetting, environ: Mapping[str, str] = os.environ)
 
 
 def jobs_target(environ: Mapping[str, str] = os.environ) -> str:
-    """Return the database of background jobs: the runs' server database, or a file beside it."""
+    """Return the database of background jobs: the runs' if it is a URL, else a file beside it."""
     store = store_target(environ)
     return store if "://" in store else str(Path(store).with_name("jobs.db"))
 

@@ -53,7 +53,7 @@ class PlanRuleSetting(StrictModel):
     """Workers that may not see the question: ids, or `tag:NAME` for all workers with a tag."""
 
     @model_validator(mode="after")
-    def _is_of_one_kind(self) -> Self:
+    def _check_one_kind(self) -> Self:
         kinds = (self.max_parallel, self.no_self_check, self.needs_check, self.forbid_workers)
         if sum(bool(kind) for kind in kinds) != 1:
             raise ValueError(
@@ -132,7 +132,7 @@ class PresetSetting(StrictModel):
     description: str = ""
 
     @model_validator(mode="after")
-    def _one_of_three(self) -> Self:
+    def _check_exactly_one(self) -> Self:
         given = [name for name in (self.conductor, self.workflow, self.baseline) if name]
         if len(given) != 1:
             raise ValueError("name exactly one: a `conductor`, a `workflow` or a `baseline`")
@@ -251,11 +251,11 @@ class ConductorSetting(StrictModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _of_a_name(cls, data: Any) -> Any:
+    def _accept_plain_name(cls, data: Any) -> Any:
         return {"worker": data} if isinstance(data, str) else data
 
     @model_validator(mode="after")
-    def _one_of_both(self) -> Self:
+    def _check_exclusive(self) -> Self:
         if self.worker and self.model:
             raise ValueError("there are two conductors: name `worker`, or `provider` and `model`")
         if not self.model and self.model_fields_set & {"provider", "base_url", "key_env", "card"}:
@@ -276,11 +276,11 @@ class SystemSetting(StrictModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _of_a_name(cls, data: Any) -> Any:
+    def _accept_plain_name(cls, data: Any) -> Any:
         return {"conductor": data} if isinstance(data, str) else data
 
     @model_validator(mode="after")
-    def _one_of_both(self) -> Self:
+    def _check_exclusive(self) -> Self:
         if self.conductor and self.selector:
             raise ValueError("name a `conductor` or a `selector`, not both")
         return self
@@ -344,7 +344,7 @@ class ResilienceSetting(StrictModel):
     """Seconds of the first pause; each further pause is twice as long."""
 
     @model_validator(mode="after")
-    def _hedge_comes_first(self) -> Self:
+    def _check_hedge(self) -> Self:
         if self.hedge_s and self.step_timeout_s and self.hedge_s >= self.step_timeout_s:
             raise ValueError("`hedge_s` must be less than `step_timeout_s`: no step lasts longer")
         return self
@@ -394,7 +394,7 @@ class ServerSetting(StrictModel):
     """Number of replicas; each uses an equal share of the limits while Redis is unreachable."""
 
     @model_validator(mode="after")
-    def _an_address_within_all(self) -> Self:
+    def _check_connection_limits(self) -> Self:
         if self.connections_per_address and self.connections_per_address > self.connections:
             raise ValueError("`connections_per_address` must be at most `connections`")
         return self
@@ -447,7 +447,7 @@ class AnswerCacheSetting(StrictModel):
     needs the extra `encoder`. None: the wording must be identical."""
 
     @model_validator(mode="after")
-    def _is_switched(self) -> Self:
+    def _check_enabled(self) -> Self:
         if "enabled" not in self.model_fields_set:
             self.refuse_settings(AnswerCacheSetting.model_fields, "needs `enabled = true`")
         return self
@@ -485,7 +485,7 @@ class Settings(StrictModel):
     files: FilesSetting | None = None
 
     @model_validator(mode="after")
-    def _tools_are_used(self) -> Self:
+    def _check_tools_used(self) -> Self:
         for name in sorted(self.tools.model_fields_set):
             is_served = name in self.tools.served
             if not is_served and not any(worker.provider == name for worker in self.workers):
@@ -494,7 +494,7 @@ class Settings(StrictModel):
         return self
 
     @model_validator(mode="after")
-    def _confidence_is_fitted(self) -> Self:
+    def _check_confidence_fitted(self) -> Self:
         for name, preset in self.models.items():
             fitted = self.confidence is not None and self.confidence.file is not None
             if preset.min_confidence is not None and not fitted:

@@ -21,7 +21,7 @@ class ServedSetting(StrictModel):
     """Maximum tool calls within one model call; None: 5."""
 
     @model_validator(mode="after")
-    def _is_served(self) -> Self:
+    def _check_served(self) -> Self:
         if not self.server_tool:
             self.refuse_settings(("max_uses",), "needs `server_tool = true`")
         return self
@@ -47,7 +47,7 @@ class SearchSetting(ServedSetting):
     """Domains that are not shown."""
 
     @model_validator(mode="after")
-    def _is_somewhere(self) -> Self:
+    def _check_endpoint(self) -> Self:
         if self.engine == "searxng":
             self.refuse_settings(("key_env",), "does not apply to SearXNG, which has no key")
             if not self.base_url:
@@ -90,7 +90,7 @@ class PythonSetting(ServedSetting):
     """The Python interpreter whose packages programs may import; empty: Batuta's own."""
 
     @model_validator(mode="after")
-    def _is_wanted(self) -> Self:
+    def _check_enabled(self) -> Self:
         if not self.server_tool:
             raise ValueError("it needs `server_tool = true`: workers have their own limits")
         return self
@@ -115,7 +115,7 @@ class McpSetting(StrictModel):
     """Maximum characters of the tool's result; the rest is truncated."""
 
     @model_validator(mode="after")
-    def _is_somewhere(self) -> Self:
+    def _check_endpoint(self) -> Self:
         if bool(self.command) == bool(self.url):
             raise ValueError("an MCP server has either a `command` or a `url`")
         if self.url and not self.url.startswith(("http://", "https://")):

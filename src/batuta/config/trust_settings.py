@@ -30,7 +30,7 @@ class ConfidenceSetting(StrictModel):
     """Whether an answer below the requested confidence is marked, or refused with a 422."""
 
     @model_validator(mode="after")
-    def _says_something(self) -> Self:
+    def _check_combination(self) -> Self:
         if not self.samples:
             self.refuse_settings(("sampler",), "needs `samples` of at least 1")
             if self.file is None:

@@ -143,7 +143,7 @@ class WorkerSetting(StrictModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _program(cls, data: Any) -> Any:
+    def _default_model(cls, data: Any) -> Any:
         """Let workers that run code, search or read pages leave out `model`."""
         if not isinstance(data, dict):
             return data
@@ -153,7 +153,7 @@ class WorkerSetting(StrictModel):
         return {"model": provider, **values} if has_none else values
 
     @model_validator(mode="after")
-    def _without_idle_settings(self) -> Self:
+    def _check_unused_settings(self) -> Self:
         if self.provider == PYTHON:
             reason = "applies only to language models, and this worker runs code"
             self.refuse_settings(_MODEL_OPTIONS, reason)

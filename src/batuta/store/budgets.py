@@ -9,7 +9,7 @@ A reservation belongs to a process, which renews it. When the other processes ha
 for a while, they end the reservation and record the run as lost; its cost is unknown, so the whole
 reservation counts as spent (`lost_runs`). Each process measures that time by its own monotonic
 clock, so a step of the system clock ends no reservation in use. The reservation of a background
-job is not ended in this way: it waits until another process resumes the job.
+job is not ended in this way: it waits for a process that resumes the job (`JOB_LEASE_SECONDS`).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _R = TypeVar("_R")
 LINGER_SECONDS = 0.002
 """Seconds that a batch waits for further items under load."""
 _BUSY_SECONDS = 0.01
-"""A batch that begins within so many seconds of the last one means load."""
+"""A batch that begins within this time after the last one counts as under load."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

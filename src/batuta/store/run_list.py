@@ -104,7 +104,7 @@ class RunPage:
     next_cursor: str | None
     """The cursor of the next page; None: there are no more runs."""
     searched_to: float | None
-    """Start time of the oldest run that was searched; None: all runs were."""
+    """Start time of the last run that was searched; None: all runs were searched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

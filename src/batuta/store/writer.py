@@ -348,7 +348,7 @@ def _write_runs(
 
 
 def _drop_deleted_runs(connection: Connection, packed: Sequence[PackedRun]) -> list[PackedRun]:
-    """Return the runs that were not deleted meanwhile, nor the runs that they continue."""
+    """Return the runs that were not deleted meanwhile and do not continue a deleted run."""
     rows = [item.row for item in packed if item.row is not None]
     ids = [row[name] for row in rows for name in ("id", "parent") if row[name] is not None]
     gone = forgotten_among(connection, ids, [(row["tenant"], row["created"]) for row in rows])
