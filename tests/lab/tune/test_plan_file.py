@@ -12,7 +12,7 @@ MINE = {"questions": "a", "workers": [["ada", "m"]], "seed": 0}
     ("other", "told"),
     [
         ({"seed": 1}, "of another seed: choose"),
-        ({"questions": "b"}, "of other questions: choose"),
+        ({"questions": "b"}, "with other questions: choose"),
         ({"workers": [], "seed": 2}, "of other workers and another seed: choose"),
     ],
 )

@@ -61,7 +61,7 @@ def _entry_key(entry: Entry) -> Candidate | str:
 def paired_gains(
     context: TuneContext, tasks: Sequence[Task], ours: Assignment, theirs: Assignment
 ) -> list[float]:
-    """Return the first system's gain on each question that both ran, the price of calls counted."""
+    """Return the first system's gain on each question that both ran, net of the price of calls."""
     found = (_paired_gain(context, task, ours, theirs) for task in tasks)
     return [gain for gain in found if gain is not None]
 
