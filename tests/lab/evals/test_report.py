@@ -118,7 +118,7 @@ class TestReport:
             "Command: `batuta eval --tasks x`",
             "| (oracle) |",
             "no other questions to measure the workers on",
-            "Seconds are of a run beside up to 63 others",
+            "Seconds were measured with up to 63 other runs",
             "## Against fair, on the same questions",
             "## Right % by family",
             "## Depth by difficulty",
