@@ -1,4 +1,4 @@
-"""Compares stored sessions by pattern, resolved and cost, and chooses a margin for `escalate`.
+"""Compares stored sessions by pattern (share resolved, cost); chooses a margin for `escalate`.
 
 A session counts for the model that its conversation was sent to; its dollars include titles and
 other helper requests. It was resolved if its newest score is at least 0.5. Sessions without a score

@@ -394,17 +394,17 @@ def _runnable_names(subject: Subject) -> tuple[str, ...]:
     return tuple(name for name in found if name not in excluded)
 
 
-def why_not_runnable(one: System, subject: Subject) -> str | None:
+def why_not_runnable(system: System, subject: Subject) -> str | None:
     """Return why the system cannot be measured here, or None."""
     if subject.replay_pool is None:
         return None
     record = subject.replay_pool.record
-    counted, depth = _COUNT_PATTERN.fullmatch(one.name), record.scores_qms.shape[2]
+    counted, depth = _COUNT_PATTERN.fullmatch(system.name), record.scores_qms.shape[2]
     if counted and counted[1] in _SAMPLED_SYSTEMS and int(counted[2]) > depth:
         return f"it needs {counted[2]} runs of a worker, and the record has {depth}"
-    if one.name == SKILLS:
+    if system.name == SKILLS:
         return "it asks a model which skills a question needs, and a record has none"
-    if not _compares_answers(one):
+    if not _compares_answers(system):
         return None
     if record.answers_qms is None:
         return "the record has no answers to compare, only scores"
@@ -414,8 +414,8 @@ def why_not_runnable(one: System, subject: Subject) -> str | None:
     return f"the record has the answers of only {100 * share:.0f} % of the correct runs"
 
 
-def _compares_answers(one: System) -> bool:
-    return one.name in {"vote", *_ANSWER_CHOOSERS} or one.name.startswith(
+def _compares_answers(system: System) -> bool:
+    return system.name in {"vote", *_ANSWER_CHOOSERS} or system.name.startswith(
         ("cascade", "self-consistency@")
     )
 

@@ -143,10 +143,10 @@ async def calibrate_workers(context: TuneContext, grouping: Grouping) -> tuple[l
     by_group = [np.flatnonzero(group_n == g) for g in range(len(grouping.names))]
     chosen: list[int] = []
     singles = [Candidate.single(worker.id) for worker in context.runner.pool]
-    has_money = context.has_money(context.ends[TuneStage.CALIBRATE])
+    fits_budget = context.fits_budget(context.ends[TuneStage.CALIBRATE])
     for number in range(_CALIBRATED):
         batch = [int(indices[number]) for indices in by_group if number < len(indices)]
-        if not batch or (number and not has_money(len(batch) * len(singles))):
+        if not batch or (number and not fits_budget(len(batch) * len(singles))):
             break
         asked = [context.parts.search[index] for index in batch]
         if not await context.runner.run_all((t, one) for t in asked for one in singles):

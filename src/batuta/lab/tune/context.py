@@ -111,8 +111,8 @@ class TuneContext:
             shares.append(self.used_minutes() / allowance.minutes)
         return max(shares)
 
-    def has_money(self, until: float) -> Callable[[int], bool]:
-        """Return a function: whether a number of calls fits into that share of the budget."""
+    def fits_budget(self, until: float) -> Callable[[int], bool]:
+        """Return a function that checks whether a number of calls fits that share of the budget."""
         return lambda calls: self.spent_share(calls) <= until
 
     def expected_calls(self) -> int:

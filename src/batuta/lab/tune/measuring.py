@@ -22,7 +22,7 @@ async def run_systems(
     until: float,
 ) -> list[Task]:
     """Run all systems on as many questions as the budget allows; return those questions."""
-    has_money = context.has_money(until)
+    fits_budget = context.fits_budget(until)
     measured: list[Task] = []
     for start in range(0, len(tasks), _AT_ONCE):
         batch = tasks[start : start + _AT_ONCE]
@@ -34,7 +34,7 @@ async def run_systems(
             for task, entry in planned
             if context.runner.find_result(task, entry) is None
         }
-        if new and not (has_money(sum(new.values())) and await context.runner.run_all(planned)):
+        if new and not (fits_budget(sum(new.values())) and await context.runner.run_all(planned)):
             break
         measured += batch
     return measured

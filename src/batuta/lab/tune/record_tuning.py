@@ -1,6 +1,6 @@
 """A tuning run on a record: the nominees, their test on held-out questions, and the report.
 
-No worker is called, as the record has all answers and their dollars. Axes: q questions, n questions
+No worker is called: the record has all answers and their dollars. Axes: q questions, n questions
 of a part, m workers.
 """
 

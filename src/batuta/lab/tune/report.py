@@ -72,7 +72,7 @@ def describe_tuning(
         "left_out": list(result.left_out),
         "team": None if result.team is None else asdict(result.team),
         "tried": result.tried,
-        "expected": result.believed,
+        "expected": result.expected_accuracy,
         "workflows": _describe_workflows(result),
         "pattern": None if result.pattern is None else str(result.pattern),
         "rewritten": _describe_rewriting(result),

@@ -60,7 +60,7 @@ class TuneResult:
     """The expected gain of the first system of each pair over the second."""
     tried: int = 0
     """The number of workflows that ran in the search."""
-    believed: float | None = None
+    expected_accuracy: float | None = None
     """The accuracy that the search expects of its finest system."""
     ended: str = ""
     """The reason why the search ended before its share of the budget; empty if it did not."""

@@ -76,7 +76,7 @@ class Rewriting:
     """The worker that reflects."""
     train: Sequence[Task]
     validation: Sequence[Task]
-    has_money: Callable[[int], bool]
+    fits_budget: Callable[[int], bool]
     """Returns whether a number of further calls fits the budget."""
     seed: int = 0
     rounds: int = 40
@@ -232,14 +232,14 @@ class _WorkflowAdapter:
     def _should_stop(self, state: Any) -> bool:
         calls = 2 * MINIBATCH * len(self._candidate) + 1
         rounds = int(getattr(state, "i", 0)) >= self._given.rounds
-        return self._ended or rounds or not self._given.has_money(calls)
+        return self._ended or rounds or not self._given.fits_budget(calls)
 
     # -- in the event loop -----------------------------------------------------------------
 
     async def _run_batch(self, batch: Sequence[Task], entry: Candidate) -> bool:
         runner = self._given.runner
         new = [task for task in batch if runner.find_result(task, entry) is None]
-        if not self._given.has_money(len(new) * len(entry)):
+        if not self._given.fits_budget(len(new) * len(entry)):
             return False
         return await runner.run_all((task, entry) for task in batch)
 
@@ -339,7 +339,7 @@ async def _try_wordings(
             rewriter=context.settings.rewriter or result.pool.ranked()[0].id,
             train=tasks[::3],
             validation=tasks[1::3][: min(affordable, _VALIDATED)],
-            has_money=context.has_money(middle),
+            fits_budget=context.fits_budget(middle),
             seed=context.settings.seed,
         ),
     )
@@ -360,11 +360,11 @@ async def _compare_wordings(
     context: TuneContext, tasks: list[Task], before: Candidate, after: Candidate
 ) -> list[float]:
     """Return the second workflow's gain on each question; empty if the budget allows none."""
-    has_money = context.has_money(context.ends[TuneStage.REWRITE])
+    fits_budget = context.fits_budget(context.ends[TuneStage.REWRITE])
     find_result = context.runner.find_result
     while tasks:
         planned = [(task, entry) for task in tasks for entry in (before, after)]
-        if has_money(
+        if fits_budget(
             sum(len(entry) for task, entry in planned if find_result(task, entry) is None)
         ):
             break

@@ -52,12 +52,12 @@ class Search:
         max_steps: int,
         *,
         usd: Mapping[WorkerId, float],
-        has_money: Callable[[int], bool] = lambda _: True,
+        fits_budget: Callable[[int], bool] = lambda _: True,
         programs: Sequence[WorkerId] = (),
     ) -> None:
         """Start with no outcomes.
 
-        `has_money` returns whether a number of calls fits the budget. `programs` are workers that
+        `fits_budget` returns whether a number of calls fits the budget. `programs` are workers that
         only run the programs of other workers; they must not be in `workers`.
         """
         self.arena = arena
@@ -68,7 +68,7 @@ class Search:
         self._programs = tuple(programs)
         self._max_steps = max_steps
         self._usd = usd
-        self._has_money = has_money
+        self._fits_budget = fits_budget
         self._rng = np.random.default_rng(settings.seed)
         self._round = 0
         self.call_weight = settings.call_weight
@@ -89,7 +89,7 @@ class Search:
                 known = (self._runner.find_result(task, candidate) is not None for task in within)
                 self._run_counts[candidate, cell] = sum(known)
 
-    async def screen(self, each: int, has_money: Callable[[int], bool]) -> bool:
+    async def screen(self, each: int, fits_budget: Callable[[int], bool]) -> bool:
         """Try every worker in every role beside each group's best single workers.
 
         A worker that decides is tried on three answers, since two say little about a vote. The best
@@ -112,10 +112,10 @@ class Search:
             for one in found:
                 if len(one) <= self._max_steps:
                     wanted |= self._plan_runs(one, group, each)
-        return await self._run_batch(wanted, has_money)
+        return await self._run_batch(wanted, fits_budget)
 
     async def screen_programs(
-        self, each: int, has_money: Callable[[int], bool], *, asked: bool
+        self, each: int, fits_budget: Callable[[int], bool], *, asked: bool
     ) -> bool:
         """Try every pair of a worker that writes programs and one that runs them.
 
@@ -127,7 +127,7 @@ class Search:
         for pair in pairs:
             for group in self.arena.groups if len(pair) <= self._max_steps else ():
                 wanted |= self._plan_runs(pair, group, each)
-        return await self._run_batch(wanted, has_money)
+        return await self._run_batch(wanted, fits_budget)
 
     async def run_round(self) -> bool:
         """Run one round in every cell of some groups; return False if nothing ran."""
@@ -217,7 +217,7 @@ class Search:
     async def _run_batch(
         self,
         wanted: Mapping[tuple[Candidate, Cell], int],
-        has_money: Callable[[int], bool] | None = None,
+        fits_budget: Callable[[int], bool] | None = None,
     ) -> bool:
         """Run each workflow on the first questions of its cell, up to the given number."""
         planned = [
@@ -226,7 +226,7 @@ class Search:
             for task in self.arena.cells.get(cell, [])[:until]
         ]
         new = {(t.id, c): len(c) for t, c, _ in planned if self._runner.find_result(t, c) is None}
-        if not (has_money or self._has_money)(sum(new.values())):
+        if not (fits_budget or self._fits_budget)(sum(new.values())):
             return False
         if not await self._runner.run_all((task, candidate) for task, candidate, _ in planned):
             return False

@@ -68,7 +68,7 @@ async def search_workflows(
         ),
         max_steps=context.settings.max_steps,
         usd=usd,
-        has_money=context.has_money(context.ends[TuneStage.SEARCH]),
+        fits_budget=context.fits_budget(context.ends[TuneStage.SEARCH]),
     )
     search.take_over(calibrated, [Candidate.single(worker) for worker in workers])
     await _run_rounds(context, search)
@@ -101,7 +101,7 @@ def _count_draws(context: TuneContext, arena: Arena) -> int:
 
 async def _run_rounds(context: TuneContext, search: Search) -> None:
     whole = context.ends[TuneStage.SEARCH]
-    has_money = context.has_money(_SCREENED * whole)
+    fits_budget = context.fits_budget(_SCREENED * whole)
     screens = (
         partial(search.screen_programs, asked=True),
         partial(search.screen_programs, asked=False),
@@ -109,7 +109,7 @@ async def _run_rounds(context: TuneContext, search: Search) -> None:
     )
     for screen in screens:
         each = _SCREENING * search.arena.levels
-        while each and not await screen(each, has_money):
+        while each and not await screen(each, fits_budget):
             each //= 2
     reporter = _ProgressReporter(context, search)
     while await search.run_round():

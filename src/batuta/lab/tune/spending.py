@@ -373,10 +373,10 @@ class _Attempts:
         await self._listener.on_delta(delta)
 
     async def on_failure(self, failure: Failure) -> None:
-        held = self._hold is not None
+        is_reserved = self._hold is not None
         self.end(failure)
         await self._listener.on_failure(failure)
-        if held:
+        if is_reserved:
             self._hold = await self._budget.reserve(self._request, self._worker)
 
     def end(self, result: Reply | Failure) -> None:

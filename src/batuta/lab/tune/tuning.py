@@ -65,7 +65,7 @@ async def run_tuning(context: TuneContext) -> TuneResult:
         table=table,
         systems=tuple(table.build(name, search.call_weight) for name in table.names),
         tried=len(search.tried_anywhere()),
-        believed=expected_accuracy(search),
+        expected_accuracy=expected_accuracy(search),
     )
     if settings.last is TuneStage.SEARCH:
         return result

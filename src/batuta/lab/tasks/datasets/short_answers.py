@@ -44,7 +44,7 @@ def convert_mmlu_pro(row: Row) -> MultipleChoiceQuestion:
 
 
 def convert_gpqa(row: Row) -> MultipleChoiceQuestion:
-    """Convert a question of GPQA; it is private, as its authors ask not to publish it."""
+    """Convert a question of GPQA; it is private, since its authors ask not to publish it."""
     wrong = (row[f"Incorrect Answer {number}"].strip() for number in (1, 2, 3))
     tags = ("gpqa", row["High-level domain"])
     return MultipleChoiceQuestion(

@@ -81,7 +81,7 @@ def _unit_words(unit: str) -> set[str]:
 
 
 def pint_spelling(unit: str) -> str:
-    """Return a unit as pint spells it."""
+    """Return a unit in pint's notation."""
     for pattern, replacement in _SPELLING:
         unit = pattern.sub(replacement, unit)
     return unit.strip()
