@@ -59,7 +59,7 @@ def note_identities(
     if write and noted != known:
         _write_noted(path, noted)
     sentence = f"{join_words(notes)} changed since {folder} was last used" if notes else ""
-    effect = "earlier results that depend on it are not used, and those runs are made again"
+    effect = "earlier results that depend on this are not used, and the questions are asked again"
     return PoolChanges(replaced, f"{sentence}; {effect}" if sentence else "")
 
 
