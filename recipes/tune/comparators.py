@@ -311,7 +311,7 @@ async def fit_gepa(context: ComparatorContext) -> Entry:
             rewriter=best,
             train=tasks[_VALIDATED:],
             validation=tasks[:_VALIDATED],
-            has_money=context.can_pay,
+            fits_budget=context.can_pay,
             seed=context.seed,
         ),
     )

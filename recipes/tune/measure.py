@@ -110,7 +110,7 @@ async def measure_questions(world, seed, calls, **options):
         "paid": paid,
         "seconds": round(seconds, 1),
         "processor seconds": round(worked, 1),
-        "believed": round(100 * result.believed, 1),
+        "believed": round(100 * result.expected_accuracy, 1),
         "share": {n: round(100 * one.share, 1) for n, one in found.items()},
         "calls a question": {n: round(one.calls, 2) for n, one in found.items()},
         "recommended": recommended_share(result, found),

@@ -1,1 +1,4 @@
-"""The laboratory: tasks, baselines, evaluation, tuning, training. No server imports it."""
+"""The laboratory: tasks, baselines, evaluation, tuning, training.
+
+The server does not import it; it loads parts of it by their entry points.
+"""

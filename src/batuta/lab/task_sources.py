@@ -1,4 +1,4 @@
-"""Worlds whose questions are drawn and not read, by what the names of their tasks begin with."""
+"""Simulated worlds, which generate their questions; their plugins are of the kind `tasks`."""
 
 from __future__ import annotations
 
@@ -17,21 +17,23 @@ class TaskSource(Protocol):
 
     @property
     def name(self) -> str:
-        """The beginning of the names of its task sets; a tag of each of its tasks."""
+        """The prefix of the names of its task sets, and a tag of each of its tasks."""
         ...
 
     def draw_test(
         self, parts: Sequence[str], limit: int, calibration: int, seed: int
     ) -> tuple[tuple[Task, ...], tuple[Task, ...]]:
-        """Return questions to measure on and others to calibrate on, none drawn for training.
+        """Return test questions and calibration questions; none is also drawn for training.
+
+        `parts` are the rest of the task set's name, split at colons.
 
         Raises:
-            ConfigError: there are no such questions; `parts` are what follows its name.
+            ConfigError: there are no such questions.
         """
         ...
 
     def draw_training(self, parts: Sequence[str], count: int, seed: int) -> list[Task]:
-        """Return questions to train on.
+        """Return training questions.
 
         Raises:
             ConfigError: there are no such questions.
@@ -40,15 +42,15 @@ class TaskSource(Protocol):
 
     @property
     def grade_answer(self) -> Callable[[Task, str], Grade] | None:
-        """How good the answer to one of its tasks is; None: each task names its grader."""
+        """Grades an answer to one of its tasks; None if each task names its grader."""
         ...
 
     def solve_question(self, text: str, task_id: TaskId) -> Task | None:
-        """Return the question with its answer; None: it is not of this world."""
+        """Return the question as a task with its answer; None if it is not of this world."""
         ...
 
     def hand_written_conductor(self) -> Conductor:
-        """Return a conductor made for its workers by hand.
+        """Return a conductor written by hand for its workers.
 
         Raises:
             ConfigError: there is none.
@@ -78,22 +80,22 @@ def check_simulated_questions(
 ) -> None:
     """Raise ConfigError if real models would be asked questions of a simulated world.
 
-    They may cost money, and their answers to such questions tell nothing about them.
+    Real models may cost money, and their answers to such questions say nothing about them.
 
-    `simulated` workers are programs, which cost nothing; `allowed` is whether somebody has said
-    that it is meant so.
+    `simulated` workers are programs, which cost nothing. `allowed` means that the user has
+    confirmed it with --simulated-questions.
     """
     worlds = [name for name in names if name.partition(":")[0] in TASK_SOURCES]
     if not worlds or simulated or allowed:
         return
     raise ConfigError(
-        f"{worlds[0]} stands for questions of a simulated world, and the workers of {pool} are "
-        f"real models: take simulated ones (--pool {worlds[0].partition(':')[0]}) or your own "
+        f"{worlds[0]} has questions of a simulated world, but the workers of {pool} are real "
+        f"models: use simulated workers (--pool {worlds[0].partition(':')[0]}) or your own "
         "questions (--tasks FILE.jsonl), or allow it with --simulated-questions"
     )
 
 
 def find_source_grader(task: Task) -> Callable[[Task, str], Grade] | None:
-    """Return the grader of the world that the task was drawn from; None: the task names its own."""
+    """Return the grader of the task's world; None if the task names its grader."""
     source = next((TASK_SOURCES[tag]() for tag in task.tags if tag in TASK_SOURCES), None)
     return None if source is None else source.grade_answer

@@ -331,9 +331,9 @@ def test_a_record_that_cannot_be_replayed_is_a_sentence(tmp_path, args, words):
         (["--tasks", "rehearsal:opera"], "there are no tasks"),
         (["--tasks", "nowhere.jsonl"], "there is no file nowhere.jsonl"),
         (["--systems", ""], "name at least one system"),
-        (["--systems", "cascade@2"], "the price of a call is credit below 1: cascade@0.001"),
+        (["--systems", "cascade@2"], "the price of a call must be below 1, as in cascade@0.001"),
         (["--tasks", "no-benchmark"], "there is no source 'no-benchmark'; choose among"),
-        (["--from-file", "own.csv"], "rehearsal draws its questions: there is no file of it"),
+        (["--from-file", "own.csv"], "rehearsal generates its questions: --from-file does not"),
         (["--pools", "9"], "--pools 9 is more than the pool's 7 workers"),
     ],
 )
@@ -347,7 +347,7 @@ def test_wrong_use_is_a_sentence(run, args, words):
     ("args", "words"),
     [
         (["--sandbox", "glass"], "no sandbox 'glass'; choose among: auto"),
-        (["--judge", "hal"], "there is no worker 'hal' to be the judge; choose among: cello"),
+        (["--judge", "hal"], "there is no worker 'hal' for the judge; choose among: cello"),
     ],
 )
 def test_who_grades_is_told_before_anything_is_run(run, tmp_path, args, words):

@@ -30,7 +30,7 @@ def worker(name, output=None, **more):
     [
         ([worker("a", 3, strength=0.5), worker("b", 1, strength=0.5)], "b", "it is the cheapest of"),
         ([worker("a", strength=0.5), worker("b", 9, strength=0.5)], "b", "it is the cheapest of"),
-        ([worker("a", 1, strength=0.5), worker("b", 9, strength=0.6)], "b", "own strengths name it"),
+        ([worker("a", 1, strength=0.5), worker("b", 9, strength=0.6)], "b", "its strength in the pool is the greatest"),
         ([worker("a", 1), worker("b", 9)], "b", "it is the most expensive"),
         ([worker("a"), worker("b", parameters=7.0)], "b", "it is the largest"),
         ([worker("a"), worker("b")], "a", "it is the first of the pool"),

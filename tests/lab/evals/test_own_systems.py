@@ -95,9 +95,9 @@ def test_results_are_those_of_the_file_as_it_is(measure, mine):
     ("member", "told"),
     [
         ("absent", "has no absent"),
-        ("Nameless", "has no `name`"),
+        ("Nameless", "has no attribute `name`"),
         ("Useless", "neither `plan` nor `answer`"),
-        ("needs", "cannot be made: TypeError"),
+        ("needs", "cannot be created: TypeError"),
         ("fit_nothing", "nothing to learn"),
     ],
 )

@@ -70,8 +70,8 @@ async def test_what_is_not_known_of_who_joins_changes_nothing(tmp_path):
     [
         ("nimble", "nimble", "cannot both leave and join"),
         ("tuba", None, "there is no worker 'tuba'"),
-        ("strong,nimble", "weak", "no worker is left"),
-        ("strong,nimble,weak", None, "no worker is left"),
+        ("strong,nimble", "weak", "keep at least one of the old workers"),
+        ("strong,nimble,weak", None, "keep at least one of the old workers"),
     ],
 )
 def test_a_change_that_cannot_be_is_said(leaves, joins, said):

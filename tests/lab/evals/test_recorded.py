@@ -137,7 +137,7 @@ class TestRunning:
         )
         assert {(r.tokens, r.usd, r.seconds) for r in found.results["vote"]} == {(None, None, None)}
         text = render_markdown(build_report(found))
-        assert "a record of what was once answered" in text
+        assert "The workers replay recorded answers" in text
         (row,) = (row for row in table_rows(build_report(found)) if row[0] == "vote")
         assert row[6:9] == ["–", "–", "–"]
 

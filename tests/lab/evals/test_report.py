@@ -118,7 +118,7 @@ class TestReport:
             "Command: `batuta eval --tasks x`",
             "| (oracle) |",
             "no other questions to measure the workers on",
-            "Seconds are of a run beside up to 63 others",
+            "Seconds were measured with up to 63 other runs",
             "## Against fair, on the same questions",
             "## Right % by family",
             "## Depth by difficulty",
@@ -140,7 +140,7 @@ class TestReport:
         text = render_markdown(build_report(broken))
         assert "11 (+1 unscored)" in text
         assert "not counted as wrong: good 1" in text
-        assert "2 workers" in text and "comes to 4 samples" in text
+        assert "2 random workers" in text and "is 4 samples" in text
         assert next(row for row in table_rows(build_report(broken)) if row[0] == "good")[7] == "–"
 
     def test_rows_are_sorted_best_first_and_survive_nothing_scored(self):

@@ -236,7 +236,9 @@ class TestUnscored:
             alone = await measured(tmp_path / "b", subject(), task_set(2), "good")
         one, same = found.results["good"][0], alone.results["good"][0]
         assert one.judge_usd > 0 and one.usd == same.usd + one.judge_usd and one.calls == 1
-        assert "that grading the answers cost: good $" in render_markdown(build_report(found))
+        assert "for grading the answers, included above: good $" in render_markdown(
+            build_report(found)
+        )
 
     async def test_an_outage_is_tried_again_and_nothing_else_is(self, tmp_path):
         dark = True

@@ -85,7 +85,7 @@ async def test_the_command_reports_what_a_store_holds(tmp_path, command_line):
     async with Store(home / "runs.db"):
         pass
     empty = batuta()
-    assert empty.returncode == 2 and "of a session" in empty.stderr
+    assert empty.returncode == 2 and "belongs to a session" in empty.stderr
     async with Store(home / "runs.db") as store:
         for number in range(6):
             run = make_run(number)

@@ -134,7 +134,7 @@ class TestBenchmarks:
                 assert (await grade(task, f"The answer is {int(task.target) + 1}.")).score == 0
 
     async def test_a_grader_that_cannot_be_had_is_told_before_anything_is_run(self):
-        for grader, words in (("vibes", "there are: "), ("judge", "name a worker as the judge")):
+        for grader, words in (("vibes", "choose among: "), ("judge", "name a worker as the judge")):
             with pytest.raises(ConfigError, match=words):
                 async with open_answer_grader(
                     [Task(id=TaskId("t"), question="q", target="a", grader=grader)]

@@ -90,7 +90,7 @@ async def test_each_judged_run_teaches_what_can_be_checked(tmp_path):
     }  # fmt: skip
     assert str(found) == (
         "4 questions of 7 judged runs can be learned from; "
-        "left out: 3 with a score and no answer that could be checked"
+        "left out: 3 with a score but no answer to compare others with"
     )
 
 

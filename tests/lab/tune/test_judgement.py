@@ -144,7 +144,7 @@ def advice_of(ultra, mini, *, verdict=Verdict.UNDECIDED, between=0.0, only_prove
 def test_what_is_expected_to_be_worth_most_is_recommended_though_nothing_is_proven():
     advice = advice_of((0.14, 0.97), (0.0, 0.5), between=0.14)
     assert (advice["ultra"], advice["mini"]) == ("selector", None)
-    assert "+14.0 points" in advice["why"][0] and "probability 97 %" in advice["why"][0]
+    assert "+14.0 points" in advice["why"][0] and "probability of a gain 97 %" in advice["why"][0]
     assert any(line.startswith("Proof, batuta-ultra") and "none" in line for line in advice["why"])
 
 

@@ -34,7 +34,7 @@ def clients_of(**fails) -> dict[WorkerId, Any]:
 
 async def test_nothing_is_recommended_when_a_worker_has_gone_and_the_sentence_says_what_to_do():
     gone = clients_of(ada=lambda n: ProviderUnreachableError("nobody is there") if n > 60 else None)
-    with pytest.raises(WorkerLostError, match=r"ada .*nobody is there.*the same command goes on"):
+    with pytest.raises(WorkerLostError, match=r"ada .*nobody is there.*the same command continues"):
         await tune(EQUAL, 500, clients=gone)
     assert gone[WorkerId("ada")].calls <= 60 + MOST_FAILED + 32  # as many as are under way at once
 

@@ -11,9 +11,9 @@ MINE = {"questions": "a", "workers": [["ada", "m"]], "seed": 0}
 @pytest.mark.parametrize(
     ("other", "told"),
     [
-        ({"seed": 1}, "of another seed: choose"),
-        ({"questions": "b"}, "of other questions: choose"),
-        ({"workers": [], "seed": 2}, "of other workers and another seed: choose"),
+        ({"seed": 1}, "with another seed: choose"),
+        ({"questions": "b"}, "with other questions: choose"),
+        ({"workers": [], "seed": 2}, "with other workers and another seed: choose"),
     ],
 )
 def test_what_differs_is_named(tmp_path, other, told):

@@ -67,7 +67,7 @@ async def rewrite(rewriters, most=2000):
         rewriter=ADA,
         train=tasks[:30],
         validation=tasks[30:],
-        has_money=lambda calls: runner.meter.calls + calls <= most,
+        fits_budget=lambda calls: runner.meter.calls + calls <= most,
         rounds=4,
     )
     return await rewrite_candidate(PAIR, given), runner

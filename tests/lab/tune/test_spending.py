@@ -198,7 +198,7 @@ def test_a_list_of_a_version_before_is_taken_over(tmp_path):
         old.execute("CREATE TABLE paid (id INTEGER PRIMARY KEY, usd TEXT NOT NULL)")
         old.execute("INSERT INTO paid (usd) VALUES ('0.25')")
     with PaidCalls(tmp_path / "paid.db") as paid:
-        assert paid.sum_up() == (1, Decimal("0.25")) and paid.read_calls() == {}
+        assert paid.sum_up() == (1, Decimal("0.25")) and paid.unfinished_calls() == {}
 
 
 async def test_a_disk_that_is_full_ends_a_tuning_with_its_sentence(caplog):

@@ -93,7 +93,7 @@ async def test_a_tuning_goes_on_with_those_that_complete_one_another():
     assert used <= set(result.team.workers)
     assert len(result.cards) == 6 and not result.left_out
     told = render_markdown(describe_tuning(result, parts, settings, meter))
-    assert "Workflows were searched of ada, ben, cleo; passed over: eve, fay, gus." in told
+    assert "The search used ada, ben, cleo, not eve, fay, gus." in told
 
 
 async def test_a_worker_that_is_no_model_stays():

@@ -5,7 +5,7 @@ chooses nothing; its runner grades all replies:
 
 - the oracle (n = 1) is right if any worker is;
 - the repeatable-skill oracle (n > 1) takes the worker that did best on the other samples of the
-  same question. The oracle's lead over it is luck of sampling, which no router can exploit.
+  same question. The oracle's lead over it is sampling luck, which no router can exploit.
 
 A worker that fails is not replaced.
 """
@@ -89,7 +89,7 @@ class AllWorkers:
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """Takes the answer that most workers give; among equals, the one from the best worker."""
+    """Takes the answer that most workers give; the best worker's answer wins ties."""
 
     name: str = "vote"
     calls: None = None
@@ -102,7 +102,7 @@ class Vote:
 
 
 def _join_runs(runs: Sequence[Run]) -> Run:
-    """Join the runs into one of concurrent steps; it has the first run's answer that exists."""
+    """Join the runs into one with concurrent steps and the first answer that exists."""
     first = next((run for run in runs if run.answer is not None), runs[0])
     flows = [(round_.workflow, round_) for run in runs for round_ in run.rounds if round_.workflow]
     if not flows:
@@ -123,10 +123,10 @@ def oracle_score(scores: Sequence[WorkerScore]) -> float:
 
 
 def skill_oracle_score(scores: Sequence[WorkerScore]) -> float:
-    """Return the mean score of the worker that did best on the other samples; of equals, the first.
+    """Return the mean score of the worker that did best on the other samples; the first wins ties.
 
-    The mean is over the samples left out in turn. Workers with fewer samples than the others are
-    ignored.
+    Each sample is left out once, and the mean is over these. Workers with fewer samples than the
+    others are ignored.
     """
     by_worker: dict[WorkerId, list[float]] = {}
     for worker, score in scores:

@@ -28,9 +28,9 @@ LINES = (ACCENT, "#1f6fb2", "#2e8b57", "#8e5bb5", "#d98e04", "#3aa6a6", "#9a6b3f
 OWN_SYSTEMS = frozenset({ULTRA, RECURSIVE, "mini", "cascade"})
 """This project's own systems, which are drawn in the accent colour."""
 MAX_LINES = len(LINES)
-"""The most lines in one figure; more cannot be distinguished."""
+"""Maximum number of lines in one figure; more cannot be distinguished."""
 MAX_COLUMNS = 12
-"""The most columns of a heatmap; rarer ones are joined."""
+"""Maximum number of columns of a heatmap; rarer ones are joined."""
 OTHER = "other"
 _LABEL_OFFSETS = (
     (7, 0), (7, 7), (7, -7), (-7, 7), (-7, -7), (-7, 0), (7, 14), (7, -14), (-7, 15), (-7, -15),
@@ -45,7 +45,7 @@ def rank_systems(found: Json) -> list[str]:
 
 
 def draw_accuracy(axes: Axes, found: Json) -> None:
-    """Draw the share right of each system with its interval, the best on top."""
+    """Draw the accuracy of each system with its interval, the best on top."""
     names = rank_systems(found)[::-1]
     for row, name in enumerate(names):
         figures = found["systems"][name]
@@ -66,7 +66,7 @@ def draw_accuracy(axes: Axes, found: Json) -> None:
     axes.grid(axis="y", visible=False)
     axes.grid(axis="x", color=GRID, linewidth=0.7)
     axes.margins(x=0.1)
-    axes.set_xlabel("right, %, with 95% interval")
+    axes.set_xlabel("accuracy, %, with 95% interval")
 
 
 def _accuracy_bounds(figures: Json) -> Point:
@@ -109,12 +109,12 @@ def draw_pareto_front(axes: Axes, found: Json) -> None:
 def _label_cost_axes(axes: Axes, unit: str) -> None:
     sign = "$" if unit == "usd" else ""
     axes.xaxis.set_major_formatter(lambda value, _: f"{sign}{value:,.10g}")
-    axes.set_xlabel(f"{'dollars' if unit == 'usd' else unit} a question")
-    axes.set_ylabel("right, %")
+    axes.set_xlabel(f"{'dollars' if unit == 'usd' else unit} per question")
+    axes.set_ylabel("accuracy, %")
 
 
 def draw_cost_curves(axes: Axes, found: Json) -> None:
-    """Draw each method's curve of quality over cost, those with the highest AIQ."""
+    """Draw the curves of quality over cost of the methods with the highest AIQ."""
     curves: Json = found["cost_quality"]["curves"]
     high = float(found["cost_quality"]["high"])
     named = sorted(curves, key=lambda name: -curves[name]["aiq"])[:MAX_LINES]
@@ -130,24 +130,24 @@ def draw_cost_curves(axes: Axes, found: Json) -> None:
 
 
 def draw_recovered_gap(axes: Axes, found: Json) -> None:
-    """Draw how much of the gap each router recovers by its share of strong calls."""
+    """Draw the part of the gap that each router recovers over its share of strong calls."""
     systems: Json = found["recovered_gap"]["systems"]
     named = sorted(systems, key=lambda name: -systems[name]["apgr"])[:MAX_LINES]
     for name, colour in zip(named, LINES, strict=False):
         curve = systems[name]["curve"]
-        shares = [100 * place / (len(curve) - 1) for place in range(len(curve))]
+        shares = [100 * index / (len(curve) - 1) for index in range(len(curve))]
         axes.plot(
             shares, [100 * value for value in curve], color=colour, linewidth=1.6,
             label=f"{name}, APGR {systems[name]['apgr']:.3f}",
         )  # fmt: skip
     axes.plot((0, 100), (0, 100), color=GREY, linewidth=1, linestyle=":", label="at random, 0.500")
     axes.set_xlabel("questions that go to the strong worker, %")
-    axes.set_ylabel("of the gap recovered, %")
+    axes.set_ylabel("part of the gap recovered, %")
     axes.legend(frameon=False, fontsize=8, loc="lower right")
 
 
 def _merge_points(points: Mapping[str, Point]) -> dict[str, Point]:
-    """Return each distinct point with the names of all systems there."""
+    """Return each distinct point under the joined names of all systems at it."""
     names: dict[Point, list[str]] = defaultdict(list)
     for name, point in points.items():
         names[point].append(name)
@@ -159,7 +159,7 @@ def _sort_own_first(names: Iterable[str]) -> list[str]:
 
 
 def pareto_points(points: Mapping[str, Point]) -> list[Point]:
-    """Return the points that no cheaper point equals, the cheapest first."""
+    """Return the points that are better than every cheaper point, the cheapest first."""
     best: list[Point] = []
     for cost, right in sorted(points.values(), key=lambda point: (point[0], -point[1])):
         if not best or right > best[-1][1]:
@@ -170,14 +170,14 @@ def pareto_points(points: Mapping[str, Point]) -> list[Point]:
 def _draw_labels(axes: Axes, points: Mapping[str, Point]) -> None:
     """Write names beside their points, overlapping other names as little as possible."""
     figure = axes.get_figure(root=True)
-    assert figure is not None  # noqa: S101 - these axes belong to one
+    assert figure is not None  # noqa: S101 - these axes belong to a figure
     figure.draw_without_rendering()
     dots = [axes.transData.transform(point) for point in points.values()]
     taken: list[Box] = [(x - 4, y - 4, x + 4, y + 4) for x, y in dots]
     for name, point in sorted(points.items(), key=lambda item: -item[1][1]):
         tried: list[tuple[int, Annotation, Box]] = []
-        for place in _LABEL_OFFSETS:
-            text = _annotate_point(axes, name, point, place)
+        for offset in _LABEL_OFFSETS:
+            text = _annotate_point(axes, name, point, offset)
             box = text.get_window_extent().extents
             corners = (float(box[0]), float(box[1]), float(box[2]), float(box[3]))
             tried.append((sum(_is_overlapping(corners, other) for other in taken), text, corners))
@@ -190,15 +190,15 @@ def _draw_labels(axes: Axes, points: Mapping[str, Point]) -> None:
         taken.append(corners)
 
 
-def _annotate_point(axes: Axes, name: str, point: Point, place: tuple[int, int]) -> Annotation:
+def _annotate_point(axes: Axes, name: str, point: Point, offset: tuple[int, int]) -> Annotation:
     return axes.annotate(
         name,
         point,
-        place,
+        offset,
         textcoords="offset points",
         fontsize=7.5,
         color=ACCENT if _is_own_system(name.partition(" = ")[0]) else INK,
-        ha="left" if place[0] > 0 else "right",
+        ha="left" if offset[0] > 0 else "right",
         va="center",
         bbox={"facecolor": PAPER, "edgecolor": "none", "alpha": 0.9, "pad": 0.6},
         zorder=4,
@@ -210,7 +210,7 @@ def _is_overlapping(a: Box, b: Box) -> bool:
 
 
 def draw_difficulty(axes: Axes, found: Json) -> None:
-    """Draw accuracy by difficulty, a line per system, without those of single workers."""
+    """Draw accuracy by difficulty, a line per system, without single workers if possible."""
     names = [name for name in rank_systems(found) if name not in found["pool"]] or rank_systems(
         found
     )
@@ -226,7 +226,7 @@ def draw_difficulty(axes: Axes, found: Json) -> None:
                   marker="o", markersize=3.5, label=" = ".join(same))  # fmt: skip
     draw_legend(axes)
     axes.set_xlabel("difficulty")
-    axes.set_ylabel("right, %")
+    axes.set_ylabel("accuracy, %")
     axes.set_ylim(-2, 102)
 
 
@@ -258,7 +258,7 @@ def draw_depth(axes: Axes, name: str, runs: Sequence[TrialResult]) -> None:
         axes.plot(*zip(*series, strict=True), color=colour, linewidth=width, label=family)
     axes.set_title(name, fontsize=10)
     axes.set_xlabel("difficulty")
-    axes.set_ylabel("steps one after another")
+    axes.set_ylabel("sequential steps")
     axes.set_ylim(bottom=0)
     axes.locator_params(integer=True)
 
@@ -309,7 +309,7 @@ def draw_heatmap(
     workers: Sequence[str],
     columns: Sequence[str] | None = None,
 ) -> None:
-    """Draw a heatmap: columns by the first of each pair, rows by worker, shares of the column."""
+    """Draw a heatmap of each column's shares: columns by the first of a pair, rows by worker."""
     totals: Counter[str] = Counter()
     for (column, _), count in pairs.items():
         totals[column] += count

@@ -1,4 +1,4 @@
-"""Calibration of a checker: how often its verdict is right on answers with known grades."""
+"""Calibrates a checker: measures how often its verdict is right on answers with known grades."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from batuta.lab.learners.history import History
 from batuta.lab.tasks.graders import grade_answer
 
 CHECKS = 40
-"""The most answers that are checked, at two calls each."""
+"""Maximum number of answers that are checked, at two calls each."""
 _ROUNDS = 2
 
 
@@ -61,10 +61,11 @@ async def calibrate_checker(
     seed: int = 0,
     concurrency: int = 16,
 ) -> tuple[Checker | None, int]:
-    """Return the checker with measured rates, and the number of checks behind them.
+    """Return the checker with measured rates, and the number of checks they are based on.
 
-    The checker is None if it is not in the pool or its verdicts are uninformative. The workers
-    answer in turn, so that there are wrong answers too; failed or ungraded checks are left out.
+    The checker is None if its worker is not in the pool or its verdicts are uninformative. The
+    other workers answer in rotation, so that there are wrong answers too; failed or ungraded checks
+    are left out.
     """
     who = checker.pick_worker(context.pool)
     others = [worker.id for worker in context.pool if worker.id != who]
@@ -102,14 +103,14 @@ async def calibrate_tests(
 ) -> Checker | None:
     """Return a checker with the measured rates of the tests that questions show.
 
-    No worker is called: the programs that they wrote are executed. The result is None if the tests
-    are uninformative.
+    No worker is called: the programs in the recorded answers are executed. The result is None if
+    the tests are uninformative.
     """
     verdicts: list[tuple[bool, bool]] = []
     workers = range(len(history.workers))
     for row, question in enumerate(history.questions):
-        for place in workers if history.answers is not None else ():
-            answer, score = (history.answers or ())[row][place], history.scores_qm[row, place]
+        for m in workers if history.answers is not None else ():
+            answer, score = (history.answers or ())[row][m], history.scores_qm[row, m]
             if answer is None or np.isnan(score) or len(verdicts) >= CHECKS:
                 continue
             passed = await run_tests(question, f"```python\n{answer}\n```")

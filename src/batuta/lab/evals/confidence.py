@@ -1,4 +1,4 @@
-"""Fits the probability that an answer is right to graded runs.
+"""Fits the probability that an answer is correct to graded runs.
 
 Axes: n runs, f signals.
 """
@@ -41,16 +41,16 @@ from batuta.store import RunSummary, Store
 Floats = NDArray[np.floating[Any]]
 
 LEAST_RUNS = 40
-"""Fewer graded runs of a conductor, or fewer questions, are not fitted."""
+"""Minimum number of graded questions of a conductor for a fit."""
 LEAST_OF_EACH = 5
-"""Fewer right or wrong answers among them are not fitted."""
+"""Minimum number of correct and of wrong answers among them."""
 LEAST_FOR_CURVE = 200
-"""From so many runs on an isotonic curve corrects the regression."""
+"""Minimum number of runs for correcting the regression by an isotonic curve."""
 _BLOCK = 30
 """Runs behind each point of the curve."""
 _FOLDS = 5
 _PRIOR_OUTCOMES = 4.0
-"""The weight, in outcomes, with which a worker's share right is drawn to that of all."""
+"""The weight, in outcomes, with which a worker's accuracy is shrunk towards that of all workers."""
 _PENALTY = 1.0
 _BINS = 10
 _COVERAGE = 0.8
@@ -67,7 +67,7 @@ class GradedRun:
     right: bool
 
     def share_of_samples(self, samples: SampleSetting) -> float | None:
-        """Return the share of such samples that state the same answer; None: they do not tell."""
+        """Return the share of these samples that agree with the answer; None if unknown."""
         if samples not in self._shares:
             found = share_of_samples(self.run.rounds, self.step, self.reply, samples)
             self._shares[samples] = found
@@ -78,19 +78,19 @@ class GradedRun:
         return {}
 
     def signals(self, share: float, samples: SampleSetting | None) -> dict[str, float]:
-        """Return the signals of its answer, where its worker's share right is that."""
+        """Return the signals of the answer; `share` is its worker's accuracy."""
         signals = {**self._own_signals, "worker": worker_signal(share)}
         same = None if samples is None else self.share_of_samples(samples)
         return signals if same is None else {**signals, SAMPLES: same}
 
     @cached_property
     def _own_signals(self) -> dict[str, float]:
-        """It keeps what each of many fits reads of the same texts."""
+        """The signals without the worker's accuracy, cached because many fits read them."""
         return run_signals(self.run.rounds, self.step, self.reply)
 
     @property
     def fold(self) -> int:
-        """Its fold: all runs of a question are in the same one."""
+        """The fold of the run; all runs of a question are in the same fold."""
         text = self.run.header.question.text.encode("utf-8", "replace")
         return blake2b(text, digest_size=4).digest()[0] % _FOLDS
 
@@ -100,7 +100,7 @@ Fit = Callable[[Sequence[GradedRun], SampleSetting | None], Calibration]
 
 @dataclass(frozen=True, slots=True)
 class FittedConfidence:
-    """What was fitted, and what was not and why."""
+    """The fitted confidence models, and the reasons for those that could not be fitted."""
 
     stored: ConfidenceFile
     left_out: tuple[str, ...]
@@ -115,9 +115,7 @@ class FittedConfidence:
         lines: list[str] = []
         for name, one in self.stored.conductors.items():
             known = f"{one.runs} runs, {one.measured.right:.1%} right"
-            lines.append(
-                f"{name}: {known}; on runs it was not fitted to: {_describe_measured(one.measured)}"
-            )
+            lines.append(f"{name}: {known}; cross-validated: {_describe_measured(one.measured)}")
             if (again := one.sampled) is not None:
                 better, before = map(_describe_measured, (again.measured, again.without))
                 samples = f"{again.runs} runs; {better}; without them: {before}"
@@ -128,12 +126,12 @@ class FittedConfidence:
 def _describe_measured(measured: MeasuredConfidence) -> str:
     return (
         f"calibration error {measured.calibration_error:.3f}, Brier {measured.brier:.3f}, "
-        f"{measured.right_at_80:.1%} right of the surest 80 %"
+        f"{measured.right_at_80:.1%} right among the most confident 80 %"
     )
 
 
 def graded_run(run: Run, score: float) -> GradedRun | None:
-    """Return the run with its grade; None if it has no answer of a step."""
+    """Return the run with its grade; None if no step gave its answer."""
     if run.reply is None or run.reply.tool_calls:
         return None
     step = find_step(run.rounds, run.reply)
@@ -145,9 +143,9 @@ def graded_run(run: Run, score: float) -> GradedRun | None:
 
 
 async def calibrate_confidence(target: Path | str, out: Path) -> FittedConfidence:
-    """Fit the probabilities to a store's graded runs and write them.
+    """Fit the probabilities to a store's graded runs and write them to `out`.
 
-    The store is one such as `runs.db` of an evaluation.
+    The store may be the `runs.db` of an evaluation.
 
     Raises:
         ConfigError: no conductor has enough graded runs.
@@ -192,7 +190,7 @@ def _describe_lack(group: Sequence[GradedRun]) -> str:
 
 
 def _fit_group(group: Sequence[GradedRun]) -> StoredCalibration:
-    """Fit one conductor; what is measured is measured on the folds that were left out."""
+    """Fit one conductor; the measurements are cross-validated."""
     whole = fit_calibrated(group)
     return StoredCalibration(
         weights=_round_values(whole.weights),
@@ -211,14 +209,14 @@ def _round_values(values: Mapping[Any, float]) -> dict[str, float]:
 def _measure_fit(
     group: Sequence[GradedRun], samples: SampleSetting | None = None
 ) -> MeasuredConfidence:
-    sure_n = _cross_fit(group, fit_calibrated, samples)
+    stated_n = _cross_fit(group, fit_calibrated, samples)
     right_n = np.array([one.right for one in group], float)
-    told_n = ~np.isnan(sure_n)
-    return measure_confidence(sure_n[told_n], right_n[told_n])
+    known_n = ~np.isnan(stated_n)
+    return measure_confidence(stated_n[known_n], right_n[known_n])
 
 
 def _fit_samples(group: Sequence[GradedRun]) -> StoredSamples | None:
-    """Fit the runs whose question was asked again; None: they are too few."""
+    """Fit the runs whose question was asked again; None if they are too few."""
     setting = find_sample_setting(group)
     if setting is None:
         return None
@@ -240,7 +238,7 @@ def _fit_samples(group: Sequence[GradedRun]) -> StoredSamples | None:
 
 
 def find_sample_setting(group: Iterable[GradedRun]) -> SampleSetting | None:
-    """Return how most of the runs that were asked again were; None: none was."""
+    """Return the setting with which most runs were asked again; None if none was."""
     kinds: Counter[SampleSetting] = Counter()
     for one in group:
         taken = find_sample_round(one.run.rounds)
@@ -250,7 +248,7 @@ def find_sample_setting(group: Iterable[GradedRun]) -> SampleSetting | None:
         kinds[SampleSetting(count=count, worker=sampler)] += 1
         if sampler == one.step.worker:
             kinds[SampleSetting(count=count)] += 1
-    # Of a sampler that wrote every answer itself both are true, and a file says so.
+    # If the sampler wrote every answer itself, both settings fit; the one without a worker wins.
     return max(kinds, key=lambda kind: (kinds[kind], kind.worker is None), default=None)
 
 
@@ -258,45 +256,45 @@ def _cross_fit(
     group: Sequence[GradedRun], fit: Fit, samples: SampleSetting | None = None
 ) -> NDArray[np.float64]:
     """Return each run's probability by a fit to the other folds: (n,)."""
-    sure_n = np.full(len(group), np.nan)
+    stated_n = np.full(len(group), np.nan)
     for fold in range(_FOLDS):
         known = [one for one in group if one.fold != fold]
         rows = [row for row, one in enumerate(group) if one.fold == fold]
         if known and rows:
             calibration = fit(known, samples)
-            sure_n[rows] = [_state_probability(calibration, group[row], samples) for row in rows]
-    return sure_n
+            stated_n[rows] = [_state_probability(calibration, group[row], samples) for row in rows]
+    return stated_n
 
 
 def fit_calibrated(group: Sequence[GradedRun], samples: SampleSetting | None = None) -> Calibration:
-    """Fit weights and, of enough runs, what their probabilities stand for."""
+    """Fit weights and, if there are enough runs, a curve that corrects the probabilities."""
     whole = _fit_signals(group, samples)
     if len(group) < LEAST_FOR_CURVE:
         return whole
-    sure_n = _cross_fit(group, _fit_signals, samples)
-    told_n = ~np.isnan(sure_n)
+    stated_n = _cross_fit(group, _fit_signals, samples)
+    known_n = ~np.isnan(stated_n)
     right_n = np.array([one.right for one in group], float)
-    return replace(whole, curve=_fit_curve(sure_n[told_n], right_n[told_n]))
+    return replace(whole, curve=_fit_curve(stated_n[known_n], right_n[known_n]))
 
 
-def _fit_curve(sure_n: Floats, right_n: Floats) -> tuple[tuple[float, float], ...]:
+def _fit_curve(stated_n: Floats, right_n: Floats) -> tuple[tuple[float, float], ...]:
     """Return the isotonic regression of grades on probabilities, over equal shares of the runs."""
-    order = np.argsort(sure_n, kind="stable")
+    order = np.argsort(stated_n, kind="stable")
     blocks: list[tuple[float, float, int]] = []
     for part in np.array_split(order, max(1, len(order) // _BLOCK)):
-        block = float(sure_n[part].mean()), float(right_n[part].mean()), len(part)
+        block = float(stated_n[part].mean()), float(right_n[part].mean()), len(part)
         while blocks and (blocks[-1][1] >= block[1] or blocks[-1][0] >= block[0]):
             block = _pool_blocks(blocks.pop(), block)
         blocks.append(block)
-    return tuple((round(sure, 6), round(right, 6)) for sure, right, _ in blocks)
+    return tuple((round(stated, 6), round(right, 6)) for stated, right, _ in blocks)
 
 
 def _pool_blocks(
     one: tuple[float, float, int], other: tuple[float, float, int]
 ) -> tuple[float, float, int]:
     count = one[2] + other[2]
-    sure = (one[0] * one[2] + other[0] * other[2]) / count
-    return sure, (one[1] * one[2] + other[1] * other[2]) / count, count
+    stated = (one[0] * one[2] + other[0] * other[2]) / count
+    return stated, (one[1] * one[2] + other[1] * other[2]) / count, count
 
 
 def _state_probability(
@@ -309,7 +307,7 @@ def _state_probability(
 
 
 def _fit_signals(group: Sequence[GradedRun], samples: SampleSetting | None = None) -> Calibration:
-    """Fit weights; a worker's share right in a row is that of its other runs."""
+    """Fit weights; the worker's accuracy in a row is that of the worker's other runs."""
     right, asked = _count_outcomes(group)
     mean = sum(right.values()) / len(group)
 
@@ -346,27 +344,27 @@ def _count_outcomes(
     return right, asked
 
 
-def measure_confidence(sure_n: Floats, right_n: Floats) -> MeasuredConfidence:
-    """Measure probabilities of runs whose grades are known."""
-    place_n = np.minimum((sure_n * _BINS).astype(int), _BINS - 1)
+def measure_confidence(stated_n: Floats, right_n: Floats) -> MeasuredConfidence:
+    """Measure stated probabilities against the grades of the runs."""
+    bin_n = np.minimum((stated_n * _BINS).astype(int), _BINS - 1)
     error = 0.0
-    for place in range(_BINS):
-        here_n = place_n == place
+    for number in range(_BINS):
+        here_n = bin_n == number
         if here_n.any():
-            error += here_n.mean() * abs(sure_n[here_n].mean() - right_n[here_n].mean())
-    kept = np.argsort(-sure_n, kind="stable")[: max(1, round(_COVERAGE * len(sure_n)))]
+            error += here_n.mean() * abs(stated_n[here_n].mean() - right_n[here_n].mean())
+    kept = np.argsort(-stated_n, kind="stable")[: max(1, round(_COVERAGE * len(stated_n)))]
     return MeasuredConfidence(
-        runs=len(sure_n),
+        runs=len(stated_n),
         right=float(right_n.mean()),
         calibration_error=float(error),
-        brier=float(((sure_n - right_n) ** 2).mean()),
-        auroc=_rank_chance(sure_n, right_n),
+        brier=float(((stated_n - right_n) ** 2).mean()),
+        auroc=_measure_auroc(stated_n, right_n),
         right_at_80=float(right_n[kept].mean()),
     )
 
 
-def _rank_chance(sure_n: Floats, right_n: Floats) -> float | None:
-    good, bad = sure_n[right_n > _RIGHT], sure_n[right_n <= _RIGHT]
+def _measure_auroc(stated_n: Floats, right_n: Floats) -> float | None:
+    good, bad = stated_n[right_n > _RIGHT], stated_n[right_n <= _RIGHT]
     if not len(good) or not len(bad):
         return None
     order = np.sort(bad)

@@ -1,9 +1,9 @@
-"""AIQ, APGR and CPT of an evaluation's methods.
+"""Computes AIQ, APGR and CPT of an evaluation's methods.
 
 Systems that differ only in a number (`cascade@0.001`, `self-consistency@5`, `moa-8`) are points of
 one curve, as are the single workers. The range of cost is that of all systems, and each curve
-begins with the cheapest system: a random choice interpolates between two systems, which is how
-RouterBench (arXiv 2403.12031, section 3) joins points to curves.
+begins with the cheapest system. As in RouterBench (arXiv 2403.12031, section 3), a random choice
+between two systems interpolates between their points.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from batuta.lab.evals.fitted_methods import FittedMethod
 
 Floats = NDArray[np.floating]
 CostQuality = tuple[float, float]
-"""The cost of a question, and its share right."""
+"""The mean cost of a question, and the accuracy."""
 
 
 def quality_hull(points: Sequence[CostQuality]) -> tuple[CostQuality, ...]:
     """Return the corners of the non-decreasing convex hull above the points, the cheapest first.
 
     A random choice between two corners reaches the points between them. A point that costs more
-    without being right more often is no corner.
+    without being more accurate is not a corner.
 
     Raises:
         ValueError: there are no points, or a cost is negative.
@@ -71,7 +71,7 @@ def recovered_gap(
 ) -> Floats | None:
     """Return PGR after each number of calls of the strong worker; None if there is no gap.
 
-    `strong_first` are the questions' places, in the order in which they go to the strong worker.
+    `strong_first` are the questions' indices in the order in which they go to the strong worker.
     """
     weak, strong = np.asarray(weak_q, np.float64), np.asarray(strong_q, np.float64)
     gap = strong.mean() - weak.mean()
@@ -87,13 +87,13 @@ def average_recovered_gap(recovered: Floats) -> float:
 
 
 def calls_for_gap(recovered: Floats, share: float) -> float | None:
-    """Return CPT, the least share of strong calls that recovers that share of the gap, or None."""
+    """Return CPT, the minimum share of strong calls that recovers a share of the gap, or None."""
     reached = np.flatnonzero(recovered >= share - 1e-12)
     return float(reached[0]) / (len(recovered) - 1) if len(reached) else None
 
 
 def _turns_up(one: CostQuality, other: CostQuality, third: CostQuality) -> bool:
-    """Tell whether the middle point is on or below the line between the outer ones."""
+    """Return whether the middle point is on or below the line between the outer points."""
     rise = (other[1] - one[1]) * (third[0] - one[0])
     return rise <= (third[1] - one[1]) * (other[0] - one[0])
 
@@ -108,19 +108,19 @@ Json = dict[str, Any]
 ALONE = "a worker alone"
 """The curve of the single workers and of the best of them."""
 CURVE_POINTS = 101
-"""The most points of a curve of the recovered gap in a report."""
+"""Maximum number of points of a recovered-gap curve in a report."""
 _UNITS = ("usd", "tokens", "calls")
 _NUMBER_PATTERN = re.compile(r"[@-][\d.]+$")
 _BEST_SINGLE = "best-single"
 
 
 class CreditTable(Protocol):
-    """The credit of single workers on the questions of a part."""
+    """The scores of single workers on the questions of a part."""
 
     def __call__(
         self, part: int, worker: str, tasks: Sequence[str]
     ) -> Sequence[float | None] | None:
-        """Return the credit by task, None where unknown; None alone if it was not asked."""
+        """Return the worker's score by task, None where unknown; None if it was not asked."""
         ...
 
 
@@ -180,14 +180,14 @@ def build_recovered(
         recovered = None if joined is None else recovered_gap(*joined)
         if recovered is None:
             continue
-        places = np.linspace(0, len(recovered) - 1, min(CURVE_POINTS, len(recovered)))
+        indices = np.linspace(0, len(recovered) - 1, min(CURVE_POINTS, len(recovered)))
         found[name] = {
             "weak": sorted({str(one.pair.weak) for one in ratings if one.pair}),
             "strong": sorted({str(one.pair.strong) for one in ratings if one.pair}),
             "apgr": average_recovered_gap(recovered),
             "cpt50": calls_for_gap(recovered, 0.5),
             "cpt80": calls_for_gap(recovered, 0.8),
-            "curve": recovered[places.round().astype(int)].tolist(),
+            "curve": recovered[indices.round().astype(int)].tolist(),
         }
     return {"systems": found, "missing": sorted(missing)}
 
@@ -195,7 +195,7 @@ def build_recovered(
 def _join_parts(
     ratings: Sequence[FittedMethod], credit: CreditTable, missing: set[WorkerId]
 ) -> tuple[list[int], list[float], list[float]] | None:
-    """Return the order of all questions, and the weak and the strong worker's credit on each."""
+    """Return the order of all questions, and the weak and the strong worker's score on each."""
     leads: list[float] = []
     weak: list[float] = []
     strong: list[float] = []
@@ -212,11 +212,11 @@ def _join_parts(
             is_whole = False
             continue
         for more, low, high in zip(one.ahead.values(), its_weak, its_strong, strict=True):
-            if low is not None and high is not None:  # an outage of either worker tells nothing
+            if low is not None and high is not None:  # skip outages of either worker
                 leads.append(more)
                 weak.append(low)
                 strong.append(high)
     if not is_whole or not leads:
         return None
     order = np.argsort(-np.asarray(leads), kind="stable")
-    return [int(place) for place in order], weak, strong
+    return [int(index) for index in order], weak, strong

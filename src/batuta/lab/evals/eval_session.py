@@ -1,4 +1,4 @@
-"""Measures systems on questions one after another: calibrates, fits, runs and collects results."""
+"""Measures systems in sequence: calibrates the workers, fits and runs systems, collects results."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ _SAMPLING = Sampling(temperature=0, max_tokens=2048)
 
 
 async def learn_skills(part: EvalPart, history: History, *, concurrency: int) -> SkillOrchestra:
-    """Return the method with a handbook of what the pool's workers did on other questions.
+    """Return the method with a handbook learned from the workers' outcomes on other questions.
 
     The best model of the pool names the skills, labels the questions, and is asked which skills
-    each question needs. What learning costs is paid like calibration, and is in no run.
+    each question needs. As for calibration, the cost of learning is part of no run.
 
     Raises:
         ConfigError: there is no model in the pool, or it names no skill.
@@ -60,7 +60,7 @@ async def learn_skills(part: EvalPart, history: History, *, concurrency: int) ->
     subject, seed = part.subject, part.seeds[0]
     models = [worker.id for worker in subject.pool.ranked() if worker.is_model]
     if not models:
-        raise ConfigError(f"{NAME} asks a model which skills questions need: the pool has none")
+        raise ConfigError(f"{NAME} asks a model which skills questions need: the pool has no model")
     context = SolverContext(
         pool=subject.pool, clients=subject.clients_for_run(), limits=subject.limits
     ).restrict_to(models[0])
@@ -74,8 +74,8 @@ async def learn_skills(part: EvalPart, history: History, *, concurrency: int) ->
     return SkillOrchestra(handbook=handbook, orchestrator=models[0])
 
 
-BUDGET_SPENT = "the budget was spent before its turn"
-NOTHING_LEFT = "it must learn from other questions and there are none left: ask fewer with --limit"
+BUDGET_SPENT = "the budget was spent before it could run"
+NOTHING_LEFT = "it must learn from other questions, and none are left: use fewer with --limit"
 
 
 async def evaluate_parts(
@@ -91,7 +91,7 @@ async def evaluate_parts(
 
     All parts have the same grader, and the name `all` stands for the systems that can be run.
     `equal` also measures self-consistency and best-of-N with as many calls, or as much money, as
-    `ultra` takes on average, or the first system if there is no conductor.
+    the mean of `ultra`, or of the first system if there is no conductor.
 
     Raises:
         ConfigError: there is no system of that name, or none of them can be measured here.
@@ -157,7 +157,7 @@ def check_systems(names: Sequence[str], subject: Subject) -> None:
 def _find_systems(
     names: Sequence[str], subject: Subject, equal: Sequence[EqualResource]
 ) -> list[System]:
-    """Find the systems by name; `ultra` comes first if others get its budget."""
+    """Find the systems by name; `ultra` comes first if other systems get its budget."""
     wanted = [find_system(name, subject) for name in _expand_names(names, subject)]
     if equal and subject.conductor is not None:
         first = find_system(ULTRA, subject)
@@ -175,7 +175,7 @@ def _expand_names(names: Sequence[str], subject: Subject) -> list[str]:
 
 
 def _group_systems(wanted: Sequence[System], subject: Subject) -> Iterator[list[System]]:
-    """Yield the systems in order; on a record, those that use all replies run side by side."""
+    """Yield the systems in order; on a record, systems that use all replies form one group."""
     shared = [one for one in wanted if one.uses_all_answers and subject.answer_cache is not None]
     for one in wanted:
         if one not in shared:
@@ -185,7 +185,7 @@ def _group_systems(wanted: Sequence[System], subject: Subject) -> Iterator[list[
 
 
 class _EvalSession:
-    """The systems measured so far, with what was calibrated and fitted for them."""
+    """The systems measured so far, and the calibration and fits that they use."""
 
     def __init__(
         self,
@@ -196,7 +196,7 @@ class _EvalSession:
     ) -> None:
         self.parts = tuple(parts)
         self.calibrated_parts = list(parts)
-        """The parts with the workers' measured strengths, for systems that may know them."""
+        """The parts with the workers' measured strengths, for systems that need calibration."""
         self.options = options
         self.result_log = result_log
         self.bar = bar
@@ -208,15 +208,15 @@ class _EvalSession:
         self.fitted: dict[str, list[FittedMethod | None]] = {}
         self._fitted_file = FittedFile(result_log.path.parent)
         self.checkers: dict[int, Checker | None] = {}
-        """Each part's id has the checker with the rates measured there."""
+        """By the part's id: the checker with the rates measured on the part."""
         self.executed: dict[int, Checker | None] = {}
-        """Each part's id has the measured value of the tests that its questions show."""
+        """By the part's id: the measured rates of the tests that its questions show."""
         self.skills: dict[int, SkillOrchestra] = {}
-        """Each part's id has the method with what it has learned there."""
+        """By the part's id: the method with the handbook learned on the part."""
         self._is_calibrated = False
 
     def runnable(self, wanted: Sequence[System]) -> list[System]:
-        """Return the systems that can be run here, and record the reason for the others."""
+        """Return the systems that can be run here, and record why the others cannot."""
         known = all(part.history is not None or part.tasks.calibration for part in self.parts)
         found: list[System] = []
         for one in wanted:
@@ -232,8 +232,8 @@ class _EvalSession:
     async def measure(self, *systems: System) -> None:
         """Run the systems on every part, unless they ran before.
 
-        A system that cannot learn from these outcomes is left out, with the reason; the others are
-        measured nevertheless.
+        A system that cannot be fitted to these outcomes is left out with the reason, and the other
+        systems are still measured.
         """
         planned: dict[str, list[EvalTrial]] = {}
         for one in systems:
@@ -252,13 +252,13 @@ class _EvalSession:
                 continue
             self.systems.append(one)
         bars = {name: self.bar(name, len(found)) for name, found in planned.items()}
-        in_turn = [trial for row in zip_longest(*planned.values()) for trial in row if trial]
-        results = await self._run_planned(in_turn, lambda name: bars[name]())
+        interleaved = [trial for row in zip_longest(*planned.values()) for trial in row if trial]
+        results = await self._run_planned(interleaved, lambda name: bars[name]())
         for name in planned:
             self.results[name] = tuple(run for run in results if run.system == name)
 
     async def _plan_system(self, one: System) -> list[EvalTrial]:
-        """Fit what the system needs, and return its trials on every part."""
+        """Prepare and fit the system, and return its trials on every part."""
         if one.name == CHECKED_CASCADE:
             await self._calibrate_checkers()
         if one.name.startswith("cascade"):
@@ -347,7 +347,7 @@ class _EvalSession:
         return found
 
     def strengths(self) -> dict[WorkerId, float | None]:
-        """Return each worker's strength on the questions known beforehand."""
+        """Return each worker's mean accuracy on the questions known beforehand."""
         if not self._is_calibrated:
             return {}
         found: dict[WorkerId, float | None] = {}
@@ -384,9 +384,9 @@ class _EvalSession:
         """Measure every worker alone on the calibration questions, once."""
         if self._is_calibrated:
             return
-        for place, part in enumerate(self.parts):
+        for index, part in enumerate(self.parts):
             if part.history is None and part.tasks.calibration:
-                self.calibrated_parts[place] = await self._calibrate_part(part)
+                self.calibrated_parts[index] = await self._calibrate_part(part)
         self._is_calibrated = any(part.history is not None for part in self.calibrated_parts)
 
     async def _calibrate_checkers(self) -> None:
@@ -417,7 +417,7 @@ class _EvalSession:
                 )
 
     async def _calibrate_tests(self) -> None:
-        """Measure the value of the questions' own tests on the calibration's answers, once."""
+        """Measure the rates of the questions' own tests on known answers, once."""
         for part in self.calibrated_parts:
             if id(part) not in self.executed and part.subject.run_tests and part.history:
                 self.executed[id(part)] = await calibrate_tests(

@@ -1,4 +1,4 @@
-"""The parts, systems, results and budgets of an evaluation, and who counts as its best worker."""
+"""The parts, systems, results and budgets of an evaluation, and the choice of the best worker."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class EvalPart:
     seeds: tuple[int, ...] = (0,)
     """Each task is run once with each seed."""
     history: History | None = None
-    """None: measured on `tasks.calibration` if a system needs it."""
+    """Outcomes known beforehand; None to measure `tasks.calibration` if a system needs it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class Evaluation:
     options: EvalOptions
     systems: tuple[System, ...]
     results: Mapping[str, tuple[TrialResult, ...]]
-    """By system."""
+    """Results by system."""
     strengths: Mapping[WorkerId, float | None] = field(default_factory=dict[WorkerId, float | None])
     """Each worker's accuracy on the questions known beforehand, averaged over the parts; empty if
     it was not needed or not possible."""
@@ -48,7 +48,7 @@ class Evaluation:
     fitted: Mapping[str, tuple[FittedMethod | None, ...]] = field(
         default_factory=dict[str, tuple[FittedMethod | None, ...]]
     )
-    """Each system's name has what it learned on each part; None if that is no longer known."""
+    """By system: a description of what was fitted on each part; None if it is no longer known."""
 
     @property
     def subject(self) -> Subject:
@@ -82,9 +82,9 @@ def explain_best(pool: Pool) -> str:
     second = others[0]
     if best.strength is not None:
         return (
-            "the pool's own strengths name it"
+            "its strength in the pool is the greatest"
             if best.strength != second.strength
-            else ("it is the cheapest of those that the pool's own strengths name")
+            else "it is the cheapest of the workers with the greatest strength in the pool"
         )
     if best.measured and best.measured != second.measured:
         return "its measured skills are the best"
@@ -99,6 +99,6 @@ def warn_unmeasured(pool: Pool) -> str:
     """Return a warning that names the worker taken as the best without a measurement."""
     return (
         f"there are no other questions to measure the workers on: {pool.ranked()[0].id} is taken "
-        f"as the best single worker, because {explain_best(pool)}; another one may be better. "
-        "Ask fewer questions with --limit, so that the others can measure it"
+        f"as the best single worker, because {explain_best(pool)}; another worker may be better. "
+        "Use fewer questions with --limit, so that the rest can measure the workers"
     )

@@ -1,8 +1,8 @@
-"""Describe what a fitted method has learned, for reports: its ratings of two workers, its rules.
+"""Describes fitted methods for reports: their ratings of two workers, and their rules.
 
-A router that rates workers by a number can send more or fewer questions to the stronger of two,
-which RouteLLM's figures are about (`cost_quality`). Its ratings of each question are kept beside
-the results, so that a resumed evaluation has them too.
+A router that rates workers by a number can send more or fewer questions to the stronger of two;
+RouteLLM's figures measure this (`cost_quality`). Its ratings of each question are stored beside the
+results, so that a resumed evaluation has them too.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Floats = NDArray[np.floating[Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerPair:
-    """A weak and a strong worker between which the questions are divided."""
+    """A weak and a strong worker, between which a router divides the questions."""
 
     weak: WorkerId
     strong: WorkerId
@@ -45,17 +45,17 @@ class FittedMethod:
 
     system: str
     pair: WorkerPair | None
-    """None if it rates no workers, or there is no gap between two workers."""
+    """None if the method rates no workers, or there is no gap between two workers."""
     ahead: Mapping[str, float]
-    """By task: how much higher the strong worker is rated than the weak one."""
+    """By task: the rating of the strong worker less that of the weak one."""
     about: str
-    """Its rules in a sentence; empty if there is nothing to say."""
+    """The method's rules in a sentence, or empty."""
 
 
 def choose_pair(history: History) -> WorkerPair | None:
-    """Choose the best worker, and the cheapest of the others, without dollars the weakest.
+    """Choose the best worker, and the cheapest weaker one, or the weakest if dollars are unknown.
 
-    None if no other worker is known or weaker. The choice rests on training questions.
+    None if no weaker worker is known. The choice is based on the history's questions.
     """
     mean_m = history.mean_m()
     known = [m for m in range(len(mean_m)) if not np.isnan(mean_m[m])]
@@ -77,7 +77,7 @@ def choose_pair(history: History) -> WorkerPair | None:
 def describe_fitted(
     name: str, solver: Solver, history: History, questions: Mapping[TaskId, str]
 ) -> FittedMethod:
-    """Describe what the method that was fitted on that history has learned."""
+    """Describe a method that was fitted on that history."""
     pair = choose_pair(history)
     ratings = (
         None if pair is None or not questions else _rate_workers(solver, list(questions.values()))
@@ -109,20 +109,20 @@ def _rate_workers(
 
 
 def _describe_cascade(cascade: Cascade, history: History) -> str:
-    """Describe which worker it asks next and when, if calls differ in dollars."""
+    """Describe which worker the cascade asks next and when, if calls differ in dollars."""
     usd_m = mean_usd_m(history)
     if usd_m is None or len(set(cascade.calls_worth_m)) == 1:
         return ""
     usual = format_usd(float(f"{usd_m.mean():.3g}"))
-    win = f"{cascade.price:g} credit for each {usual} of its call" if cascade.price else ""
-    dollar = f"{cascade.dollar:g} credit for each dollar" if cascade.dollar else ""
-    asks = f"another answer must be expected to win {' and '.join(filter(None, (win, dollar)))}"
+    win = f"{cascade.price:g} of score per {usual} of its call" if cascade.price else ""
+    dollar = f"{cascade.dollar:g} of score per dollar" if cascade.dollar else ""
+    asks = f"another answer must be expected to gain {' and '.join(filter(None, (win, dollar)))}"
     price_weight = cascade.familiar.order.thrift
     if not price_weight:
-        return f"{asks}; the next worker is the one expected to earn most"
+        return f"{asks}; the worker with the greatest expected score is asked next"
     return (
-        f"{asks}; the next worker is the one expected to earn most, less {price_weight:g} credit "
-        f"for each {usual} of its call"
+        f"{asks}; the worker with the greatest expected score, less {price_weight:g} per {usual} "
+        "of its call, is asked next"
     )
 
 
@@ -130,7 +130,7 @@ class FittedFile:
     """The file of fitted methods in the folder of the results."""
 
     def __init__(self, folder: Path) -> None:
-        """Read the file; a line of another form is skipped, and its method fitted again."""
+        """Read the file; invalid lines are skipped, and their methods fitted again."""
         self.path = folder / FITTED_FILE
         self._found: dict[str, FittedMethod] = {}
         lines = self.path.read_bytes().splitlines() if self.path.is_file() else []
@@ -145,11 +145,11 @@ class FittedFile:
                 continue
 
     def get(self, key: str) -> FittedMethod | None:
-        """Return what was learned under that key, or None."""
+        """Return the fitted method of that key, or None."""
         return self._found.get(key)
 
     def add(self, key: str, found: FittedMethod) -> None:
-        """Append it at once.
+        """Append a fitted method at once.
 
         Raises:
             StoreError: the disk is full, or the file cannot be written.
@@ -170,5 +170,5 @@ def _as_json(found: FittedMethod) -> dict[str, Any]:
 
 
 def fitted_key(trial_keys: Sequence[str]) -> str:
-    """Return a digest of all that the runs of one method on one part depend on."""
+    """Return a digest of everything that the runs of a method on a part depend on."""
     return blake2b("\n".join(trial_keys).encode(), digest_size=16).hexdigest()

@@ -1,4 +1,4 @@
-"""A forecast of the calls of an evaluation and their cost, before any of them is made."""
+"""Forecasts the calls of an evaluation and their cost before any call is made."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from batuta.usage import ZERO_COST, usage_cost
 USUAL_STEPS = 3
 """Steps that a workflow by a model is assumed to have."""
 _PRICED_RUNS = 40
-"""The most runs of a system that are priced; the others are assumed to cost as much on average."""
+"""Maximum number of runs of a system that are priced; the others are assumed to cost the same."""
 _CASCADE_CALLS = 2
-"""Workers that a cascade asks on average, roughly; one with a checker makes another call."""
+"""The rough average number of workers that a cascade asks; a checker takes another call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,15 +96,15 @@ def _expect_run(trial: EvalTrial) -> ExpectedCalls:
         return _price_workflow(trial, Workflow((Step(subtask="", worker=solver.worker),)))
     if isinstance(solver, AllWorkers | Vote):
         samples = solver.samples if isinstance(solver, AllWorkers) else 1
-        everybody = [worker.id for worker in trial.pool for _ in range(samples)]
-        return _price_workflow(trial, build_parallel_workflow(everybody))
+        workers = [worker.id for worker in trial.pool for _ in range(samples)]
+        return _price_workflow(trial, build_parallel_workflow(workers))
     if isinstance(solver, UnfittedSolver):
-        return _price_anybody(trial, _learned_calls(trial))
+        return _price_average(trial, _learned_calls(trial))
     if solver.calls is not None:
-        return _price_anybody(trial, solver.calls)
+        return _price_average(trial, solver.calls)
     if isinstance(solver, ConductorSolver):
         return _expect_conducted(trial, solver.conductor, solver.rounds)
-    return _price_anybody(trial, USUAL_STEPS)
+    return _price_average(trial, USUAL_STEPS)
 
 
 def _learned_calls(trial: EvalTrial) -> int:
@@ -118,21 +118,24 @@ def _learned_calls(trial: EvalTrial) -> int:
 
 
 def _expect_conducted(trial: EvalTrial, conductor: Conductor, rounds: int) -> ExpectedCalls:
-    """Price the known workflow of a conductor without a model, else a usual one."""
+    """Price the known workflow of a conductor without a model, else a typical workflow."""
     if isinstance(conductor, FixedConductor):
         return _price_workflow(trial, conductor.build_workflow(trial.pool))
     if isinstance(conductor, WorkflowSelector):
         most = trial.subject.limits.steps
         return _price_workflow(trial, conductor.choose(trial.task.question, trial.pool, most))
-    steps = _price_anybody(trial, min(USUAL_STEPS, trial.subject.limits.steps))
+    steps = _price_average(trial, min(USUAL_STEPS, trial.subject.limits.steps))
     worker = conductor_worker(conductor)
-    if worker is None:  # no model drafts, or one that runs here, whose drafts are not calls
+    if worker is None:  # no model drafts, or a model in this process, whose drafts are not calls
         return steps
     return steps + _price_workers(trial, [worker]).scale(rounds)
 
 
 def _expect_samples(trial: EvalTrial, system: ServedSystem) -> ExpectedCalls:
-    """Price asking again, by the best worker where whoever wrote the answer is asked."""
+    """Price the confidence samples.
+
+    If the answer's own worker is sampled, it is unknown, so the best worker's price is used.
+    """
     model, best = system.settings.confidence, trial.pool.ranked()[0].id
     again = None if model is None else model.find_samples(system.conductor.name, best)
     worker = None if again is None else again.find_worker(trial.pool, best)
@@ -147,7 +150,7 @@ def _price_workflow(trial: EvalTrial, workflow: Workflow) -> ExpectedCalls:
     return _sum_up(len(workflow), found.cost)
 
 
-def _price_anybody(trial: EvalTrial, calls: int) -> ExpectedCalls:
+def _price_average(trial: EvalTrial, calls: int) -> ExpectedCalls:
     """Price that many calls of an average worker with the bare question."""
     return _price_workers(trial, list(trial.pool)).scale(calls)
 

@@ -13,7 +13,7 @@ from batuta.lab.tasks.graders import GraderRegistry, grade_answer
 from batuta.sandbox import Sandbox, SandboxBackend
 
 AnswerGrader = Callable[[Task, str], Awaitable[Grade]]
-"""Grades an answer; it never raises for a wrong or strange one."""
+"""Grades an answer; never raises because of the answer."""
 
 PROGRAM_PREFIX = "code-"
 """The prefix of the names of graders that run programs."""
@@ -44,8 +44,8 @@ async def open_answer_grader(
 ) -> AsyncGenerator[AnswerGrader]:
     """Open the graders of those tasks, with a sandbox if one of them runs programs.
 
-    One task of each kind is tried before anything is paid for. Without a judge, answers that no
-    rule decides stay undecided; the tier `none` runs programs without isolation.
+    A grader of each kind is opened now, before anything is paid for. Without a judge, answers that
+    no rule decides stay undecided; the tier `none` runs programs without isolation.
 
     Raises:
         ConfigError: there is no such grader, or it needs an extra or a judge that is missing.
@@ -67,5 +67,5 @@ async def open_answer_grader(
 
 
 def is_integer(text: str) -> bool:
-    """Tell whether the whole text is an integer."""
+    """Return whether the whole text is an integer."""
     return _INTEGER.fullmatch(text.strip()) is not None

@@ -1,4 +1,4 @@
-"""Renders a report's Markdown as one HTML page without other files and without network."""
+"""Renders a report's Markdown as one self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from markdown_it.utils import EnvType, OptionsDict
 from markupsafe import Markup
 
 INK, GREY, GRID, PAPER, ACCENT = "#22272e", "#6b7480", "#e3e6ea", "#fefefe", "#c0392b"
-"""Colours of figures, which become the page's own in light and dark mode."""
+"""Colours of figures; the page replaces them by its colours for light and dark mode."""
 _VARIABLES = {INK: "--ink", GREY: "--grey", GRID: "--grid", PAPER: "--paper", ACCENT: "--accent"}
 
 
 def render_page(text: str, figures: Mapping[str, str] | None = None) -> str:
     """Return the page; its title is the text's first line.
 
-    Raw HTML in the Markdown is shown as text; each SVG document replaces the picture of its name,
-    whose description becomes its caption.
+    Raw HTML in the Markdown is shown as text. Each SVG document replaces the image of the same
+    name; the image's description becomes the caption.
     """
     parser = MarkdownIt("commonmark", {"html": False}).enable("table")
     parser.add_render_rule("image", _show_figure)
@@ -30,8 +30,8 @@ def render_page(text: str, figures: Mapping[str, str] | None = None) -> str:
     parser.add_render_rule("table_close", _close_table)
     tokens = parser.parse(text)
     for before, inline, after in zip(tokens, tokens[1:], tokens[2:], strict=False):
-        if [child.type for child in inline.children or ()] == ["image"]:  # a figure is no paragraph
-            before.hidden = after.hidden = True
+        if [child.type for child in inline.children or ()] == ["image"]:
+            before.hidden = after.hidden = True  # a figure is not a paragraph
     body = parser.renderer.render(tokens, parser.options, {"figures": figures or {}})
     title = text.partition("\n")[0].lstrip("# ")
     environment = Environment(
@@ -44,7 +44,7 @@ def render_page(text: str, figures: Mapping[str, str] | None = None) -> str:
 def _show_figure(
     _: RendererHTML, tokens: Sequence[Token], at: int, __: OptionsDict, env: EnvType
 ) -> str:
-    """Render the figure in the page's colours, as wide as there is room."""
+    """Render the figure in the page's colours, at most as wide as the page."""
     caption = escape(tokens[at].content)
     svg = str(env["figures"].get(PurePath(str(tokens[at].attrGet("src"))).stem, ""))
     svg = svg[svg.find("<svg") :] if svg else ""
@@ -60,7 +60,7 @@ def _show_figure(
 def _open_table(
     _: RendererHTML, __: Sequence[Token], ___: int, ____: OptionsDict, _____: EnvType
 ) -> str:
-    """Open a table that can be scrolled if it is wider than the page, also by the keyboard."""
+    """Open a table that scrolls, also by keyboard, if it is wider than the page."""
     return '<div class="wide" role="group" tabindex="0" aria-label="Table"><table>\n'
 
 

@@ -1,10 +1,10 @@
-"""Batuta's systems as models of inspect_ai, for those who evaluate with it (extra `inspect`).
+"""Batuta's systems as models of inspect_ai (extra `inspect`).
 
     inspect eval arc.py --model batuta/ultra -M pool=batuta.toml
 
 Any system's name may follow `batuta/`: `ultra`, `best-single`, `moa`, a worker's id. inspect_ai
 asks, calls the tools and grades; the run's workflow, tokens and dollars are in the output's
-metadata and usage. Each turn of a conversation is a run of its own: after a tool's result a
+metadata and usage. Each turn of a conversation is a separate run: after a tool's result, the
 conductor plans again, with the whole conversation in its prompt.
 """
 
@@ -55,7 +55,7 @@ SEED_BITS = 31
 
 @modelapi(name="batuta")
 def batuta_model_api() -> type[ModelAPI]:
-    """Return the provider's class, as inspect_ai looks it up."""
+    """Return the provider's class; inspect_ai calls this."""
     return BatutaModelAPI
 
 
@@ -74,8 +74,8 @@ class BatutaModelAPI(ModelAPI):
     ) -> None:
         """Store the names; the pool is opened with the first question.
 
-        `base_url` and `api_key` are ignored, as the pool names its own keys; pool and conductor are
-        named as for `batuta eval`.
+        `base_url` and `api_key` are ignored, since the pool has its own keys. `pool` and
+        `conductor` are named as for `batuta eval`.
         """
         super().__init__(model_name, base_url, api_key, config=config or GenerateConfig())
         self._wanted = (pool, conductor)
@@ -98,14 +98,14 @@ class BatutaModelAPI(ModelAPI):
         """Return the system's answer to the conversation.
 
         Raises:
-            ConfigError: there is no such pool or system, or tools are offered to one that chooses
-                among answers.
-            RuntimeError: an outage decided the run, so there is nothing to grade.
+            ConfigError: there is no such pool or system, or tools are offered to a system that
+                chooses among answers.
+            RuntimeError: an outage determined the run, so there is nothing to grade.
         """
         subject, one = await self._open()
         if tools and not isinstance(one.solver, SingleWorker | ConductorSolver | ServedSolver):
             raise ConfigError(
-                f"{one.name} chooses among answers and calls no tools: take a worker, best-single, "
+                f"{one.name} chooses among answers and calls no tools: use a worker, best-single, "
                 "or a conductor such as ultra"
             )
         question = Question(
@@ -174,7 +174,7 @@ def _inspect_call(call: ToolCall) -> InspectToolCall:
         arguments = None
     if isinstance(arguments, dict):
         return InspectToolCall(id=call.id, function=call.name, arguments=arguments)
-    wrong = f"the arguments are no JSON object: {call.arguments}"
+    wrong = f"the arguments are not a JSON object: {call.arguments}"
     return InspectToolCall(id=call.id, function=call.name, arguments={}, parse_error=wrong)
 
 

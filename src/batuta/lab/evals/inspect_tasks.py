@@ -1,7 +1,8 @@
 """Runs a task of inspect_ai on several systems, with its tools, conversations and scorers.
 
-inspect_ai runs the task once for each system (`batuta.lab.evals.inspect`); its logs, in the folder
-of the results, become a record that is evaluated like any other. A complete log is not made again.
+inspect_ai runs the task once for each system (`batuta.lab.evals.inspect`). Its logs, in the folder
+of the results, become a record that is evaluated like any other. A system with a complete log is
+not run again.
 """
 
 # inspect_ai is an extra:
@@ -39,19 +40,19 @@ class InspectRun:
     epochs: int
     concurrency: int
     replaced: str = ""
-    """The workers replaced since the folder was begun, as text for the keys; empty if none."""
+    """The workers replaced since the folder was created, as text for the keys; empty if none."""
 
 
 def run_inspect_task(wanted: InspectRun, folder: Path) -> Path:
     """Write the outcomes of every system on the task's samples, and return the file.
 
-    A sample that an outage ended is left out, and asked again when the folder is used next.
+    A sample that ended in an outage is left out, and run again when the folder is used next.
 
     Raises:
         ConfigError: inspect_ai is missing, or the task or a system cannot be run.
         SourceError: nothing was scored.
     """
-    import batuta.lab.evals.inspect  # noqa: F401, PLC0415 - registers the systems, or says what is missing
+    import batuta.lab.evals.inspect  # noqa: F401, PLC0415 - registers the systems, or raises an error
 
     logs = [_run_system(wanted, name, folder) for name in wanted.systems]
     rows = [
@@ -73,8 +74,8 @@ def _run_system(wanted: InspectRun, name: str, folder: Path) -> Path:
     task = _relative_task(wanted.task)
     asked = repr((wanted.task, name, wanted.pool, wanted.conductor, wanted.limit, wanted.epochs))
     asked += wanted.replaced
-    place = folder / "inspect" / blake2b(asked.encode(), digest_size=8).hexdigest()
-    for info in list_eval_logs(str(place)) if place.is_dir() else ():
+    log_folder = folder / "inspect" / blake2b(asked.encode(), digest_size=8).hexdigest()
+    for info in list_eval_logs(str(log_folder)) if log_folder.is_dir() else ():
         if _is_whole(read_eval_log(info, header_only=True)):
             return Path(info.name.removeprefix("file://"))
     arguments = {"pool": wanted.pool, "conductor": wanted.conductor}
@@ -87,7 +88,7 @@ def _run_system(wanted: InspectRun, name: str, folder: Path) -> Path:
             epochs=wanted.epochs,
             max_samples=wanted.concurrency,
             fail_on_error=False,
-            log_dir=str(place),
+            log_dir=str(log_folder),
             display="none",
         )
     except (LookupError, NotImplementedError, ValueError) as error:
@@ -107,7 +108,7 @@ def _run_system(wanted: InspectRun, name: str, folder: Path) -> Path:
 
 
 def _relative_task(task: str) -> str:
-    """Return the task with a relative path, as inspect_ai finds no file by an absolute one."""
+    """Return the task with a relative path; inspect_ai does not find files by absolute paths."""
     file, mark, name = task.partition("@")
     if not file.endswith(".py"):
         return task
@@ -117,6 +118,6 @@ def _relative_task(task: str) -> str:
 
 
 def _is_whole(log: Any) -> bool:
-    """Tell whether every sample of the log was completed."""
+    """Return whether every sample of the log was completed."""
     done = log.results and log.results.completed_samples == log.results.total_samples
     return log.status == DONE and bool(done)

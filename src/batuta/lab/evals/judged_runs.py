@@ -7,13 +7,13 @@ GRPO compares new workflows for the same question, so a question is useful only 
 2. its question comes from a simulated world, such as the rehearsal: the answer is computed;
 3. its score is (nearly) 1 and its answer is short enough to be compared: that is the target.
 
-A run with a score alone is not used. The score says how good its own answer was, not that of
-another workflow, and its own workflow would be an off-policy sample that cannot be weighted: it was
-written by another policy for another pool, and is alone in its group, without a baseline. Such runs
-are left out and counted, as are those that cannot be asked again by their text alone (several
-turns, images, tools, a required format).
+A run with a score alone is not used, because the score does not grade the answer of another
+workflow. The run's own workflow would be an off-policy sample that cannot be weighted: another
+policy wrote it for another pool, and it is alone in its group, without a baseline. Such runs are
+left out and counted, as are runs whose question is more than a text (several turns, images, tools,
+a required format).
 
-Content that was not stored is never read: a request with `store: false` leaves no run, and a run
+A run without stored content is not used: a request with `store: false` leaves no run, and a run
 that was redacted or stored without its content has no text.
 """
 
@@ -41,14 +41,14 @@ SERVED = "served"
 
 
 class TargetSource(StrEnum):
-    """This tells where the target of a judged run comes from, or why there is none."""
+    """The source of a judged run's target, or the reason why there is none."""
 
     EXPECTED = "expected"
-    """The feedback's comment has the right answer."""
+    """The feedback's comment has the correct answer."""
     COMPUTED = "computed"
-    """The right answer can be computed."""
+    """The correct answer can be computed."""
     SCORED = "scored"
-    """The run's own answer is the right one."""
+    """The run's own answer is correct."""
     UNCHECKED = "unchecked"
     """There is only a score, and nothing to compare another answer with."""
     UNFIT = "unfit"
@@ -63,19 +63,19 @@ _WITH_TARGET = (TargetSource.EXPECTED, TargetSource.COMPUTED, TargetSource.SCORE
 
 @dataclass(frozen=True, slots=True)
 class JudgedRuns:
-    """The questions that the judged runs of a store give."""
+    """The questions with targets from the judged runs of a store."""
 
     tasks: tuple[Task, ...]
-    """One for each question, from its most reliable run, among equals the newest."""
+    """A task for each question, from its most reliable run, or the newest of equally reliable."""
     runs: Counter[TargetSource]
     """The number of judged runs by source."""
 
     def __str__(self) -> str:
-        """Return how many questions there are, and how many runs are left out for which reasons."""
+        """Return the number of questions, and the runs left out by reason, as text."""
         reasons = (
-            (TargetSource.UNCHECKED, "with a score and no answer that could be checked"),
-            (TargetSource.UNFIT, "that are more than a question's text"),
-            (TargetSource.UNKEPT, "whose content is not kept"),
+            (TargetSource.UNCHECKED, "with a score but no answer to compare others with"),
+            (TargetSource.UNFIT, "whose question is more than a text"),
+            (TargetSource.UNKEPT, "whose content was not stored"),
         )
         left = [f"{self.runs[source]} {why}" for source, why in reasons if self.runs[source]]
         out = f"; left out: {', '.join(left)}" if left else ""
@@ -84,10 +84,10 @@ class JudgedRuns:
 
 
 async def read_judged_runs(target: str) -> JudgedRuns:
-    """Read the questions that the judged runs of a store give.
+    """Read the questions with targets from the judged runs of a store.
 
     Raises:
-        ConfigError: it gives no questions.
+        ConfigError: there are no such questions.
     """
     if "://" not in target and not Path(target).exists():
         raise ConfigError(f"there are no runs at {target}; name the store that the server used")
@@ -108,7 +108,7 @@ async def read_judged_runs(target: str) -> JudgedRuns:
     if not found.tasks:
         note = str(found) if runs else f"no run in {target} was judged"
         raise ConfigError(
-            f"{note}; score short answers, or say the right one in the comment "
+            f"{note}; score short answers, or give the correct answer in the comment "
             "(Expected: …), with POST /v1/runs/ID/feedback"
         )
     return found
@@ -118,7 +118,7 @@ async def read_judged_tasks(target: str) -> list[Task]:
     """Read the questions alone, as `read_judged_runs` does.
 
     Raises:
-        ConfigError: the store gives no questions.
+        ConfigError: there are no such questions.
     """
     return list((await read_judged_runs(target)).tasks)
 
@@ -140,13 +140,13 @@ def _find_target(run: Run | None, summary: RunSummary) -> tuple[TargetSource, Ta
 
 
 def _make_task(text: str, target: str) -> Task:
-    """Return the question with an answer that counts as right."""
+    """Return the question as a task with its correct answer."""
     grader = "integer" if is_integer(target) else "exact"
     return Task(id=_task_id(text), question=text, target=target, grader=grader, tags=(SERVED,))
 
 
 def _computed_task(text: str) -> Task | None:
-    """Return the question with its computed answer; None if it comes from no known world."""
+    """Return the question as a task with its computed answer; None if no world knows it."""
     for load in TASK_SOURCES.values():
         if task := load().solve_question(text, _task_id(text)):
             return replace(task, tags=(*task.tags, SERVED))

@@ -27,9 +27,9 @@ from batuta.lab.learners.selector_training import SelectorRecipe, fit_selector
 from batuta.lab.tasks.recorded import RecordedOutcomes
 
 CHECKED_CASCADE = "cascade+checker"
-"""A cascade with a checker, which reads replies that no record has."""
+"""A cascade with a checker, whose verdicts no record has."""
 ASKS_MODELS = frozenset({CHECKED_CASCADE, SKILLS})
-"""Methods that ask a model more than the question, which no record has an answer to."""
+"""Methods that ask models something else than the question, so that no record has the answers."""
 
 QUESTION_FEATURES = CachedFeatures()
 """Features of questions, computed once for all methods that use the default ones."""
@@ -73,7 +73,7 @@ class UnfittedSolver:
 
 
 def conductor_fitter(fit: ConductorFitter) -> SolverFitter:
-    """Return a fitter of a conductor's solver, whose workflows the engine runs."""
+    """Return a fitter of a solver that runs the fitted conductor's workflows."""
     return lambda history, *, seed=0: ConductorSolver(fit(history, seed=seed))
 
 
@@ -84,7 +84,7 @@ def _fit_shared_selector(history: History, seed: int) -> Selector:
 
 
 def cascade_fitter(price: float | None = None) -> CascadeFitter:
-    """Return a fitter of the cascade with that price of a call; None lets outcomes choose it."""
+    """Return a fitter of the cascade with that price of a call; None fits it to the outcomes."""
     return lambda history, *, seed=0: fit_cascade(
         history, seed=seed, price=price, selector=_fit_shared_selector(history, seed)
     )
@@ -95,7 +95,7 @@ def _fit_checked_cascade(history: History, *, seed: int = 0) -> Cascade:
 
 
 def _refuse_without_model(history: History, *, seed: int = 0) -> Solver:  # noqa: ARG001 - as all
-    raise ConfigError(f"{SKILLS} learns by asking a model of the pool: `batuta eval` has one")
+    raise ConfigError(f"{SKILLS} learns by asking a model of the pool: use `batuta eval`")
 
 
 LEARNED_METHODS: Mapping[str, SolverFitter] = {
@@ -116,13 +116,13 @@ LEARNED_METHODS: Mapping[str, SolverFitter] = {
         if each.fit_chooser is not None
     },
 }
-"""Fitters by name: those of this project, and those of the baselines that learn."""
+"""Fitters by name: this project's own methods, and the baselines that learn."""
 
 
 def adapt_to_record(solver: Solver, record: RecordedOutcomes) -> Solver:
-    """Return the solver; one that reads answers uses those that the record extracted."""
-    looks = isinstance(solver, Cascade | Smoothie)
-    return replace(solver, extract=recorded_extractor(record)) if looks else solver
+    """Return the solver; if it reads answers, it uses the record's extracted answers."""
+    reads_answers = isinstance(solver, Cascade | Smoothie)
+    return replace(solver, extract=recorded_extractor(record)) if reads_answers else solver
 
 
 def measured_history(
@@ -131,7 +131,10 @@ def measured_history(
     find_result: Callable[[WorkerId, Task], TrialResult | None],
     family: Callable[[Task], str],
 ) -> History:
-    """Build a history of what each worker alone earned, once a question; None: it was not asked."""
+    """Build a history of each worker's score on each question, in one run.
+
+    `find_result` returns None if the worker was not asked.
+    """
     shape = (len(tasks), len(workers))
     credit_qm = np.full(shape, np.nan, np.float32)
     usd_qm = np.full(shape, np.nan)

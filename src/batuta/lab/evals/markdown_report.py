@@ -16,9 +16,9 @@ TABLE_HEADS = (
 """Means per question; the last column is the part of the tokens spent on planning."""
 
 UNKNOWN = "–"
-"""Stands for an unknown figure, which is not zero."""
+"""An unknown figure, which is not zero."""
 
-LOST = "outages, or nothing that could be graded"
+LOST = "outages, or answers that could not be graded"
 """Why a worker is not measured on a question."""
 
 _SYSTEMS = (
@@ -27,29 +27,29 @@ _SYSTEMS = (
     "conductor that decides for each question which models do what."
 )
 _COLUMNS = """\
-- right %: share of the answers that their grader accepts
-- 95 %: interval of that share: it would hold the true one in 95 of 100 such evaluations
-- calls, steps: calls of models per question, the conductor's own included; steps of the workflow
-- tokens, dollars: means per question, planning included; – where a price or a count is not known
-- seconds: from the question to the answer: the longest chain of steps that wait for each other"""
+- right %: accuracy, the share of answers that the grader accepts
+- 95 %: confidence interval of the accuracy
+- calls, steps: model calls per question, including the conductor's; steps of the workflow
+- tokens, dollars: means per question, including planning; – if a price or a count is not known
+- seconds: from question to answer, along the longest chain of dependent steps"""
 _COMPARED = (
-    "Points of accuracy more or less; p: how likely so large a difference is by chance alone "
-    "(McNemar's exact test where a question is right or wrong once, else the paired bootstrap), "
-    "and the same corrected for the number of comparisons by {}'s method."
+    "Difference in points of accuracy; p: the p-value (McNemar's exact test if every question was "
+    "run once and is right or wrong, else the paired bootstrap), and the p-value corrected for the "
+    "number of comparisons by {}'s method."
 )
 CAPTIONS = {
     "accuracy": "Each system with its interval. Hollow: a reference line, not a method. "
     "Dotted: the best single worker.",
-    "front": "Up is better, left is cheaper. The dashed line joins the systems for which "
-    "no cheaper one is as good.",
-    "curves": "Each method over what a question costs; beyond its most expensive system a curve "
-    "is level.",
+    "front": "Up is better, left is cheaper. The dashed line joins the systems that are better "
+    "than every cheaper one.",
+    "curves": "Accuracy of each method over the cost per question; beyond its most expensive "
+    "system a curve is level.",
     "gap": "The questions on which a router rates the strong worker most above the weak one go to "
     "it first.",
-    "difficulty": "Where the differences are: easy questions on the left.",
-    "depth": "Steps one after another, by difficulty, a line a family.",
+    "difficulty": "Accuracy by difficulty, with easy questions on the left.",
+    "depth": "Sequential steps by difficulty, one line per family.",
     "team": "The share of each system's calls that goes to each worker.",
-    "calls": "Whom the conductor calls for which family and for which kind of subtask.",
+    "calls": "The workers that the conductor calls, by family and by kind of subtask.",
 }
 """Captions of the figures, by name."""
 
@@ -57,7 +57,7 @@ CAPTIONS = {
 def render_markdown(report: Json, figures: Iterable[str] = ()) -> str:
     """Return the whole report as Markdown.
 
-    `figures` names those that are PNG files beside it.
+    `figures` names the figures that exist as PNG files beside it.
     """
     systems = report["systems"]
     levels = sorted(_group_keys(systems, "by_difficulty"), key=float)
@@ -95,7 +95,7 @@ def render_markdown(report: Json, figures: Iterable[str] = ()) -> str:
 
 
 def report_title(report: Json) -> str:
-    """Return the questions and their split in a line."""
+    """Return the task set, the number of questions and their split in a line."""
     questions = f"{report['tasks']}: {report['questions']} questions"
     if not report["split"]:
         return questions
@@ -133,7 +133,7 @@ def report_headline(report: Json) -> str:
 
 
 def _describe_equals(names: Sequence[str], report: Json) -> str:
-    """Name the systems that are equally often right, the cheapest first if that is known."""
+    """Name the systems of equal accuracy, the cheapest first if the costs are known."""
     systems: Json = report["systems"]
     if len(names) == 1:
         return system_label(names[0], report)
@@ -186,7 +186,7 @@ def system_label(name: str, report: Json) -> str:
 
 
 def _unmeasured_workers(report: Json) -> list[str]:
-    """Return the workers without a measurement, though others have one."""
+    """Return the workers without a measured strength."""
     found: dict[str, float | None] = report["calibration"].get("strengths", {})
     return [worker for worker, strength in found.items() if strength is None]
 
@@ -208,16 +208,16 @@ def report_notes(report: Json) -> list[str]:
 def _worker_notes(report: Json) -> list[str]:
     notes: list[str] = []
     if report["simulated"]:
-        notes.append("The workers are simulated: programs of the rehearsal, no language models.")
+        notes.append("The workers are simulated: programs, not language models.")
     if report["recorded"]:
         notes.append(
-            "The workers are a record of what was once answered; here nothing was called. "
-            "Tokens and dollars are those of the record, or unknown (–); seconds are not reported."
+            "The workers replay recorded answers; no model was called. Tokens and dollars are "
+            "those of the record, or unknown (–); seconds are not reported."
         )
     if any(figures["simulated_runs"] for figures in report["systems"].values()):
         notes.append(
-            "\\* A check, a repair or a summary that the record cannot know is simulated by one of "
-            "the model's recorded answers to the question: no measurement of that method."
+            "\\* A check, a repair or a summary that the record cannot contain is simulated by one "
+            "of the model's recorded answers to the question: this does not measure the method."
         )
     return notes
 
@@ -233,16 +233,16 @@ def _calibration_notes(report: Json) -> list[str]:
     chosen = (
         f"Best single worker on {questions} other questions: {best}, "
         f"{format_percent(known[best])} % "
-        "right there; it was chosen by those, not by the questions of this table."
+        "right there; it was chosen on those, not on the questions of this table."
     )
     notes = [chosen, *_lost_calibration_notes(report)]
     if report["fitted"]:
-        notes.append(f"Learned from the same other questions: {', '.join(report['fitted'])}.")
+        notes.append(f"Fitted to the same other questions: {', '.join(report['fitted'])}.")
     return notes
 
 
 def _lost_calibration_notes(report: Json) -> list[str]:
-    """Return notes on workers that were measured on fewer of the other questions, or on none."""
+    """Return notes on workers measured on only some of the other questions, or on none."""
     asked, measured = report["calibration"]["asked"], report["calibration"]["measured"]
     lacking = _unmeasured_workers(report)
     notes: list[str] = []
@@ -271,9 +271,9 @@ def _unmeasured_best_worker_lines(report: Json) -> list[str]:
     )
     note = (
         f"‡ {why}: {known['assumed']} is taken as the best single worker, because {known['why']}; "
-        "another one may be better."
+        "another worker may be better."
     )
-    more = "Ask fewer questions with --limit, so that the others can measure it."
+    more = "Use fewer questions with --limit, so that the rest can measure the workers."
     return [note if lost else f"{note} {more}"]
 
 
@@ -287,16 +287,17 @@ def _reading_notes(report: Json) -> list[str]:
         )
     if report["split"] == "unseen":
         notes.append(
-            "Intervals and tests resample whole families, as they were drawn; of fewer than "
-            f"{MIN_GROUPS} families there are none."
+            "Intervals and tests resample whole families, since whole families were held out; "
+            f"they need at least {MIN_GROUPS} families."
         )
     if report["sub_pool"]:
-        notes.append(f"Each question had {report['sub_pool']} workers, drawn and in random order.")
+        notes.append(f"Each question had {report['sub_pool']} random workers in random order.")
     if not report["recorded"]:
-        notes.append(f"Seconds are of a run beside up to {report['concurrency'] - 1} others.")
+        others = report["concurrency"] - 1
+        notes.append(f"Seconds were measured with up to {others} other runs in parallel.")
     notes += (
-        f"Equal {budget['what']}: {budget['of']} takes {budget['amount']:.4g} a question, "
-        f"which comes to {budget['k']} samples of the best worker, rounded up."
+        f"Equal {budget['what']}: {budget['of']} takes {budget['amount']:.4g} per question, "
+        f"which is {budget['k']} samples of the best worker, rounded up."
         for budget in report["budgets"]
     )
     return notes
@@ -310,8 +311,8 @@ def _record_notes(report: Json) -> list[str]:
         notes.append(f"Questions that not every worker answered, left out: {few}.")
     if sets := ", ".join(report.get("unread", ())):
         notes.append(
-            f"Questions whose sets are not here, so that routers read their numbers alone: {sets} "
-            "(`batuta tasks fetch` gets a set)."
+            "Sets whose questions are not in the data folder, so that routers read only their ids: "
+            f"{sets} (`batuta tasks fetch` gets a set)."
         )
     return notes
 
@@ -320,7 +321,7 @@ def _missing_notes(report: Json) -> list[str]:
     notes: list[str] = []
     if missing := report.get("unasked"):
         notes.append(
-            f"The budget was spent before everything was asked: {missing} runs are missing."
+            f"The budget was spent before all runs were started: {missing} runs are missing."
         )
     notes += [f"Left out: {name} ({reason})." for name, reason in report["left_out"].items()]
     systems = report["systems"].items()
@@ -340,7 +341,7 @@ def _missing_notes(report: Json) -> list[str]:
     if judged := ", ".join(
         f"{name} {format_dollars(s['judge_usd'])}" for name, s in systems if s["judge_usd"]
     ):
-        notes.append(f"Part of the dollars that grading the answers cost: {judged}.")
+        notes.append(f"Dollars per question for grading the answers, included above: {judged}.")
     return notes
 
 
@@ -357,7 +358,7 @@ def format_percent(share: float | None) -> str:
 
 
 def format_dollars(value: float | None) -> str:
-    """Format dollars as everywhere else; a dash if unknown."""
+    """Format dollars; a dash if unknown."""
     return UNKNOWN if value is None else formatting.format_usd(value)
 
 
@@ -429,7 +430,7 @@ def _cost_tables(report: Json) -> list[_CostTable]:
             [name, ", ".join(curve["systems"]), f"{100 * curve['aiq']:.1f}"]
             for name, curve in ranked
         ]
-        tables.append((f"Quality over cost, {span} {words} a question", _CURVE_HEADS, lines))
+        tables.append((f"Quality over cost, {span} {words} per question", _CURVE_HEADS, lines))
     if routers := report["recovered_gap"]["systems"]:
         ranked = sorted(routers.items(), key=lambda item: -item[1]["apgr"])
         lines = [
@@ -448,7 +449,7 @@ def _cost_tables(report: Json) -> list[_CostTable]:
 
 
 def _cost_notes(report: Json) -> list[str]:
-    """Return notes on how to read those tables and what is missing."""
+    """Return notes on how to read the cost tables, and on what they lack."""
     notes: list[str] = []
     if report["cost_quality"] is not None:
         notes.append(
@@ -459,11 +460,11 @@ def _cost_notes(report: Json) -> list[str]:
     recovered = report["recovered_gap"]
     if recovered["systems"]:
         notes.append(
-            "APGR and CPT (RouteLLM, arXiv 2406.18665): of the gap between two workers, the share "
-            "recovered on average over the share of calls of the strong one (0.5: no better than "
-            "chance), and the least share of its calls that recovers half, or 80 %. Strong is the "
-            "best worker on other questions, weak the cheapest of the others (without dollars: "
-            "the weakest)."
+            "APGR and CPT (RouteLLM, arXiv 2406.18665): APGR is the share of the gap between a "
+            "weak and a strong worker that is recovered, averaged over the share of calls to the "
+            "strong one (0.5: no better than chance). CPT is the smallest share of such calls that "
+            "recovers 50 % or 80 % of the gap. Strong is the best worker on other questions, weak "
+            "the cheapest of the others (without dollars: the weakest)."
         )
     if recovered["missing"]:
         workers = ", ".join(recovered["missing"])

@@ -1,4 +1,4 @@
-"""How many samples of one worker cost as many calls, or as much money, as a system."""
+"""Computes how many samples of one worker take as many calls, or as much money, as a system."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from batuta.lab.evals.result_log import TrialResult
 from batuta.lab.evals.stats import mean_or_none
 
 EqualResource = Literal["calls", "cost"]
-"""The resource of which others get as much as the first system took."""
+"""The resource of which the added systems get as much as the first system takes."""
 
 SAMPLE_SLACK = 0.05
-"""The fraction of a sample by which the budget may be exceeded instead of dropping a sample."""
+"""The fraction of a sample that is not rounded up to a further sample."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatchedBudget:
-    """The budget of the systems that were added for an equal comparison."""
+    """The budget of the systems that are added for a comparison at equal cost."""
 
     of: str
-    """The system whose mean they match."""
+    """The system whose mean is matched."""
     what: Literal["calls", "dollars", "tokens"]
     amount: float
     """The mean of that system."""
     k: int
-    """The samples that cost as much, rounded up."""
+    """The number of samples that cost as much, rounded up."""
 
 
 def match_calls(name: str, runs: Sequence[TrialResult]) -> MatchedBudget | None:
-    """Return the samples for the system's mean number of calls; None if it made none."""
+    """Return the samples that take the system's mean calls; None if it made none."""
     calls = mean_or_none([run.calls for run in runs])
     return (
         MatchedBudget(of=name, what="calls", amount=calls, k=max(1, math.ceil(calls)))
@@ -47,11 +47,11 @@ def match_cost(
 
     `single` are the runs of the sampled worker, asked once per question.
     """
-    for unit, of in _UNITS.items():
-        took, one = _known_mean(runs, of), _known_mean(single, of)
-        if took and one:
+    for unit, read_cost in _UNITS.items():
+        total, each = _known_mean(runs, read_cost), _known_mean(single, read_cost)
+        if total and each:
             return MatchedBudget(
-                of=name, what=unit, amount=took, k=max(1, math.ceil(took / one - SAMPLE_SLACK))
+                of=name, what=unit, amount=total, k=max(1, math.ceil(total / each - SAMPLE_SLACK))
             )
     return None
 
@@ -72,8 +72,8 @@ _UNITS: Mapping[Literal["dollars", "tokens"], Callable[[TrialResult], float | No
 
 
 def _known_mean(
-    runs: Sequence[TrialResult], of: Callable[[TrialResult], float | None]
+    runs: Sequence[TrialResult], read_cost: Callable[[TrialResult], float | None]
 ) -> float | None:
     """Return the mean of a figure; None if it is unknown for some run."""
-    values = [value for run in runs if (value := of(run)) is not None]
+    values = [value for run in runs if (value := read_cost(run)) is not None]
     return mean_or_none(values) if len(values) == len(runs) else None

@@ -1,8 +1,8 @@
-"""Decides from a Run whether an outage, and not the system, determined its end. Pure.
+"""Decides from a run whether an outage, and not the system, determined its end. Pure.
 
-Evaluation, tuning and training share this rule: failures with `SYSTEM_FAULT_CODES` are due to the
-workflow, the worker or the limits, and what is served in spite of them is graded; any other failure
-is an outage and says nothing about the system.
+Evaluation, tuning and training share this rule. Failures with `SYSTEM_FAULT_CODES` are due to the
+workflow, the worker or the limits, and the resulting answer is graded. Any other failure is an
+outage and says nothing about the system.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SYSTEM_FAULT_CODES = frozenset(
         "context_too_long",
         "cancelled",
         NotRecordedError.code,
-        # A reply came, and the engine could not use it: the next question may get such a one too.
+        # A reply arrived that the engine could not use: the next question may get the same.
         "empty_reply",
         "no_output",
         "no_tool_call",
@@ -29,14 +29,14 @@ SYSTEM_FAULT_CODES = frozenset(
         "wrong_form",
     }
 )
-"""Codes of failures that a system causes itself; with any other a model's API failed."""
+"""Codes of failures that a system causes itself; any other code means that a model's API failed."""
 
 
 def find_step_outage(step: StepRun) -> Failure | None:
     """Return the outage that determined a step's worker or result, or None.
 
-    A retry that succeeded is no outage, and neither is a substitute for a worker that failed by its
-    own fault: an empty reply, a prompt that is too long for it.
+    A retry that succeeded is not an outage. Neither is a substitution after the worker's own fault,
+    such as an empty reply or a prompt that is too long for it.
     """
     failures = [step.result] if isinstance(step.result, Failure) else []
     if step.is_substituted or step.as_fallback:
@@ -45,7 +45,7 @@ def find_step_outage(step: StepRun) -> Failure | None:
 
 
 def lost_reply(run: Run) -> str | None:
-    """Return the message of the outage that cost a worker's reply, even if another one answered."""
+    """Return the message of the outage that lost a worker's reply, even if another answered."""
     found = (find_step_outage(step) for step in run.steps)
     return next((failure.message for failure in found if failure is not None), None)
 
@@ -54,8 +54,8 @@ def outage_reason(run: Run) -> str | None:
     """Return the message of the outage that determined the run; None if the system did.
 
     An outage determines a run if the conductor's model could not be asked, or if no worker could do
-    the answering step. A substitute's answer belongs to a served system; for a method that is
-    compared with it, `lost_reply` says that it was not measured.
+    the answering step. A substitute's answer counts for a served system; for other methods,
+    `lost_reply` reports that they were not measured.
     """
     if run.outcome is Outcome.LIMITED:
         return None
@@ -69,7 +69,7 @@ def outage_reason(run: Run) -> str | None:
 
 
 def _fallback_outage(run: Run) -> str | None:
-    """Return the outage for which no worker could answer the last workflow's last step, or None."""
+    """Return the outage because of which no worker did the last workflow's last step, or None."""
     round_ = next((one for one in reversed(run.rounds) if one.workflow and not one.is_aside), None)
     last = last_step(round_) if round_ else None
     if last is None:
@@ -83,8 +83,8 @@ def _fallback_outage(run: Run) -> str | None:
 def unrecorded_reason(run: Run) -> str | None:
     """Return why a record cannot run the plan, or None.
 
-    It cannot if the record lacks what the plan asks for, so that another worker took over or the
-    run did not end with an answer of its own.
+    It cannot if the record lacks a reply that the plan needs, so that another worker took over or
+    the run did not end with its own answer.
     """
     for step in run.steps:
         for attempt in step.attempts:

@@ -1,8 +1,8 @@
 """Figures of an evaluation as PNG and SVG files; the only module that needs matplotlib.
 
-They show accuracy (`accuracy`), accuracy over cost (`front`) and by difficulty (`difficulty`),
-curves of quality over cost (`curves`), the gap that routers recover (`gap`), the depth of workflows
-(`depth`), and which workers are called (`team`) for what (`calls`).
+The figures show accuracy (`accuracy`), accuracy over cost (`front`) and by difficulty
+(`difficulty`), curves of quality over cost (`curves`), the gap that routers recover (`gap`), the
+depth of workflows (`depth`), and calls by worker (`team`), also by kind of question (`calls`).
 """
 
 # matplotlib's own stubs leave keyword arguments untyped:
@@ -32,7 +32,7 @@ except ImportError:
     raise ConfigError(f"figures need matplotlib: {install_hint('plots')}") from None
 
 MAX_PANELS = 2
-"""The most systems whose workflows are drawn."""
+"""Maximum number of systems whose workflows are drawn."""
 DPI = 150
 STYLE = {
     "svg.fonttype": "none",
@@ -93,21 +93,21 @@ def _choose_charts(
     """Return the title, drawing function and height in inches of each chart with data."""
     charted: dict[str, tuple[str, Callable[[Axes, Json], None], float]] = {
         "accuracy": (
-            "How often the answer is right",
+            "Accuracy",
             charts.draw_accuracy,
             1.5 + 0.27 * len(found["systems"]),
         ),
-        "front": ("What it costs to be right", charts.draw_pareto_front, 5.6),
+        "front": ("Accuracy over cost", charts.draw_pareto_front, 5.6),
     }
     if found["cost_quality"] is not None:
-        charted["curves"] = ("What quality costs", charts.draw_cost_curves, 5.0)
+        charted["curves"] = ("Quality over cost, by method", charts.draw_cost_curves, 5.0)
     if found["recovered_gap"]["systems"]:
         headline = "The gap between a weak and a strong worker"
         charted["gap"] = (headline, charts.draw_recovered_gap, 5.0)
     if several:
-        charted["difficulty"] = ("Right answers by difficulty", charts.draw_difficulty, 5.0)
+        charted["difficulty"] = ("Accuracy by difficulty", charts.draw_difficulty, 5.0)
     if any(n not in found["references"] and n not in found["pool"] for n in found["systems"]):
-        headline, height = "Whom each system calls, % of its calls", 2.2 + 0.3 * len(found["pool"])
+        headline, height = "Calls by worker, % of each system's", 2.2 + 0.3 * len(found["pool"])
         charted["team"] = (headline, charts.draw_worker_shares, height)
     return charted
 
@@ -127,7 +127,7 @@ def _call_figure(planning: RunsBySystem, workers: list[str]) -> Figure:
         left.set_title(f"{name}: by family", fontsize=10)
         charts.draw_heatmap(right, charts.count_by_kind(runs), workers)
         right.set_title(f"{name}: by kind of subtask", fontsize=10)
-    _set_headline(figure, "Who is called for what, % of the column's calls")
+    _set_headline(figure, "Calls by worker, % of each column's")
     return figure
 
 
@@ -167,7 +167,7 @@ def make_panels(rows: int, columns: int, size: tuple[float, float]) -> tuple[Fig
 
 
 def style_axes(axes: Axes) -> None:
-    """Remove what distracts from the curves."""
+    """Remove the upper and right border, and put the grid behind the curves."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color=GRID, linewidth=0.7)
     axes.set_axisbelow(True)

@@ -1,4 +1,4 @@
-"""A folder's record of the model behind each worker's id, so that results are not mixed up."""
+"""Records in a folder which model is behind each worker's id, so that results are not mixed up."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NAMES = ("model", "worker")
 
 @dataclass(frozen=True, slots=True)
 class _Noted:
-    """The identity behind a name when the folder was begun, and the latest one."""
+    """The identity of a name when the folder was created, and the latest one."""
 
     first: dict[str, str]
     latest: dict[str, str]
@@ -29,10 +29,10 @@ class _Noted:
 
 @dataclass(frozen=True, slots=True)
 class PoolChanges:
-    """The workers whose model has changed since the folder was begun."""
+    """The workers whose model has changed since the folder was created."""
 
     replaced: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Digests of the present identities by name, which enter the keys of results."""
+    """Digests of their present identities by name; part of the keys of results."""
     sentence: str = ""
     """A sentence about the changes since the folder was last used; empty if there are none."""
 
@@ -40,7 +40,7 @@ class PoolChanges:
 def note_identities(
     folder: Path, identities: Mapping[str, Identity], *, write: bool = True
 ) -> PoolChanges:
-    """Return what has changed since the folder was begun, and update its record.
+    """Return what has changed since the folder was created, and update its record.
 
     A folder of an earlier version has no record; it is assumed to belong to the present workers.
     """
@@ -59,7 +59,7 @@ def note_identities(
     if write and noted != known:
         _write_noted(path, noted)
     sentence = f"{join_words(notes)} changed since {folder} was last used" if notes else ""
-    effect = "earlier results of what changed are not used, and it is asked again"
+    effect = "earlier results that depend on this are not used, and the questions are asked again"
     return PoolChanges(replaced, f"{sentence}; {effect}" if sentence else "")
 
 
@@ -81,7 +81,7 @@ def _read_noted(path: Path) -> dict[str, _Noted]:
     except OSError as error:
         raise StoreError(f"{path} cannot be read: {error.strerror}") from None
     except ValidationError:
-        reason = "is damaged: remove it, and the folder counts as of the workers as they are now"
+        reason = "is damaged: remove it, and the folder's results count as the present workers'"
         raise StoreError(f"{path} {reason}") from None
 
 

@@ -1,4 +1,4 @@
-"""A page of an evaluation's questions: what each system answered, its grade, and its run."""
+"""Writes a page of an evaluation's questions, with each system's answer, grade and run."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from batuta.store import Store
 
 PAGE = "questions.html"
 MOST_QUESTIONS = 200
-"""Questions on the page: those on which systems differ first."""
+"""Maximum number of questions on the page; questions on which systems differ are preferred."""
 _MOST_TEXT = 4_000
-"""Characters of a question, a prompt or a reply that are shown."""
+"""Maximum number of characters shown of a question, a prompt or a reply."""
 _RIGHT = 0.5
 
 
@@ -42,13 +42,13 @@ class _Cell:
 
     @property
     def mark(self) -> str:
-        """A sign of the grade."""
+        """The grade as a sign."""
         score = None if self.result is None else self.result.score
         return "·" if score is None else "✓" if score >= _RIGHT else "✗"
 
     @property
     def about(self) -> str:
-        """The grade in words, with what the run cost."""
+        """The grade in words, and the cost of the run."""
         one = self.result
         if one is None:
             return "not run"
@@ -58,12 +58,12 @@ class _Cell:
 
     @property
     def drawing(self) -> Markup:
-        """The workflow; texts of models are escaped where it is drawn."""
+        """A drawing of the workflow; `to_html` escapes the models' texts."""
         return Markup("" if self.run is None else self.run.to_html())  # noqa: S704 - see above
 
     @property
     def steps(self) -> list[_Step]:
-        """The steps with what their workers were asked and replied."""
+        """The steps with the workers' prompts and replies."""
         if self.run is None:
             return []
         return [
@@ -82,7 +82,7 @@ class _Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Row:
-    """A question with what every system did with it."""
+    """A question with every system's result."""
 
     number: int
     task: Task

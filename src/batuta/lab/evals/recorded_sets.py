@@ -1,7 +1,7 @@
 """Recorded sets, divided into known and measured questions for each seed; their pool may change.
 
-Methods that learned from all workers then serve the remaining ones; of a worker that joins, only a
-few outcomes are known.
+If workers leave, methods that were fitted to all workers use the remaining ones. If a worker joins,
+only a few of its outcomes are known.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from batuta.lab.tasks.recorded import (
 )
 
 FEW_OUTCOMES = 40
-"""The number of questions on which a joining worker is known, by default."""
+"""Default number of questions on which a joining worker is known."""
 _COUNTED = re.compile(r"(.+):([1-9]\d*)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolChange:
-    """The workers that left and joined after the outcomes were gathered."""
+    """The workers that leave and join after the outcomes were gathered."""
 
     leaves: tuple[str, ...] = ()
     joins: tuple[tuple[str, int], ...] = ()
@@ -73,21 +73,21 @@ class PoolChange:
         return PoolChange(leaves=gone, joins=new)
 
     def apply(self, pool: Pool, history: History, seed: int) -> tuple[Pool, History]:
-        """Return the pool after the change, and what is known about it.
+        """Return the pool after the change, and the known outcomes.
 
-        The history is that of all workers on the training questions; the seed chooses those on
-        which joining workers are known.
+        `history` has all workers' outcomes on the training questions. The seed chooses the
+        questions on which joining workers are known.
 
         Raises:
-            ConfigError: there is no such worker, or none of the old ones is left.
+            ConfigError: there is no such worker, or none of the old workers is left.
         """
         for name in (*self.leaves, *(name for name, _ in self.joins)):
             if name not in pool:
                 known = suggest_names(name, (worker.id for worker in pool))
-                raise ConfigError(f"there is no worker {name!r} that could leave or join; {known}")
+                raise ConfigError(f"there is no worker {name!r} to leave or join; {known}")
         stay = [worker.id for worker in pool if worker.id not in self.leaves]
         if len(stay) <= len(self.joins):
-            raise ConfigError("no worker is left that was there before")
+            raise ConfigError("all workers leave or join: keep at least one of the old workers")
         known = self._forget(history, seed)
         strength = dict(zip(known.workers, known.mean_m().tolist(), strict=True))
         workers = (replace(pool[name], strength=strength[name]) for name in stay)
@@ -107,14 +107,14 @@ class PoolChange:
                 answers_qms=samples.answers_qms.copy(),
             )
         for name, count in self.joins:
-            place = [str(worker) for worker in history.workers].index(name)
-            there = rng.permutation(np.flatnonzero(~np.isnan(scores_qm[:, place])))
-            gone = np.setdiff1d(np.arange(len(scores_qm)), there[:count])
-            scores_qm[gone, place] = usd_qm[gone, place] = np.nan
-            runs_qm[gone, place] = 0
+            m = [str(worker) for worker in history.workers].index(name)
+            known = rng.permutation(np.flatnonzero(~np.isnan(scores_qm[:, m])))
+            gone = np.setdiff1d(np.arange(len(scores_qm)), known[:count])
+            scores_qm[gone, m] = usd_qm[gone, m] = np.nan
+            runs_qm[gone, m] = 0
             if samples is not None:
-                samples.credit_qms[gone, place] = np.nan
-                samples.answers_qms[gone, place] = -1
+                samples.credit_qms[gone, m] = np.nan
+                samples.answers_qms[gone, m] = -1
         return replace(
             history,
             scores_qm=scores_qm,
@@ -133,7 +133,7 @@ RECORDED_PREFIX = "recorded:"
 """The prefix of a recorded set's name."""
 
 SplitKind = Literal["random", "unseen", "all"]
-"""Measure random questions, whole task families, or all questions without learning from any."""
+"""What is measured: random questions, whole task families, or all questions, with none known."""
 
 _SPLITS: Mapping[str, Callable[[RecordedOutcomes, int], QuestionSplit]] = {
     "random": random_split,
@@ -144,12 +144,12 @@ _SPLITS: Mapping[str, Callable[[RecordedOutcomes, int], QuestionSplit]] = {
 def available_sets() -> tuple[str, ...]:
     """Return the packaged records, and the recorded sets whose files are in the data folder."""
     folder = benchmark_folder() / "recorded"
-    there = (
+    present = (
         name
         for name in RECORDED_NAMES
         if (folder / RECORDED_SETS[name.partition("/")[0]].folder / "outcomes.parquet").is_file()
     )
-    return (*PACKAGED_RECORDS, *there)
+    return (*PACKAGED_RECORDS, *present)
 
 
 def open_recorded_parts(
@@ -165,14 +165,14 @@ def open_recorded_parts(
 ) -> tuple[EvalPart, ...]:
     """Open a recorded set and divide it as `make_record_parts` does.
 
-    The name is one of `RECORDED_NAMES`, of a packaged record, or the path of a file of outcomes.
-    Without `models` all are kept, and of each part's test there are at most `limit` questions.
-    `simulate` answers calls that are not recorded with one of the model's recorded answers;
-    `change` names workers that leave and join after fitting.
+    The name is one of `RECORDED_NAMES`, a packaged record, or the path of an outcomes file. Without
+    `models` all models are used. `limit` is the maximum number of test questions of each part.
+    `simulate` answers calls that are not recorded with one of the model's recorded answers.
+    `change` gives the workers that leave and join after fitting.
 
     Raises:
-        ConfigError: no such set.
-        SourceError: its files are missing, it has no such model, or too few families.
+        ConfigError: there is no such set.
+        SourceError: its files are missing, or it has no such model or too few families.
     """
     own = find_outcomes_file(name)
     if name not in RECORDED_NAMES and own is None:
@@ -200,9 +200,9 @@ def make_record_parts(
     conductor: Conductor | None = None,
     change: PoolChange | None = None,
 ) -> tuple[EvalPart, ...]:
-    """Return a part for each seed: the split's test is measured, the rest is known beforehand.
+    """Return a part for each seed: the test questions are measured, the others known beforehand.
 
-    Replies are the extracted answers if the record has them, which votes and graders read.
+    If the record has extracted answers, replies are these answers, which votes and graders read.
 
     Raises:
         ConfigError: a worker that leaves or joins does not exist.
@@ -215,7 +215,7 @@ def make_record_parts(
         return record.grade(task, answer)
 
     def part(seed: int) -> EvalPart:
-        pool, history, places = _divide_record(record, split, seed)
+        pool, history, indices = _divide_record(record, split, seed)
         if change and history is not None:
             pool, history = change.apply(pool, history, seed)
         subject = Subject(
@@ -225,9 +225,9 @@ def make_record_parts(
             replay_pool=replays,
             answer_cache=AnswerCache(),
         )
-        if limit is not None and limit < len(places):
-            places = sorted(Random(f"{seed} {record.name}").sample(places, limit))
-        asked = tuple(record.tasks[place] for place in places)
+        if limit is not None and limit < len(indices):
+            indices = sorted(Random(f"{seed} {record.name}").sample(indices, limit))
+        asked = tuple(record.tasks[index] for index in indices)
         tasks = TaskSet(
             name=f"{RECORDED_PREFIX}{record.name}{change or ''}",
             tasks=asked,
@@ -244,7 +244,7 @@ def make_record_parts(
 def _divide_record(
     record: RecordedOutcomes, split: SplitKind, seed: int
 ) -> tuple[Pool, History | None, list[int]]:
-    """Return the workers, what is known about them beforehand, and the test's questions."""
+    """Return the workers, their outcomes known beforehand, and the test questions' indices."""
     if split == "all":
         return record.pool(), None, list(range(len(record.tasks)))
     division = _SPLITS[split](record, seed)

@@ -1,4 +1,4 @@
-"""Builds a report's figures as JSON values, from which all other forms are made."""
+"""Builds a report's figures as JSON values, from which all other formats are rendered."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from batuta.lab.learners.history import History
 Json = dict[str, Any]
 
 ENOUGH = 0.9
-"""The share of runs whose tokens, dollars or seconds must be known for a mean; of few runs one may
-be unknown."""
+"""The share of runs whose tokens, dollars or seconds must be known for a mean. From three runs on,
+one may always be unknown."""
 
 UNSEEN = "unseen"
-"""The split that draws whole families, so that families and not questions are independent."""
+"""The split that holds out whole families, so that families and not questions are independent."""
 
 
 def build_report(evaluation: Evaluation, command: str = "") -> Json:
-    """Return the whole report; figures are means over scored runs, accuracies are shares."""
+    """Return the whole report; figures are means over scored runs, accuracies are in [0, 1]."""
     tasks, terms, subject = evaluation.tasks, evaluation.options, evaluation.subject
     grouped = tasks.split == UNSEEN
     systems = {name: summarize_runs(runs, grouped) for name, runs in evaluation.results.items()}
@@ -84,16 +84,16 @@ def _cost_quality(evaluation: Evaluation, systems: Json) -> Json:
 def _worker_credit(
     evaluation: Evaluation, part: int, worker: str, tasks: Sequence[str]
 ) -> list[float | None] | None:
-    """Return the single worker's credit on those tasks, as recorded or measured here.
+    """Return the single worker's score on those tasks, as recorded or measured here.
 
-    None if it was not asked; within the list, None where it could not be scored.
+    The result is None if the worker was not asked; an item is None if it could not be scored.
     """
     replays = evaluation.parts[part].subject.replay_pool
     if replays is not None:
         record = replays.record
-        place_of = {task.id: place for place, task in enumerate(record.tasks)}
+        q_of = {task.id: q for q, task in enumerate(record.tasks)}
         credit_q = record.credit_qm()[:, record.models.index(worker)]
-        return [float(credit_q[place_of[TaskId(task)]]) for task in tasks]
+        return [float(credit_q[q_of[TaskId(task)]]) for task in tasks]
     seeds = evaluation.parts[part].seeds
     if worker not in evaluation.results:
         return None
@@ -138,7 +138,7 @@ def _calibration_questions(evaluation: Evaluation) -> int:
 
 
 def summarize_runs(runs: Sequence[TrialResult], grouped: bool = False) -> Json:  # noqa: FBT001, FBT002
-    """Return one system's figures; `grouped` means that families and not questions were drawn."""
+    """Return one system's figures; with `grouped`, families are resampled and not questions."""
     scored = [run for run in runs if run.score is not None]
     return {
         "n": len(scored),

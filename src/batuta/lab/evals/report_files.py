@@ -15,8 +15,8 @@ from batuta.lab.evals.markdown_report import format_percent, markdown_table, ren
 from batuta.lab.evals.report import Json
 
 TABLE_LEGEND = (
-    "Right %, – where a system cannot be run; each set's page has the intervals. Bold: the best "
-    "method of the set. In brackets: reference lines, not methods. A star: some of its "
+    "Right % (accuracy); – if a system cannot be run. Each set's page has the intervals. Bold: the "
+    "best method of the set. In brackets: reference lines, not methods. A star: some of its "
     "replies are simulated."
 )
 
@@ -37,7 +37,7 @@ def index_heads(found: Reports) -> list[str]:
 
 
 def index_row(report: Json, names: Mapping[str, bool]) -> list[str]:
-    """Return each system's share right, the best of the methods in bold."""
+    """Return each system's accuracy, with the best method's in bold."""
     measured: Json = report["systems"]
     right = {name: measured[name]["accuracy"] for name in names if name in measured}
     of_methods = [right[n] for n in right if not names[n] and right[n] is not None]
@@ -67,7 +67,7 @@ def render_index_markdown(found: Reports, page: str = "report.md") -> str:
 
 
 def write_report(folder: Path, found: Json, figures: Sequence[Path] = ()) -> None:
-    """Write report.json and report.md, which shows the figures that are PNG files."""
+    """Write report.json and report.md, which shows the PNG figures."""
     write_files(
         folder, {"report.json": _json_text(found), "report.md": _report_text(found, figures)}
     )
@@ -106,7 +106,7 @@ def write_report_index(folder: Path, found: Reports) -> None:
 
 
 def publish_report_index(folder: Path, found: Reports) -> None:
-    """Write the same and report.html, which links to those of the subfolders."""
+    """Write the index also as report.html, which links to the subfolders' pages."""
     write_report_index(folder, found)
     text = render_index_markdown(found, "report.html")
     write_files(folder, {"report.html": render_page(text)})

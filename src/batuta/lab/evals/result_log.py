@@ -1,4 +1,4 @@
-"""Results on disk, written before a run counts as done; finished runs are not repeated."""
+"""Stores results on disk before a run counts as done, so that finished runs are not repeated."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ UnscoredReason = Literal["outage", "undecided"]
 
 @dataclass(frozen=True, slots=True)
 class StepSummary:
-    """A step, as statistics of workers and subtasks count it."""
+    """A step, for statistics of workers and subtasks."""
 
     worker: str
     kind: str
-    """The kind of its subtask: solve, plan, verify…"""
+    """The kind of the subtask: solve, plan, verify…"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class TrialResult:
     """The result of one system's run of one task with one seed."""
 
     key: str
-    """The digest of all that the run depends on."""
+    """The digest of everything that the run depends on."""
     system: str
     task: str
     family: str
@@ -53,29 +53,29 @@ class TrialResult:
     answer: str | None
     """The answer that the grader extracted."""
     tokens: int | None
-    """All tokens, the conductor's included; None if some are unknown."""
+    """All tokens, including the conductor's; None if some are unknown."""
     conductor_tokens: int
     usd: Decimal | None
-    """Dollars, the judge's included; None if a call has no known price."""
+    """Dollars, including the judge's; None if a call has no known price."""
     calls: int
-    """All calls, those of the conductor and failed ones included."""
+    """All calls, including the conductor's and failed calls."""
     rounds: int
     depth: int
-    """Steps of the longest chains, summed over all rounds."""
+    """Steps of the longest chain, summed over all rounds."""
     steps: tuple[StepSummary, ...]
     failed: int
-    """Steps without a reply or taken over by another worker."""
+    """Steps that have no reply or were taken over by another worker."""
     seconds: float | None
     """Seconds from question to answer, along the longest chain of steps; None if replayed from a
     record."""
     simulated: int = 0
-    """Steps whose replies a record does not have, so that another recorded answer was used."""
+    """Steps whose replies are not in the record, so that another recorded answer was used."""
     judge_usd: Decimal | None = Decimal(0)
-    """The part of `usd` that grading took; None if unknown."""
+    """The part of `usd` spent on grading; None if unknown."""
     outages: int | None = None
     """How many of `failed` were outages; None if an earlier version did not count them."""
     run: str | None = None
-    """The id of the run in the archive; None if it is not kept."""
+    """The id of the run in the archive; None if it is not stored."""
 
 
 class ResultLog:
@@ -108,9 +108,10 @@ class ResultLog:
         os.close(self._file)
 
     def is_done(self, key: str) -> bool:
-        """Tell whether the run of that key is done; one that met an outage is repeated.
+        """Return whether the run of that key is done; a run with an outage is repeated.
 
-        So is one with lost replies by an earlier version, which counted outages as wrong answers.
+        A run with lost replies by an earlier version is repeated too, since that version counted
+        outages as wrong answers.
         """
         found = self._results.get(key)
         if found is None or found.unscored == "outage":
@@ -125,12 +126,12 @@ class ResultLog:
         """
         line = orjson.dumps(result, default=str, option=orjson.OPT_APPEND_NEWLINE)
         with report_unwritable(self.path):
-            while line:  # a disk that is nearly full takes a part
+            while line:  # `write` may write only a part if the disk is nearly full
                 line = line[os.write(self._file, line) :]
         self._results[result.key] = result
 
     def count_others(self, shown: Mapping[str, Sequence[TrialResult]]) -> int:
-        """Count the results of these systems that are not among those shown."""
+        """Count the results of these systems that are not shown."""
         keys = {result.key for results in shown.values() for result in results}
         return sum(
             result.system in shown and key not in keys for key, result in self._results.items()
@@ -159,10 +160,11 @@ def _lock_file(file: int, folder: Path) -> None:
 
 
 def _read_results(path: Path) -> dict[str, TrialResult]:
-    """Read the results by key; later ones replace earlier ones.
+    """Read the results by key; later results replace earlier ones.
 
-    A last line without an end of line is kept if it is whole, as an editor may leave it. If the
-    machine stopped in the middle of it, it is cut off, once all that stands before it was read.
+    A complete last line without a line break, as an editor may leave it, is kept. An incomplete
+    last line, as after a crash during the write, is removed from the file once all lines before it
+    have been read.
     """
     if not path.exists():
         return {}

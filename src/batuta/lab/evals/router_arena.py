@@ -43,7 +43,7 @@ def read_arena_questions(path: Path) -> tuple[ArenaEntry, ...]:
     except OSError as error:
         raise SourceError(f"{path} cannot be read: {error.strerror}") from None
     except orjson.JSONDecodeError as error:
-        raise SourceError(f"{path} is no JSON: {error}") from None
+        raise SourceError(f"{path} is not JSON: {error}") from None
     found: list[ArenaEntry] = [
         row for row in _as_list(rows) if row.get(INDEX) and _entry_prompt(row)
     ]
@@ -57,7 +57,7 @@ def predict_arena(
 ) -> list[dict[str, Any]]:
     """Return an entry of the prediction file for each question.
 
-    `names` are RouterArena's names of the workers' models; others keep their own.
+    `names` maps workers to RouterArena's names of their models; other workers keep their names.
     """
     asked = list(entries)
     prompts = [_entry_prompt(entry) for entry in asked]
@@ -67,12 +67,12 @@ def predict_arena(
         {
             INDEX: entry[INDEX],
             "prompt": prompt,
-            "prediction": known.get(chooser.workers[place], str(chooser.workers[place])),
+            "prediction": known.get(chooser.workers[index], str(chooser.workers[index])),
             "generated_result": None,
             "cost": None,
             "accuracy": None,
         }
-        for entry, prompt, place in zip(asked, prompts, chosen, strict=True)
+        for entry, prompt, index in zip(asked, prompts, chosen, strict=True)
     ]
 
 

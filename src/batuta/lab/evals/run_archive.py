@@ -1,7 +1,7 @@
 """An archive of an evaluation's runs for reading prompts, replies and grades.
 
 The runs are kept in a store like that of served runs, beside the results, which refer to them by
-id. Runs on private benchmarks, replayed records and calibration runs are not kept.
+id. Runs on private questions, runs on records and calibration runs are not kept.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from batuta.store.judgement import Judgement
 
 RUNS_FILE = "runs.db"
 MAX_EXPECTED = 200
-"""Characters of the longest right answer that is kept with a run."""
+"""Maximum number of characters of a correct answer that is kept with a run."""
 
 
 def run_id_of(key: str) -> RunId:
-    """Return the id of the run of the trial with that key, the same wherever it is executed."""
+    """Return the id of a trial's run, which is the same wherever the trial is executed."""
     return RunId(f"run_{key[:24]}")
 
 
@@ -38,11 +38,11 @@ class MeasuredRun:
     run: Run | None = None
     """None if the run is not kept."""
     expected: str = ""
-    """The right answer, if it is short."""
+    """The correct answer, if it is short."""
 
     @property
     def comment(self) -> str:
-        """The grade as a comment, like that of a person who judges a served run."""
+        """The grade as a comment, in the form of feedback on a served run."""
         one = self.result
         reason = f"{one.unscored}: {one.reason}" if one.unscored else one.reason
         lines = [f"Task: {one.task}, seed {one.seed}", f"Grade: {reason}"]
@@ -51,7 +51,7 @@ class MeasuredRun:
 
 @final
 class RunArchive:
-    """Writes runs in the background; made by `RunArchive.open`."""
+    """Writes runs in the background; created by `RunArchive.open`."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -63,7 +63,7 @@ class RunArchive:
     @classmethod
     @asynccontextmanager
     async def open(cls, folder: Path) -> AsyncGenerator[Self]:
-        """Open the archive in that folder; leaving the block writes what is pending."""
+        """Open the archive in that folder; leaving the block writes the pending runs."""
         path = folder / RUNS_FILE
         archive: Self | None = None
         try:
@@ -82,7 +82,7 @@ class RunArchive:
                 await archive._write_rest(path)
 
     async def _write_rest(self, path: Path) -> None:
-        """Write what is pending, even if the block and its store were cancelled."""
+        """Write the pending runs, even if the block and its store were cancelled."""
         with anyio.CancelScope(shield=True):
             if self._pending:
                 async with Store.open(path) as self._store:
@@ -97,7 +97,7 @@ class RunArchive:
         """Wait until everything queued is written.
 
         Raises:
-            StoreError: something could not be written.
+            StoreError: a run could not be written.
         """
         await self._write_pending()
         if self._failure is not None:

@@ -41,7 +41,7 @@ from batuta.language.instructions import classify_instruction
 from batuta.usage import ZERO_COST
 
 INVALID_PLAN = "invalid"
-"""The outcome of a plan that asks a record for what it does not have."""
+"""The outcome of a plan that needs a reply that the record does not have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,14 +51,14 @@ class EvalOptions:
     seeds: tuple[int, ...] = (0,)
     """Each task is run once with each seed."""
     concurrency: int = 64
-    """The most concurrent runs."""
+    """Maximum number of concurrent runs."""
     sub_pool: int | None = None
     """The size of a random sub-pool that each task gets, in random order."""
     pool_seed: int = 0
     trial_runner: TrialRunner | None = None
     """Runs the trials; None runs them in this process."""
     archive: RunArchive | None = None
-    """Keeps runs for reading; None keeps only their results."""
+    """Stores the runs for reading; None stores only their results."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +83,7 @@ def plan_trials(
     *,
     history_digest: str = "",
 ) -> tuple[EvalTrial, ...]:
-    """Plan every run of the system, except those with pools that have none of its workers."""
+    """Plan every run of the system whose pool has any of the system's workers."""
     method = (
         repr((system.name, system.solver.name, VERSIONS, history_digest))
         + subject.key_text
@@ -91,13 +91,13 @@ def plan_trials(
     )
     if system.has_conductor:
         method += subject.drafting_key(system.drafts)
-    everyone = _start_digest(method + repr(subject.pool))
+    whole_pool = _start_digest(method + repr(subject.pool))
     found: list[EvalTrial] = []
     for task, family in tasks:
         pool = trial_pool(task, subject.pool, options)
         if not system.has_workers_in(pool):
             continue
-        about = everyone.copy() if pool is subject.pool else _start_digest(method + repr(pool))
+        about = whole_pool.copy() if pool is subject.pool else _start_digest(method + repr(pool))
         about.update(_task_bytes(task))
         found += (
             EvalTrial(
@@ -131,7 +131,7 @@ def _trial_key(about: blake2b, seed: int) -> str:
 
 
 def trial_pool(task: Task, pool: Pool, options: EvalOptions) -> Pool:
-    """Return the pool for the task, drawn by the task and the seed alone."""
+    """Return the pool for the task; a random sub-pool depends only on the task and the seed."""
     if options.sub_pool is None:
         return pool
     rng = Random(f"{options.pool_seed} {task.id}")
@@ -149,8 +149,8 @@ async def run_trials(
 ) -> tuple[TrialResult, ...]:
     """Return the results of all trials; those in the result log are not run again.
 
-    Each new result is appended at once; `on_result` is called for every one, with its system's
-    name.
+    Each new result is appended at once; `on_result` is called for every result with the name of its
+    system.
 
     Raises:
         ExceptionGroup: a result could not be written; it has the StoreError.
@@ -179,29 +179,29 @@ async def run_trials(
 
 
 TrialListener = Callable[[MeasuredRun | None], None]
-"""Called in this process with each result at once, and with None for a run that the budget does
-not allow."""
+"""Called in this process with each result as soon as it arrives, and with None for a run that the
+budget does not allow."""
 TrialRunner = Callable[[Sequence[EvalTrial], AnswerGrader, TrialListener, int], Awaitable[None]]
-"""Runs trials in some place, at most so many at the same time, with the same results in every
-place; it raises an ExceptionGroup with the first error of a trial."""
+"""Runs trials, in this process or elsewhere, with the same results. The last argument limits the
+concurrency; an ExceptionGroup has the first error of a trial."""
 
 
 @dataclass(frozen=True, slots=True)
 class _TrialJob:
-    """Runs trials on their own subjects."""
+    """The local executor's job: runs each trial on its subject."""
 
     grade: AnswerGrader
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[Callable[[EvalTrial], Awaitable[MeasuredRun | None]]]:
-        """Open what runs a trial."""
+        """Open a function that runs a trial."""
         yield lambda trial: run_trial(trial, self.grade)
 
 
 async def run_here(
     trials: Sequence[EvalTrial], grade: AnswerGrader, deliver: TrialListener, concurrency: int
 ) -> None:
-    """Run trials in this process, as `TrialRunner` says."""
+    """Run trials in this process; a `TrialRunner`."""
     await LocalExecutor().run_all(
         _TrialJob(grade), trials, lambda _, result: deliver(result), concurrency=concurrency
     )
@@ -213,8 +213,10 @@ async def run_trial(trial: EvalTrial, grade: AnswerGrader) -> MeasuredRun | None
     if limit is not None and limit.is_spent:
         return None
     run, result = await _measure_run(trial, grade)
-    is_cut = run.outcome is Outcome.LIMITED or any(isinstance(s.result, Failure) for s in run.steps)
-    if limit is not None and limit.is_spent and (is_cut or result.score is None):
+    is_incomplete = run.outcome is Outcome.LIMITED or any(
+        isinstance(step.result, Failure) for step in run.steps
+    )
+    if limit is not None and limit.is_spent and (is_incomplete or result.score is None):
         return None
     if trial.task.private or trial.subject.replay_pool or trial.system.name.startswith(CALIBRATION):
         return MeasuredRun(result)
@@ -225,7 +227,7 @@ async def run_trial(trial: EvalTrial, grade: AnswerGrader) -> MeasuredRun | None
 
 
 def _short_target(task: Task) -> str:
-    """Return the right answer if it is short and in one line, else an empty text."""
+    """Return the correct answer if it is short and in one line, else ""."""
     target = str(task.target)
     return target if len(target) <= MAX_EXPECTED and "\n" not in target else ""
 

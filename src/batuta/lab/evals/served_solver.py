@@ -11,7 +11,7 @@ from batuta.lab.baselines import SolverContext
 
 @dataclass(frozen=True, slots=True)
 class ServedSolver:
-    """A served system, asked as by a request without options."""
+    """A served system, called like a request without options."""
 
     system: ServedSystem
     calls: None = None
@@ -24,7 +24,7 @@ class ServedSolver:
         return f"{self.system.conductor.name}{several}"
 
     async def answer(self, question: Question, context: SolverContext, seed: int) -> Run:
-        """Answer with those of the context's workers that the system has."""
+        """Answer with the context's workers that are also in the system's pool."""
         system, allowed = self.system, context.pool
         if any(worker.id not in system.pool for worker in allowed):
             allowed = allowed.subset(worker.id for worker in allowed if worker.id in system.pool)

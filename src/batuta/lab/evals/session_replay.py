@@ -1,14 +1,13 @@
-"""What stored sessions resolved and cost, and what that says of patterns and margins.
+"""Compares stored sessions by pattern (share resolved, cost); chooses a margin for `escalate`.
 
-A session counts for the model that its conversation was sent to; titles and other helper requests
-belong to it in dollars. Whether it was resolved is what its newest score says, 0.5 or more: one
-without a score is not known, and one with a call of unknown price has no dollars, so both are
-counted apart. Sessions chose their patterns themselves: what happened is compared, and no
-experiment was made.
+A session counts for the model that its conversation was sent to; its dollars include titles and
+other helper requests. It was resolved if its newest score is at least 0.5. Sessions without a score
+or with a call of unknown price are counted separately. The comparison is observational: the
+patterns were not assigned at random.
 
-A margin is replayed by the first takeover that `escalate` weighed in each session. Where the other
-margin would have decided as it was decided, the session's own worth counts; else the mean of the
-sessions that were decided the other way.
+A margin is replayed with the first takeover that `escalate` weighed in each session. If the margin
+would have led to the same decision, the session's own worth counts; otherwise the mean worth of the
+sessions with the other decision.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ from batuta.lab.evals.stats import bootstrap_interval
 from batuta.store import RunSummary, Store
 
 LEAST_SESSIONS = 20
-"""Graded and priced sessions that a pattern, or a decision, needs before anything is said of it."""
+"""Minimum number of graded and priced sessions of a pattern, or with a decision."""
 SURE = 0.8
-"""The probability from which a pattern or a margin is recommended."""
+"""Minimum probability for recommending a pattern or a margin."""
 _RESOLVED = 0.5
 _DRAWS = 2000
 _HELPER = ", not conducted"
-"""The end of the conductor's name of a helper request."""
+"""The suffix of the conductor's name in a helper request."""
 _WEIGHED = re.compile(
     r"(takes over from|stayed with) [^:]{1,200}: "
     r"(?:no cache is lost and|(?:it costs|a switch to .{1,200}? would cost) "
@@ -54,30 +53,33 @@ class PlayedSession:
     id: str
     model: str
     resolved: bool | None
-    """None: nobody has scored it."""
+    """None if it has no score."""
     usd: float | None
-    """None: a call's price is not known."""
+    """None if a call's price is unknown."""
 
-    def worth(self, of_one: float) -> float | None:
-        """Return what it was worth in dollars, cost included; None if that is not known."""
+    def worth(self, resolved_usd: float) -> float | None:
+        """Return the session's worth less its cost in dollars; None if unknown.
+
+        `resolved_usd` is the worth of a resolved session.
+        """
         if self.resolved is None or self.usd is None:
             return None
-        return of_one * self.resolved - self.usd
+        return resolved_usd * self.resolved - self.usd
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weighed:
-    """A takeover that was weighed."""
+    """A takeover that `escalate` weighed."""
 
     net_usd: float
-    """Its expected gain less its cost."""
+    """The takeover's expected gain less its cost."""
     taken: bool
     worth: float
     """The worth of the session."""
 
 
 def read_session(rows: Sequence[RunSummary]) -> PlayedSession | None:
-    """Return the session of these runs, newest first; None if not just one model conducted it."""
+    """Return the session of these runs, newest first; None unless one model conducted all of it."""
     models = {row.model for row in rows if not row.conductor.endswith(_HELPER)} - {MINI_MODEL}
     if len(models) != 1:
         return None
@@ -92,7 +94,7 @@ def read_session(rows: Sequence[RunSummary]) -> PlayedSession | None:
 
 
 def find_takeover(reasons: Iterable[str], worth: float) -> Weighed | None:
-    """Return the first takeover that the reasons weigh, of a session that was worth so much."""
+    """Return the first takeover weighed in the reasons; `worth` is that of the session."""
     for reason in reasons:
         if found := _WEIGHED.search(reason):
             net = float(found[3]) - float(found[2] or 0)
@@ -101,7 +103,7 @@ def find_takeover(reasons: Iterable[str], worth: float) -> Weighed | None:
 
 
 def describe_patterns(sessions: Sequence[PlayedSession], worth: float) -> list[dict[str, Any]]:
-    """Return the sessions, resolved share and cost of each model, the most worth first."""
+    """Return the sessions, resolved share and cost of each model, by decreasing worth."""
     rows: list[dict[str, Any]] = []
     for model in {one.model for one in sessions}:
         own = [one for one in sessions if one.model == model]
@@ -146,7 +148,7 @@ def choose_pattern(
 def choose_margin(weighed: Sequence[Weighed], margin: float, seed: int = 0) -> dict[str, Any]:
     """Return the margin to set and the probability that it is better, or why there is none.
 
-    What is weighed is a takeover a session; `margin` is the present one.
+    `weighed` has one takeover per session; `margin` is the present margin.
     """
     groups = {
         taken: [one.worth for one in weighed if one.taken is taken] for taken in (True, False)
@@ -167,7 +169,7 @@ def choose_margin(weighed: Sequence[Weighed], margin: float, seed: int = 0) -> d
 
 
 def _list_margins(weighed: Sequence[Weighed], margin: float) -> list[float]:
-    """Return margins to try: none, the present one, and tenths of what was weighed."""
+    """Return the margins to try: 0, the present margin, and the deciles of the net gains."""
     nets = sorted(one.net_usd for one in weighed)
     tenths = {round(nets[len(nets) * tenth // 10], 4) for tenth in range(1, 10)}
     return sorted({0.0, margin, *(each for each in tenths if each > 0)})
@@ -176,7 +178,7 @@ def _list_margins(weighed: Sequence[Weighed], margin: float) -> list[float]:
 def _replay_margin(
     weighed: Iterable[Weighed], margin: float, means: Mapping[bool, float]
 ) -> list[float]:
-    """Return what each session would be worth with that margin."""
+    """Estimate the worth of each session with that margin."""
     return [
         one.worth if one.taken is (one.net_usd > margin) else means[not one.taken]
         for one in weighed
@@ -184,7 +186,7 @@ def _replay_margin(
 
 
 def _resample_means(values: Sequence[float], rng: np.random.Generator) -> NDArray[np.float64]:
-    """Return the bootstrap's means."""
+    """Return the means of bootstrap resamples."""
     drawn = rng.integers(0, len(values), (_DRAWS, len(values)))
     return np.array(values)[drawn].mean(axis=1)
 
@@ -196,10 +198,10 @@ def _measure_share(values: NDArray[np.float64], others: NDArray[np.float64]) -> 
 async def replay_sessions(
     target: str, *, worth: float, margin: float, seed: int = 0
 ) -> dict[str, Any]:
-    """Read the stored sessions, and say which pattern and which margin they speak for.
+    """Read the stored sessions, and choose a pattern and a margin by them.
 
-    The store is named as for `batuta runs`; `worth` is that of a resolved session, and `margin` the
-    present one of a switch, in dollars.
+    The store is named as for `batuta runs`. `worth` is that of a resolved session, and `margin` is
+    the present margin of a switch, both in dollars.
 
     Raises:
         ConfigError: there are no sessions.
@@ -209,7 +211,9 @@ async def replay_sessions(
     async with Store.open(target) as store:
         rows = await _list_by_session(store)
         if not rows:
-            raise ConfigError(f"no run in {target} is of a session; they come with batuta serve")
+            raise ConfigError(
+                f"no run in {target} belongs to a session; `batuta serve` writes them"
+            )
         read = {name: read_session(each) for name, each in rows.items()}
         sessions = [one for one in read.values() if one is not None]
         weighed: list[Weighed] = []
@@ -238,7 +242,7 @@ async def _list_by_session(store: Store) -> dict[str, list[RunSummary]]:
 
 
 async def _read_reasons(store: Store, rows: Sequence[RunSummary]) -> list[str]:
-    """Return the reasons of the session's decisions, the oldest first; of what is not kept none."""
+    """Return the reasons of the session's decisions, the oldest first; deleted runs have none."""
     reasons: list[str] = []
     for row in reversed(rows):
         run = await store.get(row.id)

@@ -1,7 +1,7 @@
-"""Opens a subject and its grader from names, so that any machine can do it, and runs trials there.
+"""Opens a subject and its grader from names, so that trials can run on any machine.
 
-A process of an executor receives names, questions and pools, and fitted methods as objects. It
-opens the pool, the conductor, the journal and the grader itself, with the same code.
+A process of an executor receives names, questions, pools and fitted methods. It opens the pool, the
+conductor, the journal and the grader itself, with the same code.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ from batuta.lab.tasks.graders.question_tests import QuestionTestRunner, find_que
 from batuta.sandbox import Sandbox, SandboxBackend
 
 JUDGE = "the judge"
-"""The name of the model that grades answers which no rule decides."""
+"""The name under which the judge's identity is recorded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubjectSetup:
-    """The names of what is evaluated; their files must be the same on every machine."""
+    """The names of the pool, the conductor and so on; files must be the same on every machine."""
 
     pool: str | None = None
-    """The pool, as `load_config` takes it."""
+    """The pool, as the argument of `load_config`."""
     rehearses: bool = False
-    """Whether the questions are the rehearsal's; its pool is then the default."""
+    """Whether the questions are the rehearsal's, so that its pool is the default."""
     conductor: str | None = None
     journal: str | None = None
-    """A file, or the URL of a PostgreSQL database; None if calls are not kept."""
+    """A file, or the URL of a PostgreSQL database; None if calls are not stored."""
     scope: str = ""
     """The evaluation's name, within which a database's calls are shared."""
     judge: str | None = None
-    """The worker that grades answers which no rule decides."""
+    """The worker that grades answers that no rule decides."""
     sandbox: str = SandboxBackend.AUTO.value
     calibrates: bool = False
-    """True if the runs are to say how sure answers are: then each may be asked for again."""
+    """Whether confidence is fitted to the runs, so that answered questions may be asked again."""
 
     async def open_subject(self, stack: AsyncExitStack) -> Subject:
         """Open the pool and its conductor; the connections close with the stack.
@@ -79,7 +79,7 @@ class SubjectSetup:
     def note_pool(
         self, subject: Subject, folder: Path, *, write: bool = True
     ) -> tuple[Subject, str]:
-        """Note who was replaced since the folder was begun, in the subject and in a sentence."""
+        """Note the workers replaced since the folder was created, in the subject and a sentence."""
         judge: Identity = {"worker": self.judge or "nobody"}
         if self.judge and (client := subject.clients.get(WorkerId(self.judge))):
             judge = {**judge, "reached": identity_digest(client_identity(client))}
@@ -129,7 +129,7 @@ class SubjectSetup:
 
 
 def subject_of(loaded: LoadedConfig) -> Subject:
-    """Return the subject of a pool and its conductor, as they are served."""
+    """Return the subject of a pool and its conductor, configured as they are served."""
     return Subject(
         pool=loaded.pool,
         clients=loaded.clients,
@@ -153,10 +153,10 @@ def subject_of(loaded: LoadedConfig) -> Subject:
 
 
 def _without_breaker(conductor: Conductor) -> Conductor:
-    """Return the conductor without its breaker, so that it is measured on every question.
+    """Return the conductor without its circuit breaker, so that it is measured on every question.
 
-    Serving skips a conductor that wrote no workflow for several questions in a row. Here later
-    questions would be measured without it, and which ones would depend on timing.
+    A server skips a conductor that wrote no workflow for several questions in a row. In an
+    evaluation, later questions would be measured without it, and which ones would depend on timing.
     """
     if isinstance(conductor, LLMConductor):
         return replace(conductor, health=None)
@@ -168,13 +168,13 @@ def _find_judge(name: str | None, subject: Subject) -> Client | None:
         return None
     if name not in subject.pool:
         known = suggest_names(name, (worker.id for worker in subject.pool))
-        raise ConfigError(f"there is no worker {name!r} to be the judge; {known}")
+        raise ConfigError(f"there is no worker {name!r} for the judge; {known}")
     return subject.clients[WorkerId(name)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialOrder:
-    """A trial without the objects that cannot be sent."""
+    """A trial without the objects that cannot be sent to another process."""
 
     key: str
     system: str
@@ -198,7 +198,7 @@ class TrialOrders:
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[Callable[[TrialOrder], Awaitable[MeasuredRun | None]]]:
-        """Open what runs an order.
+        """Open a function that runs an order.
 
         Raises:
             BatutaError: the pool, the journal or the grader cannot be opened here.
@@ -240,8 +240,8 @@ class RemoteTrials:
     executor: Executor
     setup: SubjectSetup
     grade: AnswerGrader | None
-    """The grader of a task set, as a function that other processes can import; None for the tasks'
-    own graders, opened by each process."""
+    """The grader of the task set, a function that other processes can import; None for the tasks'
+    own graders, which each process opens."""
 
     async def __call__(
         self,
@@ -250,7 +250,7 @@ class RemoteTrials:
         deliver: TrialListener,
         concurrency: int,
     ) -> None:
-        """Run every trial as `TrialRunner` says, with its own grader instead of `grade`."""
+        """Run every trial, as a `TrialRunner`; `self.grade` is used instead of `grade`."""
         kinds = {trial.task.grader: trial.task for trial in trials} if self.grade is None else {}
         one_of_each = {trial.system.name: trial for trial in trials}
         learned = {

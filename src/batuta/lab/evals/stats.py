@@ -17,7 +17,7 @@ _CHUNK = 500
 """Resamples drawn at once, which bounds memory."""
 
 MIN_GROUPS = 5
-"""The fewest groups of questions for an interval."""
+"""Minimum number of groups of questions for an interval."""
 
 Floats = NDArray[np.float64]
 RunKey = tuple[str, int]
@@ -51,8 +51,9 @@ def score_interval(
 ) -> tuple[float, float]:
     """Return the 95% interval of the mean score of all runs.
 
-    It is Wilson's if every question was run once and is right or wrong, or all scores are equal;
-    else that of the bootstrap over questions, as runs of one question are not independent.
+    Wilson's interval is used if every question was run once and is right or wrong, or if all scores
+    are 0 or all are 1. Otherwise questions are resampled by bootstrap, since runs of one question
+    are not independent.
 
     Raises:
         ValueError: there is no score.
@@ -85,12 +86,13 @@ def paired_difference(
 ) -> Difference | None:
     """Return the mean of `ours` minus `theirs` over the runs that both have, with its test.
 
-    None if there are none, or fewer than `MIN_GROUPS` families.
+    The result is None if there are no such runs, or fewer than `MIN_GROUPS` families.
 
     The runs of a question are resampled together. The test is McNemar's if every question was run
-    once, is right or wrong and independent of the others; else the bootstrap's.
+    once, is right or wrong, and is independent of the others; else the bootstrap's.
 
-    Scores are by question and seed; `families` is given if families and not questions were drawn.
+    Scores are by question and seed. `families` is given if families and not questions were held
+    out, so that families are resampled.
     """
     common = sorted(ours.keys() & theirs.keys())
     if not common:
@@ -124,9 +126,9 @@ def paired_difference(
 def paired_mean(deltas: Sequence[float]) -> tuple[float, float]:
     """Return the mean of paired differences and its standard error, which is never zero.
 
-    Half a win, half a loss and one tie are added (Agresti and Min 2005, doi:10.1002/sim.1781):
-    otherwise two systems that differ on no question, or on one, would seem surely equal or surely
-    different.
+    Half a win, half a loss and one tie are added (Agresti and Min 2005, doi:10.1002/sim.1781).
+    Otherwise two systems that differ on no question, or on one, would seem certainly equal or
+    certainly different.
     """
     count = len(deltas) + 2
     mean = math.fsum(deltas) / count
@@ -148,16 +150,16 @@ def correct_p_values(found: Mapping[str, Difference]) -> dict[str, Difference]:
     """Return the differences with each p-value corrected for all of them (Holm 1979)."""
     ranked = sorted(found, key=lambda name: found[name].p)
     least, by_name = 0.0, dict[str, float]()
-    for place, name in enumerate(ranked):
-        least = max(least, min(1.0, (len(ranked) - place) * found[name].p))
+    for index, name in enumerate(ranked):
+        least = max(least, min(1.0, (len(ranked) - index) * found[name].p))
         by_name[name] = least
     return {name: replace(found[name], p_corrected=by_name[name]) for name in found}
 
 
 def _sum_groups(deltas: Floats, groups: Sequence[str]) -> tuple[Floats, Floats]:
     """Return the sum and the number of the differences of each group."""
-    _, places = np.unique(np.array(groups), return_inverse=True)
-    sums, counts = np.bincount(places, deltas), np.bincount(places)
+    _, numbers = np.unique(np.array(groups), return_inverse=True)
+    sums, counts = np.bincount(numbers, deltas), np.bincount(numbers)
     return sums.astype(np.float64), counts.astype(np.float64)
 
 
@@ -174,7 +176,7 @@ def _resample_means(sums: Floats, counts: Floats, seed: int) -> Floats:
 def _draw_counts(size: int, seed: int) -> NDArray[np.uint8]:
     """Return how often each of `size` questions is in each resample, the same for all systems.
 
-    A byte suffices, as no question is drawn more than 255 times.
+    A byte suffices, since in practice no question is drawn more than 255 times.
     """
     rng = np.random.default_rng(seed)
     times_drawn = np.empty((RESAMPLES, size), np.uint8)

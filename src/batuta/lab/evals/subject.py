@@ -1,4 +1,4 @@
-"""The subject of an evaluation: a pool that can be called, its conductor, and what it remembers."""
+"""The subject of an evaluation: a pool that can be called, its conductors and their settings."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from batuta.lab.tasks.recorded import ReplayPool
 from batuta.language.plan_rules import NO_RULES, PlanRules
 
 MAX_CACHED_RUNS = 512
-"""The most runs that are cached, which is more than run concurrently."""
+"""Maximum number of cached runs; more than ever run concurrently."""
 
 
 @final
 class AnswerCache:
-    """The latest runs in which all workers were asked.
+    """Cache of the latest runs that ask all workers.
 
-    A record gives the same replies again, so systems that read all workers' replies and run on a
-    question one after another share one run of it. Each is charged for the whole run.
+    A record always replays the same replies, so the systems that read all workers' replies share
+    one run per question. Each system is charged for the whole run.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class AnswerCache:
         self._locks: dict[Hashable, anyio.Lock] = {}
 
     async def get_or_run(self, key: Hashable, execute: Callable[[], Awaitable[Run]]) -> Run:
-        """Return the run of that key; execute it if it is not cached."""
+        """Return the cached run of the key, or execute and cache it."""
         async with self._locks.setdefault(key, anyio.Lock()):
             run = self._runs.get(key)
             if run is None:
@@ -57,16 +57,16 @@ class AnswerCache:
 
 
 CONDUCTOR, MINI_CONDUCTOR = "the conductor", "the conductor of mini"
-"""Names of models that draft workflows without being workers."""
+"""Names of conductor models that are not workers."""
 
 
 def preset_conductor(name: str) -> str:
-    """Name the model that drafts workflows for that preset, where it is no worker."""
+    """Return the name of a preset's conductor model, if that is not a worker."""
     return f"the conductor of {name}"
 
 
 class CallLimit(Protocol):
-    """A budget of all calls of an evaluation."""
+    """A budget shared by all calls of an evaluation."""
 
     @property
     def is_spent(self) -> bool:
@@ -84,7 +84,7 @@ class Subject:
 
     pool: Pool
     clients: Mapping[WorkerId, Client]
-    """Empty for a record, whose replay pool gives the clients."""
+    """Empty for a record: its replay pool creates the clients."""
     conductor: Conductor | None
     """None if a record has no conductor."""
     limits: Limits = Limits()
@@ -92,32 +92,32 @@ class Subject:
     """The conductor that the settings name as batuta-mini; None if `mini` is fitted here
     instead."""
     max_rounds: int | None = None
-    """The rounds that the settings allow; None for as many as the conductor needs."""
+    """Round limit of the settings; None allows as many as the conductor needs."""
     presets: tuple[Preset, ...] = ()
-    """The models of the settings' own that a conductor answers."""
+    """The presets (`[models.NAME]`) of the settings."""
     confidence: ConfidenceModel | None = None
-    """The model that says how sure answers are; None: nothing does."""
+    """Estimates the confidence of answers; None if the settings have no confidence model."""
     timeouts: TimeoutPolicy = TimeoutPolicy()
     guardrails: Guardrails = field(default=NO_GUARDRAILS, repr=False)
     plan_rules: PlanRules = NO_RULES
     terms: str = ""
-    """The settings of timeouts and guardrails as text, for the keys of runs."""
+    """Timeout and guardrail settings as text, for the keys of runs."""
     simulated: bool = False
     """Whether the workers are programs instead of language models."""
     run_tests: RunTests | None = field(default=None, repr=False)
-    """Executes the tests that questions show; None if only graders execute programs."""
+    """Runs the tests shown in questions; None if only graders run programs."""
     source: str = ""
     """The origin of the pool; for simulated workers, a description of them."""
     call_limit: CallLimit | None = field(default=None, repr=False)
     """The budget of the calls; None if there is none."""
     replaced: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Digests of identities that have changed since the folder of results was begun, by name."""
+    """Digests of the identities that changed after the results folder was created, by name."""
     notes: tuple[str, ...] = ()
     """Remarks on the settings to print before anything is run."""
     replay_pool: ReplayPool | None = field(default=None, repr=False)
-    """The recorded answers that stand for the workers."""
+    """The recorded answers that are replayed in place of the workers."""
     answer_cache: AnswerCache | None = field(default=None, repr=False)
-    """The answers of all workers of a record, shared by all systems that use them."""
+    """Runs that ask all workers of a record, shared by all systems that use them."""
 
     def clients_for_run(self) -> Mapping[WorkerId, Client]:
         """Return the clients of one run; a record's are new, so that its samples are distinct."""
@@ -162,12 +162,12 @@ class Subject:
 
     @property
     def has_prices(self) -> bool:
-        """Whether its calls may cost money, as it is neither simulated nor a record."""
+        """Whether calls may cost money: the subject is neither simulated nor a record."""
         return not self.simulated and self.replay_pool is None
 
     @property
     def key_text(self) -> str:
-        """Return what a run depends on beyond the pool, as text for its key."""
+        """What a run depends on besides the pool, as text for its key."""
         recorded = self.replay_pool and (self.replay_pool.record.name, self.replay_pool.simulate)
         if self.replay_pool and (version := self.replay_pool.record.version):
             recorded = (version, recorded)
@@ -177,15 +177,17 @@ class Subject:
         drafts = {CONDUCTOR, MINI_CONDUCTOR, *(preset_conductor(one.name) for one in self.presets)}
         others = tuple(sorted((n, who) for n, who in self.replaced.items() if n not in drafts))
         terms += (others,) if others else ()
-        sure = self.confidence
-        sampled = ("sampled",) if sure and sure.samples and sure.collects else ()
+        model = self.confidence
+        sampled = ("sampled",) if model and model.samples and model.collects else ()
         return repr((self.limits, recorded, *counted, *executes, *terms, *sampled))
 
     def drafting_key(self, drafts: str) -> str:
-        """Return what a conductor's run depends on besides, as text for its key.
+        """Return the digest of a conductor model that has changed, for the keys of its runs.
+
+        It is empty if the model has not changed.
 
         Args:
-            drafts: the conductor, `CONDUCTOR`, `MINI_CONDUCTOR` or a `preset_conductor`.
+            drafts: `CONDUCTOR`, `MINI_CONDUCTOR` or the name from `preset_conductor`.
         """
         return self.replaced.get(drafts, "")
 
@@ -217,7 +219,7 @@ class Subject:
         return replace(limited, call_limit=limit)
 
     def with_call_cache(self, call_cache: CallJournal) -> Subject:
-        """Return the subject whose calls are read from the journal if they were paid before."""
+        """Return the subject with calls replayed from the journal if they were paid for before."""
         return self._with_clients(
             {
                 worker: CallCacheClient(client, call_cache, worker)

@@ -1,10 +1,10 @@
-"""Finds by name the systems that can be measured over a pool, and one's own in a Python file.
+"""Finds the systems to measure by name, including the user's own in a Python file.
 
-One's own is named `mine.py:ByLength`. The name after the colon is a conductor (it has `plan`), a
-solver (it has `answer`), a class or function without arguments that gives one, or a function of a
-history, which learns from outcomes:
+A user's own system is named `mine.py:ByLength`. The name after the colon is a conductor (it has
+`plan`), a solver (it has `answer`), a class or function without arguments that returns either, or a
+function of a history, which learns from outcomes:
 
-    def fit_mine(history, *, seed=0): ...  # gives a conductor or a solver
+    def fit_mine(history, *, seed=0): ...  # returns a conductor or a solver
 """
 
 from __future__ import annotations
@@ -59,20 +59,20 @@ _OWN_NAME = re.compile(r"(?P<file>.+\.py):(?P<member>\w+)")
 
 
 def is_own_system(name: str) -> bool:
-    """Tell whether a system's name is that of a member of a Python file."""
+    """Return whether the name has the form `FILE.py:MEMBER`."""
     return _OWN_NAME.fullmatch(name) is not None
 
 
 def open_own_system(name: str) -> tuple[Solver, str]:
     """Return the system of that name, and a digest of its file, which its results depend on.
 
-    The code in the file is run, as that of any program that one starts.
+    The file is executed with all permissions of this process.
 
     Raises:
-        ConfigError: there is no such file or member, it fails, or it is no system.
+        ConfigError: there is no such file or member, its code fails, or it is not a system.
     """
     found = _OWN_NAME.fullmatch(name)
-    assert found is not None  # noqa: S101 - `is_own_system` was asked
+    assert found is not None  # noqa: S101 - the caller checked `is_own_system`
     path = Path(found["file"])
     if not path.is_file():
         raise ConfigError(f"there is no file {path} for the system {name}")
@@ -88,7 +88,7 @@ def _run_file(path: Path) -> object:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # a stranger's file may do anything
+    except Exception as error:  # a user's file may raise anything
         reason = " ".join(str(error).split())
         raise ConfigError(f"{path} cannot be run: {type(error).__name__}: {reason}") from error
     return module
@@ -101,7 +101,7 @@ def _as_solver(name: str, member: Any) -> Solver:
 
 
 def _is_learner(member: Callable[..., Any]) -> bool:
-    """Tell whether it is a function of a history."""
+    """Return whether its first parameter is `history`."""
     return next(iter(inspect.signature(member).parameters), "") == "history"
 
 
@@ -118,19 +118,19 @@ def _make_fitter(name: str, fit: Callable[..., Any]) -> SolverFitter:
 def _call_maker(name: str, member: Callable[..., Any], *given: Any, **named: Any) -> Any:
     try:
         return member(*given, **named)
-    except Exception as error:  # a stranger's code may do anything
+    except Exception as error:  # a user's code may raise anything
         reason = " ".join(str(error).split())
-        raise ConfigError(f"{name} cannot be made: {type(error).__name__}: {reason}") from error
+        raise ConfigError(f"{name} cannot be created: {type(error).__name__}: {reason}") from error
 
 
 def _check_system(name: str, made: Any) -> Solver:
     if not hasattr(made, "name"):
-        raise ConfigError(f"{name} has no `name`, which its results are filed under")
+        raise ConfigError(f"{name} has no attribute `name`, under which its results are stored")
     if hasattr(made, "answer"):
         return cast("Solver", made)
     if hasattr(made, "plan"):
         return ConductorSolver(cast("Conductor", made))
-    raise ConfigError(f"{name} is no system: it has neither `plan` nor `answer`")
+    raise ConfigError(f"{name} is not a system: it has neither `plan` nor `answer`")
 
 
 ULTRA = "ultra"
@@ -138,13 +138,13 @@ RECURSIVE = "ultra+recursion"
 MINI = "mini"
 BEST_SINGLE = "best-single"
 ALL = "all"
-"""The name that stands for every system that can be measured without simulated replies."""
+"""Stands for every system that can be measured on the subject; see `runnable_systems`."""
 CALIBRATION = "calibration/"
-"""The prefix of the name of a system that measures a worker's strength."""
+"""Name prefix of the systems that measure one worker on the calibration questions."""
 ENOUGH_ANSWERS = 0.9
-"""The share of a record's right runs whose answers must be known for comparing answers."""
-MAX_ROUNDS = 2
-"""The most rounds of `ultra+recursion`: as many as training rolls out."""
+"""Minimum share of a record's correct runs with known answers, for systems that compare answers."""
+MIN_ROUNDS = 2
+"""Round limit of `ultra+recursion`, unless the settings allow more; training uses the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,20 +156,20 @@ class System:
     needs_calibration: bool = False
     """Whether it needs to know which worker is the best."""
     upper_bound: UpperBound | None = None
-    """This computes a reference line's score from all of its replies."""
+    """Computes the score of a reference line from all its replies; None for other systems."""
     worker: WorkerId | None = None
-    """The worker that the system consists of; it is run only with pools that have it."""
+    """The only worker of a single-worker system, which runs only on pools that contain it."""
     uses_all_answers: bool = False
     """Whether it uses the replies of all workers to the bare question."""
     has_conductor: bool = False
     """Whether a conductor decides the number of steps."""
     drafts: str = CONDUCTOR
-    """Names the model that drafts its workflows, where that is no worker."""
+    """Name of the conductor model, if that is not a worker."""
     terms: str = ""
-    """The terms of its runs beside pool, limits and method, as text for their keys."""
+    """What its runs depend on besides pool, limits and method, as text for their keys."""
 
     def has_workers_in(self, pool: Pool) -> bool:
-        """Return whether a pool has the system's worker, or some of its workers."""
+        """Return whether a pool has the system's worker, or any of a served system's workers."""
         if isinstance(self.solver, ServedSolver):
             return any(worker.id in pool for worker in self.solver.system.pool)
         return self.worker is None or self.worker in pool
@@ -181,9 +181,9 @@ class System:
 
     @property
     def chooses_among_replies(self) -> bool:
-        """Whether the engine does not know its answer, so that no policy can check it.
+        """Whether it chooses the answer outside the engine, so that no policy can check it.
 
-        A fitted method is asked only once it is fitted, as on the server.
+        A method that is still to be fitted counts only if it compares answers.
         """
         known = ServedSolver | ConductorSolver | SingleWorker | UnfittedSolver
         chooses = not isinstance(self.solver, known) or _compares_answers(self)
@@ -191,7 +191,7 @@ class System:
 
     @property
     def fitter(self) -> SolverFitter | None:
-        """How it is fitted to outcomes; None if it needs no fitting."""
+        """Fits the system to outcomes; None if it needs no fitting."""
         return self.solver.fit if isinstance(self.solver, UnfittedSolver) else None
 
 
@@ -217,15 +217,15 @@ def _conductor_system(name: str, subject: Subject, conductor: Conductor | None =
 
 
 def _recursive_system(subject: Subject) -> System:
-    """Add a round that corrects, even if the settings allow only one."""
+    """Allow a second round, which corrects the first, even if the settings allow only one."""
     served = subject.ultra(_require_conductor(subject))
-    limits = replace(served.limits, rounds=max(MAX_ROUNDS, served.limits.rounds))
+    limits = replace(served.limits, rounds=max(MIN_ROUNDS, served.limits.rounds))
     solver = ServedSolver(replace(served, limits=limits))
     return System(name=RECURSIVE, solver=solver, has_conductor=True)
 
 
 def _mini_system(subject: Subject) -> System:
-    """Serve what the settings name as batuta-mini."""
+    """Return the system that the settings serve as batuta-mini."""
     served = subject.served_mini()
     return System(
         name=MINI,
@@ -236,7 +236,7 @@ def _mini_system(subject: Subject) -> System:
 
 
 def _preset_system(preset: Preset, subject: Subject) -> System:
-    """Serve a model of the settings' own."""
+    """Return the system that the settings serve as a preset."""
     served = subject.served_preset(preset)
     workers = tuple(worker.id for worker in served.pool)
     least = served.settings.min_confidence
@@ -346,7 +346,7 @@ def _served_system(name: str, subject: Subject) -> System | None:
 
 
 def system_names(subject: Subject) -> tuple[str, ...]:
-    """Return every name that `find_system` knows, with one example of each form with a number."""
+    """Return every name that `find_system` accepts, with one example of each form with a number."""
     workers = (str(worker.id) for worker in subject.pool)
     counted = (f"{name}5" for name in _SAMPLED_SYSTEMS)
     presets = (preset.name for preset in subject.presets)
@@ -362,11 +362,12 @@ def _method_names(subject: Subject) -> tuple[str, ...]:
 
 
 def runnable_systems(subject: Subject) -> tuple[str, ...]:
-    """Return the systems that `all` stands for: those that can be run on the subject as it is.
+    """Return the systems that `all` stands for: those that can be run on the subject.
 
-    On a record these are not: systems that need more samples or answers than it has, those that
-    embed replies, which are mere answers there, and those whose workers read other replies, unless
-    replies are simulated. Nor are those that the server refuses because a policy cannot check them.
+    A record excludes systems that need more samples or answers than it has and systems that embed
+    replies, since it has only final answers. Unless its replies are simulated, it also excludes
+    systems whose workers read other replies. Systems that the server refuses because a policy
+    cannot check them are always excluded.
     """
     names = _runnable_names(subject)
     if subject.guardrails.grounded is None:
@@ -393,28 +394,28 @@ def _runnable_names(subject: Subject) -> tuple[str, ...]:
     return tuple(name for name in found if name not in excluded)
 
 
-def why_not_runnable(one: System, subject: Subject) -> str | None:
+def why_not_runnable(system: System, subject: Subject) -> str | None:
     """Return why the system cannot be measured here, or None."""
     if subject.replay_pool is None:
         return None
     record = subject.replay_pool.record
-    counted, depth = _COUNT_PATTERN.fullmatch(one.name), record.scores_qms.shape[2]
+    counted, depth = _COUNT_PATTERN.fullmatch(system.name), record.scores_qms.shape[2]
     if counted and counted[1] in _SAMPLED_SYSTEMS and int(counted[2]) > depth:
         return f"it needs {counted[2]} runs of a worker, and the record has {depth}"
-    if one.name == SKILLS:
+    if system.name == SKILLS:
         return "it asks a model which skills a question needs, and a record has none"
-    if not _compares_answers(one):
+    if not _compares_answers(system):
         return None
     if record.answers_qms is None:
         return "the record has no answers to compare, only scores"
     share = record.answered_share()
     if share >= ENOUGH_ANSWERS:
         return None
-    return f"the record has the answers of only {100 * share:.0f} % of the runs that were right"
+    return f"the record has the answers of only {100 * share:.0f} % of the correct runs"
 
 
-def _compares_answers(one: System) -> bool:
-    return one.name in {"vote", *_ANSWER_CHOOSERS} or one.name.startswith(
+def _compares_answers(system: System) -> bool:
+    return system.name in {"vote", *_ANSWER_CHOOSERS} or system.name.startswith(
         ("cascade", "self-consistency@")
     )
 
@@ -441,7 +442,7 @@ def find_system(name: str, subject: Subject) -> System:
 
 
 def is_method(name: str) -> bool:
-    """Return True if the name may be a system's whoever the workers are."""
+    """Return whether the name can be a system's, whatever the workers are."""
     counted = _COUNT_PATTERN.fullmatch(name)
     return (
         name in {ALL, MINI, *_NAMED_SYSTEMS, *LEARNED_METHODS}
@@ -456,10 +457,10 @@ def _find_named(name: str, subject: Subject) -> System:
     if served := _served_system(name, subject):
         return served
     if name in LEARNED_METHODS:
-        untaught = UnfittedSolver(name, LEARNED_METHODS[name])
+        unfitted = UnfittedSolver(name, LEARNED_METHODS[name])
         return System(
             name=name,
-            solver=untaught,
+            solver=unfitted,
             needs_calibration=True,
             uses_all_answers=name in _ANSWER_CHOOSERS,
         )
@@ -484,5 +485,5 @@ def _other_system(name: str, subject: Subject) -> System:
     if is_own_system(name):
         return _own_system(name)
     if name.startswith("cascade@"):
-        raise ConfigError(f"{name}: the price of a call is credit below 1: cascade@0.001")
+        raise ConfigError(f"{name}: the price of a call must be below 1, as in cascade@0.001")
     raise ConfigError(f"there is no system {name!r}; {suggest_names(name, system_names(subject))}")

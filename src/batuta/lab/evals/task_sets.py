@@ -1,4 +1,4 @@
-"""Task sets: questions of a world, of a benchmark, or of a file."""
+"""Task sets: questions of a simulated world, a benchmark, or a file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from batuta.lab.tasks.question_keys import text_key
 
 
 def task_family(task: Task) -> str:
-    """Return the family of a task: its first tag that says something about its kind."""
+    """Return the family of a task: its first tag that describes the kind of question."""
     plain = (tag for tag in task.tags if tag not in {*TASK_SOURCES, "held-out wording"})
     return next(plain, "all")
 
@@ -29,11 +29,11 @@ class TaskSet:
     name: str
     tasks: tuple[Task, ...]
     calibration: tuple[Task, ...]
-    """Questions for calibration, none of them in `tasks`, in whatever letters; may be empty."""
+    """Calibration questions; may be empty. None repeats the words of a question in `tasks`."""
     grade: AnswerGrader = grade_by_task
     family: Callable[[Task], str] = task_family
     split: str = ""
-    """How a record was divided: `random` or `unseen`; empty if it is no record."""
+    """How a record was split: `random` or `unseen`; empty if it is not a record."""
 
     @property
     def uses_task_graders(self) -> bool:
@@ -48,10 +48,10 @@ def open_tasks(
 
     Args:
         name: `rehearsal[:family][:held-out]` or `world2[:family][:held-out]` (fresh questions;
-            `held-out` takes the wordings kept from training), a benchmark as `batuta tasks list`
-            names it, or the path of a JSONL file.
-        limit: the most questions; of a file the first ones, of a benchmark random ones.
-        calibration: the most other questions for calibration; of a file, those after the limit.
+            `held-out` takes the wordings held out from training), a benchmark as `batuta tasks
+            list` names it, or the path of a JSONL file.
+        limit: maximum number of questions: the first of a file, random ones of a benchmark.
+        calibration: maximum number of calibration questions, which follow those of `limit`.
         seed: the seed of generated questions and of random choices.
         files: local copies of the benchmark's files.
 
@@ -62,7 +62,7 @@ def open_tasks(
     kind, *parts = name.split(":")
     if kind in TASK_SOURCES:
         if files:
-            raise ConfigError(f"{name} draws its questions: there is no file of it to read")
+            raise ConfigError(f"{name} generates its questions: --from-file does not apply")
         source = TASK_SOURCES[kind]()
         drawn, others = source.draw_test(parts, limit, calibration, seed)
         grade = grade_by_task if source.grade_answer is None else _grade_drawn
@@ -84,7 +84,7 @@ def open_tasks(
 def _other_questions(
     tasks: Sequence[Task], candidates: Sequence[Task], count: int
 ) -> tuple[Task, ...]:
-    """Return the first candidates whose words are not those of a task in other letters."""
+    """Return the first candidates that do not repeat the words of a task."""
     known = {text_key(task.question) for task in tasks}
     return tuple(islice((t for t in candidates if text_key(t.question) not in known), count))
 

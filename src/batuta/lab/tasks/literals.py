@@ -1,4 +1,4 @@
-"""Reads values that a text has as JSON or as a Python literal."""
+"""Reads text as JSON or as a Python literal."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import warnings
 from typing import Any, Final
 
 UNREADABLE: Final = object()
-"""The result for a text without a value."""
+"""Returned for text that is neither."""
 
 
 def read_json_or_literal(text: str) -> Any:

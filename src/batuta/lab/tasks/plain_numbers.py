@@ -1,7 +1,7 @@
-"""Reads numbers as they are written outside of formulas, exactly.
+"""Reads numbers outside formulas as exact fractions.
 
-`1,234`, `1 234`, `391.0` and `3.91e2` are numbers, also with a typographic minus and with
-the digits of other scripts; `007` is a code and `1,2` a list.
+`1,234`, `1 234`, `391.0` and `3.91e2` are numbers, also with a typographic minus or with the digits
+of other scripts. `007` is a code and `1,2` a list.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def plain_digits(text: str) -> str:
 
 
 def read_plain_number(text: str) -> Fraction | None:
-    """Return the number that the whole text is, or None."""
+    """Return the whole text as a number, or None if it is not one."""
     found = _NUMBER.fullmatch(plain_digits(text.strip())) if len(text) <= MAX_LENGTH else None
     if found is None or abs(int(found["ten"] or 0)) > MAX_EXPONENT:
         return None

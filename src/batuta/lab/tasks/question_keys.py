@@ -9,9 +9,9 @@ _WORDS = re.compile(r"[^\W_]+")
 
 
 def text_key(question: str) -> str:
-    """Return the words and numbers of a question in their order, as near-duplicates share them.
+    """Return the words and numbers of a question in order; near-duplicates have the same key.
 
-    A text without words is its own key.
+    A question without words is its own key.
     """
     plain = question if question.isascii() else unicodedata.normalize("NFKC", question)
     return " ".join(_WORDS.findall(plain.casefold())) or question.strip()

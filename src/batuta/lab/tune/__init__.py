@@ -1,5 +1,5 @@
-"""Learns how a pool is best conducted, for a stated budget and without a GPU.
+"""Finds out how a pool is best conducted, within a stated budget and without a GPU.
 
-Calibrate the workers, search for workflows, choose a selector among them, judge the choice on
-questions kept back: `tuning.run_tuning` does it all.
+`tuning.run_tuning` calibrates the workers, searches for workflows, fits a selector among them, and
+judges the result on held-out questions.
 """

@@ -19,25 +19,25 @@ from batuta.lab.tune.library import Candidate
 from batuta.lab.tune.stages import TuneStage
 
 _CALIBRATED = 30
-"""The most questions of each group on which every worker is measured."""
+"""Maximum number of questions of each group on which every worker is measured."""
 _FAILED = 0.8
-"""The share of calls without a score from which a worker is left out."""
+"""A worker is left out if at least this share of its calls has no score."""
 _PRIOR = 6.0
-"""The weight, in questions, of a worker's overall mean when its share in a group is estimated."""
+"""The weight, in questions, of a worker's overall mean in the estimate of its group accuracy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredShare:
-    """A worker's share of right answers, with its interval."""
+    """A worker's accuracy, with its interval."""
 
     questions: int
     share: float | None
-    """The observed share; None if nothing was scored."""
+    """The observed accuracy; None if nothing was scored."""
     low: float | None
     high: float | None
     """The bounds of its 95% interval, by Wilson's method."""
     shrunk: float | None
-    """The share shrunk towards the worker's mean over all groups: the best estimate."""
+    """The accuracy shrunk towards the worker's mean over all groups: the best estimate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ class WorkerCard:
 def measure_workers(
     runner: CandidateRunner, tasks: Sequence[Task], group_n: Places, groups: int
 ) -> tuple[WorkerCard, ...]:
-    """Return the cards of all workers, from their own answers to these questions."""
+    """Return the cards of all workers, from the answers of each alone to these questions."""
     return tuple(
         _card_of(runner, worker.id, tasks=tasks, group_n=group_n, groups=groups)
         for worker in runner.pool
@@ -99,7 +99,7 @@ def _usd_of(
 
 
 def share_of(scores: Sequence[float], mean: float | None) -> MeasuredShare:
-    """Return the share of these scores, shrunk towards the worker's mean over all groups."""
+    """Return the mean of these scores, shrunk towards the worker's mean over all groups."""
     count = len(scores)
     if not count or mean is None:
         return MeasuredShare(questions=0, share=None, low=None, high=None, shrunk=mean)
@@ -128,7 +128,7 @@ def measured_pool(pool: Pool, cards: Sequence[WorkerCard], names: Sequence[str])
 def mean_scores(
     runner: CandidateRunner, tasks: Sequence[Task], workers: Sequence[WorkerId]
 ) -> Floats:
-    """Return the workers' mean score on each question, which says how easy it was."""
+    """Return the workers' mean score on each question, which measures how easy it is."""
     rows: list[float] = []
     for task in tasks:
         found = [runner.find_result(task, Candidate.single(worker)) for worker in workers]
@@ -143,26 +143,26 @@ async def calibrate_workers(context: TuneContext, grouping: Grouping) -> tuple[l
     by_group = [np.flatnonzero(group_n == g) for g in range(len(grouping.names))]
     chosen: list[int] = []
     singles = [Candidate.single(worker.id) for worker in context.runner.pool]
-    has_money = context.has_money(context.ends[TuneStage.CALIBRATE])
-    for turn in range(_CALIBRATED):
-        now = [int(places[turn]) for places in by_group if turn < len(places)]
-        if not now or (turn and not has_money(len(now) * len(singles))):
+    fits_budget = context.fits_budget(context.ends[TuneStage.CALIBRATE])
+    for number in range(_CALIBRATED):
+        batch = [int(indices[number]) for indices in by_group if number < len(indices)]
+        if not batch or (number and not fits_budget(len(batch) * len(singles))):
             break
-        asked = [context.parts.search[place] for place in now]
+        asked = [context.parts.search[index] for index in batch]
         if not await context.runner.run_all((t, one) for t in asked for one in singles):
             break
-        chosen += now
+        chosen += batch
     if not chosen:
         raise ConfigError(
             "the budget does not suffice to ask every worker one question of every group: "
             f"that takes {len(by_group) * len(singles)} calls"
         )
     context.report(TuneStage.CALIBRATE, f"{len(chosen)} questions to {len(singles)} workers")
-    return [context.parts.search[place] for place in chosen], group_n[chosen]
+    return [context.parts.search[index] for index in chosen], group_n[chosen]
 
 
 def choose_usable(cards: Sequence[WorkerCard]) -> tuple[tuple[WorkerId, ...], tuple[WorkerId, ...]]:
-    """Return the workers to keep, and those left out because they hardly ever answer.
+    """Return the workers to keep, and the workers left out because few of their calls have a score.
 
     Raises:
         ConfigError: no worker is left.
@@ -175,7 +175,7 @@ def choose_usable(cards: Sequence[WorkerCard]) -> tuple[tuple[WorkerId, ...], tu
     usable = tuple(card.worker for card in cards if card.worker not in failing)
     if not usable:
         raise ConfigError(
-            "no worker gave answers that could be graded; try batuta pool check, and the "
+            "no worker gave answers that could be graded: run `batuta pool check`, and check the "
             "questions' graders"
         )
     return usable, tuple(failing)

@@ -1,7 +1,7 @@
-"""The lowest weight of a call with which a limit on the mean calls of a question is kept. Pure.
+"""Finds the lowest weight of a call that keeps the mean calls of a question within a limit. Pure.
 
 Each cell runs the workflow of greatest merit: its worth less its calls times the weight of a call.
-The greater the weight, the fewer the calls; it is the Lagrange multiplier of the limit.
+The greater the weight, the fewer the calls; the weight is the Lagrange multiplier of the limit.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _DOUBLINGS, _HALVINGS = 60, 40
 
 
 def best_places(worth_cw: Matrix, calls_cw: Matrix, weight: float) -> Places:
-    """Return the place of the workflow with the greatest merit in each cell."""
+    """Return the index of the workflow with the greatest merit in each cell."""
     return (worth_cw - weight * calls_cw).argmax(axis=1)
 
 
@@ -27,13 +27,13 @@ def mean_calls(calls_cw: Matrix, place_c: Places, count_c: Matrix) -> float:
 def find_call_weight(
     worth_cw: Matrix, calls_cw: Matrix, count_c: Matrix, *, most: float, least: float
 ) -> float:
-    """Return the lowest weight with which the mean calls of a question keep the limit.
+    """Return the lowest weight of a call, at least `least`, that keeps the limit.
 
-    The worth of a workflow in a cell is without its calls; `count_c` counts each cell's questions,
-    and `most` limits the mean calls of a question.
+    `worth_cw` is the worth of each workflow in each cell, not reduced by its calls. `count_c`
+    counts each cell's questions, and `most` limits the mean calls of a question.
 
     Returns:
-        The weight; if none keeps the limit, one so great that only calls count.
+        The weight. If no weight keeps the limit, it is so great that only calls matter.
     """
 
     def keeps(weight: float) -> bool:

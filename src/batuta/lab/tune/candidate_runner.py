@@ -1,4 +1,4 @@
-"""Runs workflows on questions: each pair once, no call twice, every answer graded."""
+"""Runs workflows on questions and grades the answers; each pair and each call is run only once."""
 
 from __future__ import annotations
 
@@ -58,15 +58,15 @@ from batuta.lab.tune.spending import BudgetedClient, DollarLimit
 from batuta.usage import ZERO_COST, ZERO_USAGE, Price, usage_cost
 
 _SPREAD = 1009
-"""The distance between the seeds of two questions, so that their repeated calls never share one."""
+"""Distance between the seeds of two questions, so that their repeated calls never share a seed."""
 
 
 MOST_FAILED = 10
-"""Calls that fail one after another until a worker that is relied on counts as lost: five until it
-is skipped, and those that are let through after 15, 30, 60, 120 and 240 seconds."""
+"""Consecutive failed calls after which a required worker counts as lost: five open its circuit, and
+one more is let through after each of 15, 30, 60, 120 and 240 seconds."""
 
 Entry = Candidate | Solver
-"""Run workflows of the library, and methods to compare with them, on questions."""
+"""A workflow of the library, or a method to compare with the workflows."""
 Key = tuple[str, Candidate | str]
 
 
@@ -100,8 +100,8 @@ class CandidateResult:
     score: float | None
     """None after an outage or an undecided grade, which do not count as wrong."""
     usd: Decimal
-    """Dollars of all its calls, whether or not they were made for it first; unknown prices as
-    assumed."""
+    """Dollars of all its calls, including calls that an earlier run paid for; an unknown price
+    counts as assumed."""
     calls: int
     seconds: float
     """Seconds of the longest chain of steps."""
@@ -109,40 +109,40 @@ class CandidateResult:
     """True if the budget refused a call."""
     answer: str | None = None
     parts: tuple[tuple[Candidate, float], ...] = ()
-    """The shorter workflows that it contains, with their scores."""
+    """The shorter workflows within the candidate, with their scores."""
     trail: tuple[float | None, ...] = ()
     """The score of each step's answer; None if the step did not run or gives no answer."""
     agreed: bool | None = None
-    """Whether its first two answers agreed; None if it does not compare them."""
+    """Whether the first two answers agreed; None if the workflow does not compare them."""
 
 
 @final
 class CallMeter:
     """Makes each distinct call once, and counts the replies and their cost.
 
-    The counts do not depend on when a process was killed: a call that is read from the journal
-    counts like one that is made.
+    A call replayed from the journal counts like a new one, so the counts do not depend on when a
+    process was killed.
     """
 
     def __init__(self, unknown: Price) -> None:
         self._unknown = unknown
         self.limit: DollarLimit | None = None
-        """The limit in dollars on further calls, if there is one; it refuses what may not fit."""
+        """A limit in dollars, or None; it refuses every call that may exceed it."""
         self._replies: dict[tuple[str, bytes], Reply] = {}
         self._pending: dict[tuple[str, bytes], anyio.Event] = {}
         self.usage = ZERO_USAGE
         self.cost = ZERO_COST
         self.is_closed = False
-        """True once no call is made any more: only what was replied is told again."""
+        """True once only earlier replies are returned and no calls are made."""
         self.broken: BatutaError | None = None
-        """Why no call is made any more: none can be written down, or a worker is lost."""
+        """The error that ended all calls: the journal cannot be written, or a worker is lost."""
         self._failed: dict[WorkerId, int] = {}
-        """The failures since its last reply, of each worker that is relied on."""
+        """Consecutive failures of each required worker."""
         self.after_call: Callable[[], None] = lambda: None
-        """Called after each distinct call; shows how far the tuning is."""
+        """Called after each distinct call, to show progress."""
 
     def rely_on(self, workers: Iterable[WorkerId]) -> None:
-        """Wait for these workers while they are skipped, and stop if they do not answer again."""
+        """Require these workers: wait while their circuits are open, and stop if one is lost."""
         self._failed = dict.fromkeys(workers, 0)
 
     @property
@@ -152,17 +152,17 @@ class CallMeter:
 
     @property
     def usd(self) -> Decimal:
-        """The dollars of these calls; calls without a price count as assumed."""
+        """Dollars of the distinct calls; calls without a price count at the assumed price."""
         return self.cost.usd
 
     async def complete(
         self, worker: Worker, client: Client, request: Request, listener: CallListener
     ) -> Reply:
-        """Return the reply of an equal earlier call, or else that of the client.
+        """Return the reply of an equal earlier call, or call the client.
 
         Raises:
             ClientError: the call gave no usable reply.
-            LimitReachedError: the budget or the limit forbids it, or the meter is closed.
+            LimitReachedError: the budget or the limit forbids the call, or the meter is closed.
         """
         if self.limit is not None:
             client = BudgetedClient(client, worker, self.limit)
@@ -194,9 +194,9 @@ class CallMeter:
     async def _ask(
         self, worker: WorkerId, client: Client, request: Request, listener: CallListener
     ) -> Reply:
-        """Return the client's reply, after the pauses in which a worker that failed is skipped.
+        """Return the client's reply; wait while the circuit of a required worker is open.
 
-        Without them a short outage would take a whole tuning's questions away from it.
+        Without the wait, a short outage would leave all remaining questions without that worker.
         """
         while True:
             try:
@@ -210,19 +210,19 @@ class CallMeter:
                 raise
 
     def _count_failure(self, worker: WorkerId, error: ClientError) -> None:
-        """Count an outage; until the calibration has ended, nobody is relied on."""
+        """Count an outage of a required worker; no worker is required until calibration ends."""
         if error.code in SYSTEM_FAULT_CODES or worker not in self._failed:
             return
         self._failed[worker] += 1
         if self._failed[worker] >= MOST_FAILED and self.broken is None:
             self.broken = WorkerLostError(
-                f"{worker} has answered none of {self._failed[worker]} calls one after another "
-                f"({error}); what was paid is kept: once it answers, the same command goes on"
+                f"{worker} failed on {self._failed[worker]} calls one after another ({error}); "
+                "paid calls are kept: once the worker answers again, the same command continues"
             )
 
 
 def usd_of(usage: Usage, cost: Cost, unknown: Price) -> Decimal:
-    """Return the dollars of a call, as assumed if it has no price."""
+    """Return the dollars of a call, at the price `unknown` if the call is unpriced."""
     return cost.usd + (usage_cost(usage, unknown).usd if cost.unpriced_calls else 0)
 
 
@@ -231,7 +231,7 @@ class _RunClient:
     """A worker's client within one run.
 
     The seed of a call depends on how often this run has made the same request before, not on the
-    place of the step, so different workflows share equal calls.
+    index of the step, so different workflows share equal calls.
     """
 
     def __init__(self, worker: Worker, client: Client, meter: CallMeter, seed: int) -> None:
@@ -266,13 +266,13 @@ class CandidateRunner:
         seed: int = 0,
         grades_steps: bool = True,
     ) -> None:
-        """Store what runs need; without a price a worker counts with `unknown`.
+        """Make a runner; `unknown` is the assumed price of a worker without one.
 
         With `grades_steps` intermediate answers are graded too, which may cost calls.
         """
         self.pool = pool
         self.ranked = pool
-        """The pool whose best worker is asked by methods that ask the best one."""
+        """The pool whose strengths decide which worker is the best, for methods that ask it."""
         self.meter = meter
         self._clients = clients
         self._grade = grade
@@ -282,21 +282,21 @@ class CandidateRunner:
         self._grades_steps = grades_steps
         self._known: dict[Key, CandidateResult] = {}
         self.elsewhere: RunsElsewhere | None = None
-        """Executes runs elsewhere; None executes them in this process."""
+        """Executes runs in other processes; None executes them in this process."""
 
     def find_result(self, task: Task, entry: Entry) -> CandidateResult | None:
         """Return the result of the entry on the task, or None if it has not run."""
         return self._known.get(_score_key(task, entry))
 
     async def run_all(self, planned: Iterable[tuple[Task, Entry]]) -> bool:
-        """Run what has not run before; return False if the budget refused a part of it.
+        """Run the pairs that have no result yet; return False if the budget refused a call.
 
-        None of these results is kept then, so that later decisions do not depend on which of them
-        came first.
+        In that case none of these results is kept, so that later decisions do not depend on which
+        run finished first.
 
         Raises:
-            StoreError: what is paid cannot be written down any more.
-            WorkerLostError: a worker that is relied on does not answer any more.
+            StoreError: the journal of paid calls can no longer be written.
+            WorkerLostError: a required worker no longer answers.
         """
         missing = {key: one for one in planned if (key := _score_key(*one)) not in self._known}
         found: dict[Key, CandidateResult] = {}
@@ -340,7 +340,7 @@ class CandidateRunner:
     ) -> Run:
         """Execute a workflow on the task; equal earlier calls are not made again.
 
-        `again` is how often the question is asked again when it has an answer.
+        `again` sets how often an answered question is asked again to measure confidence.
         """
         workers = {step.worker for step in entry.steps}
         settings = RunSettings(fallback=False)
@@ -353,7 +353,7 @@ class CandidateRunner:
         has_answer = reply is not None and reply.finish is not Finish.NO_OUTPUT
         if has_answer or run.limit is not None or outage_reason(run) is not None:
             return run
-        # It has no answer by its own fault: a server would ask the best worker the whole question.
+        # No outage or limit is the cause, so a server would ask the best worker the whole question.
         served = replace(settings, fallback=True)
         return await self._conduct(task, entry, self.ranked, served)
 
@@ -375,7 +375,7 @@ class CandidateRunner:
     async def repeat_run(
         self, task: Task, entry: Candidate, again: SampleSetting | None = None
     ) -> Run | None:
-        """Return the whole run behind a graded result without a call; None if there is none."""
+        """Rebuild the run of a graded result from earlier replies; None if that is impossible."""
         known = self.find_result(task, entry)
         if known is None or known.score is None or not self.meter.is_closed:
             return None
@@ -387,7 +387,7 @@ class CandidateRunner:
 
         Raises:
             ClientError: the call gave no usable reply.
-            LimitReachedError: the budget refuses it.
+            LimitReachedError: the budget refuses the call.
         """
         request = Request(messages=(user_message(prompt),), sampling=Sampling(seed=self._seed))
         known, client = self.pool[worker], self._clients[worker]
@@ -431,7 +431,7 @@ class CandidateRunner:
         )
 
     def rank_by(self, pool: Pool) -> None:
-        """Change the pool whose best worker is asked by methods that ask the best one."""
+        """Change the pool whose strengths decide which worker is the best."""
         self.ranked = pool
 
     def open_clients(self, task: Task) -> Mapping[WorkerId, Client]:

@@ -1,4 +1,4 @@
-"""The stages of a tuning share this: settings, questions, runner and budget."""
+"""The state that the stages of a tuning run share: settings, questions, runner and budget."""
 
 from __future__ import annotations
 
@@ -19,43 +19,43 @@ ProgressListener = Callable[[TuneStage, str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneSettings:
-    """The settings of a tuning."""
+    """The settings of a tuning run."""
 
     allowance: Allowance
     labelled: bool = True
     """Whether the questions' families define the groups; otherwise their texts do."""
     groups: int = 8
-    """The most groups of questions."""
+    """Maximum number of groups of questions."""
     levels: int = 6
-    """The most levels of ease within a group."""
+    """Maximum number of levels of ease within a group."""
     call_weight: float = 0.01
-    """The gain in share right that justifies a further call."""
+    """The price of a call: the gain in accuracy that justifies one more."""
     mean_calls: float | None = None
-    """The most calls of a question, on average, that the nominee for ultra may make; None for as
-    many as pay off. To keep the limit a call may weigh more than `call_weight`, never less."""
+    """Maximum mean calls per question of the nominee for ultra; None for no limit. To keep the
+    limit, the price of a call may rise above `call_weight`."""
     worth: float | None = None
-    """Dollars that a right answer is worth; None counts dollars only against the budget."""
+    """Dollars that a correct answer is worth; None counts dollars only against the budget."""
     rewrites: bool = False
     """Whether subtasks are rewritten, which needs the package gepa."""
     lacks_rewriting: bool = False
-    """Whether subtasks should be rewritten but that package is not installed."""
+    """Whether subtasks should be rewritten but gepa is not installed."""
     rewriter: WorkerId | None = None
     """The worker that rewrites; None for the strongest one."""
     most_workers: int | None = None
-    """The most models that are gone on with after the calibration; None for all."""
+    """Maximum number of models kept after calibration; None for all."""
     patterns: bool = False
-    """Whether the server's patterns are measured beside the search's nominee."""
+    """Whether the server's patterns compete with the search's nominee."""
     only_proven: bool = False
-    """Whether only systems that the judgement has proven are recommended."""
+    """Whether only systems that the judgement has proven better are recommended."""
     max_steps: int = 5
     seed: int = 0
     last: TuneStage = TuneStage.JUDGE
-    """The stage after which the tuning stops."""
+    """The last stage that is run."""
     samples: SampleSetting | None = None
-    """The questions that are fitted to are asked again so often; None: not at all."""
+    """How often the questions that confidence is fitted to are asked again; None for never."""
 
     def sample_calls(self, parts: QuestionParts) -> int:
-        """Return about how many calls ask again, of the systems of ultra and mini."""
+        """Estimate the calls that ask again, for the systems of ultra and mini."""
         if self.samples is None:
             return 0
         return 2 * self.samples.count * len(parts.fitted)
@@ -63,7 +63,7 @@ class TuneSettings:
 
 @dataclass(slots=True, kw_only=True)
 class TuneContext:
-    """The state of a running tuning, as its stages see it."""
+    """The state of a tuning run that its stages share."""
 
     parts: QuestionParts
     family: Callable[[Task], str]
@@ -87,7 +87,7 @@ class TuneContext:
         self.plan_stages(allowance.calls or 0)
 
     def plan_stages(self, calls: int) -> None:
-        """Divide the budget among the stages, for about that many calls in all."""
+        """Divide the budget among the stages, for about `calls` calls in total."""
         judgement, rewrites = len(self.parts.judgement), self.settings.rewrites
         self.ends = stage_ends(
             calls,
@@ -111,8 +111,8 @@ class TuneContext:
             shares.append(self.used_minutes() / allowance.minutes)
         return max(shares)
 
-    def has_money(self, until: float) -> Callable[[int], bool]:
-        """Return a function that tells whether a number of calls fits that share of the budget."""
+    def fits_budget(self, until: float) -> Callable[[int], bool]:
+        """Return a function that checks whether a number of calls fits that share of the budget."""
         return lambda calls: self.spent_share(calls) <= until
 
     def expected_calls(self) -> int:

@@ -1,7 +1,7 @@
-"""A tuning's recommendation: the system of greatest expected worth, with its probability. Pure.
+"""Recommends the systems with the greatest expected gain, if a gain is likely. Pure.
 
-Proof is reported separately, with its corrected test, and decides only if the settings demand
-proven systems.
+Whether a gain is proven is reported separately, by a corrected test, and matters only if the
+settings demand proven systems.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def recommend_systems(result: TuneResult, *, only_proven: bool = False) -> Json:
 
 
 def _choose_system(result: TuneResult, systems: Iterable[str], *, only_proven: bool) -> str | None:
-    """Return the system of greatest expected worth among those likely to beat the best worker."""
+    """Return the system with the greatest expected gain, if a gain is likely enough."""
     against_best = [one for one in result.comparisons if one.opponent != MINI]
     proven = {one.nominee for one in against_best if one.verdict in PROVEN}
     likely = [
@@ -80,11 +80,10 @@ def _recommendation_reason(
     result: TuneResult, served: str, chosen: str | None, best: WorkerId, *, only_proven: bool
 ) -> str:
     gain = _find_gain(result, chosen or served)
-    sure_text = format_probability(gain.probability)
     worth = (
-        f"expected to be worth {100 * gain.mean:+.1f} points more than the best single worker, "
-        f"{best}, its calls counted; probability {sure_text} that it is worth more, from "
-        f"{gain.questions} questions"
+        f"expected to gain {100 * gain.mean:+.1f} points over the best single worker, {best}, net "
+        f"of the price of its calls; probability of a gain {format_probability(gain.probability)}, "
+        f"from {gain.questions} questions"
     )
     pattern = result.pattern if (chosen or served) == ULTRA else None
     other = (
@@ -94,14 +93,14 @@ def _recommendation_reason(
         kinds = {ULTRA: "the selector of workflows", MINI: "the selector of single workers"}
         return f"batuta-{served}: {pattern or kinds[chosen]}; {worth}."
     if gain.probability >= SURE_ENOUGH and only_proven:
-        return f"{other}, but it is not proven, as --only-proven demands."
+        return f"{other}. It is not proven, as --only-proven demands."
     if not gain.questions or gain.mean == 0:
         return f"batuta-{served}: the best single worker, {best}; the search found nothing better."
-    return f"{other}, less than the {100 * SURE_ENOUGH:.0f} % that a recommendation needs."
+    return f"{other}. A recommendation needs {100 * SURE_ENOUGH:.0f} %."
 
 
 def format_probability(probability: float) -> str:
-    """Format a probability in per cent; no measured one is 0 or 100 %."""
+    """Format a probability in per cent, never as 0 or 100 %."""
     percent = round(100 * probability)
     return "over 99 %" if percent > 99 else "under 1 %" if percent < 1 else f"{percent} %"  # noqa: PLR2004
 
@@ -111,17 +110,17 @@ def _proof_sentence(one: Comparison) -> str:
     if one.difference is None or one.verdict is Verdict.UNJUDGED:
         return f"Proof, {pair}: none; {one.questions} questions are too few."
     if one.verdict is Verdict.SAME:
-        return f"Proof, {pair}: none; they did the same on {one.questions} questions kept back."
+        return f"Proof, {pair}: none; their scores on {one.questions} held-out questions are equal."
     gain = f"{100 * one.difference:+.1f} points"
     if one.low is not None and one.high is not None:
         gain += f" ({100 * one.low:+.1f} to {100 * one.high:+.1f})"
-    found = f"{gain} on {one.questions} questions kept back"
+    found = f"{gain} on {one.questions} held-out questions"
     if one.p_corrected is not None:
-        found += f", p = {one.p_corrected:.2g} after Holm"
+        found += f", p = {one.p_corrected:.2g} (Holm-corrected)"
     could = (
         ""
         if one.detectable is None
-        else f"; so many questions can prove a gain of {100 * one.detectable:.1f} points"
+        else f"; {one.questions} questions can prove a gain of {100 * one.detectable:.1f} points"
     )
     verdicts = {
         Verdict.BETTER: f"better: {found}",
@@ -133,13 +132,12 @@ def _proof_sentence(one: Comparison) -> str:
 
 
 def _vote_sentence(result: TuneResult, ultra: str | None) -> list[str]:
-    """Return a sentence if self-consistency of the best worker has the greatest expected worth."""
+    """Return a sentence if self-consistency of the best worker has the greatest expected gain."""
     chosen = _find_gain(result, ultra).mean if ultra else 0.0
     return [
         (
-            f"{name} of the best single worker is expected to be worth more than that: "
-            f"{100 * gain.mean:+.1f} points, its calls counted. It is served as "
-            "baseline/self-consistency."
+            f"{name} of the best single worker is expected to gain more: {100 * gain.mean:+.1f} "
+            "points, net of the price of its calls. It is served as baseline/self-consistency."
         )
         for (name, _), gain in result.expected.items()
         if name.startswith(SELF_CONSISTENCY)

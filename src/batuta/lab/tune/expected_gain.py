@@ -10,43 +10,43 @@ from statistics import NormalDist
 from batuta.lab.evals.stats import paired_mean
 
 SURE_ENOUGH = 0.8
-"""The least probability of being worth more than the best single worker for a recommendation."""
+"""Minimum probability of a gain over the best single worker for a recommendation."""
 BELIEVED = 0.5
-"""The weight of the search's expectation, which is too high because it chose the best of many."""
+"""Factor on the search's expectation, which is too high because it is the best of many."""
 _LEAST_SPREAD = 0.05
-"""The least standard deviation of the prior that follows from the search's expectation."""
+"""Minimum standard deviation of the prior from the search's expectation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedGain:
-    """The gain of one system over another in share right, less the price of its further calls."""
+    """The gain in accuracy of one system over another, less the price of its additional calls."""
 
     mean: float
     probability: float
     """The probability that the gain is positive."""
     questions: int
-    """The number of paired questions behind it."""
+    """The number of paired questions."""
 
 
 def expect_gain(gains: Sequence[float], lead: float) -> ExpectedGain:
     """Return the posterior of a gain, from paired questions and the search's expectation.
 
-    The prior is normal; its mean is half of the lead that the search expects, and its standard
-    deviation as much, at least five points. The questions' mean has its standard error.
+    The prior is normal. Its mean is half of the lead that the search expects; its standard
+    deviation is equal to the mean, but at least five points.
 
     Args:
-        gains: the first system's gain on each question that both ran, calls counted. They include
+        gains: the first system's gain on each question that both ran, net of calls. They include
             the selection's questions: few systems were compared there, so the bias is small.
-        lead: the gain in share right that the search expects.
+        lead: the gain in accuracy that the search expects.
     """
-    believed = BELIEVED * lead
-    return update_gain(believed, max(abs(believed), _LEAST_SPREAD), gains)
+    prior_mean = BELIEVED * lead
+    return update_gain(prior_mean, max(abs(prior_mean), _LEAST_SPREAD), gains)
 
 
-def update_gain(believed: float, deviation: float, gains: Sequence[float]) -> ExpectedGain:
+def update_gain(prior_mean: float, deviation: float, gains: Sequence[float]) -> ExpectedGain:
     """Return the posterior of a gain with a normal prior of that mean and deviation."""
     precision = 1 / deviation**2
-    total = precision * believed
+    total = precision * prior_mean
     if gains:
         seen, error = paired_mean(gains)
         total, precision = total + seen / error**2, precision + 1 / error**2

@@ -1,4 +1,4 @@
-"""How sure answers of the tuned systems are, from the questions of selection and judgement."""
+"""Fits the confidence of the tuned systems' answers on questions that the search did not use."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from batuta.lab.tune.systems import TunedSystem
 async def fit_tuned_confidence(
     context: TuneContext, systems: Mapping[str, TunedSystem]
 ) -> FittedConfidence:
-    """Fit the probability of a right answer for each system.
+    """Fit the probability of a correct answer for each system.
 
-    The runs of the selection and of the judgement are told again from the replies that were paid.
-    Only where the settings ask again are there further calls, of what the budget has left.
+    The runs of selection and judgement are rebuilt from the paid replies. Calls are made only if
+    the settings ask questions again, within the rest of the budget.
 
-    The systems are those that are written, by the name of the conductor that serves them.
+    `systems` are the systems that are saved, by the name of the conductor that serves them.
     """
     if context.settings.samples is not None:
         for system in systems.values():

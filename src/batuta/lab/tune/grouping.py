@@ -21,9 +21,9 @@ from batuta.lab.learners.clustering import k_means_centres, nearest_centre, squa
 _STARTS = 8
 """Restarts of k-means; the tightest grouping is kept."""
 _FEWEST = 8
-"""The fewest questions of a group; smaller ones join the rest."""
+"""Minimum number of questions of a group; smaller families join the rest."""
 _LEAST_LEVEL = 0.5
-"""The least size of a level of ease, as a share of an equal division."""
+"""Minimum size of a level of ease, as a share of an equal division."""
 REST = "other"
 
 
@@ -41,30 +41,30 @@ def group_questions(
 ) -> Grouping:
     """Group questions by family, or by their words if there are no labels.
 
-    There are at most so many groups; of families the largest are kept and the others joined.
+    `most` limits the number of groups; the largest families are kept and the others joined.
     """
     texts = [task.question for task in tasks]
     if labelled:
-        names, group_n = _of_labels([family(task) for task in tasks], most)
+        names, group_n = _group_by_label([family(task) for task in tasks], most)
     else:
-        group_n = _of_words(texts, min(most, max(len(texts) // _FEWEST, 1)), seed)
+        group_n = _group_by_text(texts, min(most, max(len(texts) // _FEWEST, 1)), seed)
         names = tuple(f"group {number + 1}" for number in range(int(group_n.max()) + 1))
     return Grouping(reader=fit_reader(texts, group_n), names=names, labelled=labelled)
 
 
-def _of_labels(labels: Sequence[str], most: int) -> tuple[tuple[str, ...], Places]:
+def _group_by_label(labels: Sequence[str], most: int) -> tuple[tuple[str, ...], Places]:
     found, group_n = np.unique(np.array(labels), return_inverse=True)
     count = np.bincount(group_n)
     large = sorted(np.argsort(-count, kind="stable")[:most])
-    kept = [place for place in large if count[place] >= _FEWEST]
+    kept = [index for index in large if count[index] >= _FEWEST]
     if len(kept) == len(found):
         return tuple(str(name) for name in found), group_n.astype(np.intp)
-    number = {int(place): at for at, place in enumerate(kept)}
-    names = (*(str(found[place]) for place in kept), REST)
-    return names, np.array([number.get(int(place), len(kept)) for place in group_n], np.intp)
+    number = {int(index): at for at, index in enumerate(kept)}
+    names = (*(str(found[index]) for index in kept), REST)
+    return names, np.array([number.get(int(index), len(kept)) for index in group_n], np.intp)
 
 
-def _of_words(texts: Sequence[str], groups: int, seed: int) -> Places:
+def _group_by_text(texts: Sequence[str], groups: int, seed: int) -> Places:
     point_nd = fit_text(texts)([mask_digits(text) for text in texts])
     rng = np.random.default_rng(seed)
     tried = [k_means_centres(point_nd, groups, rng) for _ in range(_STARTS)]
@@ -77,8 +77,8 @@ def _of_words(texts: Sequence[str], groups: int, seed: int) -> Places:
 def ease_bounds(group_n: Places, ease_n: Floats, groups: int, levels: int) -> Floats:
     """Return the ease at which each next level begins, with equally many questions per level.
 
-    A group in which many questions are equally easy is not divided, as some levels would have
-    hardly any questions. All levels count equally, also in the choice of a workflow.
+    A group in which many questions are equally easy is not divided, since some levels would have
+    hardly any questions. All levels have the same weight, also in the choice of a workflow.
     """
     shares = np.arange(1, levels) / levels
     rows = np.full((groups, levels - 1), -np.inf, np.float32)

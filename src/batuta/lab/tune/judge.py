@@ -22,12 +22,12 @@ from batuta.lab.evals.stats import (
 from batuta.lab.tune.candidate_runner import CandidateRunner, Entry
 
 MARGIN = 0.02
-"""The share right by which a cheaper system may be worse and still count as not worse."""
+"""Non-inferiority margin: a cheaper system may be this much less accurate."""
 ALPHA = 0.05
-"""The rate of wrong verdicts over all comparisons of a judgement together."""
+"""Family-wise error rate over all comparisons of a judgement."""
 _Z_BOTH, _Z_POWER = 1.959963984540054, 0.8416212335729143
 _FEW = 10
-"""The fewest questions for a comparison."""
+"""Minimum number of questions for a comparison."""
 
 
 class Verdict(StrEnum):
@@ -43,7 +43,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SystemFigures:
-    """The figures of a system on the questions of a part."""
+    """The figures of a system on one part of the questions."""
 
     name: str
     questions: int
@@ -86,7 +86,7 @@ Assignment = Mapping[str, Entry]
 def describe_system(
     name: str, runner: CandidateRunner, tasks: Sequence[Task], assignment: Assignment
 ) -> SystemFigures:
-    """Return the system's figures on those questions that it has run."""
+    """Return the system's figures on the questions that it has run."""
     found = [
         one for task in tasks if (one := runner.find_result(task, assignment[task.id])) is not None
     ]
@@ -109,7 +109,7 @@ def describe_system(
 def scores_of(
     runner: CandidateRunner, tasks: Sequence[Task], assignment: Assignment
 ) -> dict[str, float]:
-    """Return the system's score on each question where it has one."""
+    """Return the system's score by question id; questions without a score are missing."""
     found = {task.id: runner.find_result(task, assignment[task.id]) for task in tasks}
     return {key: one.score for key, one in found.items() if one and one.score is not None}
 
@@ -121,7 +121,7 @@ def compare_nominees(
 ) -> tuple[Comparison, ...]:
     """Compare each nominee with its opponent; the p-values are corrected for the number of pairs.
 
-    `alpha` is the rate of wrong verdicts over all pairs, lower at an interim look.
+    `alpha` is the error rate over all pairs, which is lower at an interim look.
     """
     gaps = {
         (nominee.name, opponent.name): gap
@@ -143,7 +143,7 @@ def compare_nominees(
 
 
 def _find_gap(ours: Mapping[str, float], theirs: Mapping[str, float]) -> Difference | None:
-    """Test the paired difference; return None if the scores are equal or the questions few."""
+    """Test the paired difference; return None if the scores are equal or the questions too few."""
     common = ours.keys() & theirs.keys()
     if len(common) < _FEW or all(ours[key] == theirs[key] for key in common):
         return None
@@ -188,7 +188,7 @@ def verdict_of(
     """Return the verdict on the first of two systems from their paired differences.
 
     Args:
-        gap: the test of the difference; None if the scores are equal or the questions few.
+        gap: the test of the difference; None if the scores are equal or the questions too few.
         deltas: the difference on each question.
         saved: dollars per question by which the first is cheaper.
         alphas: the error rate of "better" and "worse", for the corrected p-value, and that of "not

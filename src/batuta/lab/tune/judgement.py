@@ -1,4 +1,4 @@
-"""The judgement as a stage: up to four looks at the reserved questions, then the comparisons.
+"""The stage of judgement: compares the nominees in up to four looks at the held-out questions.
 
 Testing after every question and stopping at a small p would be wrong in far more than 5 of 100
 judgements. Four looks, after equal numbers of questions, keep that rate with the levels of O'Brien
@@ -55,10 +55,10 @@ def divide_into_looks(questions: int) -> Iterator[tuple[int, float]]:
 
 _PROVEN = frozenset({Verdict.BETTER, Verdict.WORSE, Verdict.CHEAPER})
 _HOPELESS = 0.02
-"""The probability of being worth more below which a nominee is no longer judged."""
+"""A nominee is no longer judged if the probability of a gain is below this."""
 _FEWEST, _STEP = 20, 10
-"""The fewest questions on which self-consistency is compared with one sample, and how many are
-added while the result is unclear."""
+"""Minimum number of questions on which self-consistency is compared with one sample, and how many
+are added while the result is unclear."""
 _UNLIKELY, _LIKELY = 0.3, 0.9
 """Probabilities outside of which it is clear whether self-consistency is stronger."""
 _OPPONENT_SHARE = 0.25
@@ -68,13 +68,13 @@ Pair = tuple[str, str]
 
 @dataclass(slots=True, kw_only=True)
 class _Judgement:
-    """A judgement in progress: the compared pairs, and those already decided."""
+    """A judgement in progress: the compared pairs, and the pairs already decided."""
 
     context: TuneContext
     assignments: Mapping[str, Assignment]
     pairs: Sequence[Pair]
     leads: Mapping[Pair, float]
-    """The gain of the first system of each pair over the second that the search expects."""
+    """The gain that the search expects of the first system of each pair over the second."""
     known: Sequence[Task]
     """Questions of the selection, which also count towards the expected gains."""
     done: dict[str, list[Task]] = field(default_factory=dict[str, list[Task]])
@@ -87,7 +87,7 @@ class _Judgement:
         return describe_system(name, self.context.runner, tasks, self.assignments[name])
 
     def compare(self, level: float) -> dict[Pair, Comparison]:
-        """Compare every pair on what both have run; decided pairs keep their comparison."""
+        """Compare every pair on the questions that both ran; decided pairs stay as they are."""
         runner = self.context.runner
         scores = {
             name: scores_of(runner, self.done.get(name, []), self.assignments[name])
@@ -121,7 +121,7 @@ class _Judgement:
                 self.settled[pair] = comparison
 
     async def judge(self, tasks: Sequence[Task]) -> tuple[Comparison, ...]:
-        """Compare the pairs after at most four looks, and no more than a decision needs."""
+        """Compare the pairs in up to four looks, and stop when all pairs are decided."""
         for until, level in divide_into_looks(len(tasks)):
             if not await self.run(tasks[:until]):
                 break
@@ -134,7 +134,7 @@ class _Judgement:
 
 
 async def judge_nominees(context: TuneContext, result: TuneResult) -> TuneResult:
-    """Compare the nominees with their opponents on the questions reserved for it."""
+    """Compare the nominees with their opponents on the held-out questions."""
     assert result.nominees is not None and result.table is not None  # noqa: S101, PT018 - selected
     known = (*context.parts.selection, *context.parts.finalists)
     tasks = (*known, *context.parts.judgement)
@@ -164,7 +164,7 @@ async def judge_nominees(context: TuneContext, result: TuneResult) -> TuneResult
     expected = {name: one.expected for name, one in result.nominees.items()}
     expected[BEST_SINGLE] = result.table.expect_single(best)
     if pattern is not None:
-        expected[ULTRA] = expected[BEST_SINGLE]  # the search expected nothing of it
+        expected[ULTRA] = expected[BEST_SINGLE]  # the search has no estimate of a pattern
     wanted = [(ULTRA, BEST_SINGLE), (MINI, BEST_SINGLE), (ULTRA, MINI)]
     judgement = _Judgement(
         context=context,
@@ -189,9 +189,9 @@ async def judge_nominees(context: TuneContext, result: TuneResult) -> TuneResult
 async def _gains_by_voting(
     context: TuneContext, single: Assignment, self_consistency: Assignment
 ) -> bool:
-    """Tell whether self-consistency is the stronger opponent, with as few questions as possible.
+    """Return whether self-consistency is the stronger opponent, with as few questions as possible.
 
-    Several samples of a worker that repeats its errors gain nothing, but cost as many calls.
+    Several samples of a worker that repeats its errors gain nothing, but each costs a call.
     """
     begin, end = context.ends[TuneStage.REWRITE], context.ends[TuneStage.JUDGE]
     until = begin + _OPPONENT_SHARE * (end - begin)

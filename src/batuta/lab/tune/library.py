@@ -1,9 +1,9 @@
-"""The library of workflows, and which of them are one change apart. Pure.
+"""The library of workflows, and the neighbours of each, which differ by one change. Pure.
 
-A candidate gives each step's role and worker, from which the workflow follows. Preparations (plans,
-look-ups) come first and are read by the solvers; several solvers need one who decides; then come
-checks, each of which reads everything before it. A solver without preparations is asked the
-question as it stands, so that a longer workflow shares the calls of a shorter one.
+A candidate gives each step's role and worker; the workflow follows from these. Preparations (plans,
+look-ups) come first, and solvers read them. Several solvers need a step that decides. Checks come
+last, and each reads all steps before it. A solver without preparations is asked only the question,
+so that a longer workflow shares the calls of a shorter one.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from batuta.conductors.fixed_workflows import DECIDE, PLAN, VERIFY
 from batuta.core import MAX_STEPS, Step, WorkerId, Workflow
 
 SOLVERS = 3
-"""The most workers that solve independently in one workflow."""
+"""Maximum number of workers that solve independently in one workflow."""
 PREPARATIONS = 2
 CHECKS = 2
 _LOOKED_AT = 2
-"""The answers that are compared before further steps run."""
+"""The number of answers that are compared before further steps run."""
 
 
 class StepRole(StrEnum):
@@ -58,8 +58,8 @@ WRITE_PROGRAM = (
     "Write a Python program, in one code block, that solves the task and prints the final answer "
     "alone. Do not solve the task yourself."
 )
-"""The subtask of a worker that writes for one that runs programs."""
-_ORDER = {role: place for place, role in enumerate(StepRole)}
+"""The subtask of a worker whose program another worker runs."""
+_ORDER = {role: index for index, role in enumerate(StepRole)}
 _MARK = "'"
 _PREPARES = (StepRole.PLAN, StepRole.LOOK_UP)
 
@@ -74,7 +74,7 @@ class CandidateStep:
     """The index of the wording of the role's subtask."""
     _: KW_ONLY
     text: str = ""
-    """A wording of its own, used instead of the library's."""
+    """A rewritten subtask, used instead of the library's wording."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -83,10 +83,10 @@ class Candidate:
 
     steps: tuple[CandidateStep, ...]
     stops: bool = False
-    """Whether its first two answers are compared: if they agree, they stand, and the later steps do
-    not run."""
+    """Whether its first two answers are compared. If they agree, they are final and the later steps
+    do not run."""
     _hash: int = field(init=False, repr=False, compare=False)
-    """Cached, as a search looks candidates up millions of times; it differs between processes."""
+    """Cached, since a search looks up candidates millions of times; differs between processes."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_hash", hash((self.steps, self.stops)))
@@ -102,14 +102,14 @@ class Candidate:
 
     @classmethod
     def single(cls, worker: WorkerId) -> Self:
-        """Return the candidate of that worker alone."""
+        """Return the candidate in which one worker answers alone."""
         return cls((CandidateStep(StepRole.SOLVE, worker),))
 
     def __len__(self) -> int:
         return len(self.steps)
 
     def __str__(self) -> str:
-        """Return it as `plan piano > solve cello > check viola`.
+        """Return the candidate as `plan piano > solve cello > check viola`.
 
         A second wording is marked `check' viola`, a rewritten one `check*1f2e viola`. Steps that
         run only if the first two answers differ come after `|`.
@@ -123,12 +123,12 @@ class Candidate:
 
     @property
     def first_round(self) -> int:
-        """The number of steps up to the second answer if it may stop there, else of all steps."""
+        """The number of steps before the workflow may stop, or of all steps if it never does."""
         preparations = sum(step.role in _PREPARES for step in self.steps)
         return preparations + _LOOKED_AT if self.stops else len(self.steps)
 
     def without_look(self) -> Candidate:
-        """Return it in one round; the third worker of a tie-break then reads both answers."""
+        """Return the workflow in one round; a tie-break gets a last step that reads all answers."""
         if not (self.stops and is_tie_break(self.steps)):
             return Candidate(self.steps)
         decides = CandidateStep(StepRole.DECIDE, self.steps[-1].worker)
@@ -140,7 +140,7 @@ class Candidate:
         return tuple(step.role for step in self.steps)
 
     def of_role(self, role: StepRole) -> tuple[CandidateStep, ...]:
-        """Return its steps of that role."""
+        """Return the steps of that role."""
         return tuple(step for step in self.steps if step.role is role)
 
 
@@ -151,9 +151,9 @@ def _name_role(step: CandidateStep) -> str:
     return f"{step.role}*{digest}"
 
 
-def subtask_of(candidate: Candidate, place: int) -> str:
-    """Return the subtask of the step at that place; empty if it is asked the question itself."""
-    step = candidate.steps[place]
+def subtask_of(candidate: Candidate, index: int) -> str:
+    """Return the subtask of the step at that index; empty if it is asked the question itself."""
+    step = candidate.steps[index]
     preparations = any(other.role in _PREPARES for other in candidate.steps)
     if step.text or (step.role is StepRole.SOLVE and not preparations):
         return step.text
@@ -161,41 +161,41 @@ def subtask_of(candidate: Candidate, place: int) -> str:
 
 
 def is_candidate(steps: Sequence[CandidateStep]) -> bool:
-    """Tell whether the library has a workflow of these steps."""
-    places = [_ORDER[step.role] for step in steps]
-    count = [places.count(place) for place in range(len(_ORDER))]
+    """Return whether the library has a workflow of these steps."""
+    ranks = [_ORDER[step.role] for step in steps]
+    count = [ranks.count(rank) for rank in range(len(_ORDER))]
     preparations = count[0] + count[1]
     decides = count[3] == (1 if count[2] > 1 else 0)
     helping = [(step.role, step.worker) for step in steps if step.role is not StepRole.SOLVE]
-    alike = len(set(helping)) == len(helping)
+    distinct = len(set(helping)) == len(helping)
     few = preparations <= PREPARATIONS and 1 <= count[2] <= SOLVERS and count[4] <= CHECKS
-    return places == sorted(places) and decides and alike and few and len(steps) <= MAX_STEPS
+    return ranks == sorted(ranks) and decides and distinct and few and len(steps) <= MAX_STEPS
 
 
 def is_tie_break(steps: Sequence[CandidateStep]) -> bool:
-    """Tell whether two workers solve independently and a third one answers if they differ."""
+    """Return whether two workers solve independently and a third one answers if they differ."""
     alone = all(step.role is StepRole.SOLVE for step in steps)
     return alone and len(steps) == len({step.worker for step in steps}) == _LOOKED_AT + 1
 
 
 def can_stop(steps: Sequence[CandidateStep]) -> bool:
-    """Tell whether steps remain after two answers whose agreement is informative.
+    """Return whether steps remain after two answers whose agreement is informative.
 
-    Two solvers who read one plan err together, and so does a worker with itself, so their agreement
-    says little.
+    Two solvers that read one plan make the same errors, and so does one worker asked twice; their
+    agreement says little.
     """
     preparations = sum(step.role in _PREPARES for step in steps)
     looked_at, later = (
         steps[preparations : preparations + _LOOKED_AT],
         steps[preparations + _LOOKED_AT :],
     )
-    apart = all(step.role is StepRole.SOLVE for step in looked_at)
-    alone = len({step.worker for step in looked_at}) < _LOOKED_AT
-    return bool(later) and not (apart and (preparations or alone))
+    both_solve = all(step.role is StepRole.SOLVE for step in looked_at)
+    one_worker = len({step.worker for step in looked_at}) < _LOOKED_AT
+    return bool(later) and not (both_solve and (preparations or one_worker))
 
 
 def parts_of(candidate: Candidate) -> Iterator[tuple[Candidate, int]]:
-    """Yield the shorter workflows that it contains, with the step that has each one's answer.
+    """Yield the shorter workflows within a candidate, each with the index of its last step.
 
     These are each solver with its preparations, the decision, and each check but the last. Their
     prompts differ by at most one sentence from those of the shorter workflow run alone.
@@ -252,7 +252,7 @@ def program_pairs(
 ) -> Iterator[Candidate]:
     """Yield each pair of a worker that writes a program and one that runs it.
 
-    The writer is `asked` the question itself, or else told to write a program.
+    If `asked`, the writer gets the question itself, else the instruction to write a program.
     """
     instruction = "" if asked else WRITE_PROGRAM
     roles = (StepRole.SOLVE, StepRole.CHECK) if asked else (StepRole.PLAN, StepRole.SOLVE)
@@ -265,7 +265,7 @@ def program_pairs(
 def neighbouring_candidates(
     candidate: Candidate, workers: Sequence[WorkerId]
 ) -> Iterator[Candidate]:
-    """Yield every workflow of the library that is one change away, or one paired change."""
+    """Yield every workflow of the library that differs by one change, or one pair of changes."""
     found = {candidate}
     for steps in (candidate.steps, *_step_edits(candidate.steps, workers)):
         ordered = tuple(sorted(steps, key=lambda step: _ORDER[step.role]))
@@ -299,9 +299,9 @@ def _step_edits(
 def _replace_one_step(
     steps: tuple[CandidateStep, ...], workers: Sequence[WorkerId]
 ) -> Iterator[tuple[CandidateStep, ...]]:
-    """Yield the steps with another worker or wording in one place."""
-    for place, step in enumerate(steps):
-        rest = steps[:place], steps[place + 1 :]
+    """Yield the steps with another worker or wording in one step."""
+    for index, step in enumerate(steps):
+        rest = steps[:index], steps[index + 1 :]
         for worker in workers:
             other = CandidateStep(step.role, worker, step.wording, text=step.text)
             yield (*rest[0], other, *rest[1])
@@ -311,8 +311,8 @@ def _replace_one_step(
 
 def _remove_one_step(steps: tuple[CandidateStep, ...]) -> Iterator[tuple[CandidateStep, ...]]:
     """Yield the steps without one of them; without a second solver, the decision goes too."""
-    for place in range(len(steps)):
-        left = (*steps[:place], *steps[place + 1 :])
+    for index in range(len(steps)):
+        left = (*steps[:index], *steps[index + 1 :])
         yield left
         yield tuple(step for step in left if step.role is not StepRole.DECIDE)
 
@@ -320,7 +320,7 @@ def _remove_one_step(steps: tuple[CandidateStep, ...]) -> Iterator[tuple[Candida
 def _break_ties(
     steps: tuple[CandidateStep, ...], workers: Sequence[WorkerId]
 ) -> Iterator[tuple[CandidateStep, ...]]:
-    """Yield tie-breaks by a single worker's answer, and those with another of three last."""
+    """Yield tie-breaks with a single worker last, or a tie-break with another worker last."""
     if is_tie_break(steps):
         yield (*steps[1:], steps[0])
         yield (steps[0], steps[2], steps[1])
@@ -333,7 +333,7 @@ def _break_ties(
 def _add_solver(
     steps: tuple[CandidateStep, ...], worker: WorkerId, workers: Sequence[WorkerId]
 ) -> Iterator[tuple[CandidateStep, ...]]:
-    """Yield the steps with a further solver and a decision, also in place of a check."""
+    """Yield the steps with another solver and a decision, also instead of the checks."""
     if any(step.role is StepRole.DECIDE for step in steps):
         yield (*steps, CandidateStep(StepRole.SOLVE, worker))
         return

@@ -36,7 +36,7 @@ are certain the precision is small, and a Newton step may lead far beyond the mo
 
 @final
 class LogisticRegression:
-    """A regression that takes outcomes one by one; it finds the mode and draws around it.
+    """A regression over a growing set of rows; it finds the posterior mode and draws around it.
 
     Draws use Laplace's approximation. Each fit starts at the last mode.
     """
@@ -55,9 +55,9 @@ class LogisticRegression:
         self._variances = variances
         self._apart = apart
         self._numbers: dict[Feature, int] = {}
-        """The number of every feature that has outcomes."""
+        """A number for every feature that has outcomes."""
         self._others: dict[Feature, int] = {}
-        """The number of features without outcomes that were named since the last draw."""
+        """A number for every feature without outcomes that was used since the last draw."""
         self._deviations: list[float] = []
         self._columns: dict[int, int] = {}
         """The column of each shared feature that has outcomes, by its number."""
@@ -133,15 +133,15 @@ class LogisticRegression:
             shared, own = self._design.transpose(add_up(row, score - right, many))
             gradient = shared - prior_p * self._shared, own - prior_o * self._own
             if _sum_products(gradient, step) < -_OVERSHOOT * slope:
-                # half of the step is taken back: the posterior is log-concave, so the mode is
-                # before it
+                # undo half of the step: the posterior is log-concave, so the mode lies before its
+                # end
                 step, slope = (step[0] / 2, step[1] / 2), slope / 2
                 self._shared, self._own = self._shared - step[0], self._own - step[1]
                 continue
             if longest > _REFACTORED:
                 spread = np.maximum(right * (1 - right), 0.01)
                 self._factor = self._design.factor(add_up(row, spread, many), prior_p, prior_o)
-            assert self._factor is not None  # noqa: S101 - the first step is after an endless one
+            assert self._factor is not None  # noqa: S101 - `longest` is infinite at first
             step = self._design.solve(self._factor, *gradient)
             slope = _sum_products(gradient, step)
             self._shared, self._own = self._shared + step[0], self._own + step[1]
@@ -192,7 +192,7 @@ class LogisticRegression:
         return np.concatenate([half, -half], axis=1)
 
     def _draw_others(self) -> None:
-        """Draw the features without outcomes that were named since, from their priors."""
+        """Draw the weights of new features without outcomes from their priors."""
         new = list(self._others)[len(self._drawn) - len(self._numbers) :]
         deviation = np.sqrt([self._variances[str(name[0])] for name in new])
         drawn = deviation[:, None] * self._make_noise(len(new))

@@ -22,7 +22,7 @@ async def run_systems(
     until: float,
 ) -> list[Task]:
     """Run all systems on as many questions as the budget allows; return those questions."""
-    has_money = context.has_money(until)
+    fits_budget = context.fits_budget(until)
     measured: list[Task] = []
     for start in range(0, len(tasks), _AT_ONCE):
         batch = tasks[start : start + _AT_ONCE]
@@ -34,7 +34,7 @@ async def run_systems(
             for task, entry in planned
             if context.runner.find_result(task, entry) is None
         }
-        if new and not (has_money(sum(new.values())) and await context.runner.run_all(planned)):
+        if new and not (fits_budget(sum(new.values())) and await context.runner.run_all(planned)):
             break
         measured += batch
     return measured
@@ -61,7 +61,7 @@ def _entry_key(entry: Entry) -> Candidate | str:
 def paired_gains(
     context: TuneContext, tasks: Sequence[Task], ours: Assignment, theirs: Assignment
 ) -> list[float]:
-    """Return the first system's gain on each question that both ran, the price of calls counted."""
+    """Return the first system's gain on each question that both ran, net of the price of calls."""
     found = (_paired_gain(context, task, ours, theirs) for task in tasks)
     return [gain for gain in found if gain is not None]
 

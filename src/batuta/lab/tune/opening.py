@@ -1,4 +1,4 @@
-"""Opens a tuning from a pool, questions and a folder, and forecasts what it would do."""
+"""Opens a tuning run from a pool, questions and a folder, and forecasts its calls and cost."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ GENERAL = (
     "calendar_arithmetic", "word_sorting", "letter_counting", "syllogism",
     "family_relationships", "propositional_logic", "base_conversion",
 )  # fmt: skip
-"""Families of the general questions that are asked if none are given."""
+"""Families of the general questions that are asked if the user names no questions."""
 _EACH = 50
 _TYPICAL_OUTPUT = 400
 """Assumed tokens of an answer."""
@@ -50,7 +50,7 @@ _TYPICAL_OUTPUT = 400
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneQuestions:
-    """The questions of a tuning, their grader and their families."""
+    """The questions of a tuning run, their grader and their families."""
 
     name: str
     tasks: tuple[Task, ...]
@@ -69,11 +69,11 @@ def open_questions(name: str | None, limit: int, seed: int) -> TuneQuestions:
     if name is None:
         if not reasoning_gym.is_installed():
             raise SourceError(
-                "name your questions with --tasks FILE.jsonl, or install a generator of general "
-                f"ones: {install_hint('reasoning-gym')}"
+                "name your questions with --tasks FILE.jsonl, or install Reasoning Gym, which "
+                f"generates general questions: {install_hint('reasoning-gym')}"
             )
-        there = [one for one in GENERAL if one in reasoning_gym.generator_names()]
-        tasks = [task for one in there for task in reasoning_gym.generate_tasks(one, _EACH, seed)]
+        known = [one for one in GENERAL if one in reasoning_gym.generator_names()]
+        tasks = [task for one in known for task in reasoning_gym.generate_tasks(one, _EACH, seed)]
         return TuneQuestions(
             name="a general mix", tasks=tuple(tasks[:limit]), grade=None, family=_generated_family
         )
@@ -88,17 +88,17 @@ def open_questions(name: str | None, limit: int, seed: int) -> TuneQuestions:
 
 
 def add_served_questions(questions: TuneQuestions | None, found: JudgedRuns) -> TuneQuestions:
-    """Add the questions of judged runs; a simulated world takes only those of its own.
+    """Add the questions of judged runs; a simulated world accepts only its own questions.
 
-    The questions have each text once; they may be none.
+    No question is added twice. Without `questions`, the result may be empty.
     """
     if questions is None:
         return TuneQuestions(name="judged runs", tasks=found.tasks, grade=None)
-    there = {task.question.strip() for task in questions.tasks}
+    present = {task.question.strip() for task in questions.tasks}
     added = tuple(
         task
         for task in found.tasks
-        if task.question.strip() not in there
+        if task.question.strip() not in present
         and (questions.grade is None or task.tags[0] != SERVED)
     )
     kinds = _guess_families(questions, added)
@@ -131,7 +131,7 @@ def _generated_family(task: Task) -> str:
 
 
 def is_labelled(questions: TuneQuestions) -> bool:
-    """Tell whether the families divide the questions into groups of useful size."""
+    """Return whether the families divide the questions into groups of useful size."""
     count = Counter(questions.family(task) for task in questions.tasks)
     return len(count) > 1 and min(count.values()) * len(count) * 4 >= len(questions.tasks)
 
@@ -151,13 +151,13 @@ async def open_runner(
     processes: int | None = None,
     journal: str | None = None,
 ) -> AsyncGenerator[tuple[CandidateRunner, TuneBudget]]:
-    """Open the runner within the budget; calls paid in that folder before are not paid again.
+    """Open the runner within the budget; calls already paid for in the folder are reused.
 
-    Calls are made and paid in this process, even if runs are executed elsewhere. `journal` keeps
-    them in another file, or in a PostgreSQL database, where calls that others made cost nothing.
+    Calls are made and paid in this process, even if runs are executed elsewhere. `journal` is
+    another file or a PostgreSQL database for the calls; calls that other runs wrote there are free.
 
     Raises:
-        ConfigError: a grader lacks what it needs, or the folder holds another tuning.
+        ConfigError: a grader lacks what it needs, or the folder holds a different tuning run.
         StoreError: the folder cannot be written.
         SourceError: a question is private, so it must not be written to the folder.
     """
@@ -168,9 +168,9 @@ async def open_runner(
         )
     keep_plan(folder, describe_plan(pool, questions, settings))
     unknown = settings.allowance.unknown
-    place = journal or str(folder / CALLS)
-    warn_if_emptied(place, folder / PAID)
-    async with open_call_journal(place, folder.absolute().name) as calls:
+    path = journal or str(folder / CALLS)
+    warn_if_emptied(path, folder / PAID)
+    async with open_call_journal(path, folder.absolute().name) as calls:
         with PaidCalls(folder / PAID) as paid:
             budget = TuneBudget(settings.allowance, paid)
             wrapped: dict[WorkerId, Client] = {
@@ -211,7 +211,7 @@ def _describe_job(
     *,
     sandbox: str,
 ) -> TuneRunJob:
-    """Return what other processes need to execute the runner's runs."""
+    """Return the job with which other processes execute the runner's runs."""
     kinds = {} if questions.grade else {task.grader: task for task in questions.tasks}
     return TuneRunJob(
         pool=runner.pool,
@@ -232,7 +232,7 @@ async def _as_is(grade: AnswerGrader) -> AsyncGenerator[AnswerGrader]:
 
 
 def describe_plan(pool: Pool, questions: TuneQuestions, settings: TuneSettings) -> dict[str, Any]:
-    """Describe what a folder's tuning is about, without the budget, which may be raised."""
+    """Describe a folder's tuning run, without the budget, which may be raised later."""
     asked = blake2b(digest_size=16)
     for task in questions.tasks:
         asked.update(repr((task, questions.family(task))).encode("utf-8", "replace"))
@@ -247,7 +247,7 @@ def keep_plan(folder: Path, plan: Mapping[str, Any]) -> None:
     """Write the plan of the folder, or check that it is the same as before.
 
     Raises:
-        ConfigError: the folder holds another tuning.
+        ConfigError: the folder holds a different tuning run.
         StoreError: the folder cannot be written.
     """
     path = folder / PLAN
@@ -264,25 +264,24 @@ def keep_plan(folder: Path, plan: Mapping[str, Any]) -> None:
 
 
 def _describe_difference(folder: Path, noted: bytes, plan: Mapping[str, Any]) -> str:
-    """Say why the plan of the folder is not this one."""
+    """Return the error message for a folder with a different plan."""
     try:
         earlier = orjson.loads(noted)
         changed = [name for name in plan if earlier[name] != plan[name]]
     except (ValueError, KeyError, TypeError):
         return (
             f"{folder / PLAN} is damaged: remove it if the questions, the workers and the seed are "
-            "those of before, and what was paid there still counts; else choose another folder "
-            "with --out"
+            "unchanged (paid calls are still reused), or choose another folder with --out"
         )
     others = [f"another {name}" if name == "seed" else f"other {name}" for name in changed]
     what = join_words(others) or "another version"
-    return f"{folder} holds a tuning of {what}: choose another folder with --out"
+    return f"{folder} holds a tuning run with {what}: choose another folder with --out"
 
 
 def forecast_tuning(
     pool: Pool, questions: TuneQuestions, parts: QuestionParts, settings: TuneSettings
 ) -> dict[str, Any]:
-    """Return what the tuning would do and cost, without making a call."""
+    """Forecast the tuning run's stages, calls and cost without making a call."""
     unknown = settings.allowance.unknown
     bounds = bound_pool_costs(pool, questions.tasks, unknown)
     worst = {str(worker): float(usd) for worker, usd in bounds.items()}
@@ -336,12 +335,12 @@ def forecast_tuning(
 
 
 def _typical_usd(price: Any, tasks: Sequence[Task]) -> float:
-    """Return a call's rough cost: four characters per token, and an answer of usual length."""
+    """Return a call's rough cost, at four characters per token and an answer of typical length."""
     tokens = sum(len(task.question) for task in tasks) / max(len(tasks), 1) / 4
     return float(price.input) * tokens / 1e6 + float(price.output) * _TYPICAL_OUTPUT / 1e6
 
 
 def start_clock() -> Callable[[], float]:
-    """Return a function that gives the minutes since now."""
+    """Return a function that returns the minutes since this call."""
     began = time.monotonic()
     return lambda: (time.monotonic() - began) / 60

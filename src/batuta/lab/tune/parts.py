@@ -12,14 +12,14 @@ from batuta.errors import SourceError
 from batuta.lab.tasks.question_keys import text_key
 
 FEWEST = 24
-"""The fewest questions for a tuning."""
+"""Minimum number of questions for a tuning run."""
 _LEAST_PART = 2
 _SHARES = (0.55, 0.10, 0.10, 0.25)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionParts:
-    """The parts of the questions; no question and none like it is in two parts."""
+    """The parts of the questions; near-duplicates are never in different parts."""
 
     search: tuple[Task, ...]
     """Questions for calibration and search."""
@@ -34,11 +34,11 @@ class QuestionParts:
 
     @property
     def fitted(self) -> tuple[Task, ...]:
-        """To these questions it is fitted how sure answers are: all that no search has used."""
+        """The questions that confidence is fitted to: all that the search did not use."""
         return (*self.selection, *self.finalists, *self.judgement)
 
     def unjudged(self) -> QuestionParts:
-        """Return the parts for a tuning without judgement: its questions join the selection."""
+        """Return the parts for a run without judgement: its questions join the selection."""
         return replace(self, selection=(*self.selection, *self.judgement), judgement=())
 
 
@@ -66,14 +66,14 @@ def split_questions(
     parts: tuple[list[Task], ...] = ([], [], [], [])
     for _, clusters in sorted(families.items()):
         _deal_clusters(
-            [clusters[key] for key in sorted(clusters, key=lambda k: _draw_lot(k, seed))], parts
+            [clusters[key] for key in sorted(clusters, key=lambda k: _random_key(k, seed))], parts
         )
     if min(map(len, parts)) < _LEAST_PART:
         raise SourceError(
             "the questions are nearly all alike: without punctuation they have "
             f"{sum(map(len, families.values()))} different texts, too few for four parts"
         )
-    ordered = (tuple(sorted(part, key=lambda task: _draw_lot(task.id, seed))) for part in parts)
+    ordered = (tuple(sorted(part, key=lambda task: _random_key(task.id, seed))) for part in parts)
     search, selection, finalists, judgement = ordered
     return QuestionParts(
         search=search,
@@ -85,15 +85,15 @@ def split_questions(
 
 
 def _deal_clusters(clusters: Sequence[Sequence[Task]], parts: Sequence[list[Task]]) -> None:
-    """Give each cluster to the part that lacks most of its share, at first the search."""
+    """Give each cluster to the part that is furthest below its share; the search gets the first."""
     total, dealt = 0, [0.0] * len(parts)
     for cluster in clusters:
         total += len(cluster)
         lacking = [share * total - have for share, have in zip(_SHARES, dealt, strict=True)]
-        place = lacking.index(max(lacking))
-        parts[place].extend(cluster)
-        dealt[place] += len(cluster)
+        neediest = lacking.index(max(lacking))
+        parts[neediest].extend(cluster)
+        dealt[neediest] += len(cluster)
 
 
-def _draw_lot(text: str, seed: int) -> bytes:
+def _random_key(text: str, seed: int) -> bytes:
     return blake2b(f"{seed} {text}".encode("utf-8", "replace"), digest_size=8).digest()

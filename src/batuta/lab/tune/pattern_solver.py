@@ -1,4 +1,4 @@
-"""A pattern of the server as a tuning runs it: by the conductor that is served."""
+"""Runs a pattern of the server in a tuning run, with the conductor that the server uses."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class PatternSolver:
 
     @property
     def workers(self) -> tuple[WorkerId, ...]:
-        """The workers that it asks, in their order; in `gate` one answers and the other judges."""
+        """The workers that it asks, in order; in `gate` one answers and the other judges."""
         conductor = self._open(_NO_CLIENTS)
         if isinstance(conductor, FixedConductor):
             steps = conductor.build_workflow(self.pool).steps

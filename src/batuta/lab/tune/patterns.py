@@ -1,8 +1,8 @@
-"""Patterns of the server among the nominees of a tuning.
+"""Lets patterns of the server compete with the nominee of a tuning run's search.
 
-The search's library has no workflow of theirs: none of its steps criticises an answer or writes
-one from a comparison, and none goes on after a judgement. A cascade it has, as workflows that
-compare two answers and ask a third worker where these differ.
+The search's library has no such workflows: none of its steps criticises an answer or writes one
+from a comparison, and none continues after a judgement. The library does have cascades, as
+workflows that compare two answers and ask a third worker if these differ.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from batuta.lab.tune.result import TuneResult
 from batuta.lab.tune.stages import ULTRA, TuneStage
 
 _MOST_CALLS = {"critique": 3, "fusion": 5, "gate": 5}
-"""The most calls of the patterns that answer a question without tools."""
+"""Maximum calls of each pattern that answers a question without tools."""
 _STEPS = {"critique": 3, "fusion": 5}
-"""The most steps of a round; of others one."""
+"""Maximum steps of a round; 1 for patterns that are not listed."""
 _BATCH = 10
-"""Questions after each of which it is seen whether a pattern is still worth measuring."""
+"""Number of questions measured before unlikely patterns are dropped."""
 _LATER = 0.2
-"""The share of what is planned for later stages that measuring patterns may take too."""
+"""The share of the later stages' budget that measuring patterns may also use."""
 _UNLIKELY, _LIKELY = 0.3, 0.9
-"""Probabilities of being worth more than the search's nominee, below which a pattern is no longer
-measured, and from which it is nominated."""
+"""Probabilities of a gain over the search's nominee: a pattern is dropped below the first, and
+nominated from the second."""
 _SPREAD = 0.1
-"""The standard deviation of a pattern's gain before it was measured: nothing was searched."""
+"""Prior standard deviation of a pattern's gain; the prior mean is 0."""
 
 
 def open_patterns(pool: Pool, max_steps: int) -> tuple[PatternSolver, ...]:
-    """Return the patterns that may be nominated; over one model there is nothing to choose."""
+    """Return the patterns that may be nominated; none for a pool with one model."""
     models = sum(worker.is_model for worker in pool)
     return tuple(
         PatternSolver(pattern=name, pool=pool, calls=calls)
@@ -45,7 +45,7 @@ def open_patterns(pool: Pool, max_steps: int) -> tuple[PatternSolver, ...]:
 
 
 async def nominate_pattern(context: TuneContext, result: TuneResult) -> TuneResult:
-    """Nominate a pattern in the search's nominee's place if the finalists' questions say so."""
+    """Replace the search's nominee by a pattern that gains on the finalists' questions."""
     assert result.nominees is not None  # noqa: S101 - selected before
     tasks, most = context.parts.finalists, context.settings.mean_calls
     ultra = result.nominees[ULTRA].assign(tasks)
@@ -61,7 +61,7 @@ async def nominate_pattern(context: TuneContext, result: TuneResult) -> TuneResu
         return result
     best = max(kept, key=lambda one: gains[one].mean)
     points = f"{100 * gains[best].mean:+.1f} points, {gains[best].questions} questions"
-    context.report(TuneStage.SELECT, f"{best.name} before the search's nominee: {points}")
+    context.report(TuneStage.SELECT, f"{best.name} replaces the search's nominee: {points}")
     return replace(result, pattern=best, finalists=(*result.finalists, figures[best]))
 
 
@@ -71,17 +71,17 @@ async def _measure_patterns(
     solvers: Sequence[PatternSolver],
     ultra: Assignment,
 ) -> dict[PatternSolver, ExpectedGain]:
-    """Return each pattern's expected gain over the search's nominee, from what money allows."""
+    """Return each pattern's expected gain over the search's nominee, as far as the budget lasts."""
     end, last = context.ends[TuneStage.SELECT], max(context.ends.values())
     until = end + _LATER * (last - end)
     gains = {solver: update_gain(0.0, _SPREAD, ()) for solver in solvers}
     for start in range(0, len(tasks), _BATCH):
-        going = [one for one, gain in gains.items() if gain.probability >= _UNLIKELY]
+        remaining = [one for one, gain in gains.items() if gain.probability >= _UNLIKELY]
         batch = tasks[start : start + _BATCH]
-        systems = {one.name: _assign_pattern(one, batch) for one in going} | {ULTRA: ultra}
-        if not going or len(await run_systems(context, batch, systems, until)) < len(batch):
+        systems = {one.name: _assign_pattern(one, batch) for one in remaining} | {ULTRA: ultra}
+        if not remaining or len(await run_systems(context, batch, systems, until)) < len(batch):
             break
-        for one in going:
+        for one in remaining:
             found = paired_gains(context, tasks, _assign_pattern(one, tasks), ultra)
             gains[one] = update_gain(0.0, _SPREAD, found)
     return gains

@@ -1,4 +1,4 @@
-"""The settings file that a tuning recommends: the pool's own file with the results. Pure."""
+"""Writes the settings file that a tuning run recommends: the pool's file with the results. Pure."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def write_settings(
 ) -> str:
     """Return the file's text with the recommended systems and each worker's measurements.
 
-    The recommendation has the folders, or the pattern, that answer as mini and ultra, None for the
-    best single worker; `rounds` are those that it needs. Without a strength of its own a worker has
-    that of its card.
+    The recommendation gives the folder or the pattern that answers as mini and as ultra, or None
+    for the best single worker. `rounds` is the number of rounds that it needs. `strengths` replace
+    the strengths of the cards.
     """
     known = {
         str(card.worker): _measured_lines(card, groups, (strengths or {}).get(card.worker))
@@ -51,13 +51,13 @@ def write_settings(
 
 
 def with_confidence(text: str, file: str) -> str:
-    """Name the file of how sure answers are, unless the settings name one of their own."""
+    """Add the confidence model's file to the settings, unless they already name one."""
     tables = (found[1] for line in text.splitlines() if (found := _TABLE.match(line)))
     return text if "confidence" in tables else f'{text}\n[confidence]\nfile = "{file}"\n'
 
 
 def _with_rounds(lines: Sequence[str], rounds: int) -> list[str]:
-    """Set `max_rounds` to at least that many, as comparing answers needs a second round."""
+    """Set `max_rounds` to at least `rounds`; comparing answers needs a second round."""
     written: list[str] = []
     table, has_limit = "", False
     for line in lines:
@@ -68,10 +68,10 @@ def _with_rounds(lines: Sequence[str], rounds: int) -> list[str]:
         written.append(f"max_rounds = {max(rounds, int(known[1]))}" if known else line)
     if has_limit:
         return written
-    place = next((at for at, line in enumerate(written) if line.strip() == "[limits]"), None)
-    if place is None:
+    header = next((at for at, line in enumerate(written) if line.strip() == "[limits]"), None)
+    if header is None:
         return [*written, "", "[limits]", f"max_rounds = {rounds}"]
-    return [*written[: place + 1], f"max_rounds = {rounds}", *written[place + 1 :]]
+    return [*written[: header + 1], f"max_rounds = {rounds}", *written[header + 1 :]]
 
 
 def _without_tables(text: str, names: frozenset[str]) -> list[str]:
@@ -87,7 +87,7 @@ def _without_tables(text: str, names: frozenset[str]) -> list[str]:
 
 
 def _with_measured(lines: Sequence[str], known: Mapping[str, list[str]]) -> list[str]:
-    """Write what was measured of each worker below its id, instead of the old figures."""
+    """Replace each worker's old measurements by the new ones, below its id."""
     written: list[str] = []
     table = ""
     for line in lines:
@@ -113,9 +113,7 @@ def _measured_lines(card: WorkerCard, groups: Sequence[str], strength: float | N
     low, high = card.overall.low or 0.0, card.overall.high or 0.0
     many = f"{card.overall.questions} questions: {low:.3f} to {high:.3f}"
     first = round(card.overall.share, 3)
-    how = (
-        "measured on" if strength in {None, first} else "over all groups, measured again; first on"
-    )
+    how = "measured on" if strength in {None, first} else "remeasured over all groups; first on"
     stated = f"strength = {first if strength is None else strength:.3f}  # {how} {many}"
     return [stated, *([f"skills = {{ {skills} }}"] if skills else [])]
 

@@ -1,4 +1,4 @@
-"""Ways to use the workers of a record, and trials of each on families that it was not fitted on.
+"""Ways to use the workers of a record, and trials of each on families held out from its fitting.
 
 A record has only each worker's answers to whole questions, so a tuning can choose which worker to
 ask, and whether to ask another one after seeing the answer. An option replaces the best single
@@ -27,21 +27,21 @@ from batuta.lab.learners.selector_training import SelectorRecipe, fit_selector
 
 SINGLE, VOTE, AGAIN, MINI, CASCADE = "best single", "vote", "self-consistency", "mini", "cascade"
 FEWEST_FAMILIES = 5
-"""The fewest families from which something is concluded about families never asked."""
+"""Minimum number of families for a conclusion about unseen families."""
 _ALONE, _PARTS = 8, 5
-"""Up to this many families each is left out alone; more of them are left out in this many parts."""
+"""Up to `_ALONE` families are left out one by one; more are left out in `_PARTS` parts."""
 _VOTERS = 3
 _FITTED_ON = 1000
-"""The most questions on which an option is fitted for a trial."""
+"""Maximum number of questions on which an option is fitted for a trial."""
 _LEAST_QUESTIONS = 40
-"""The fewest questions on which an option is fitted."""
+"""Minimum number of questions on which an option is fitted."""
 _FEATURES = CachedFeatures()
 """Features of questions, cached because the trials' training sets overlap."""
 _CONFIDENCE = 0.95
 _NEW_SHARE = 0.25
-"""The number of new families that are predicted, as a share of those left out."""
+"""The number of new families that a gain is predicted for, as a share of the families tried."""
 _MOST_LOST = 0.003
-"""The credit that may be lost on such new families, at the lower bound of the prediction."""
+"""Maximum loss of credit on those new families, at the lower bound of the prediction."""
 
 Floats = NDArray[np.floating[Any]]
 Indices = NDArray[np.signedinteger[Any]]
@@ -54,9 +54,9 @@ class RecordSettings:
     call_weight: float = 0.01
     """The gain in credit that justifies a further call."""
     worth: float | None = None
-    """Dollars that a right answer is worth; None: dollars do not count."""
+    """Dollars that a correct answer is worth; with None dollars do not count."""
     only_proven: bool = False
-    """Whether only systems that the questions kept back have proven are recommended."""
+    """Whether only systems proven better on the held-out questions are recommended."""
     seed: int = 0
 
 
@@ -90,8 +90,8 @@ def first_credit(history: History) -> Floats:
     return np.nan_to_num(history.samples.credit_qms[:, :, 0])
 
 
-def best_place(history: History) -> int:
-    """Return the place of the worker with the greatest mean credit, the first of equal ones."""
+def best_worker_index(history: History) -> int:
+    """Return the index of the worker with the greatest mean credit, the first of equal ones."""
     return int(first_credit(history).mean(axis=0).argmax())
 
 
@@ -99,20 +99,21 @@ def best_place(history: History) -> int:
 class AskOne:
     """Asks one worker all questions."""
 
-    place: int
+    worker: int
+    """The worker's index."""
 
     def __call__(self, history: History) -> OptionReplay:
         """Replay the worker's first answers."""
-        asked_nk = np.full((len(history.questions), 1), self.place)
-        return _replay_asked(history, first_credit(history)[:, self.place], asked_nk)
+        asked_nk = np.full((len(history.questions), 1), self.worker)
+        return _replay_asked(history, first_credit(history)[:, self.worker], asked_nk)
 
 
 @dataclass(frozen=True, slots=True)
 class AskSome:
-    """Asks several times and takes the most common answer, among equals the best worker's."""
+    """Asks several times and takes the most common answer; the best worker's wins ties."""
 
-    places: tuple[int, ...]
-    """The workers asked, best first; a worker that occurs twice answers twice."""
+    workers: tuple[int, ...]
+    """Indices of the workers asked, best first; a worker that occurs twice answers twice."""
 
     def __call__(self, history: History) -> OptionReplay:
         """Replay the most common answer."""
@@ -120,9 +121,9 @@ class AskSome:
         assert samples is not None  # noqa: S101 - see `fit_options`
         seen: dict[int, int] = {}
         columns: list[tuple[int, int]] = []
-        for place in self.places:
-            columns.append((place, seen.setdefault(place, 0)))
-            seen[place] += 1
+        for worker in self.workers:
+            columns.append((worker, seen.setdefault(worker, 0)))
+            seen[worker] += 1
         who, which = (list(each) for each in zip(*columns, strict=True))
         codes_nk = samples.answers_qms[:, who, which]
         credit_nk = np.nan_to_num(samples.credit_qms[:, who, which])
@@ -172,13 +173,13 @@ def fit_options(
     """Fit the options of those names to the history.
 
     Raises:
-        SourceError: the history has too few questions, or lacks costs that are to count.
+        SourceError: the history has too few questions, or dollars count and a cost is unknown.
     """
-    best = best_place(history)
+    best = best_worker_index(history)
     fitted: dict[str, FittedOption] = {SINGLE: AskOne(best)}
     if VOTE in names:
         order = np.argsort(-first_credit(history).mean(axis=0), kind="stable")
-        fitted[VOTE] = AskSome(tuple(int(place) for place in order[:_VOTERS]))
+        fitted[VOTE] = AskSome(tuple(int(index) for index in order[:_VOTERS]))
     if AGAIN in names:
         fitted[AGAIN] = AskSome((best,) * _VOTERS)
     if MINI in names or CASCADE in names:
@@ -201,7 +202,7 @@ def list_options(history: History) -> tuple[str, ...]:
         names.append(CASCADE)
         if len(history.workers) >= _VOTERS:
             names.append(VOTE)
-        best = best_place(history)
+        best = best_worker_index(history)
         if int(history.runs_qm[:, best].min()) >= _VOTERS:
             names.append(AGAIN)
     return tuple(names)
@@ -221,7 +222,7 @@ class OptionTrial:
     low: float
     """The lower bound of `merit` over families, simultaneously for all options."""
     foreseen: float
-    """The lower bound of the likely gain on new families, a quarter as many as these."""
+    """Lower prediction bound of the gain on new families, a quarter as many as those tried."""
     calls: float
     """Mean calls per question."""
 
@@ -236,10 +237,10 @@ def try_options(
 ) -> tuple[OptionTrial, ...]:
     """Try each option on whole families left out; return nothing for fewer than five families.
 
-    Families are numbered from 0 on; the names are without the best single worker's.
+    Families are numbered from 0; `names` does not include the best single worker.
 
     Raises:
-        SourceError: a worker's cost is unknown and is to count.
+        SourceError: dollars count, and a worker's cost is unknown.
     """
     families = int(family_n.max()) + 1
     part_n = _leave_out(family_n, np.random.default_rng(settings.seed))
@@ -253,7 +254,7 @@ def try_options(
         rng = np.random.default_rng([settings.seed, int(part)])
         some = np.sort(rng.permutation(others)[:_FITTED_ON])
         asked, learned = history.select(out), history.select(some)
-        single = AskOne(best_place(history.select(others)))(asked)
+        single = AskOne(best_worker_index(history.select(others)))(asked)
         fitted = fit_options(names, learned, settings)
         for name in names:
             replays[name].append((out, fitted[name](asked), single))
@@ -264,7 +265,7 @@ def try_options(
 
 
 def _leave_out(family_n: Indices, rng: np.random.Generator) -> Indices:
-    """Return the part of each question: one family, or several of them if there are many."""
+    """Return the part of each question: one family, or several if there are many families."""
     sizes = np.bincount(family_n)
     if len(sizes) <= _ALONE:
         return family_n
@@ -298,16 +299,16 @@ def _judge_trial(
     merit, merit_error = _mean_over_families(total["merit"], family_n)
     families = len(sizes)
     new = max(1.0, _NEW_SHARE * families)
-    sure = student_quantile(1 - (1 - _CONFIDENCE) / 2 / options, families - 1)
-    likely = student_quantile(_CONFIDENCE, families - 1)
+    simultaneous_t = student_quantile(1 - (1 - _CONFIDENCE) / 2 / options, families - 1)
+    single_t = student_quantile(_CONFIDENCE, families - 1)
     return OptionTrial(
         name=name,
         families=families,
         questions=len(family_n),
         gain=gain,
         merit=merit,
-        low=merit - sure * merit_error,
-        foreseen=gain - likely * gain_error * math.sqrt(1 + families / new),
+        low=merit - simultaneous_t * merit_error,
+        foreseen=gain - single_t * gain_error * math.sqrt(1 + families / new),
         calls=float(total["calls"].mean()),
     )
 
@@ -321,9 +322,9 @@ def _mean_over_families(value_n: Floats, family_n: Indices) -> tuple[float, floa
     return mean, math.sqrt(families / (families - 1) * spread) / float(sizes.sum())
 
 
-def student_quantile(chance: float, freedom: int) -> float:
-    """Return Student's quantile by Cornish and Fisher's expansion, within 6 % from 4 degrees on."""
-    z, v = NormalDist().inv_cdf(chance), freedom
+def student_quantile(probability: float, freedom: int) -> float:
+    """Return Student's t quantile by the Cornish-Fisher expansion, within 6 % from 4 degrees on."""
+    z, v = NormalDist().inv_cdf(probability), freedom
     first = (z**3 + z) / 4
     second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
     third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384

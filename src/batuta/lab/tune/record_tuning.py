@@ -1,6 +1,6 @@
-"""A tuning on a record: the nominees, their test on questions kept back, and the report.
+"""A tuning run on a record: the nominees, their test on held-out questions, and the report.
 
-No worker is called, as the record has all answers and their dollars. Axes: q questions, n questions
+No worker is called: the record has all answers and their dollars. Axes: q questions, n questions
 of a part, m workers.
 """
 
@@ -38,7 +38,7 @@ from batuta.lab.tune.record_options import (
     OptionReplay,
     OptionTrial,
     RecordSettings,
-    best_place,
+    best_worker_index,
     choose_option,
     first_credit,
     fit_options,
@@ -53,40 +53,40 @@ Json = dict[str, Any]
 Indices = NDArray[np.signedinteger[Any]]
 
 FEWEST = 24
-"""The fewest questions for a tuning."""
+"""Minimum number of questions for a tuning run."""
 _FAMILIES = 3
-"""The fewest families of which whole ones are kept back for the judgement."""
+"""Minimum number of families for holding out whole families."""
 _SHOWN = 12
-"""The most families that have a column of their own in the report."""
+"""Maximum number of families with their own column in the report."""
 _GROUPS = 8
 _TRIAL_Z, _LEAST_DEVIATION = 1.645, 0.005
-"""The distance of a trial's lower bound from its mean, in standard deviations, and the least
+"""The distance of a trial's lower bound from its mean, in standard deviations, and the minimum
 standard deviation assumed of its merit."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class RecordParts:
-    """The questions that may be used, and those kept back."""
+    """The questions for fitting, and the held-out questions."""
 
     known: Indices
     judged: Indices
     has_new_families: bool
-    """Whether those kept back belong to families of their own."""
+    """Whether no held-out question is of a family of the others."""
 
     def known_families(self, record: RecordedOutcomes) -> list[str]:
-        """Return the sorted families of the questions that may be used."""
-        places: list[int] = self.known.tolist()
-        return sorted({record.families[q] for q in places})
+        """Return the sorted families of the questions for fitting."""
+        indices: list[int] = self.known.tolist()
+        return sorted({record.families[q] for q in indices})
 
     def judged_families(self, record: RecordedOutcomes) -> list[str]:
-        """Return the sorted families of the questions kept back."""
-        places: list[int] = self.judged.tolist()
-        return sorted({record.families[q] for q in places})
+        """Return the sorted families of the held-out questions."""
+        indices: list[int] = self.judged.tolist()
+        return sorted({record.families[q] for q in indices})
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class RecordNominees:
-    """The nominated options, and the trials that they follow from."""
+    """The nominated options, and the trials that decided."""
 
     best: WorkerId
     families: int
@@ -96,12 +96,11 @@ class RecordNominees:
     """The name of the nominated option."""
     mini: str
     fitted: dict[str, FittedOption]
-    """The nominated options and the best single worker, fitted to all questions that may be
-    used."""
+    """The nominated options and the best single worker, fitted to all questions for fitting."""
 
 
 def split_record(record: RecordedOutcomes, seed: int) -> RecordParts:
-    """Keep back a fifth of the questions, in whole families if there are at least three.
+    """Hold out a fifth of the questions, in whole families if there are at least three.
 
     Raises:
         SourceError: there are too few questions.
@@ -122,10 +121,10 @@ def nominate_options(
 ) -> RecordNominees:
     """Nominate the option that is shown to gain on families left out, or the best single worker.
 
-    Unless `labelled`, groups of similar texts stand in for the record's families.
+    Unless `labelled`, groups of similar texts replace the record's families.
 
     Raises:
-        SourceError: a worker's cost is unknown and is to count.
+        SourceError: dollars count, and a worker's cost is unknown.
     """
     history = history_from_record(record, known)
     family_n = _number_families(record, known, settings.seed, labelled=labelled)
@@ -133,7 +132,7 @@ def nominate_options(
     ultra, mini = choose_option(trials), choose_option(trials, lambda name: name == MINI)
     names = {one.name for one in (ultra, mini) if one is not None}
     return RecordNominees(
-        best=WorkerId(record.models[best_place(history)]),
+        best=WorkerId(record.models[best_worker_index(history)]),
         families=int(family_n.max()) + 1,
         trials=trials,
         ultra=ultra.name if ultra else SINGLE,
@@ -145,11 +144,11 @@ def nominate_options(
 def _number_families(
     record: RecordedOutcomes, known: Indices, seed: int, *, labelled: bool
 ) -> Indices:
-    places: list[int] = known.tolist()
+    indices: list[int] = known.tolist()
     if labelled:
-        names = np.asarray([record.families[q] for q in places])
+        names = np.asarray([record.families[q] for q in indices])
         return np.unique(names, return_inverse=True)[1]
-    tasks = [record.tasks[q] for q in places]
+    tasks = [record.tasks[q] for q in indices]
     found = group_questions(tasks, lambda _: "", labelled=False, most=_GROUPS, seed=seed)
     group_n, _, _ = found.reader([task.question for task in tasks])
     return np.unique(group_n, return_inverse=True)[1]
@@ -157,25 +156,25 @@ def _number_families(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordJudgement:
-    """The results of the nominees on the questions kept back."""
+    """The results of the nominees on the held-out questions."""
 
     figures: tuple[SystemFigures, ...]
     comparisons: tuple[Comparison, ...]
     expected: Mapping[str, ExpectedGain]
-    """The gain of each nominee over the best single worker, from the trials and the questions kept
-    back; a nominee that is the best single worker is missing."""
+    """The gain of each nominee over the best single worker, from the trials and the held-out
+    questions; a nominee that is the best single worker is missing."""
 
 
 def judge_options(
     record: RecordedOutcomes, judged: Indices, nominees: RecordNominees, settings: RecordSettings
 ) -> RecordJudgement:
-    """Compare the nominees with the best single worker on the questions kept back."""
+    """Compare the nominees with the best single worker on the held-out questions."""
     history = history_from_record(record, judged)
     chosen = {ULTRA: nominees.ultra, NOMINATED_MINI: nominees.mini, BEST_SINGLE: SINGLE}
     replays = {name: nominees.fitted[option](history) for name, option in chosen.items()}
     figures = {name: _figures_of(name, one) for name, one in replays.items()}
-    places: list[int] = judged.tolist()
-    ids = [str(record.tasks[q].id) for q in places]
+    indices: list[int] = judged.tolist()
+    ids = [str(record.tasks[q].id) for q in indices]
     scores = {
         name: {key: float(each) for key, each in zip(ids, one.earned_n, strict=True)}
         for name, one in replays.items()
@@ -195,7 +194,7 @@ def judge_options(
 
 
 def _expect_option(trial: OptionTrial, merit_n: NDArray[Any]) -> ExpectedGain:
-    """Return the posterior gain from the trial and the questions kept back."""
+    """Return the posterior gain from the trial and the held-out questions."""
     deviation = max((trial.merit - trial.low) / _TRIAL_Z, _LEAST_DEVIATION)
     return update_gain(trial.merit, deviation, merit_n.tolist())
 
@@ -219,7 +218,7 @@ def _figures_of(name: str, replay: OptionReplay) -> SystemFigures:
 def describe_record_tuning(
     record: RecordedOutcomes, parts: RecordParts, nominees: RecordNominees, settings: RecordSettings
 ) -> Json:
-    """Return the results in the form of a tuning's report."""
+    """Return the results in the form of a tuning run's report."""
     judgement = judge_options(record, parts.judged, nominees, settings)
     figures, comparisons = judgement.figures, judgement.comparisons
     priced = _has_dollars(record)
@@ -271,7 +270,7 @@ def _without_dollars(figures: Json, *, priced: bool) -> Json:
 def describe_workers(
     record: RecordedOutcomes, known: Indices, families: Sequence[str]
 ) -> tuple[WorkerCard, ...]:
-    """Measure each worker alone on the questions that may be used."""
+    """Measure each worker alone on the questions for fitting."""
     history = history_from_record(record, known)
     credit_nm = first_credit(history)
     of_n = np.asarray(history.families)
@@ -341,12 +340,12 @@ def _explain_option(
         f"{100 * trial.gain:+.1f} points with {trial.calls:.2f} calls on {trial.families} families "
         "left out in turn"
     )
-    kept = "of families kept back" if parts.has_new_families else "kept back"
+    kind = "questions of held-out families" if parts.has_new_families else "held-out questions"
     gained = "nothing" if one.difference is None else f"{100 * one.difference:+.1f} points"
-    judged = f"{gained} on {one.questions} questions {kept} ({one.verdict})"
+    judged = f"{gained} on {one.questions} {kind} ({one.verdict})"
     sure = (
-        f"probability {format_probability(gain.probability)} that it is worth more, its calls "
-        "counted"
+        f"probability of a gain {format_probability(gain.probability)}, net of the price of its "
+        "calls"
     )
     return f"batuta-{one.nominee}: {option}; {sure}: {shown}, {judged}." if good else (
         f"{single}; {option} had {shown}, but {judged}: {sure}."
@@ -357,13 +356,13 @@ def _explain_nothing(nominee: str, nominees: RecordNominees) -> str:
     tried = [one for one in nominees.trials if nominee == ULTRA or one.name == MINI]
     if not tried:
         return (
-            f"{nominees.families} families, or their questions, are too few to show that anything "
-            f"else gains on families never asked: that takes {FEWEST_FAMILIES}"
+            f"{nominees.families} families, or their questions, are too few to show a gain on "
+            f"unseen families, which takes {FEWEST_FAMILIES} families"
         )
     first = max(tried, key=lambda each: each.low)
     return (
-        f"nothing else is shown to gain on families left out: {first.name} "
-        f"{100 * first.merit:+.1f} points, its calls counted, with a lower bound of "
+        f"no other option is shown to gain on families left out: {first.name} has "
+        f"{100 * first.merit:+.1f} points, net of the price of its calls, with a lower bound of "
         f"{100 * first.low:+.1f}"
     )
 

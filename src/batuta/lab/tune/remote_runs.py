@@ -43,12 +43,12 @@ class CallOrder:
     worker: WorkerId
     request: Request
     grades: bool = False
-    """Whether it grades an answer: such calls are not counted as part of a run."""
+    """Whether the call grades an answer, so that it is not counted as part of a run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallAnswer:
-    """The driver's answer to an order."""
+    """The driver's answer to a `CallOrder`."""
 
     reply: Reply | None
     """None if there is an error."""
@@ -63,20 +63,20 @@ class TuneRunJob:
 
     pool: Pool
     ranked: Pool
-    """The pool whose best worker is asked by methods that ask the best one."""
+    """The pool whose strengths decide which worker is the best, for methods that ask it."""
     unknown: Price
     seed: int
     grades_steps: bool
     kinds: tuple[Task, ...]
     """One task of each grader that is needed."""
     grade: AnswerGrader | None
-    """The grader that the questions bring along; None for the tasks' own graders."""
+    """The grader of all questions; None if each task names its grader."""
     judge: WorkerId | None
     sandbox: str
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[Callable[[RunOrder], Awaitable[CandidateResult]]]:
-        """Open what executes a run.
+        """Open a function that executes a run.
 
         Raises:
             ConfigError: a grader's extra is not installed here.
@@ -155,7 +155,7 @@ class RemoteRuns:
         clients: Mapping[WorkerId, Client],
         meter: CallMeter,
     ) -> None:
-        """Store what opens the processes, and what makes and counts each distinct call once."""
+        """Take the job of the processes, and the clients and the meter for their calls."""
         self._executor = executor
         self._job = job
         self._clients = clients
@@ -172,8 +172,8 @@ class RemoteRuns:
     ) -> None:
         """Execute every run; after a refused call no new call is made.
 
-        `found` receives each result at once; methods that ask the best worker ask the best of
-        `ranked`.
+        Each result is put into `found` as soon as it arrives. Methods that ask the best worker ask
+        the best of `ranked`.
 
         Raises:
             ExceptionGroup: a run failed; it has the first error.
@@ -181,8 +181,8 @@ class RemoteRuns:
         keys = list(missing)
         self._refusal = None
 
-        def keep(place: int, result: CandidateResult) -> None:
-            found[keys[place]] = result
+        def keep(index: int, result: CandidateResult) -> None:
+            found[keys[index]] = result
 
         await self._executor.run_all(
             replace(self._job, ranked=ranked),
@@ -220,7 +220,7 @@ class RemoteRuns:
 @final
 @dataclass(frozen=True, slots=True)
 class _Refusable:
-    """A client that makes no call after a refusal, as the results of the runs are then dropped."""
+    """A client that makes no call after a refusal, since the runs' results are then discarded."""
 
     client: Client
     refusal: LimitReachedError | None

@@ -1,4 +1,4 @@
-"""Writes a tuning's result as JSON, Markdown, an HTML page and a figure."""
+"""Writes the result of a tuning run as JSON, Markdown, an HTML page and a figure."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def describe_tuning(
         "left_out": list(result.left_out),
         "team": None if result.team is None else asdict(result.team),
         "tried": result.tried,
-        "expected": result.believed,
+        "expected": result.expected_accuracy,
         "workflows": _describe_workflows(result),
         "pattern": None if result.pattern is None else str(result.pattern),
         "rewritten": _describe_rewriting(result),
@@ -101,7 +101,7 @@ def _describe_workflows(result: TuneResult) -> list[Json]:
     rank = system.selector.rank_glw
     rows: list[Json] = []
     for group, name in enumerate(result.grouping.names):
-        levels = [system.library[int(place)] for place in rank[group, :, 0]]
+        levels = [system.library[int(index)] for index in rank[group, :, 0]]
         for level, candidate in enumerate(levels):
             if level and candidate == levels[level - 1]:
                 rows[-1]["to"] = level + 1
@@ -116,7 +116,7 @@ def _describe_workflows(result: TuneResult) -> list[Json]:
 
 
 def _count_runs(result: TuneResult, group: int, candidate: Candidate) -> int | None:
-    """Return on how many questions of the group it ran; None if it was reworded later."""
+    """Count the questions of the group that a workflow ran on; None if it was reworded later."""
     table = result.table
     if table is None or candidate not in table.library:
         return None
@@ -139,13 +139,13 @@ def _describe_rewriting(result: TuneResult) -> Json | None:
 
 
 def _all_steps(candidate: Candidate) -> list[Json]:
-    """Describe all steps, those after a comparison of answers included."""
+    """Describe all steps, including those after a comparison of answers."""
     later = write_continuation(candidate)
     return describe_steps(write_workflow(candidate)) + (describe_steps(later) if later else [])
 
 
 def break_even(comparisons: Sequence[Comparison], advice: Mapping[str, Any], spent: float) -> Json:
-    """Return after how many questions each recommended system has saved what the tuning cost."""
+    """Return after how many questions each recommended system has saved the tuning run's cost."""
     found: Json = {}
     for one in comparisons:
         saves = bool(advice.get(one.nominee)) and one.usd_saved > 0
@@ -180,7 +180,7 @@ def write_results(
 def selectors_of(
     found: Json, result: TuneResult
 ) -> dict[str, tuple[TunedSystem, WorkflowSelector]]:
-    """Return the systems that are written, each with its selector as it is served, by folder."""
+    """Return the systems to save, each with the selector that serves it, by folder."""
     nominees = result.nominees or {}
     systems = {
         SELECTOR: nominees.get(ULTRA) or (result.systems or (None,))[-1],
@@ -202,14 +202,14 @@ def _examples_text(system: TunedSystem, tasks: Sequence[Task]) -> str:
     return "\n".join(lines) + "\n"
 
 
-# -- for people ----------------------------------------------------------------------------
+# -- rendering -----------------------------------------------------------------------------
 
 
 def render_markdown(found: Json) -> str:
     """Return the report as Markdown."""
     environment = Environment(
         loader=PackageLoader("batuta.lab.tune", ""),
-        autoescape=False,  # noqa: S701 - Markdown is no HTML
+        autoescape=False,  # noqa: S701 - Markdown is not HTML
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -258,7 +258,7 @@ def _describe_ease(row: Mapping[str, Any]) -> str:
 
 
 def _describe_share(one: Mapping[str, Any]) -> str:
-    """Format a worker's share right in a group with its interval."""
+    """Format a worker's accuracy in a group with its interval."""
     if one["share"] is None:
         return "–"
     interval = f"{format_percent(one['low'])}–{format_percent(one['high'])}"
@@ -273,7 +273,7 @@ _TICKS = 6
 
 
 def draw_front(systems: Sequence[Mapping[str, Any]]) -> str:
-    """Draw the share right over dollars per question as SVG; over calls if all is free."""
+    """Draw accuracy over dollars per question as SVG, or over calls if all systems are free."""
     known = [one for one in systems if one["share"] is not None]
     if not known:
         return ""
@@ -298,18 +298,18 @@ def draw_front(systems: Sequence[Mapping[str, Any]]) -> str:
         for one in costs
     ]
     marks += [_draw_system(one, x_of(float(one[unit] or 0)), y_of) for one in known]
-    label = "dollars a question" if unit == "usd" else "calls a question"
+    label = "dollars per question" if unit == "usd" else "calls per question"
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}">'
         f"{''.join(marks)}"
-        f'<text x="{_LEFT}" y="{_TOP - 4}" fill="{GREY}" font-size="11">right, %</text>'
+        f'<text x="{_LEFT}" y="{_TOP - 4}" fill="{GREY}" font-size="11">accuracy, %</text>'
         f'<text x="{(_LEFT + x_of(most)) / 2:.1f}" y="{_HEIGHT - 8}" fill="{GREY}" '
         f'font-size="12" text-anchor="middle">{label}</text></svg>'
     )
 
 
 def _draw_tick(x: float, y: float, text: str, *, x_end: float) -> str:
-    """Draw a line of the grid with its share."""
+    """Draw a grid line with its label."""
     return (
         f'<line x1="{x:.1f}" x2="{x_end:.1f}" y1="{y:.1f}" y2="{y:.1f}" stroke="{GRID}"/>'
         f'<text x="{x - 6:.1f}" y="{y + 4:.1f}" fill="{GREY}" font-size="11" '

@@ -1,4 +1,4 @@
-"""The result of a tuning."""
+"""The result of a tuning run."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ class RewriteOutcome:
     reason: str
     kept: bool = False
     gain: float = 0.0
-    """Gain in share right on questions that the rewriting did not see."""
+    """Gain in accuracy on questions that the rewriting did not see."""
     questions: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneResult:
-    """The result of a tuning, filled in by its stages."""
+    """The result of a tuning run, filled in by its stages."""
 
     cards: tuple[WorkerCard, ...]
     left_out: tuple[WorkerId, ...]
-    """Workers that were left out because they hardly ever answered."""
+    """Workers that were left out because few of their calls have a score."""
     grouping: Grouping
     pool: Pool
     """The pool with the measured strengths and skills."""
     team: Team | None = None
-    """The workers that were gone on with; None if all that answer were."""
+    """The workers that were kept after calibration; None if all that answer were."""
     systems: tuple[TunedSystem, ...] = ()
     """The systems, from the simplest to the finest."""
     table: SystemTable | None = None
-    """The table from which they were built."""
+    """The table from which the systems were built."""
     nominees: Mapping[str, TunedSystem] | None = None
     pattern: PatternSolver | None = None
-    """The pattern that is nominated for ultra in the place of the search's nominee; None: none."""
+    """The pattern nominated for ultra instead of the search's nominee, or None."""
     rewritten: RewriteOutcome | None = None
     """None if nothing was rewritten."""
     selection: tuple[SystemFigures, ...] = ()
@@ -60,14 +60,14 @@ class TuneResult:
     """The expected gain of the first system of each pair over the second."""
     tried: int = 0
     """The number of workflows that ran in the search."""
-    believed: float | None = None
-    """The share right that the search expects of its finest system."""
+    expected_accuracy: float | None = None
+    """The accuracy that the search expects of its finest system."""
     ended: str = ""
     """The reason why the search ended before its share of the budget; empty if it did not."""
 
     @property
     def settings_pool(self) -> Pool:
-        """The pool as the recommended settings state it; who was set aside keeps its card."""
+        """The pool of the recommended settings; workers set aside keep their cards' strength."""
         shares = {card.worker: card.overall.share for card in self.cards}
         aside = {one: shares[one] for one in self.set_aside}
         stated = {one.id: aside.get(one.id, one.strength) for one in self.pool}
@@ -76,5 +76,5 @@ class TuneResult:
 
     @property
     def set_aside(self) -> tuple[WorkerId, ...]:
-        """The workers that were not gone on with; the best of the calibration is never one."""
+        """The workers left out or passed over; never the best worker of the calibration."""
         return self.left_out + (() if self.team is None else self.team.passed_over)

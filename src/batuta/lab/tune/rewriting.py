@@ -37,11 +37,11 @@ MINIBATCH = 8
 """Questions of a reflection; gepa's default of three is too few to tell a better wording from
 luck."""
 _LONGEST = 1500
-"""The most characters of a wording; longer ones are rejected."""
+"""Maximum length of a wording, in characters; longer ones are rejected."""
 _COPIED = 8
 """The number of consecutive words that a wording must not share with a question."""
 _SHOWN = 1200
-"""The most characters of a text that the rewriter is shown."""
+"""Maximum number of characters of a text that the rewriter is shown."""
 _TEMPLATE = """Several language models work on a task one after another. One of them is told:
 ```
 <curr_param>
@@ -58,7 +58,7 @@ do, what to look out for and how to end, and never repeat a task or an answer fr
 
 
 def is_rewriting_installed() -> bool:
-    """Tell whether the package gepa is installed."""
+    """Return whether the package gepa is installed."""
     return find_spec(PACKAGE) is not None
 
 
@@ -69,18 +69,18 @@ def _load_module(name: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewriting:
-    """A rewriting may use no more than this."""
+    """The questions, the worker and the limits of a rewriting."""
 
     runner: CandidateRunner
     rewriter: WorkerId
     """The worker that reflects."""
     train: Sequence[Task]
     validation: Sequence[Task]
-    has_money: Callable[[int], bool]
-    """Tells whether so many more calls fit the budget."""
+    fits_budget: Callable[[int], bool]
+    """Returns whether a number of further calls fits the budget."""
     seed: int = 0
     rounds: int = 40
-    """The most reflections."""
+    """Maximum number of reflections."""
 
 
 class _EndedError(Exception):
@@ -88,25 +88,25 @@ class _EndedError(Exception):
 
 
 async def rewrite_candidate(candidate: Candidate, given: Rewriting) -> Candidate:
-    """Return the workflow with the wordings that did best in validation; itself if none did better.
+    """Return the workflow with the wordings that did best in validation, perhaps the original ones.
 
     The package must be installed (`is_rewriting_installed`).
     """
-    places = worded_steps(candidate)
-    if not places or not given.train or not given.validation:
+    indices = worded_steps(candidate)
+    if not indices or not given.train or not given.validation:
         return candidate
-    adapter = _WorkflowAdapter(candidate, places, given)
+    adapter = _WorkflowAdapter(candidate, indices, given)
     await anyio.to_thread.run_sync(adapter.optimize)
     return adapter.best()
 
 
 def worded_steps(candidate: Candidate) -> tuple[int, ...]:
-    """Return the places of the steps that have a subtask."""
-    return tuple(place for place in range(len(candidate)) if subtask_of(candidate, place))
+    """Return the indices of the steps that have a subtask."""
+    return tuple(index for index in range(len(candidate)) if subtask_of(candidate, index))
 
 
 def copies_a_question(text: str, tasks: Sequence[Task]) -> bool:
-    """Tell whether the text repeats so many words of a question that it may have memorised it."""
+    """Return whether the text repeats enough words of a question to have memorised it."""
     padded = f" {text_key(text)} "
     for task in tasks:
         words = text_key(task.question).split()
@@ -123,10 +123,10 @@ class _WorkflowAdapter:
 
     propose_new_texts = None
 
-    def __init__(self, candidate: Candidate, places: Sequence[int], given: Rewriting) -> None:
+    def __init__(self, candidate: Candidate, indices: Sequence[int], given: Rewriting) -> None:
         self._candidate = candidate
         self._given = given
-        self._place = {f"step {place + 1}": place for place in places}
+        self._step_index = {f"step {index + 1}": index for index in indices}
         self._validated: dict[Candidate, float] = {}
         self._ended = False
 
@@ -136,7 +136,7 @@ class _WorkflowAdapter:
         """Run gepa until its budget is spent."""
         gepa = _load_module(PACKAGE)
 
-        first = {name: subtask_of(self._candidate, at) for name, at in self._place.items()}
+        first = {name: subtask_of(self._candidate, at) for name, at in self._step_index.items()}
         try:
             gepa.optimize(
                 seed_candidate=first,
@@ -178,11 +178,11 @@ class _WorkflowAdapter:
     ) -> dict[str, list[dict[str, Any]]]:
         """Return each step's input and output, and whether the workflow's answer was right."""
         return {
-            name: [self._record(trace, self._place[name]) for trace in eval_batch.trajectories]
+            name: [self._record(trace, self._step_index[name]) for trace in eval_batch.trajectories]
             for name in components_to_update
         }
 
-    def _record(self, trace: tuple[Task, list[str], float], place: int) -> dict[str, Any]:
+    def _record(self, trace: tuple[Task, list[str], float], index: int) -> dict[str, Any]:
         task, texts, score = trace
         target = f" The right answer is {task.target}." if task.target else ""
         ended = "The final answer was right." if score >= 1 else "The final answer was wrong."
@@ -191,11 +191,11 @@ class _WorkflowAdapter:
                 "task": wrap_in_tag(TASK, task.question[:_SHOWN]),
                 **{
                     f"message {at + 1}": wrap_in_tag(RESPONSE, text)
-                    for at, text in enumerate(texts[:place])
+                    for at, text in enumerate(texts[:index])
                 },
             },
-            "Generated Outputs": wrap_in_tag(RESPONSE, texts[place])
-            if place < len(texts)
+            "Generated Outputs": wrap_in_tag(RESPONSE, texts[index])
+            if index < len(texts)
             else "(it was not asked)",
             "Feedback": ended + (target if score < 1 else ""),
         }
@@ -232,14 +232,14 @@ class _WorkflowAdapter:
     def _should_stop(self, state: Any) -> bool:
         calls = 2 * MINIBATCH * len(self._candidate) + 1
         rounds = int(getattr(state, "i", 0)) >= self._given.rounds
-        return self._ended or rounds or not self._given.has_money(calls)
+        return self._ended or rounds or not self._given.fits_budget(calls)
 
-    # -- in the tuning's loop --------------------------------------------------------------
+    # -- in the event loop -----------------------------------------------------------------
 
     async def _run_batch(self, batch: Sequence[Task], entry: Candidate) -> bool:
         runner = self._given.runner
         new = [task for task in batch if runner.find_result(task, entry) is None]
-        if not self._given.has_money(len(new) * len(entry)):
+        if not self._given.fits_budget(len(new) * len(entry)):
             return False
         return await runner.run_all((task, entry) for task in batch)
 
@@ -267,7 +267,7 @@ class _WorkflowAdapter:
 
     def _worded(self, texts: Mapping[str, str]) -> Candidate:
         steps = list(self._candidate.steps)
-        for name, at in self._place.items():
+        for name, at in self._step_index.items():
             if texts[name] != subtask_of(self._candidate, at):
                 steps[at] = replace(steps[at], text=texts[name])
         return replace(self._candidate, steps=tuple(steps))
@@ -285,8 +285,8 @@ class _Silence:
 
 
 _VALIDATED, _LEAST_VALIDATED, _CONFIRMED = 40, 8, 60
-"""The most and fewest questions on which wordings are compared, and the number of others on which
-the best one is confirmed."""
+"""Maximum and minimum number of questions on which wordings are compared, and the number of other
+questions on which the best wording is confirmed."""
 _WORDINGS = 4
 """The number of wordings whose validation the budget must allow."""
 _SEARCHED = 0.7
@@ -294,11 +294,11 @@ _SEARCHED = 0.7
 
 
 async def rewrite_workflows(context: TuneContext, result: TuneResult) -> TuneResult:
-    """Replace the nominee's most used workflow by a better wording, if one is found."""
+    """Reword the nominee's most used workflow, if a better wording is found."""
     assert result.nominees is not None  # noqa: S101 - selected before
     if not context.settings.rewrites or not is_rewriting_installed():
         is_missing = context.settings.lacks_rewriting or context.settings.rewrites
-        why = f"gepa is not installed: {install_hint('tune')}" if is_missing else "it is not wanted"
+        why = f"gepa is not installed: {install_hint('tune')}" if is_missing else "it is disabled"
         context.report(TuneStage.REWRITE, f"skipped: {why}")
         return result
     if result.pattern is not None:
@@ -339,7 +339,7 @@ async def _try_wordings(
             rewriter=context.settings.rewriter or result.pool.ranked()[0].id,
             train=tasks[::3],
             validation=tasks[1::3][: min(affordable, _VALIDATED)],
-            has_money=context.has_money(middle),
+            fits_budget=context.fits_budget(middle),
             seed=context.settings.seed,
         ),
     )
@@ -359,12 +359,12 @@ async def _try_wordings(
 async def _compare_wordings(
     context: TuneContext, tasks: list[Task], before: Candidate, after: Candidate
 ) -> list[float]:
-    """Return the second's gain on each question; empty if the budget allows no question."""
-    has_money = context.has_money(context.ends[TuneStage.REWRITE])
+    """Return the second workflow's gain on each question; empty if the budget allows none."""
+    fits_budget = context.fits_budget(context.ends[TuneStage.REWRITE])
     find_result = context.runner.find_result
     while tasks:
         planned = [(task, entry) for task in tasks for entry in (before, after)]
-        if has_money(
+        if fits_budget(
             sum(len(entry) for task, entry in planned if find_result(task, entry) is None)
         ):
             break

@@ -1,12 +1,12 @@
-"""The search: workflows are compared on the same questions and changed one step at a time.
+"""The search for workflows: compares them on the same questions and changes one step at a time.
 
 Each group of questions begins with its single workers. In every round and cell, workflows are drawn
 by Thompson sampling from the posterior of `transitions`, among those already tried and those one
 change away from the best. They run the next questions of the cell, always in the same order, so
 that every comparison is paired and workflows share equal calls. No workflow is dropped for good,
 but one that is unlikely to be best is no longer drawn. The last part of the search tries no new
-workflows: it runs the best few of each group on more questions, as a workflow can be deployed in a
-group only after enough runs there.
+workflows. It runs the best few of each group on more questions, because a workflow can be deployed
+in a group only after enough runs there.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from batuta.lab.tune.sparse_design import Matrix
 from batuta.lab.tune.transitions import Cell, Observations, TransitionModel
 
 ENOUGH_RUNS, FEWEST_RUNS = 20, 8
-"""A workflow is deployable in a group after runs on a quarter of its questions, but on no more than
-the first and no fewer than the second of these numbers."""
+"""A workflow is deployable in a group after runs on a quarter of the group's questions, but at most
+`ENOUGH_RUNS` and at least `FEWEST_RUNS` of them."""
 
 
 @final
@@ -52,13 +52,13 @@ class Search:
         max_steps: int,
         *,
         usd: Mapping[WorkerId, float],
-        has_money: Callable[[int], bool] = lambda _: True,
+        fits_budget: Callable[[int], bool] = lambda _: True,
         programs: Sequence[WorkerId] = (),
     ) -> None:
         """Start with no outcomes.
 
-        `has_money` tells whether a number of calls fits the budget; `programs` are workers that
-        only run programs of others, and `workers` has none of them.
+        `fits_budget` returns whether a number of calls fits the budget. `programs` are workers that
+        only run the programs of other workers; they must not be in `workers`.
         """
         self.arena = arena
         self.seen = Observations()
@@ -68,14 +68,14 @@ class Search:
         self._programs = tuple(programs)
         self._max_steps = max_steps
         self._usd = usd
-        self._has_money = has_money
+        self._fits_budget = fits_budget
         self._rng = np.random.default_rng(settings.seed)
         self._round = 0
         self.call_weight = settings.call_weight
-        """The price of a further call in share right, raised if needed to keep the mean calls."""
+        """The price of a call in accuracy; raised if needed to keep the limit on mean calls."""
         self._turns = dict.fromkeys(arena.groups, 0)
         self._run_counts: dict[tuple[Candidate, Cell], int] = {}
-        self.model = TransitionModel(self.seen, arena.of, arena.levels)
+        self.model = TransitionModel(self.seen, arena.cell_of, arena.levels)
         self._for_all: Candidate | None = None
         self._residuals = SeenResiduals(self.seen, arena, self._model_shares)
 
@@ -84,15 +84,15 @@ class Search:
         for task in tasks:
             for candidate in candidates:
                 self._note(task, candidate)
-        for cell, there in self.arena.cells.items():
+        for cell, within in self.arena.cells.items():
             for candidate in candidates:
-                known = (self._runner.find_result(task, candidate) is not None for task in there)
+                known = (self._runner.find_result(task, candidate) is not None for task in within)
                 self._run_counts[candidate, cell] = sum(known)
 
-    async def screen(self, each: int, has_money: Callable[[int], bool]) -> bool:
+    async def screen(self, each: int, fits_budget: Callable[[int], bool]) -> bool:
         """Try every worker in every role beside each group's best single workers.
 
-        A worker that decides is tried on three answers, as two say little about a vote. The best
+        A worker that decides is tried on three answers, since two say little about a vote. The best
         worker also breaks the tie of the next two. Return False if the budget does not allow it.
         """
         self._fit()
@@ -112,22 +112,22 @@ class Search:
             for one in found:
                 if len(one) <= self._max_steps:
                     wanted |= self._plan_runs(one, group, each)
-        return await self._run_batch(wanted, has_money)
+        return await self._run_batch(wanted, fits_budget)
 
     async def screen_programs(
-        self, each: int, has_money: Callable[[int], bool], *, asked: bool
+        self, each: int, fits_budget: Callable[[int], bool], *, asked: bool
     ) -> bool:
         """Try every pair of a worker that writes programs and one that runs them.
 
-        Neither is right alone, so no change of a single step leads to such a pair. Return False if
-        the budget does not allow it.
+        Neither worker answers correctly alone, so no change of a single step leads to such a pair.
+        Return False if the budget does not allow it.
         """
         pairs = program_pairs(self._workers, self._programs, asked=asked)
         wanted: dict[tuple[Candidate, Cell], int] = {}
         for pair in pairs:
             for group in self.arena.groups if len(pair) <= self._max_steps else ():
                 wanted |= self._plan_runs(pair, group, each)
-        return await self._run_batch(wanted, has_money)
+        return await self._run_batch(wanted, fits_budget)
 
     async def run_round(self) -> bool:
         """Run one round in every cell of some groups; return False if nothing ran."""
@@ -151,10 +151,10 @@ class Search:
         return bool(wanted) and await self._run_batch(wanted)
 
     def _promote_best(self) -> dict[tuple[Candidate, Cell], int]:
-        """Return the runs that are missing for each group's best workflow to be deployable.
+        """Return the runs that each group's best workflow still needs to be deployable there.
 
-        It may have run in other groups only. The same holds for the workflow that was best over all
-        groups when exploration ended, which answers questions of new kinds.
+        The best workflow may have run only in other groups. The workflow that was best over all
+        groups when exploration ended gets such runs too, because it answers questions of new kinds.
         """
         tried = self.tried_anywhere()
         if self._for_all is None:
@@ -190,7 +190,7 @@ class Search:
         self.settings = replace(self.settings, untried=0)
 
     def weigh_calls(self) -> None:
-        """Choose the price of a call with which the best workflows keep the limit of mean calls."""
+        """Choose the price of a call at which the best workflows keep the limit on mean calls."""
         most = self.settings.mean_calls
         if most is None:
             return
@@ -217,7 +217,7 @@ class Search:
     async def _run_batch(
         self,
         wanted: Mapping[tuple[Candidate, Cell], int],
-        has_money: Callable[[int], bool] | None = None,
+        fits_budget: Callable[[int], bool] | None = None,
     ) -> bool:
         """Run each workflow on the first questions of its cell, up to the given number."""
         planned = [
@@ -226,7 +226,7 @@ class Search:
             for task in self.arena.cells.get(cell, [])[:until]
         ]
         new = {(t.id, c): len(c) for t, c, _ in planned if self._runner.find_result(t, c) is None}
-        if not (has_money or self._has_money)(sum(new.values())):
+        if not (fits_budget or self._fits_budget)(sum(new.values())):
             return False
         if not await self._runner.run_all((task, candidate) for task, candidate, _ in planned):
             return False
@@ -237,7 +237,7 @@ class Search:
         return True
 
     def _note(self, task: Task, candidate: Candidate) -> None:
-        """Record the workflow's outcome on the question, and those of its intermediate answers."""
+        """Record the outcomes of the workflow and of its intermediate answers on the question."""
         result = self._runner.find_result(task, candidate)
         if result is None:
             return
@@ -260,8 +260,8 @@ class Search:
                 if draw % 2:  # top-two Thompson sampling: every second draw excludes the leader
                     merit_cl[leader_l[level], level] = -np.inf
                 cell = group, level
-                for place in np.argsort(-merit_cl[:, level], kind="stable"):
-                    one = candidates[int(place)]
+                for index in np.argsort(-merit_cl[:, level], kind="stable"):
+                    one = candidates[int(index)]
                     if self._run_counts.get((one, cell), 0) < len(self.arena.cells[cell]):
                         found[one, cell] = None
                         break
@@ -272,11 +272,11 @@ class Search:
         return [level for level in range(self.arena.levels) if (group, level) in self.arena.cells]
 
     def _shares_of(self, candidates: Sequence[Candidate], group: int) -> SeenShares:
-        """Return each candidate's share right: the model's, corrected by its own runs."""
+        """Return each candidate's accuracy: the model's estimate, corrected by its own runs."""
         return self._residuals.correct(candidates, group, self._draw_shares(candidates, group))
 
     def _draw_shares(self, candidates: Sequence[Candidate], group: int) -> Matrix:
-        """Draw each candidate's share right at each level from the model's posterior: (s, c, l)."""
+        """Draw each candidate's accuracy at each level from the model's posterior: (s, c, l)."""
         return self._fill_levels(self.model.draw_shares(candidates, group), group)
 
     def _model_shares(self, candidates: Sequence[Candidate], group: int) -> Matrix:
@@ -285,13 +285,13 @@ class Search:
 
     def _fill_levels(self, at_levels: Matrix, group: int) -> Matrix:
         """Fill the levels without questions with the mean of the others."""
-        there = self._levels_of(group)
-        if len(there) in {0, self.arena.levels}:
+        present = self._levels_of(group)
+        if len(present) in {0, self.arena.levels}:
             return at_levels
         filled = np.repeat(
-            at_levels[..., there].mean(axis=-1, keepdims=True), self.arena.levels, -1
+            at_levels[..., present].mean(axis=-1, keepdims=True), self.arena.levels, -1
         )
-        filled[..., there] = at_levels[..., there]
+        filled[..., present] = at_levels[..., present]
         return filled
 
     def count_calls(self, candidates: Sequence[Candidate], group: int) -> Matrix:
@@ -309,7 +309,7 @@ class Search:
     def costs(
         self, candidates: Sequence[Candidate], group: int, call_weight: float | None = None
     ) -> Matrix:
-        """Return the gain that would justify the calls and dollars, at each level: (c, l)."""
+        """Return the gain that would justify each candidate's calls and dollars: (c, l)."""
         weight = self.call_weight if call_weight is None else call_weight
         calls = self.count_calls(candidates, group)
         return weight * calls + self._dollar_costs(candidates, group)
@@ -337,9 +337,9 @@ class Search:
         merit = self.merits(tried, group)
         if not settings.untried:
             return self._finalists(tried, merit, group)
-        best = _order_places(merit.mean(axis=1), settings.parents)
-        leaders = [tried[place] for place in dict.fromkeys((*best, *_winning_places(merit)))]
-        known = [tried[place] for place in _order_places(merit.max(axis=1), settings.tried)]
+        best = _top_indices(merit.mean(axis=1), settings.parents)
+        leaders = [tried[index] for index in dict.fromkeys((*best, *_winner_indices(merit)))]
+        known = [tried[index] for index in _top_indices(merit.max(axis=1), settings.tried)]
         near = {
             other
             for one in leaders
@@ -348,7 +348,9 @@ class Search:
         }
         new = sorted(near - set(tried))
         some = self._rng.permutation(len(new))[: settings.looked_at]
-        found = self._likeliest([new[place] for place in sorted(some)], group, settings.untried)
+        found = self._most_promising(
+            [new[index] for index in sorted(some)], group, settings.untried
+        )
         return list(dict.fromkeys([*leaders, *known, *found]))
 
     def _finalists(
@@ -356,47 +358,49 @@ class Search:
     ) -> list[Candidate]:
         """Return the best few of the group, and any that is clearly better at one level.
 
-        They are few because the remaining budget can separate four workflows, but not a dozen. They
-        differ in roles or workers, as it cannot separate two wordings either.
+        The remaining budget can separate four workflows, but not a dozen. They differ in roles or
+        workers, because the budget cannot separate two wordings either.
         """
         first: dict[tuple[object, ...], int] = {}
-        for place in _order_places(merit_cl.mean(axis=1), len(tried)):
-            one = tried[place]
-            first.setdefault((one.stops, *((s.role, s.worker) for s in one.steps)), place)
-        places = list(first.values())[: self.settings.finalists]
+        for index in _top_indices(merit_cl.mean(axis=1), len(tried)):
+            one = tried[index]
+            first.setdefault((one.stops, *((s.role, s.worker) for s in one.steps)), index)
+        indices = list(first.values())[: self.settings.finalists]
         deviation_cl = self._shares_of(tried, group).deviation_cl
-        for level, place in enumerate(_winning_places(merit_cl)):
-            lead = merit_cl[place, level] - merit_cl[places, level].max()
-            if lead > deviation_cl[place, level]:
-                places.append(place)
-        return [tried[place] for place in dict.fromkeys(places)]
+        for level, index in enumerate(_winner_indices(merit_cl)):
+            lead = merit_cl[index, level] - merit_cl[indices, level].max()
+            if lead > deviation_cl[index, level]:
+                indices.append(index)
+        return [tried[index] for index in dict.fromkeys(indices)]
 
-    def _likeliest(self, candidates: list[Candidate], group: int, most: int) -> list[Candidate]:
+    def _most_promising(
+        self, candidates: list[Candidate], group: int, most: int
+    ) -> list[Candidate]:
         """Return the candidates that are most likely to be best somewhere in the group."""
         if len(candidates) <= most:
             return candidates
         shares = self._shares_of(candidates, group)
         high_cl = shares.mean_cl + self.settings.optimism * shares.deviation_cl
         merit = (high_cl - self.costs(candidates, group)).max(axis=1)
-        return [candidates[place] for place in np.argsort(-merit, kind="stable")[:most]]
+        return [candidates[index] for index in np.argsort(-merit, kind="stable")[:most]]
 
     def rank(self, candidates: Sequence[Candidate], group: int) -> list[Candidate]:
         """Sort candidates by merit over the whole group, the best first."""
         merit = self.merits(candidates, group).mean(axis=1)
-        return [candidates[place] for place in np.argsort(-merit, kind="stable")]
+        return [candidates[index] for index in np.argsort(-merit, kind="stable")]
 
     def merits(
         self, candidates: Sequence[Candidate], group: int, call_weight: float | None = None
     ) -> Matrix:
-        """Return each candidate's expected share right at each level, less its calls' price."""
-        sure_cl = self._sure_shares(candidates, group)
-        return sure_cl - self.costs(candidates, group, call_weight)
+        """Return each candidate's cautious accuracy at each level, less its price: (c, l)."""
+        share_cl = self._cautious_shares(candidates, group)
+        return share_cl - self.costs(candidates, group, call_weight)
 
     def worths(self, candidates: Sequence[Candidate], group: int) -> Matrix:
-        """Return each candidate's expected share right at each level, less its dollars' price."""
-        return self._sure_shares(candidates, group) - self._dollar_costs(candidates, group)
+        """Return the same as `merits` without the price of calls: (c, l)."""
+        return self._cautious_shares(candidates, group) - self._dollar_costs(candidates, group)
 
-    def _sure_shares(self, candidates: Sequence[Candidate], group: int) -> Matrix:
+    def _cautious_shares(self, candidates: Sequence[Candidate], group: int) -> Matrix:
         shares = self._shares_of(candidates, group)
         return shares.mean_cl - self.settings.caution * shares.deviation_cl
 
@@ -407,7 +411,7 @@ class Search:
         )
 
     def is_deployable(self, candidate: Candidate, group: int) -> bool:
-        """Tell whether the workflow ran on enough questions of the group to be deployed there.
+        """Return whether the workflow ran on enough questions of the group to be deployed there.
 
         A single worker is always deployable.
         """
@@ -415,38 +419,38 @@ class Search:
         return len(candidate) == 1 or self.count_runs(candidate, group) >= enough
 
     def _enough_runs(self, group: int) -> int:
-        there = sum(len(self.arena.cells[group, level]) for level in self._levels_of(group))
-        return min(ENOUGH_RUNS, max(there // 4, FEWEST_RUNS), there)
+        size = sum(len(self.arena.cells[group, level]) for level in self._levels_of(group))
+        return min(ENOUGH_RUNS, max(size // 4, FEWEST_RUNS), size)
 
     def tried_anywhere(self) -> list[Candidate]:
         """Return every workflow that ran in the search."""
         return sorted({one for one, _ in self._run_counts})
 
     def winners(self, group: int) -> list[tuple[Candidate, float]]:
-        """Return each level's best workflow in the group with its expected share right."""
+        """Return each level's best workflow in the group with its expected accuracy."""
         candidates = self.tried_in(group)
         share, merit = self.shares(candidates, group), self.merits(candidates, group)
         best = merit.argmax(axis=0)
-        return [(candidates[place], float(share[place, at])) for at, place in enumerate(best)]
+        return [(candidates[index], float(share[index, at])) for at, index in enumerate(best)]
 
     def shares(self, candidates: Sequence[Candidate], group: int) -> Matrix:
-        """Return the expected share right of each candidate at each level: (c, l)."""
+        """Return the expected accuracy of each candidate at each level: (c, l)."""
         return self._shares_of(candidates, group).mean_cl
 
 
 def spread_evenly(wanted: int, sizes: Sequence[int]) -> int:
-    """Return the equal number of questions per cell that gives so many, using up small cells."""
+    """Return the number of questions per cell that gives `wanted` in all, using up small cells."""
     each = 0
     while sum(min(each, size) for size in sizes) < min(wanted, sum(sizes)):
         each += 1
     return each
 
 
-def _order_places(merit: Matrix, most: int) -> list[int]:
-    """Return the places of the greatest values, in descending order."""
-    return [int(place) for place in np.argsort(-merit, kind="stable")[:most]]
+def _top_indices(merit: Matrix, most: int) -> list[int]:
+    """Return the indices of the greatest values, in descending order."""
+    return [int(index) for index in np.argsort(-merit, kind="stable")[:most]]
 
 
-def _winning_places(merit: Matrix) -> list[int]:
-    """Return the place of the greatest value of each column."""
-    return [int(place) for place in np.argmax(merit, axis=0)]
+def _winner_indices(merit: Matrix) -> list[int]:
+    """Return the index of the greatest value of each column."""
+    return [int(index) for index in np.argmax(merit, axis=0)]

@@ -14,11 +14,11 @@ class SearchSettings:
     """The settings of a search."""
 
     call_weight: float = 0.01
-    """The gain in share right that justifies a further call."""
+    """The price of a call: the gain in accuracy that justifies one more."""
     mean_calls: float | None = None
-    """The most calls of a question on average; None for as many as pay off."""
+    """Maximum mean calls per question; None for no limit."""
     usd_weight: float = 0.0
-    """The gain in share right that justifies a further dollar per question."""
+    """The gain in accuracy that justifies one more dollar per question."""
     batch: int = 2
     """Questions on which a drawn workflow runs in a cell: few, so that the outcomes steer the next
     draws."""
@@ -29,19 +29,19 @@ class SearchSettings:
     optimism: float = 1.0
     """Standard deviations added to the expectation of a workflow that was never tried."""
     caution: float = 0.5
-    """Standard deviations subtracted from the expectation of a workflow when one is chosen."""
+    """Standard deviations subtracted from the expectations when a workflow is chosen."""
     parents: int = 2
     """The number of a group's best workflows whose neighbours are considered."""
     looked_at: int = 120
     """The number of random untried neighbours that are considered in a round."""
     untried: int = 60
-    """The most untried workflows that may be drawn in each group."""
+    """Maximum number of untried workflows that may be drawn in each group."""
     tried: int = 40
-    """The most tried workflows that may be drawn again in each group."""
+    """Maximum number of tried workflows that may be drawn again in each group."""
     finalists: int = 4
     """Workflows of each group that still run after exploration has ended."""
     tune_every: int = 16
-    """Rounds between two choices of the questions' variance and the price of a call."""
+    """Rounds between updates of the questions' variance and of the price of a call."""
     seed: int = 0
 
 
@@ -53,10 +53,10 @@ class Arena:
     cells: dict[Cell, list[Task]]
     weights: Mapping[int, float]
     """Each group's share of the questions."""
-    of: dict[str, Cell] = field(init=False)
+    cell_of: dict[str, Cell] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.of = {task.id: cell for cell, tasks in self.cells.items() for task in tasks}
+        self.cell_of = {task.id: cell for cell, tasks in self.cells.items() for task in tasks}
 
     @property
     def groups(self) -> tuple[int, ...]:

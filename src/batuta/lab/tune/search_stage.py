@@ -1,4 +1,4 @@
-"""The search as a stage of a tuning: its cells, budget and progress."""
+"""The stage of search in a tuning run: its cells, budget and progress."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ _CALLS_A_CELL = 250
 _SCREENING = 2
 """Questions per group and level on which every role of every worker is tried."""
 _SEARCH_ROUNDS, _MOST_DRAWS, _CALLS_PER_RUN = 100, 8, 1.7
-"""Rounds that the search should have, the most draws of one, and the usual new calls of a run."""
+"""The number of rounds to aim for, the maximum draws of a round, and the typical new calls of a
+run."""
 _REPORT_STEP = 0.05
 """The share of the budget between two reports of progress."""
 
@@ -43,7 +44,8 @@ async def search_workflows(
 ) -> tuple[Search, Floats, Grouping]:
     """Search until the stage's budget is spent; return the search, bounds of ease, and groups.
 
-    The grouping's ease is fitted here; `calibrated` are the questions that every worker was asked.
+    The regression of ease is fitted here; `calibrated` are the questions that every worker was
+    asked.
     """
     texts = [task.question for task in calibrated]
     right_n = mean_scores(context.runner, calibrated, workers)
@@ -66,7 +68,7 @@ async def search_workflows(
         ),
         max_steps=context.settings.max_steps,
         usd=usd,
-        has_money=context.has_money(context.ends[TuneStage.SEARCH]),
+        fits_budget=context.fits_budget(context.ends[TuneStage.SEARCH]),
     )
     search.take_over(calibrated, [Candidate.single(worker) for worker in workers])
     await _run_rounds(context, search)
@@ -84,22 +86,22 @@ def _divide_questions(context: TuneContext, grouping: Grouping) -> tuple[Arena, 
     cells: dict[tuple[int, int], list[Task]] = {}
     for task, group, level in zip(tasks, group_n, level_n, strict=True):
         cells.setdefault((int(group), int(level)), []).append(task)
-    there = np.bincount(group_n, minlength=groups) / len(tasks)
-    weights = {group: float(there[group]) for group in range(groups) if there[group]}
+    share_g = np.bincount(group_n, minlength=groups) / len(tasks)
+    weights = {group: float(share_g[group]) for group in range(groups) if share_g[group]}
     return Arena(levels=levels, cells=cells, weights=weights), ease_gl
 
 
 def _count_draws(context: TuneContext, arena: Arena) -> int:
-    """Return the workflows to draw in each cell and round, so that there are enough rounds."""
-    usual = SearchSettings()
-    there = len(arena.cells) / len(arena.groups) * min(usual.groups_at_once, len(arena.groups))
+    """Return the number of draws per cell and round that leaves enough rounds."""
+    defaults = SearchSettings()
+    cells = len(arena.cells) / len(arena.groups) * min(defaults.groups_at_once, len(arena.groups))
     calls = context.expected_calls() / _SEARCH_ROUNDS
-    return max(2, min(_MOST_DRAWS, round(calls / (usual.batch * there * _CALLS_PER_RUN))))
+    return max(2, min(_MOST_DRAWS, round(calls / (defaults.batch * cells * _CALLS_PER_RUN))))
 
 
 async def _run_rounds(context: TuneContext, search: Search) -> None:
     whole = context.ends[TuneStage.SEARCH]
-    has_money = context.has_money(_SCREENED * whole)
+    fits_budget = context.fits_budget(_SCREENED * whole)
     screens = (
         partial(search.screen_programs, asked=True),
         partial(search.screen_programs, asked=False),
@@ -107,11 +109,11 @@ async def _run_rounds(context: TuneContext, search: Search) -> None:
     )
     for screen in screens:
         each = _SCREENING * search.arena.levels
-        while each and not await screen(each, has_money):
+        while each and not await screen(each, fits_budget):
             each //= 2
     reporter = _ProgressReporter(context, search)
     while await search.run_round():
-        reporter.tell()
+        reporter.report()
         if context.spent_share() >= _EXPLORED * whole:
             search.stop_exploring()
     context.report(TuneStage.SEARCH, describe_progress(search))
@@ -125,7 +127,7 @@ class _ProgressReporter:
     search: Search
     reported: float = 0.0
 
-    def tell(self) -> None:
+    def report(self) -> None:
         """Report the progress if enough was spent since the last report."""
         share = self.context.spent_share()
         if share - self.reported >= _REPORT_STEP:

@@ -1,4 +1,4 @@
-"""Corrections of the model by each workflow's own runs.
+"""Corrects the model's expectations by each workflow's own runs.
 
 The transition model shares what it learns among workflows. If it lacks a feature for what a
 workflow does, the outcomes differ from its expectations, in a group or at one of its levels. The
@@ -24,12 +24,12 @@ corresponds to a model error of about 0.14."""
 _LEVEL_TRUST = 30.0
 """The same weight for a level's difference from its group, beside the runs at that level."""
 ExpectShares = Callable[[Sequence[Candidate], int], Matrix]
-"""Returns the model's expected share right of each workflow at each level of a group: (c, l)."""
+"""Returns the model's expected accuracy of each workflow at each level of a group: (c, l)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SeenShares:
-    """The share right of workflows at each level of a group, and its uncertainty."""
+    """The accuracy of workflows at each level of a group, and its uncertainty."""
 
     draw_scl: Matrix
     """Corrected draws from the model's posterior."""
@@ -38,26 +38,26 @@ class SeenShares:
 
     @property
     def mean_cl(self) -> Matrix:
-        """The expected shares: (c, l)."""
+        """The expected accuracies: (c, l)."""
         return np.clip(self.draw_scl.mean(axis=0), 0.0, 1.0)
 
     def draw(self, rng: np.random.Generator) -> Matrix:
-        """Draw the shares: (s, c, l)."""
+        """Draw the accuracies: (s, c, l)."""
         noise_sc = rng.standard_normal(self.draw_scl.shape[:2]) * self.apart_c
         return self.draw_scl + noise_sc[:, :, None]
 
     @property
     def deviation_cl(self) -> Matrix:
-        """The standard deviation of the shares: (c, l)."""
+        """The standard deviations of the accuracies: (c, l)."""
         return np.sqrt(self.draw_scl.var(axis=0) + self.apart_c[:, None] ** 2)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _SeenGroup:
-    """Sums of workflows' outcomes above expectation, and numbers of their runs, by level."""
+    """The sum of residuals and the number of runs of each workflow, by level."""
 
-    place: dict[Candidate, int]
-    left_cl: Matrix
+    index_of: dict[Candidate, int]
+    residual_cl: Matrix
     count_cl: Matrix
 
 
@@ -82,14 +82,14 @@ class SeenResiduals:
         if group not in self._groups:
             self._groups[group] = self._count(group)
         seen = self._groups[group]
-        place = np.array([seen.place.get(one, -1) for one in candidates], np.intp)
-        known_c = place >= 0
-        left_cl = np.where(known_c[:, None], seen.left_cl[place], 0.0)
-        count_cl = np.where(known_c[:, None], seen.count_cl[place], 0.0)
+        index = np.array([seen.index_of.get(one, -1) for one in candidates], np.intp)
+        known_c = index >= 0
+        residual_cl = np.where(known_c[:, None], seen.residual_cl[index], 0.0)
+        count_cl = np.where(known_c[:, None], seen.count_cl[index], 0.0)
         count_c = count_cl.sum(axis=1)
-        by_group_c = left_cl.sum(axis=1) / (count_c + _TRUST)
-        left_cl = left_cl - count_cl * by_group_c[:, None]
-        by_level_cl = left_cl / (count_cl + _LEVEL_TRUST)
+        by_group_c = residual_cl.sum(axis=1) / (count_c + _TRUST)
+        residual_cl = residual_cl - count_cl * by_group_c[:, None]
+        by_level_cl = residual_cl / (count_cl + _LEVEL_TRUST)
         share_c = np.clip(modelled_scl.mean(axis=(0, 2)) + by_group_c, 0.05, 0.95)
         return SeenShares(
             draw_scl=modelled_scl + by_group_c[:, None] + by_level_cl,
@@ -97,19 +97,19 @@ class SeenResiduals:
         )
 
     def _count(self, group: int) -> _SeenGroup:
-        """Sum each workflow's outcomes above expectation, and count its runs."""
-        place: dict[Candidate, int] = {}
+        """Sum each workflow's residuals, outcome less expectation, and count its runs."""
+        index_of: dict[Candidate, int] = {}
         rows = [
-            (place.setdefault(one, len(place)), level, score)
+            (index_of.setdefault(one, len(index_of)), level, score)
             for level in range(self._arena.levels)
             for task in self._arena.cells.get((group, level), ())
             for one, score in self._seen.scores.get(task.id, {}).items()
         ]
-        left_cl, count_cl = np.zeros((2, max(len(place), 1), self._arena.levels))
+        residual_cl, count_cl = np.zeros((2, max(len(index_of), 1), self._arena.levels))
         if rows:
             table = np.array(rows)
             at_r, level_r = table[:, :2].astype(np.intp).T
-            left_r = table[:, 2] - self._expect(list(place), group)[at_r, level_r]
-            np.add.at(left_cl, (at_r, level_r), left_r)
+            residual_r = table[:, 2] - self._expect(list(index_of), group)[at_r, level_r]
+            np.add.at(residual_cl, (at_r, level_r), residual_r)
             np.add.at(count_cl, (at_r, level_r), 1.0)
-        return _SeenGroup(place, left_cl, count_cl)
+        return _SeenGroup(index_of, residual_cl, count_cl)

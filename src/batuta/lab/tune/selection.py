@@ -1,8 +1,8 @@
 """Selection: chooses how fine the selector is, the best single worker, and the nominees.
 
-Calibration asks every worker a few questions of each group, so its leader was partly lucky. As
-everything that a tuning finds is compared with the best worker, that choice is made again. All of
-it, and whether a limit on mean calls is kept, is measured on questions reserved for it.
+Calibration asks every worker a few questions of each group, so its leader was partly lucky. The
+best worker is therefore chosen again, since everything that a tuning run finds is compared with it.
+All choices, and whether a limit on mean calls is kept, are measured on questions reserved for them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from batuta.lab.tune.systems import SystemTable, TunedSystem, restrict_to_single
 _TOP = 3
 """The number of workers that are measured first."""
 _PRIOR = 6.0
-"""The weight, in questions, of a worker's overall mean when its share in a group is estimated."""
+"""The weight, in questions, of a worker's overall mean in the estimate of its group accuracy."""
 
 
 async def remeasure_best(
@@ -37,8 +37,8 @@ async def remeasure_best(
 ) -> Pool:
     """Return the pool with the strengths of its best workers measured on these questions too.
 
-    Calibration's best workers are measured, then whichever worker is ahead of them. A worker that
-    was left out because it hardly ever answers, or passed over, counts as never right.
+    Calibration's best workers are measured first, then any worker that is now ahead of them. A
+    worker that was left out or passed over gets the strength 0.
     """
     assert result.table is not None  # noqa: S101 - tabulated before
     weight_g, grouping = result.table.weight_g, result.grouping
@@ -90,7 +90,7 @@ class _Count:
         return _Count(right_g, count_g)
 
     def share(self, weight_g: Matrix) -> float:
-        """Return the share right over all questions, each group weighted by its share of them."""
+        """Return the accuracy over all questions, with groups weighted by their sizes."""
         mean = self.right_g.sum() / max(self.count_g.sum(), 1)
         shares = (self.right_g + _PRIOR * mean) / (self.count_g + _PRIOR)
         return float(np.average(shares, weights=weight_g))
@@ -106,9 +106,9 @@ def _with_strengths(pool: Pool, shares: Mapping[WorkerId, float]) -> Pool:
 
 
 MeasureCalls = Callable[[TunedSystem], Awaitable[float]]
-"""Returns the mean calls of a question; a question that did not run counts as expected."""
+"""Returns the mean calls of a question; a question that did not run counts its expected calls."""
 _TIGHTENINGS, _LEAST_TIGHTENING = 6, 0.02
-"""How often the limit is tightened, and by what share of it at least."""
+"""Maximum number of times that the limit is tightened, and the smallest step, as a share of it."""
 
 
 async def build_within(
@@ -123,7 +123,7 @@ async def build_within(
     """Return the system of that name that keeps the limit on these questions of the selection.
 
     The weight of a call, at least `least_weight`, follows from the calls that the search expects;
-    if more are measured, the limit is tightened by the difference. If that does not suffice, each
+    if more are measured, the limit is tightened by the difference. If that is not enough, each
     workflow counts with the most calls that it can make.
     """
     if most is None:
@@ -145,14 +145,14 @@ _SINGLES, _FINENESS = 0.35, 0.7
 """The shares of the stage's budget after which the best single worker and the fineness are
 chosen."""
 _LEAST_SPREAD = 0.03
-"""The least standard deviation of the difference that the search expects between two systems: a
+"""Minimum standard deviation of the difference that the search expects between two systems, since a
 group's workflow often ran on only a dozen questions. With 0.01, forty paired questions could not
 outweigh the expectation."""
 _HANDICAP = 0.01
-"""The share right by which a finer system is expected to be worse than the search says, as each of
-its cells was chosen by fewer questions."""
+"""The accuracy by which a finer system is expected to be worse than the search estimates, since
+fewer questions decided on the workflow of each of its cells."""
 _FEWEST = 8
-"""The fewest questions from which a simpler system is preferred."""
+"""Minimum number of questions for preferring a simpler system."""
 
 
 async def select_systems(context: TuneContext, result: TuneResult) -> TuneResult:
@@ -194,7 +194,7 @@ async def select_systems(context: TuneContext, result: TuneResult) -> TuneResult
 async def _keep_limit(
     context: TuneContext, result: TuneResult, until: float
 ) -> tuple[TunedSystem, ...]:
-    """Return the systems; if mean calls are limited, those that keep the limit on the selection."""
+    """Return the systems; if mean calls are limited, rebuild them to keep the limit."""
     table, tasks = result.table, context.parts.selection
     if table is None or context.settings.mean_calls is None:
         return result.systems
@@ -236,22 +236,22 @@ def _choose_finest(
 def _is_better(
     context: TuneContext, simpler: TunedSystem, finer: TunedSystem, tasks: Sequence[Task]
 ) -> bool:
-    """Tell whether the simpler system is likely to be better, from expectation and outcomes."""
+    """Return whether the simpler system is likely to be better, from expectation and outcomes."""
     ours, theirs = simpler.assign(tasks), finer.assign(tasks)
     gains = paired_gains(context, tasks, ours, theirs)
     return prefer_simpler(gains, finer.expected - simpler.expected)
 
 
 def prefer_simpler(gains: Sequence[float], expected_lead: float) -> bool:
-    """Tell whether the simpler of two systems is likely to be better.
+    """Return whether the simpler of two systems is likely to be better.
 
-    The search overrates what it chose from many, so the prior mean of the finer one's lead is half
-    of the expected lead, less a point, with a standard deviation of that half or at least three
-    points; the paired questions weigh by their standard error.
+    The search overrates what it chose from many. The prior mean of the finer system's lead is
+    therefore half of the expected lead, less a point; its standard deviation is that half, but at
+    least three points. The paired questions are weighted by their standard error.
 
     Args:
-        gains: the simpler one's gain on each question that both ran, calls counted.
-        expected_lead: the gain in share right that the search expects of the finer one.
+        gains: the simpler system's gain on each question that both ran, net of calls.
+        expected_lead: the gain in accuracy that the search expects of the finer system.
     """
     if len(gains) < _FEWEST:
         return False

@@ -1,8 +1,8 @@
 """The normal equations of a regression whose rows have few features each. Pure.
 
-Features are shared by rows or stand apart: each row has at most one feature apart, with the value
-1. Their block of the precision is diagonal, so they are eliminated exactly, and only a matrix of
-the shared features remains to be factored.
+Features are either shared or apart. Each row has at most one feature apart, with the value 1, so
+the block of these features in the precision matrix is diagonal. They are eliminated exactly, and
+only a matrix of the shared features remains to be factored.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ and scipy, which has one, is not in the default installation."""
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Factor:
-    """A factored precision, with the features that stand apart eliminated."""
+    """A factored precision matrix, with the features apart eliminated."""
 
     lower: Matrix
     """The Cholesky factor that remains for the shared features: (p, p)."""
@@ -42,7 +42,7 @@ class Design:
         self, entries: tuple[Places, Places, Matrix], apart_r: Places, sizes: tuple[int, int],
         *, pairs: tuple[Places, Places],
     ) -> None:  # fmt: skip
-        """Store the entries and the places of their products.
+        """Store the entries and the indices of their products.
 
         Args:
             entries: row, shared feature and value of each entry, sorted by row; a row has a feature
@@ -59,18 +59,18 @@ class Design:
         left, right = pairs
         self._pair_row = self._row_e[left]
         self._pair_value = self._value_e[left] * self._value_e[right]
-        self._pair_place = self._place(self._column_e[left], self._column_e[right])
+        self._pair_index = self._flat_index(self._column_e[left], self._column_e[right])
         apart_e = apart_r[self._row_e]
         self._crossing_e = np.flatnonzero(apart_e != NOTHING_APART)
         key_x = apart_e[self._crossing_e] * self._shared + self._column_e[self._crossing_e]
         key_k, self._cross_x = np.unique(key_x, return_inverse=True)
         self._cross_apart, self._cross_column = np.divmod(key_k, max(self._shared, 1))
         self._cross_left, self._cross_right = pair_within(self._cross_apart)
-        self._cross_place = self._place(
+        self._cross_index = self._flat_index(
             self._cross_column[self._cross_left], self._cross_column[self._cross_right]
         )
 
-    def _place(self, one: Places, other: Places) -> Places:
+    def _flat_index(self, one: Places, other: Places) -> Places:
         """Return the pair's index in the flattened lower triangle."""
         return np.maximum(one, other) * self._shared + np.minimum(one, other)
 
@@ -88,14 +88,14 @@ class Design:
     def factor(self, weight_r: Matrix, prior_p: Matrix, prior_o: Matrix) -> Factor:
         """Factor the precision, given the weight of each row and the features' prior precisions."""
         size = self._shared
-        left = add_up(self._pair_place, self._pair_value * weight_r[self._pair_row], size * size)
+        left = add_up(self._pair_index, self._pair_value * weight_r[self._pair_row], size * size)
         left[:: size + 1] += prior_p
         apart_o = add_up(self._apart_w, weight_r[self._with_r], self._apart) + prior_o
         value_x = self._value_e[self._crossing_e] * weight_r[self._row_e[self._crossing_e]]
         cross_k = add_up(self._cross_x, value_x, len(self._cross_apart))
         scaled_k = cross_k / apart_o[self._cross_apart]
         left -= add_up(
-            self._cross_place, cross_k[self._cross_left] * scaled_k[self._cross_right], size * size
+            self._cross_index, cross_k[self._cross_left] * scaled_k[self._cross_right], size * size
         )
         lower: Matrix = np.linalg.cholesky(left.reshape(size, size)).astype(np.float64, copy=False)
         return Factor(lower=lower, cross_k=cross_k, apart_o=apart_o)
@@ -108,30 +108,31 @@ class Design:
         return shared[:, 0], apart_o / factor.apart_o - self.follow(factor, shared)[:, 0]
 
     def follow(self, factor: Factor, shared_ps: Matrix) -> Matrix:
-        """Return by how much the features apart fall as the shared ones rise by so much: (o, s)."""
+        """Return the decrease of the features apart when the shared ones increase: (o, s)."""
         found = np.zeros((self._apart, shared_ps.shape[1]))
         if len(self._cross_apart):
-            there, begins = np.unique(self._cross_apart, return_index=True)
+            present, begins = np.unique(self._cross_apart, return_index=True)
             value_ks = factor.cross_k[:, None] * shared_ps[self._cross_column]
-            found[there] = np.add.reduceat(value_ks, begins, axis=0)
+            found[present] = np.add.reduceat(value_ks, begins, axis=0)
         return found / factor.apart_o[:, None]
 
 
-def add_up(place_e: Places, value_e: Matrix, size: int) -> Matrix:
-    """Return the sum of the values at each place."""
-    return np.bincount(place_e, value_e, size).astype(np.float64, copy=False)  # of none: integers
+def add_up(index_e: Places, value_e: Matrix, size: int) -> Matrix:
+    """Return the sum of the values at each index."""
+    found = np.bincount(index_e, value_e, size)
+    return found.astype(np.float64, copy=False)  # without values they are integers
 
 
 def pair_within(segment_e: Places) -> tuple[Places, Places]:
-    """Return every pair of places of the same segment once, the later first; also with itself.
+    """Return every pair of indices of the same segment once, the later first, and each with itself.
 
     Args:
-        segment_e: the segment of each place, ascending.
+        segment_e: the segment of each index, ascending.
     """
-    place = np.arange(len(segment_e))
+    index = np.arange(len(segment_e))
     begin = np.searchsorted(segment_e, segment_e)
-    many = place - begin + 1
-    left = np.repeat(place, many)
+    many = index - begin + 1
+    left = np.repeat(index, many)
     before = np.cumsum(many) - many
     return left, begin[left] + np.arange(len(left)) - before[left]
 
@@ -140,9 +141,9 @@ def solve_lower(lower: Matrix, wanted: Matrix) -> Matrix:
     """Solve `lower @ x = wanted`."""
     found = wanted.copy()
     for at in range(0, len(lower), _BLOCK):
-        now = slice(at, at + _BLOCK)
-        found[now] -= lower[now, :at] @ found[:at]
-        found[now] = np.linalg.solve(lower[now, now], found[now])
+        block = slice(at, at + _BLOCK)
+        found[block] -= lower[block, :at] @ found[:at]
+        found[block] = np.linalg.solve(lower[block, block], found[block])
     return found
 
 
@@ -150,7 +151,7 @@ def solve_upper(lower: Matrix, wanted: Matrix) -> Matrix:
     """Solve `lower.T @ x = wanted`."""
     found = wanted.copy()
     for at in reversed(range(0, len(lower), _BLOCK)):
-        now, later = slice(at, at + _BLOCK), slice(at + _BLOCK, None)
-        found[now] -= lower[later, now].T @ found[later]
-        found[now] = np.linalg.solve(lower[now, now].T, found[now])
+        block, later = slice(at, at + _BLOCK), slice(at + _BLOCK, None)
+        found[block] -= lower[later, block].T @ found[later]
+        found[block] = np.linalg.solve(lower[block, block].T, found[block])
     return found

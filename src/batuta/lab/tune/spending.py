@@ -1,7 +1,7 @@
-"""The budget of a whole tuning: a call is made only if its worst case fits what is left.
+"""The budget of a tuning run: a call is made only if its worst case fits what is left.
 
-Whatever reads or writes the list of paid calls raises StoreError if it cannot be used, for example
-because the disk is full.
+Methods that read or write the list of paid calls raise StoreError if the list cannot be used, for
+example because the disk is full.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ _TABLE = "CREATE TABLE IF NOT EXISTS paid (id INTEGER PRIMARY KEY, usd TEXT NOT 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowance:
-    """A tuning may spend no more than this; None: no limit of that kind."""
+    """The budget of a tuning run; None is no limit of that kind."""
 
     usd: Decimal | None = None
     calls: int | None = None
     minutes: float | None = None
     unknown: Price = ASSUMED_PRICE
-    """The price of calls without a known one, as it counts against the dollars."""
+    """The price assumed for calls without a known price."""
 
     def __post_init__(self) -> None:
         if self.usd is None and self.calls is None and self.minutes is None:
@@ -61,14 +61,14 @@ class Allowance:
 
 
 class PaidCall(NamedTuple):
-    """A row of the list."""
+    """A row of the list of paid calls."""
 
     number: int
     usd: Decimal
 
 
 def bound_pool_costs(pool: Pool, tasks: Sequence[Task], unknown: Price) -> dict[WorkerId, Decimal]:
-    """Return the most that asking each worker the longest question can cost, in dollars."""
+    """Return the maximum dollars for asking each worker the longest question."""
     longest = max(tasks, key=lambda task: len(task.question))
     request = Request(messages=(user_message(longest.question),))
     return {one.id: bound_call_cost(request, one, unknown, whole=True).max_usd for one in pool}
@@ -114,8 +114,8 @@ class PaidCalls:
         rows = self._execute("SELECT usd FROM paid")
         return len(rows), sum((Decimal(row[0]) for row in rows), Decimal(0))
 
-    def read_calls(self) -> dict[bytes, PaidCall]:
-        """Return the calls that have not ended, because a process was killed.
+    def unfinished_calls(self) -> dict[bytes, PaidCall]:
+        """Return the calls that have not ended: they are in flight, or the process was killed.
 
         Raises:
             StoreError: the file cannot be read.
@@ -149,7 +149,7 @@ class PaidCalls:
 
 @final
 class TuneBudget:
-    """The budget of all calls, with those that earlier processes paid."""
+    """The budget of all calls, including calls that earlier processes paid for."""
 
     def __init__(
         self,
@@ -159,11 +159,11 @@ class TuneBudget:
         *,
         replays: bool = True,
     ) -> None:
-        """Take over what earlier processes of the same tuning spent.
+        """Start from the spending of earlier processes of the same tuning run.
 
-        The minutes count from now on, by a clock of seconds. `replays` is whether a call that was
-        in flight at a kill and is made again counts once; otherwise both count, as both may be
-        billed.
+        Minutes count from now; `clock` returns seconds. With `replays`, a call that was in flight
+        when the process was killed and is made again counts once. Otherwise both count, since both
+        may be billed.
 
         Raises:
             StoreError: the paid calls cannot be read.
@@ -172,14 +172,14 @@ class TuneBudget:
         self.allowance = allowance
         self._paid = paid
         self.calls, spent = paid.sum_up()
-        """Calls made so far, those of earlier processes included."""
+        """Calls made so far, including those of earlier processes."""
         self._budget = Budget(Limits(usd=usd, unknown=allowance.unknown))
         self._budget.charge(ZERO_USAGE, Cost(spent))
         self._clock = clock
         self._end = None if allowance.minutes is None else clock() + 60 * allowance.minutes
         self._numbers: dict[Hold, int] = {}
         """The numbers of the calls in flight."""
-        self._before = paid.read_calls() if replays else {}
+        self._lost = paid.unfinished_calls() if replays else {}
         """Calls that were in flight when an earlier process was killed."""
         self.refused: LimitReachedError | None = None
         """The first refusal, or None."""
@@ -193,7 +193,7 @@ class TuneBudget:
         """Reserve the most that the call can cost; `charge` must follow.
 
         Raises:
-            LimitReachedError: it does not fit the dollars, calls or minutes that are left.
+            LimitReachedError: it exceeds the dollars, calls or minutes that are left.
         """
         try:
             hold = await self._reserve(request, worker)
@@ -204,7 +204,7 @@ class TuneBudget:
 
     async def _reserve(self, request: Request, worker: Worker) -> Hold:
         call = worker.id.encode() + request_fingerprint(request)
-        lost = self._before.pop(call, None)
+        lost = self._lost.pop(call, None)
         if lost is None:
             hold = await self._reserve_new(request, worker)
             self._numbers[hold] = self._paid.add(hold.usd, call)
@@ -214,7 +214,7 @@ class TuneBudget:
             hold = await self._reserve_new(request, worker)
         except BaseException:
             self._count_lost(1, lost.usd)
-            self._before[call] = lost
+            self._lost[call] = lost
             raise
         self._numbers[hold] = lost.number
         return hold
@@ -228,7 +228,7 @@ class TuneBudget:
         self._check_rest()
         hold = await self._budget.reserve(request, worker, whole=True)
         try:
-            self._check_rest()  # other calls may have been made while this one waited
+            self._check_rest()  # other calls may have been made during the wait
         except LimitReachedError:
             self._budget.release(hold)
             raise
@@ -254,7 +254,9 @@ class TuneBudget:
         self._paid.settle(self._numbers.pop(hold), self._budget.usd - before)
 
 
-_CUT = Failure(code="cancelled", message="the call was cut", usage=Usage(calls=1, estimated=1))
+_CANCELLED = Failure(
+    code="cancelled", message="the call was cancelled", usage=Usage(calls=1, estimated=1)
+)
 
 
 @final
@@ -306,7 +308,7 @@ class CallBudget(Protocol):
 
 @final
 class BudgetedClient:
-    """A worker's client whose every attempt is reserved before it is made."""
+    """A worker's client that reserves the cost of every attempt before it is made."""
 
     def __init__(self, client: Client, worker: Worker, budget: CallBudget) -> None:
         self._client = client
@@ -335,15 +337,15 @@ class BudgetedClient:
         except ClientError as error:
             attempts.end(Failure.of(error))
             raise
-        except BaseException:  # cut off, so it may have cost all that was reserved
-            attempts.end(_CUT)
+        except BaseException:  # cancelled, so it may have cost all that was reserved
+            attempts.end(_CANCELLED)
             raise
         attempts.end(reply)
         return reply
 
 
 class _Attempts:
-    """Follows the client's own retries: charges the failed attempt, reserves the next."""
+    """Accounts for the client's retries: charges the failed attempt, reserves the next."""
 
     def __init__(
         self,
@@ -371,10 +373,10 @@ class _Attempts:
         await self._listener.on_delta(delta)
 
     async def on_failure(self, failure: Failure) -> None:
-        held = self._hold is not None
+        is_reserved = self._hold is not None
         self.end(failure)
         await self._listener.on_failure(failure)
-        if held:
+        if is_reserved:
             self._hold = await self._budget.reserve(self._request, self._worker)
 
     def end(self, result: Reply | Failure) -> None:

@@ -1,4 +1,4 @@
-"""The stages of a tuning, their shares of the budget, and small figures about them. Pure."""
+"""The stages of a tuning run, their shares of the budget, and figures about them. Pure."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ class TuneStage(StrEnum):
 
 
 _PLANNED, _PLANNED_AT_LEAST = 0.98, Decimal("0.6")
-"""The share of the budget that is planned, as failed calls cost something too; and the least share
-of the dollars, however expensive a single call may be."""
+"""The share of the budget that is planned, since failed calls cost something too; and the minimum
+share of the dollars, however expensive a single call may be."""
 _CALIBRATION = 0.15
 """The share of the budget for calibration."""
 _SELECTION, _SELECTION_CALLS = (0.07, 0.12), 720
-"""The least and greatest share of the selection, and the calls for it within them; twice as many if
-no judgement follows."""
+"""Minimum and maximum share of the selection, and the calls for it within these bounds; the maximum
+and the calls are doubled if no judgement follows."""
 _JUDGEMENT = 0.08, 0.25
-"""The least and greatest share of the judgement, which does not spend what it does not need."""
+"""Minimum and maximum share of the judgement, which does not spend what it does not need."""
 _SAMPLES = 0.3
-"""The greatest share of asking judged questions again, where the settings do."""
+"""Maximum share of asking judged questions again, if the settings ask for it."""
 _CALLS_A_JUDGEMENT, _JUDGED = 6, 200
-"""Calls for judging one question with all nominees and opponents; and the most questions to plan
-for: half of them show gains of ten points."""
+"""Calls for judging one question with all nominees and opponents; and the maximum number of
+questions to plan for: half of them show gains of ten points."""
 
 
 def plannable_usd(allowance: Allowance, bounds: Iterable[Decimal]) -> Decimal | None:
@@ -57,7 +57,7 @@ def plannable_usd(allowance: Allowance, bounds: Iterable[Decimal]) -> Decimal | 
 
 
 _REWRITING = 0.08
-"""The share of rewriting, if it is wanted."""
+"""The share of rewriting, if it is enabled."""
 
 
 def stage_ends(
@@ -70,9 +70,9 @@ def stage_ends(
 ) -> Mapping[TuneStage, float]:
     """Return the share of the budget that may be spent by the end of each stage.
 
-    `calls` are those that the whole budget is likely to allow, `judgement` the questions kept back
-    for the judgement, and `samples` calls kept for asking judged questions again. Stages after the
-    last wanted get no budget.
+    `calls` is the number of calls that the whole budget is likely to allow, `judgement` that of
+    held-out questions, and `samples` that of calls reserved for asking judged questions again.
+    Stages after `last` get no budget.
     """
     stages = list(TuneStage)
     stages = stages[: stages.index(last) + 1]
@@ -104,7 +104,7 @@ _MOST_SAMPLES = 5
 
 
 def count_calls(entry: Candidate | object) -> int:
-    """Return the most calls that the entry makes."""
+    """Return the maximum number of calls that the entry makes."""
     if isinstance(entry, Candidate):
         return len(entry)
     return int(getattr(entry, "calls", None) or 1)
@@ -118,7 +118,7 @@ def choose_samples(figures: Mapping[str, SystemFigures]) -> int:
 
 
 def expected_accuracy(search: Search) -> float:
-    """Return the share right that the search expects of its winners over all questions."""
+    """Return the accuracy that the search expects of its winners over all questions."""
     total = 0.0
     for group, weight in search.arena.weights.items():
         total += weight * float(np.mean([share for _, share in search.winners(group)]))

@@ -9,7 +9,7 @@ from batuta.lab.tune.library import Candidate, CandidateStep, StepRole
 from batuta.lab.tune.logistic_regression import Feature
 
 Found = tuple[int, int]
-"""How many of the answers that a step reads are right, and how many there are."""
+"""The number of correct answers that a step reads, and the number of all answers that it reads."""
 
 _PREPARES = (StepRole.PLAN, StepRole.LOOK_UP)
 
@@ -26,7 +26,7 @@ SLOPES = frozenset({"level", "worker_level", "l", "lg", "wl", "wgl"})
 
 @lru_cache(maxsize=2**15)
 def inputs_of(candidate: Candidate) -> tuple[Candidate, ...]:
-    """Return the shorter workflows whose answers its last step reads; none for a single worker."""
+    """Return the shorter workflows whose answers the last step reads; none for a single worker."""
     *before, last = candidate.steps
     if last.role is StepRole.CHECK:
         return (Candidate(tuple(before)),)
@@ -37,7 +37,7 @@ def inputs_of(candidate: Candidate) -> tuple[Candidate, ...]:
 
 
 def usual_log_odds(role: StepRole, found: Found) -> float:
-    """Return the prior log-odds of a right answer."""
+    """Return the prior log-odds of a correct answer."""
     right, many = found
     if right == many:
         return 3.0
@@ -89,7 +89,7 @@ def _helped_features(
 
 
 def _situation_features(candidate: Candidate, found: Found) -> Iterator[tuple[Feature, float]]:
-    """Yield the features of whose answers are checked or decided on, and of earlier steps."""
+    """Yield the features of the solvers that are checked or decided on, and of earlier steps."""
     step, solvers = candidate.steps[-1], candidate.of_role(StepRole.SOLVE)
     for solver in solvers:
         yield ("pair", step.role, step.worker, solver.worker, found), 1 / len(solvers)
@@ -112,7 +112,7 @@ def later_steps(candidate: Candidate) -> list[Candidate]:
 
 
 def first_answers(candidate: Candidate) -> tuple[CandidateStep, CandidateStep]:
-    """Return the two steps whose answers it compares."""
+    """Return the two steps whose answers the candidate compares."""
     one, other = candidate.steps[candidate.first_round - 2 : candidate.first_round]
     return one, other
 
@@ -142,7 +142,7 @@ def _role_features(
 
 
 def changing_role(candidate: Candidate) -> StepRole:
-    """Return the role that determines its last answer."""
+    """Return the role that determines the candidate's last answer."""
     step = candidate.steps[-1]
     if step.role is not StepRole.SOLVE:
         return step.role

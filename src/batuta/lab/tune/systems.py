@@ -36,12 +36,12 @@ class TunedSystem:
     selector: WorkflowSelector
     library: tuple[Candidate, ...]
     expected: float = 0.0
-    """The share right that the search expects of it, less the price of its calls."""
+    """The accuracy that the search expects of the system, less the price of its calls."""
     call_weight: float = 0.0
-    """The price of a call with which it was built."""
+    """The price of a call with which the system was built."""
 
     def assign(self, tasks: Sequence[Task]) -> dict[str, Candidate]:
-        """Return the workflow that it runs on each question."""
+        """Return the workflow that the system runs on each question."""
         orders = self.selector.orders([task.question for task in tasks])
         return {
             task.id: self.library[int(order[0])] for task, order in zip(tasks, orders, strict=True)
@@ -49,9 +49,9 @@ class TunedSystem:
 
     @property
     def workflows_in_use(self) -> tuple[Candidate, ...]:
-        """The workflows that it runs on some question."""
-        first = {int(place) for place in self.selector.rank_glw[:, :, 0].ravel()}
-        return tuple(self.library[place] for place in sorted(first))
+        """The workflows that the system runs on any kind of question."""
+        first = {int(index) for index in self.selector.rank_glw[:, :, 0].ravel()}
+        return tuple(self.library[index] for index in sorted(first))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +60,8 @@ class SystemTable:
 
     library: tuple[Candidate, ...]
     worth_gwl: Matrix
-    """The expected worth of each workflow in each cell, without the price of calls; below all
-    others if it did not run on enough questions of the group."""
+    """The expected worth of each workflow in each cell, not reduced by the price of calls; below
+    all others if the workflow did not run on enough questions of the group."""
     calls_gwl: Matrix
     """The expected calls of each workflow in each cell."""
     runs_gw: Matrix
@@ -69,7 +69,7 @@ class SystemTable:
     weight_g: Matrix
     """Each group's share of the questions."""
     call_weight: float
-    """The lowest price of a further call, in share right."""
+    """The minimum price of a call, in accuracy."""
     grouping: Grouping
     ease_gl: Floats
     title: str = "tuned"
@@ -82,7 +82,7 @@ class SystemTable:
     def build(self, name: str, call_weight: float) -> TunedSystem:
         """Build the system of that name with that price of a call.
 
-        It ranks the library's workflows by merit, so that the next one runs where the first cannot.
+        It ranks the library's workflows by merit, so that the next one runs if the first cannot.
         """
         merit_gwl = self.worth_gwl - call_weight * self.calls_gwl
         chosen_gwl = self._as_fine_as(name, merit_gwl)
@@ -103,14 +103,14 @@ class SystemTable:
         )
 
     def expect_merit(self, system: TunedSystem) -> float:
-        """Return the share right that the search expects of a system, less its calls' price."""
+        """Return the accuracy that the search expects of a system, less the price of its calls."""
         merit_gwl = self.worth_gwl - self.call_weight * self.calls_gwl
         first_gl = system.selector.rank_glw[:, :, 0]
-        place_of = [self.library.index(one) for one in system.library]
+        index_of = [self.library.index(one) for one in system.library]
         groups, levels = first_gl.shape
         merit_gl = np.array(
             [
-                [merit_gwl[g, place_of[int(first_gl[g, at])], at] for at in range(levels)]
+                [merit_gwl[g, index_of[int(first_gl[g, at])], at] for at in range(levels)]
                 for g in range(groups)
             ]
         )
@@ -118,12 +118,12 @@ class SystemTable:
 
     def expect_single(self, one: Candidate) -> float:
         """Return the same as `expect_merit` for one workflow on all questions."""
-        place = self.library.index(one)
-        merit_gl = self.worth_gwl[:, place] - self.call_weight * self.calls_gwl[:, place]
+        index = self.library.index(one)
+        merit_gl = self.worth_gwl[:, index] - self.call_weight * self.calls_gwl[:, index]
         return float(np.average(merit_gl.mean(axis=1), weights=self.weight_g))
 
     def find_weight(self, name: str, count_c: Matrix, *, most: float, least: float) -> float:
-        """Return the lowest price of a call with which the system keeps a limit of mean calls.
+        """Return the lowest price of a call at which the system keeps a limit on mean calls.
 
         `count_c` is what `count_cells` returns, and the weight is at least `least`.
         """
@@ -142,11 +142,11 @@ class SystemTable:
         return replace(self, calls_gwl=calls_gwl)
 
     def count_cells(self, tasks: Sequence[Task]) -> Matrix:
-        """Return the number of questions in each cell, and last of those of a new kind."""
+        """Return the number of questions in each cell, and as the last item those of a new kind."""
         groups, _, levels = self.worth_gwl.shape
         cells = self.build(self.names[-1], 0.0).selector.find_cells([t.question for t in tasks])
-        place = [groups * levels if c is None else c[0] * levels + c[1] for c in cells]
-        return np.bincount(place, minlength=groups * levels + 1).astype(np.float64)
+        index = [groups * levels if c is None else c[0] * levels + c[1] for c in cells]
+        return np.bincount(index, minlength=groups * levels + 1).astype(np.float64)
 
     def expect_calls(self, system: TunedSystem, tasks: Sequence[Task]) -> Matrix:
         """Return the system's expected calls on each of the questions."""
@@ -156,8 +156,8 @@ class SystemTable:
         for task, cell in zip(
             tasks, system.selector.find_cells([task.question for task in tasks]), strict=True
         ):
-            place = self.library.index(assignment[task.id])
-            at = over_all[place] if cell is None else self.calls_gwl[cell[0], place, cell[1]]
+            index = self.library.index(assignment[task.id])
+            at = over_all[index] if cell is None else self.calls_gwl[cell[0], index, cell[1]]
             found.append(float(at))
         return np.array(found)
 
@@ -205,12 +205,12 @@ def _expected_merit(chosen_by_gwl: Matrix, merit_gwl: Matrix, weights: Matrix) -
 
 def restrict_to_singles(system: TunedSystem, name: str, table: SystemTable) -> TunedSystem:
     """Restrict a system to single workers, as batuta-mini runs them."""
-    kept = [place for place, one in enumerate(system.library) if len(one) == 1]
-    number = {place: at for at, place in enumerate(kept)}
-    library = tuple(system.library[place] for place in kept)
+    kept = [index for index, one in enumerate(system.library) if len(one) == 1]
+    number = {index: at for at, index in enumerate(kept)}
+    library = tuple(system.library[index] for index in kept)
 
     def only(order: Ranks) -> list[int]:
-        return [number[int(place)] for place in order if int(place) in number]
+        return [number[int(index)] for index in order if int(index) in number]
 
     known = system.selector
     rank = [[only(order) for order in row] for row in known.rank_glw]
@@ -266,9 +266,9 @@ def with_about(system: TunedSystem, about: Mapping[str, Any]) -> WorkflowSelecto
 def _choose_library(search: Search) -> tuple[Candidate, ...]:
     """Choose every cell's best workflow and every single worker.
 
-    A workflow must have run on enough questions of the group, and the one for all in every group.
-    If the mean calls are limited, those that are best at other prices of a call are kept too,
-    because the search's price rests on estimated calls.
+    A workflow must have run on enough questions of the group, and the workflow for all questions on
+    enough of every group. If the mean calls are limited, workflows that are best at other prices of
+    a call are kept too, because the search's price rests on estimated calls.
     """
     tried = search.tried_anywhere()
     kept = {one for one in tried if len(one) == 1}
@@ -285,11 +285,11 @@ def _choose_library(search: Search) -> tuple[Candidate, ...]:
         known = [one for one in search.tried_in(group) if search.is_deployable(one, group)]
         for number, weight in enumerate(weights):
             merits = search.merits(known, group, weight)
-            kept |= {known[int(place)] for place in merits.argmax(axis=0)}
+            kept |= {known[int(index)] for index in merits.argmax(axis=0)}
             kept.add(known[int(merits.mean(axis=1).argmax())])
             of_all = search.merits(everywhere, group, weight).mean(axis=1)
             total_kw[number] += search.arena.weights[group] * of_all
-    kept |= {everywhere[int(place)] for place in total_kw.argmax(axis=1)}
+    kept |= {everywhere[int(index)] for index in total_kw.argmax(axis=1)}
     return tuple(sorted(kept))
 
 

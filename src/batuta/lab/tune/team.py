@@ -1,7 +1,8 @@
-"""Chooses which workers of a larger pool a tuning keeps: few that complete one another.
+"""Chooses which workers of a larger pool a tuning run keeps: a few that complement each other.
 
-Every further worker multiplies the workflows that could be tried, so the same budget says less of
-each; a few workers that are right on different questions are worth more than many that agree.
+Every additional worker multiplies the workflows that could be tried, so the same budget measures
+each less precisely. A few workers that are right on different questions are worth more than many
+that agree.
 """
 
 from __future__ import annotations
@@ -21,20 +22,20 @@ from batuta.lab.tune.library import Candidate
 
 Scores = NDArray[np.float64]
 _MOST_TEAMS = 20_000
-"""Teams that are compared at most; of a larger pool one worker after another is taken."""
+"""Maximum number of teams that are compared; beyond it, workers are added one by one, greedily."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Team:
-    """The workers that a tuning keeps, and what the calibration says of them."""
+    """The workers that a tuning run keeps, and figures about them from the calibration."""
 
     workers: tuple[WorkerId, ...]
     """In the pool's order."""
     passed_over: tuple[WorkerId, ...]
     covered: float
-    """The share of the questions on which one of the chosen models is right alone."""
+    """The share of the questions that at least one of the chosen models answers correctly alone."""
     covered_by_all: float
-    """The same of all models."""
+    """The same share for all models."""
 
 
 def choose_team(
@@ -47,10 +48,10 @@ def choose_team(
 ) -> Team:
     """Return the best complementary workers by their calibration answers.
 
-    Workers that are no models, such as one that runs programs, stay and are not counted: alone they
-    answer no question, and what they add shows in workflows only.
+    At most `most` models are chosen. Workers that are not models, such as one that runs programs,
+    stay and are not counted: alone they answer no question, and they help only in workflows.
 
-    The runner knows the scores of the calibration's tasks; of models there are at most `most`.
+    The runner must have the scores of the tasks.
     """
     models = [worker for worker in usable if runner.pool[worker].is_model]
     score_qm = _score_table(runner, tasks, models)
@@ -69,24 +70,25 @@ def choose_team(
 def choose_complementary(
     score_qm: Scores, share_gm: Scores, *, weight_g: Scores, usd_m: Scores, most: int
 ) -> list[int]:
-    """Return the indices of the workers: the best alone, and those that add most to it together.
+    """Return the indices of the best single worker and of those that together add most to it.
 
-    The best alone stays, since the tuning is held against it. What a team is worth is the mean of
-    two figures: what is right if every group goes to its best worker, which a selector can do, and
-    the questions on which anybody is right, which is what looking at several answers can come to.
-    The second alone would prefer workers that guess. Of equal ones the cheaper are taken.
+    The best single worker stays, since the tuning run is compared with it. The worth of a team is
+    the mean of two figures. The first is the accuracy if every group goes to its best worker, as a
+    selector can do. The second is the share of questions that at least one worker answers
+    correctly, which comparing answers can reach at best; alone it would prefer workers that guess.
+    The cheaper of equal teams is taken.
 
     Args:
         score_qm: each worker's score on each question.
-        share_gm: each worker's share right in each group, shrunk.
+        share_gm: each worker's accuracy in each group, shrunk.
         weight_g: each group's share of the questions.
         usd_m: dollars of a question; infinite if unknown.
-        most: the most workers.
+        most: the maximum number of workers.
     """
     mean_m = score_qm.mean(axis=0)
-    everybody = range(score_qm.shape[1])
-    best = max(everybody, key=lambda m: (float(mean_m[m]), -float(usd_m[m])))
-    others = [m for m in everybody if m != best]
+    workers = range(score_qm.shape[1])
+    best = max(workers, key=lambda m: (float(mean_m[m]), -float(usd_m[m])))
+    others = [m for m in workers if m != best]
     wanted = min(most - 1, len(others))
 
     def worth(added: tuple[int, ...]) -> tuple[float, float]:
@@ -105,7 +107,7 @@ def choose_complementary(
 
 
 def check_most_workers(most: int | None, pool: Pool) -> int | None:
-    """Return how many models may be kept, or None where the pool has no more than that."""
+    """Return the maximum number of models to keep, or None if the pool has no more than that."""
     models = sum(worker.is_model for worker in pool)
     return most if most is not None and most < models else None
 
@@ -113,7 +115,7 @@ def check_most_workers(most: int | None, pool: Pool) -> int | None:
 def _score_table(
     runner: CandidateRunner, tasks: Sequence[Task], workers: Sequence[WorkerId]
 ) -> Scores:
-    """Return each worker's score on each question; one that is unknown counts as wrong."""
+    """Return each worker's score on each question; an unknown score counts as 0."""
     found = [[runner.find_result(task, Candidate.single(w)) for w in workers] for task in tasks]
     return np.array(
         [[0.0 if one is None or one.score is None else one.score for one in row] for row in found]
@@ -123,7 +125,7 @@ def _score_table(
 def _group_shares(
     cards: Sequence[WorkerCard], workers: Sequence[WorkerId]
 ) -> tuple[Scores, Scores]:
-    """Return the shrunk share of each group and worker, and each group's share of the questions."""
+    """Return the shrunk accuracy of each worker in each group, and the groups' weights."""
     by_worker = {card.worker: card for card in cards}
     rows = [by_worker[worker].by_group for worker in workers]
     share_mg = np.array([[one.shrunk or 0.0 for one in row] for row in rows])

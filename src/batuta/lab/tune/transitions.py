@@ -1,17 +1,20 @@
 """The posterior of every workflow's success in every cell, whether it was tried or not.
 
-Every answering step is a transition: a check turns a right or wrong answer into a right or wrong
-one; a decision finds a number of right answers among several; a plan or a look-up changes a
-solver's answer. Intermediate answers are graded too, so each run tells something about all its
-steps, and a checker's effect in one workflow informs all others.
+Every answering step is a transition: a check turns a correct or wrong answer into a correct or
+wrong one; a decision reads several answers, some of them correct; a plan or a look-up changes a
+solver's answer. Intermediate answers are graded too, so each run is evidence about all its steps,
+and a checker's effect in one workflow informs the estimates of all others.
 
-The model consists of logistic regressions with Gaussian priors, in Laplace's approximation. That of
-solvers has the worker, the group, the level of ease, and an effect of each question that all
-solvers share, which makes their errors correlate. That of transitions has the role and the number
-of right answers read, the worker, the group, the level, the author of the answer, and the workflow
-itself, with ever smaller prior variances, so few data are shrunk towards the more general effect. A
-third one says how often two wrong answers agree. A workflow's share right follows from those of its
-steps.
+The model consists of three logistic regressions with Gaussian priors, in Laplace's approximation:
+
+- Solvers: the worker, the group, the level of ease, and an effect of each question that all solvers
+  share, which makes their errors correlate.
+- Transitions: the role and the number of correct answers read, the worker, the group, the level,
+  the author of the answer, and the workflow itself. The prior variances decrease in this order, so
+  that few data are shrunk towards the more general effect.
+- Agreement: how often two wrong answers agree.
+
+A workflow's accuracy follows from the probabilities of its steps.
 """
 
 from __future__ import annotations
@@ -43,7 +46,7 @@ from batuta.lab.tune.workflow_shares import NODE_WEIGHTS, NODES, WorkflowShares
 Cell = tuple[int, int]
 """A group and a level of ease in it; 0 is the hardest."""
 Trail = tuple[tuple[float | None, ...], bool]
-"""The score of each step, None where it did not run; and whether the first two answers agreed."""
+"""The score of each step, None if it did not run; and whether the first two answers agreed."""
 
 _RIGHT = 0.5
 _EFFECTS = (0.05, 0.5, 1.0, 1.5, 2.0, 3.0)
@@ -61,11 +64,9 @@ class Observations:
     trails: dict[str, dict[Candidate, Trail]] = field(
         default_factory=dict[str, dict[Candidate, "Trail"]]
     )
-    """For workflows that compare their first answers: each step's score, and whether they
-    agreed."""
+    """The trails of workflows that compare their first two answers."""
     changed: dict[str, None] = field(default_factory=dict[str, None])
-    """Questions with new outcomes, in order of arrival; `TransitionModel` removes them when it
-    reads them."""
+    """Questions with new outcomes, in order of arrival; the model reads and removes them."""
 
     def follow(
         self, question: str, candidate: Candidate, scores: Sequence[float | None], *,
@@ -107,7 +108,7 @@ class TransitionModel:
     def __init__(
         self, seen: Observations, cells: Mapping[str, Cell], levels: int, *, effect: float = 1.0
     ) -> None:
-        """Start from the outcomes; `fit` reads those that come later.
+        """Start from the outcomes so far; `fit` reads later ones.
 
         Outcomes of questions without a cell are ignored; `effect` is the initial standard deviation
         of the questions' effects.
@@ -128,7 +129,7 @@ class TransitionModel:
     def fit(self, *, seed: int = 0, tunes: bool = False) -> None:
         """Fit the posterior to all outcomes so far.
 
-        `tunes` is whether to choose the standard deviation of the questions' effects again.
+        With `tunes`, the standard deviation of the questions' effects is chosen again.
         """
         self._take_changes()
         found = self._outcomes.values()
@@ -247,11 +248,11 @@ class TransitionModel:
         return float((np.log(np.exp(each - peak[:, None]) @ NODE_WEIGHTS) + peak).sum())
 
     def draw_shares(self, candidates: Sequence[Candidate], group: int) -> Matrix:
-        """Draw the share right of each candidate at each level: (s, c, l)."""
+        """Draw the accuracy of each candidate at each level: (s, c, l)."""
         return self._fitted.draw_shares(candidates, group)
 
     def agreement(self, candidate: Candidate, group: int) -> Matrix:
-        """Return how often its first two answers are expected to agree, at each level."""
+        """Return the probability that the first two answers agree, at each level."""
         return self._fitted.agreement(candidate, group)
 
     @property

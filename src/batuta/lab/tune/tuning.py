@@ -1,7 +1,7 @@
-"""One tuning from its questions to its recommendation, stage by stage.
+"""Runs a tuning from its questions to its recommendation, stage by stage.
 
-All decisions follow from the replies and the settings alone; a tuning that was killed starts again,
-reads the calls that it paid from its journal, and ends with the same result.
+All decisions depend only on the replies and the settings. A run that was killed starts again, reads
+the paid calls from its journal, and ends with the same result.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ async def run_tuning(context: TuneContext) -> TuneResult:
 
     Raises:
         ConfigError: no worker answers, or the budget is too small to begin.
-        WorkerLostError: one that answered in the calibration does not any more.
+        WorkerLostError: a worker that answered in the calibration no longer answers.
     """
     parts, runner, settings = context.parts, context.runner, context.settings
     grouping = group_questions(
@@ -65,7 +65,7 @@ async def run_tuning(context: TuneContext) -> TuneResult:
         table=table,
         systems=tuple(table.build(name, search.call_weight) for name in table.names),
         tried=len(search.tried_anywhere()),
-        believed=expected_accuracy(search),
+        expected_accuracy=expected_accuracy(search),
     )
     if settings.last is TuneStage.SEARCH:
         return result

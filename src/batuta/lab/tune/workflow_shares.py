@@ -1,7 +1,7 @@
-"""The expected share right of a workflow, computed from its steps.
+"""Computes the expected accuracy of a workflow from its steps.
 
-It is computed for each posterior draw, each level of ease, and each of a few effects that a
-question may have on all its solvers.
+The accuracy is computed for each posterior draw, each level of ease, and each of a few effects that
+a question may have on all its solvers.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(7)
 """Nodes of the questions' effects on all solvers, in standard deviations, and their weights."""
 NODE_WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
 Situation = tuple[Candidate, Found]
-"""A workflow, and how many right answers its last step reads: the condition of one probability."""
+"""A workflow and the correct answers that its last step reads: the condition of a probability."""
 
 
 @final
 class WorkflowShares:
-    """The expected shares of workflows under the current fit of the regressions."""
+    """The expected accuracies of workflows under the current fit of the regressions."""
 
     def __init__(
         self, *, steps: LogisticRegression, solvers: LogisticRegression,
@@ -62,7 +62,7 @@ class WorkflowShares:
         self._agreement: dict[tuple[Candidate, int], Matrix] = {}
 
     def draw_shares(self, candidates: Sequence[Candidate], group: int) -> Matrix:
-        """Return the share right of each candidate at each level, for each draw: (s, c, l)."""
+        """Return the accuracy of each candidate at each level, for each draw: (s, c, l)."""
         new = [one for one in candidates if (one, group) not in self._shares]
         if new:
             self._predict_steps(new, group)
@@ -72,13 +72,13 @@ class WorkflowShares:
         return np.stack([self._shares[one, group] for one in candidates], axis=1)
 
     def agreement(self, candidate: Candidate, group: int) -> Matrix:
-        """Return how often its first two answers are expected to agree, at each level."""
+        """Return the probability that the first two answers agree, at each level."""
         self._predict_steps([candidate], group)
         self._at_nodes(candidate, group)
         return (self._agreement[candidate, group] @ NODE_WEIGHTS).mean(axis=0)
 
     def _predict_steps(self, candidates: Sequence[Candidate], group: int) -> None:
-        """Predict the probabilities of all their steps together."""
+        """Predict the probabilities of all steps of the candidates together."""
         wanted = {
             (step, found, group): None for one in candidates for step, found in find_situations(one)
         }
@@ -139,7 +139,7 @@ class WorkflowShares:
     def _begin_answers(
         self, candidate: Candidate, group: int
     ) -> tuple[Matrix, Matrix, Matrix, Matrix]:
-        """Return the chances that neither, only the second, only the first, both are right."""
+        """Return the probabilities of neither, only the second, only the first, and both right."""
         prepared = candidate.steps[: candidate.first_round - 2]
         one, other = first_answers(candidate)
         a = self._at_nodes(Candidate((*prepared, one)), group)
@@ -214,7 +214,7 @@ class WorkflowShares:
 
 @lru_cache(maxsize=2**15)
 def find_situations(candidate: Candidate) -> tuple[Situation, ...]:
-    """Return all conditional probabilities of steps that the candidate's share needs."""
+    """Return the conditions of all probabilities that the candidate's accuracy needs."""
     if candidate.stops:
         return tuple(dict.fromkeys(_find_after_look(candidate)))
     inputs, many = inputs_of(candidate), len(inputs_of(candidate))
@@ -248,7 +248,7 @@ def _both_right(a: Matrix, b: Matrix, *, shares_plan: bool) -> Matrix:
 
 
 def _count_right(chances: Sequence[tuple[Matrix, int]], *, shares_plan: bool) -> list[Matrix]:
-    """Return the probabilities of 0, 1, … right answers; each chance counts for so many answers."""
+    """Return the probabilities of 0, 1, … right answers; a chance may stand for several answers."""
     apart = _count_apart(chances)
     if not shares_plan or len(chances) == 1:
         return apart
@@ -257,11 +257,11 @@ def _count_right(chances: Sequence[tuple[Matrix, int]], *, shares_plan: bool) ->
     order = np.argsort(-ordered, axis=0)
     sizes = np.array([by for _, by in chances])
     above, right = np.ones_like(apart[0]), np.zeros(apart[0].shape, np.intp)
-    for place in order:  # a less reliable worker is right only where a more reliable one is
-        chance = np.take_along_axis(ordered, place[None], axis=0)[0]
+    for index in order:  # a less reliable worker is right only where a more reliable one is
+        chance = np.take_along_axis(ordered, index[None], axis=0)[0]
         for many in range(len(together)):
             together[many] += np.where(right == many, above - chance, 0.0)
-        above, right = chance, right + sizes[place]
+        above, right = chance, right + sizes[index]
     together[-1] = together[-1] + above
     return [0.5 * (one + other) for one, other in zip(apart, together, strict=True)]
 

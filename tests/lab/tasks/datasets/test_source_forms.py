@@ -325,7 +325,7 @@ def test_live_code_bench_names_the_function(tmp_path):
 
 def test_a_pickle_that_names_a_function_is_refused(tmp_path):
     tests = [{"input": "", "output": "", "testtype": "stdin"}]
-    with pytest.raises(SourceError, match="packed tests are no pickled text"):
+    with pytest.raises(SourceError, match="packed tests are not a pickled string"):
         tasks_of(tmp_path, "livecodebench:v1", live(tests, packed(Evil())))
 
 
@@ -385,7 +385,7 @@ def test_the_tests_of_a_program_pass_and_fail(tmp_path, name):
 
 
 def test_rows_of_another_benchmark_are_refused(tmp_path):
-    with pytest.raises(SourceError, match=r"lacks the column .prompt. that humaneval has"):
+    with pytest.raises(SourceError, match=r"lacks the column .prompt. of humaneval"):
         tasks_of(tmp_path, "humaneval", {"question": "q", "answer": "a"})
 
 

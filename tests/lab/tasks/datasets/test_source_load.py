@@ -118,7 +118,7 @@ def test_a_file_of_ones_own(tmp_path):
     ("row", "said"),
     [
         ({"answer": "a"}, "task 2 of .* cannot be used: it has no field 'question'"),
-        ({"question": " ", "answer": "a"}, "its question is not a text"),
+        ({"question": " ", "answer": "a"}, "its question is not a string, or is empty"),
         ({"question": "q", "answer": "d", "options": ["a", "b"]}, "not the letter of one of its 2"),
         ({"question": "q", "answer": "a", "difficulty": "hard"}, "task 2"),
         ({"question": "q", "answer": "a", "difficulty": 10**400}, "task 2"),
@@ -165,7 +165,7 @@ def test_a_file_without_the_columns_is_refused_with_its_own(tmp_path, name):
         ({"question": "2+2?", "answer": "four"}, "the answer 'four' is not an integer"),
         (
             {"text": "2+2?", "answer": "4"},
-            "lacks the column 'question' that gsm8k has; a row of it",
+            "lacks the column 'question' of gsm8k; its columns are",
         ),
     ],
 )

@@ -184,7 +184,7 @@ def test_letters_of_an_object_name_its_options(tmp_path):
     ("options", "said"),
     [
         ([f"o{n}" for n in range(27)], "27 options, and there are letters for 26"),
-        ("x", "its options are a single text"),
+        ("x", "its options are one string"),
         (5, "neither a list nor an object"),
         (["x", None, "y"], "one of its options is empty"),
         ([{"label": "A", "text": "x"}, {"label": "a", "text": "y"}], "two of its options"),

@@ -142,7 +142,9 @@ async def test_the_task_s_own_rubric_and_options_are_used():
 
 
 def test_what_is_missing_is_said():
-    with pytest.raises(ConfigError, match=r"t/1 names the grader 'taste'; there are: .*math"):
+    with pytest.raises(
+        ConfigError, match=r"t/1 names the unknown grader 'taste'; choose among: .*math"
+    ):
         GraderRegistry().grader_for(task("taste"))
     with pytest.raises(ConfigError, match="name a worker as the judge"):
         GraderRegistry().grader_for(task("judge"))

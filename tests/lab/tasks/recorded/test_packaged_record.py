@@ -94,7 +94,7 @@ def test_families_can_be_held_out(tmp_path, monkeypatch):
     [
         ({"workers": {"a": {"score": 1}}}, "it has no 'question'"),
         ({"id": "", "workers": {"a": {"score": 1}}}, "it has no 'question'"),
-        ({"id": "gsm8k/1", "question": None, "workers": {"a": {"score": 1}}}, "not a text"),
+        ({"id": "gsm8k/1", "question": None, "workers": {"a": {"score": 1}}}, "not a string"),
     ],
 )
 def test_a_line_has_a_question_or_an_id(tmp_path, row, told):

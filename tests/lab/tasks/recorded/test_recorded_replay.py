@@ -65,7 +65,7 @@ async def test_samples_are_kept_distinct_by_their_seeds(record):
     question = "What is 3+3?"
     texts = [(await client.complete(ask(question, seed))).text for seed in (4, 7, 4, 7)]
     assert texts == ["Answer: 7", "Answer: 6", "Answer: 7", "Answer: 6"]
-    with pytest.raises(NotRecordedError, match="has 2 recorded answers to q2 and all were given"):
+    with pytest.raises(NotRecordedError, match="has 2 recorded answers to q2, and all are used"):
         await client.complete(ask(question, 5))
 
 
@@ -131,7 +131,7 @@ def wrapped(subtask, question="What is 2+2?\nThink."):
     ],
 )
 async def test_what_the_record_cannot_know_is_an_error(record, request_):
-    with pytest.raises(NotRecordedError, match="knows only answers to its own questions"):
+    with pytest.raises(NotRecordedError, match="has only answers to its own questions"):
         await ReplayPool(record).clients()["small"].complete(request_)  # pyright: ignore[reportArgumentType]
 
 

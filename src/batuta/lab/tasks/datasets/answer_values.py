@@ -12,10 +12,10 @@ from batuta.lab.tasks.literals import UNREADABLE, read_json_or_literal
 from batuta.lab.tasks.plain_numbers import read_plain_number
 
 _EXACT_FLOATS = 2.0**53
-"""Floats from this value on may have lost digits of an integer."""
+"""Floats of at least this size may have lost digits of an integer."""
 _SURE_DIGITS = 15
 """The number of digits that a float certainly keeps."""
-_CODE = re.compile(r"[+-]?0\d+", re.ASCII)
+_LEADING_ZERO = re.compile(r"[+-]?0\d+", re.ASCII)
 _LETTERED_LINE = re.compile(r"\(?([A-Za-z])\s?[.):]\s+(\S.*)")
 _LETTER_WITHIN = re.compile(r"(?:(?<=[\s,;])|\A)\(?([A-Za-z])\s?[.):]\s*(?=\S)")
 _TAG_SEPARATOR = re.compile("[,;|]")
@@ -23,14 +23,14 @@ _LEAST_OPTIONS = 2
 
 
 def is_missing(value: Any) -> bool:
-    """Tell whether a cell is empty: None, NaN, or blanks."""
+    """Return whether a cell is empty: None, NaN, or blanks."""
     if isinstance(value, float):
         return math.isnan(value)
     return value is None or (isinstance(value, str) and not value.strip())
 
 
 def answer_text(value: Any) -> str:
-    """Return an answer as text, an integer without the decimals that a table added.
+    """Return an answer as text; `5.0`, as tables write an integer, becomes `5`.
 
     Raises:
         ValueError: it is neither text nor number, or a float that may have lost digits.
@@ -41,7 +41,7 @@ def answer_text(value: Any) -> str:
     if isinstance(value, float) and abs(value) >= _EXACT_FLOATS:
         if len(Decimal(repr(value)).normalize().as_tuple().digits) > _SURE_DIGITS:
             raise ValueError(
-                f"its answer {value} is a float that may have lost digits: write it as a text"
+                f"its answer {value} is a float that may have lost digits: write it as a string"
             )
         return repr(value)
     if isinstance(value, float) and value.is_integer():
@@ -52,15 +52,18 @@ def answer_text(value: Any) -> str:
 
 
 def whole_number(text: str) -> str | None:
-    """Return the digits of an integer however it is written (`1,234`, `+5`, `391.0`), or None."""
-    if _CODE.fullmatch(text):
+    """Return the digits of an integer, whatever its notation (`1,234`, `+5`, `391.0`), or None.
+
+    Digits that begin with a zero, such as `007`, are returned unchanged.
+    """
+    if _LEADING_ZERO.fullmatch(text):
         return text
     value = read_plain_number(text)
     return None if value is None or value.denominator != 1 else str(value.numerator)
 
 
 def read_tags(value: Any) -> tuple[str, ...]:
-    """Return the tags of a task, from a list or a text separated by commas.
+    """Return the tags of a task, from a list or a string separated by commas.
 
     Raises:
         TypeError: the value is neither.
@@ -80,8 +83,9 @@ def read_options(value: Any) -> dict[str, str]:
     """Return the options by their letters, in order.
 
     Args:
-        value: a list of texts; an object of letters and texts; `{"label": […], "text": […]}`; or a
-            text with one option per line, lettered options, or options separated by `|` or `;`.
+        value: a list of strings; an object from letters to strings; `{"label": […], "text": […]}`;
+            or a string with one option per line, lettered options, or options separated by `|` or
+            `;`.
 
     Raises:
         TypeError, ValueError: the value has another form.
@@ -100,7 +104,7 @@ def read_options(value: Any) -> dict[str, str]:
     if options and all(isinstance(option, Mapping) for option in options):
         rows = cast("list[Mapping[str, Any]]", options)
         return _unique_options([(row["label"], row["text"]) for row in rows])
-    return {_letter_at(place): _option_text(option) for place, option in enumerate(options)}
+    return {_letter_at(index): _option_text(option) for index, option in enumerate(options)}
 
 
 def _option_text(value: Any) -> str:
@@ -108,10 +112,10 @@ def _option_text(value: Any) -> str:
 
 
 def _labelled_options(value: Mapping[Any, Any]) -> dict[str, str]:
-    held: Any = value.get("text")
-    if isinstance(held, Sequence) and not isinstance(held, str):
-        texts = cast("Sequence[Any]", held)
-        labels: Any = value.get("label") or [_letter_at(place) for place in range(len(texts))]
+    listed: Any = value.get("text")
+    if isinstance(listed, Sequence) and not isinstance(listed, str):
+        texts = cast("Sequence[Any]", listed)
+        labels: Any = value.get("label") or [_letter_at(index) for index in range(len(texts))]
         if len(labels) != len(texts):
             raise ValueError(f"it has {len(labels)} labels for {len(texts)} options")
         return _unique_options(list(zip(labels, texts, strict=True)))
@@ -125,9 +129,9 @@ def _unique_options(pairs: Sequence[tuple[Any, Any]]) -> dict[str, str]:
     return found
 
 
-def _letter_at(place: int) -> str:
-    """Return the letter of the option at that place; after the last letter, its number."""
-    return chr(ord("A") + place) if place < 26 else str(place + 1)  # noqa: PLR2004 - letters
+def _letter_at(index: int) -> str:
+    """Return the letter of the option at an index; after Z, its number."""
+    return chr(ord("A") + index) if index < 26 else str(index + 1)  # noqa: PLR2004 - letters
 
 
 def _parse_options_text(text: str) -> Any:
@@ -139,7 +143,7 @@ def _parse_options_text(text: str) -> Any:
         if len(parts) >= _LEAST_OPTIONS:
             return [part.strip() for part in parts]
     raise ValueError(
-        "its options are a single text: write a list, or one option per line, or separate them by |"
+        "its options are one string: write a list, or one option per line, or separate them by |"
     )
 
 
@@ -156,5 +160,5 @@ def _lettered_parts(lines: Sequence[str], text: str) -> list[str]:
         ]
         if not marks or marks[0].start() > 0:
             return []
-    in_order = all(letter.upper() == _letter_at(place) for place, (letter, _) in enumerate(pairs))
+    in_order = all(letter.upper() == _letter_at(index) for index, (letter, _) in enumerate(pairs))
     return [part for _, part in pairs] if in_order else []

@@ -1,6 +1,6 @@
-"""The table of data sets: licence, splits, files, and place on the hub.
+"""The table of data sets: licence, splits, files, and repository on the hub.
 
-SHA256SUMS, beside this file, has the checksums of local files. The hub's revisions are commits that
+SHA256SUMS, beside this file, has the checksums of local files. Each revision is a commit that
 public evaluation code pins; a fetch gets exactly that commit or fails.
 """
 
@@ -42,11 +42,11 @@ def _is_of_2024(row: Row) -> bool:
 
 _RLPR_FILES = ("rlpr_train.parquet",)
 _RLPR_PARTS = 100
-"""The number of parts of RLPR, of which one is held out, as it has no test split."""
+"""RLPR has no test split, so one in this many parts of it is held out."""
 
 
 def _is_held_out_of_rlpr(row: Row) -> bool:
-    """Tell whether a row is held out, which depends on its question alone."""
+    """Return whether a row is held out; only its question decides."""
     task = short_answers.convert_rlpr(row)
     return task is not None and int(task.id.rpartition("/")[2], 16) % _RLPR_PARTS == 0
 
@@ -141,7 +141,7 @@ MATHS = (
     ),
     Dataset(
         name="theoremqa",
-        description="university questions that need a theorem, those with a picture left out",
+        description="university questions that need a theorem, without those that have a picture",
         licence="MIT",
         convert=maths.convert_theorem_qa,
         splits={
@@ -189,7 +189,7 @@ KNOWLEDGE = (
     ),
     Dataset(
         name="rlpr",
-        description="short free answers of many fields: all, or divided into learn and held-out",
+        description="short free-form answers in many fields: all, or split into learn and held-out",
         licence="see its card on the hub",
         convert=short_answers.convert_rlpr,
         splits={
@@ -231,7 +231,7 @@ OTHERS = (
     ),
     Dataset(
         name="simpleqa",
-        description="short questions of fact, hard for large models; needs --judge for some",
+        description="short factual questions, hard for large models; some need --judge",
         licence="MIT",
         convert=short_answers.convert_simple_qa,
         splits={"test": DatasetSplit((), ("bench/simpleqa/simple_qa_test_set.csv",))},
@@ -240,7 +240,7 @@ OTHERS = (
     ),
     Dataset(
         name="ifeval",
-        description="prompts with instructions of form that rules can check",
+        description="prompts with format instructions that rules can check",
         licence="Apache-2.0",
         convert=short_answers.convert_if_eval,
         splits={"test": DatasetSplit((), ("bench/ifeval/input_data.jsonl",))},

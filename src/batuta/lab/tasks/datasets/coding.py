@@ -1,14 +1,15 @@
 """Converts rows of HumanEval, MBPP, BigCodeBench, LiveCodeBench, LeetCode and CRUXEval.
 
-The graders of code find this JSON in `Task.data`:
+The code graders read this JSON from `Task.data`:
 
-- code-stdin: `{"tests": [{"input", "output"}]}`, with a program's input and output;
-- code-functional: the same with `"entry"`, such as `Solution().solve`; an input has one JSON value
-per
-  argument, each on its line, and an output is one JSON value; both kinds may have `"tolerance"`,
-  the relative or absolute error allowed to numbers with decimals (no benchmark here states one);
-- code-assert: `{"preamble", "tests"}`, the source before and after the program. The tests raise an
-  error if one fails. With `"entry"`, the preamble's definition of that name is only a sketch.
+- code-stdin: `{"tests": [{"input", "output"}]}`, with a program's input and output.
+- code-functional: the same with `"entry"`, such as `Solution().solve`. An input has one JSON value
+  per argument, each on its own line; an output is one JSON value.
+- code-assert: `{"preamble", "tests"}`, the source before and after the program. It raises an error
+  if a test fails. With `"entry"`, the preamble's definition of that name is only a stub.
+
+The first two may have `"tolerance"`, the relative or absolute error allowed in numbers with
+decimals; no benchmark here states it.
 """
 
 from __future__ import annotations
@@ -62,14 +63,14 @@ def convert_mbpp(row: Row) -> Task:
 
 
 def _called_function(row: Row) -> str:
-    """Return the function that the first test calls, or an empty text; builtins are skipped."""
+    """Return the function that the first test calls, or ""; builtins are skipped."""
     defined = re.findall(r"^def[ \t]+(\w+)", row.get("code") or "", re.MULTILINE)
     called: list[str] = re.findall(r"\w+", row["test_list"][0])
     return next((name for name in called if name in defined), "")
 
 
 def convert_big_code_bench(row: Row) -> Task:
-    """Convert a BigCodeBench task in words with its unit tests; the tags name its libraries."""
+    """Convert a BigCodeBench task with its unit tests; the tags name its libraries."""
     asked = row["instruction"] if "instruction" in row else row["instruct_prompt"]
     named = row["libs"]
     libraries: list[str] = (
@@ -86,7 +87,7 @@ def convert_big_code_bench(row: Row) -> Task:
 
 def _import_lines(tests: str) -> str:
     """Return the imports of the tests, on which some reference programs rely."""
-    with warnings.catch_warnings(action="ignore"):  # about escapes that the benchmark misspells
+    with warnings.catch_warnings(action="ignore"):  # the benchmark has invalid escapes
         body = ast.parse(tests).body
     found = (n for n in body if isinstance(n, ast.Import | ast.ImportFrom))
     return "".join(f"\n{ast.unparse(node)}" for node in found) + "\n"
@@ -153,7 +154,7 @@ def _contest_question(row: Row, *, functional: bool) -> str:
 
 
 def _unpack_hidden_tests(encoded: str | None) -> list[Row]:
-    """Decode hidden tests, which the benchmark stores as base64 of zlib of a pickled JSON text."""
+    """Decode hidden tests, which are stored as base64 of zlib of a pickled JSON string."""
     if not encoded:
         return []
     if encoded.lstrip().startswith("["):
@@ -169,14 +170,14 @@ def _unpack_hidden_tests(encoded: str | None) -> list[Row]:
 
 
 def _pickled_text(pickled: bytes) -> str:
-    """Return a pickled text without unpickling, which could execute code."""
+    """Return a pickled string without unpickling, which could execute code."""
     values = [
         value
         for code, value, _ in pickletools.genops(pickled)
         if code.name not in {"PROTO", "FRAME", "MEMOIZE", "PUT", "BINPUT", "STOP"}
     ]
     if len(values) != 1 or not isinstance(values[0], str):
-        raise ValueError("packed tests are no pickled text")
+        raise ValueError("packed tests are not a pickled string")
     return values[0]
 
 

@@ -20,7 +20,7 @@ LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _REFERS_TO_OPTIONS = re.compile(
     r"\babove\b|\b(?:both|neither) of th|\b[A-J]\)?,?\s*(?:and|or|&)\s*\(?[A-J]\b", re.IGNORECASE
 )
-"""Matches an option that refers to others by place: "all of the above", "both A and B"."""
+"""Matches an option that refers to others by position: "all of the above", "both A and B"."""
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
@@ -31,7 +31,7 @@ class MultipleChoiceQuestion:
     stem: str
     options: tuple[str, ...]
     correct_index: int
-    """The index of the right option."""
+    """The index of the correct option."""
     tags: tuple[str, ...] = ()
     difficulty: float | None = None
     private: bool = False
@@ -46,8 +46,8 @@ class MultipleChoiceQuestion:
     def to_task(self, seed: int | None) -> Task:
         """Return the task with its options shuffled by `seed`, or as published if it is None.
 
-        If an option refers to others by place, the published order is kept. The order depends on
-        the seed and the id alone, and both are in the task's data.
+        If an option refers to others by position, the published order is kept. The order depends
+        only on the seed and the id, and the task's data records it.
         """
         order = list(range(len(self.options)))
         if seed is not None and not any(
@@ -55,7 +55,7 @@ class MultipleChoiceQuestion:
         ):
             random.Random(f"{seed} {self.id}").shuffle(order)
         options = [self.options[index] for index in order]
-        lines = (f"{LETTERS[place]}. {option}" for place, option in enumerate(options))
+        lines = (f"{LETTERS[index]}. {option}" for index, option in enumerate(options))
         return Task(
             id=self.id,
             question=f"{self.stem}\n\n"
@@ -92,7 +92,7 @@ class DatasetSplit:
     local: tuple[str, ...] = ()
     """Files in the data folder, which are looked up first."""
     keep: Callable[[Row], bool] | None = None
-    """Tells which rows belong to the split; None keeps all."""
+    """Returns whether a row belongs to the split; None keeps all rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +104,7 @@ class Dataset:
     licence: str
     convert: RowConverter
     splits: Mapping[str, DatasetSplit]
-    """The splits; a name without one means the first."""
+    """The first split is the default."""
     origin: HubDataset | str
     """The data set on the hub, or the address where users get their own copy."""
     redistributable: bool = False

@@ -1,4 +1,4 @@
-"""Loads tasks by the name of their source, and files from the Hugging Face hub, at a commit."""
+"""Loads tasks by the name of their source, and fetches data sets from the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -42,9 +42,10 @@ def load_tasks(
 ) -> tuple[Task, ...]:
     """Load the tasks of a source.
 
-    The name is one such as `gsm8k`, `gsm8k:train` or `reasoning-gym:FAMILY`, or the path of a
-    user's file. `files` are read instead, in the benchmark's own format. The seed is that of the
-    options' order (None keeps it as published) and of generators, which make `size` tasks.
+    The name is a benchmark (`gsm8k`, `gsm8k:train`), a generator (`reasoning-gym:FAMILY`) or the
+    path of a user's file. `files`, in a benchmark's own format, are read instead of its files.
+    The seed shuffles the options (None keeps the published order) and seeds a generator, which
+    makes `size` tasks.
 
     Raises:
         SourceError: there is no such source, or its files are missing or have changed.
@@ -64,7 +65,7 @@ def load_tasks(
 
 
 def is_task_file(name: str) -> bool:
-    """Tell whether the name is the path of a user's file and not a benchmark."""
+    """Return whether the name is the path of a user's file and not a benchmark."""
     return ".jsonl" in Path(name).suffixes or Path(name).suffix in SUITE_ENDINGS
 
 
@@ -111,7 +112,7 @@ def _verified_files(source: Dataset, split: str, folder: Path) -> tuple[Path, ..
     for path in paths:
         if sums.get(path, "") not in {"", file_sha256(path)}:
             raise SourceError(
-                f"{path} has changed (its SHA-256 differs): replace it by the right file, "
+                f"{path} has changed (its SHA-256 differs): replace it with the original file, "
                 "or read it as it is with --from-file"
             )
     return paths
@@ -171,13 +172,13 @@ def _read_item(
 def _misfit_message(source: Dataset, path: Path, row: Row, error: Exception) -> str:
     if isinstance(error, KeyError) and error.args and error.args[0] not in row:
         has = ", ".join(map(str, row)) or "nothing"
-        return f"{path} lacks the column {error} that {source.name} has; a row of it has {has}"
+        return f"{path} lacks the column {error} of {source.name}; its columns are {has}"
     cause = error if isinstance(error, ValueError) else repr(error)
     return f"a row of {path} is not in the format of {source.name}: {cause}"
 
 
 def _with_distinct_ids(tasks: Iterable[Task]) -> tuple[Task, ...]:
-    """Return the tasks with distinct ids: the second with one id becomes `ID#2`."""
+    """Return the tasks with distinct ids: the second task with an id gets `ID#2`."""
     seen = Counter[TaskId]()
     distinct: list[Task] = []
     for task in tasks:
@@ -188,7 +189,7 @@ def _with_distinct_ids(tasks: Iterable[Task]) -> tuple[Task, ...]:
 
 
 _HUB_TIMEOUT = 10.0
-"""Seconds until the hub must have answered first."""
+"""Seconds to wait for the hub's first response."""
 
 
 def fetch_split(
@@ -201,7 +202,7 @@ def fetch_split(
 ) -> tuple[Path, ...]:
     """Download the files of a split below `folder`, and record their SHA-256 beside them.
 
-    A revision is used instead of the pinned commit; `on_file` is called with each file.
+    `revision` replaces the pinned commit; `on_file` is called with each downloaded file.
 
     Raises:
         SourceError: the set is not on the hub, the hub refused or could not be reached, or
@@ -260,4 +261,4 @@ def _import_hub() -> Any:
         importlib.import_module("huggingface_hub.errors")
         return importlib.import_module("huggingface_hub")
     except ModuleNotFoundError:
-        raise SourceError(f"fetching needs the hub's package: {install_hint('tasks')}") from None
+        raise SourceError(f"fetching needs huggingface_hub: {install_hint('tasks')}") from None

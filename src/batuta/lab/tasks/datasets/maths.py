@@ -19,7 +19,7 @@ _AIME_PROBLEMS = 15
 
 
 def boxed_solution(text: str) -> str:
-    """Return the content of a solution's last box; an empty text without a complete box."""
+    r"""Return the content of the last `\boxed{}` of a solution; "" if that is incomplete."""
     found = list(_BOX.finditer(text))
     if not found:
         return ""
@@ -27,10 +27,10 @@ def boxed_solution(text: str) -> str:
     if not rest.startswith("{"):
         return re.split(r"[\s$.]", rest, maxsplit=1)[0]
     depth = 0
-    for place, character in enumerate(rest):
+    for index, character in enumerate(rest):
         depth += (character == "{") - (character == "}")
         if depth == 0:
-            return rest[1:place]
+            return rest[1:index]
     return ""
 
 
@@ -68,7 +68,7 @@ def aime_converter(year: int) -> RowConverter:
     """Return a converter for problems of that year's two AIME contests."""
 
     def convert(row: Row) -> Task:
-        contest, number = _aime_place(row)
+        contest, number = _aime_problem(row)
         answer = row["answer"] if "answer" in row else row["gold_answer"]
         return Task(
             id=TaskId(f"aime-{year}/{contest}-{number}"),
@@ -84,14 +84,14 @@ def aime_converter(year: int) -> RowConverter:
     return convert
 
 
-def _aime_place(row: Row) -> tuple[str, int]:
+def _aime_problem(row: Row) -> tuple[str, int]:
     """Return the contest, I or II, and the problem's number in it."""
     if "url" in row and (found := _AIME_URL.search(row["url"])):
         return found[1], int(found[2])
     if found := _AIME_ID.search(str(row.get("task_id") or row.get("id") or "")):
         return found[1], int(found[2])
-    place = int(row["problem_idx"])
-    return ("I", place) if place <= _AIME_PROBLEMS else ("II", place - _AIME_PROBLEMS)
+    number = int(row["problem_idx"])
+    return ("I", number) if number <= _AIME_PROBLEMS else ("II", number - _AIME_PROBLEMS)
 
 
 def convert_gsm8k(row: Row) -> Task:
@@ -147,7 +147,7 @@ _THEOREM_FORMS = {
 
 
 def convert_theorem_qa(row: Row) -> Task | None:
-    """Convert a question of TheoremQA; those that need a picture are dropped."""
+    """Convert a question of TheoremQA; questions with a picture are dropped."""
     if row.get("picture") or row.get("Picture"):
         return None
     question = row["question"] if "question" in row else row["Question"]

@@ -20,7 +20,7 @@ from batuta.lab.tasks.datasets.dataset import as_json, text_digest
 NAME = "reasoning-gym"
 
 _NOT_SERIALIZABLE = frozenset({"composite", "arc_agi", "rearc", "graph_color"})
-"""The first one needs other generators' names; the others' entries do not survive JSON."""
+"""`composite` needs the names of other generators; entries of the others do not survive JSON."""
 
 _EVALUATES_ANSWERS = frozenset(
     {
@@ -36,7 +36,7 @@ _EVALUATES_ANSWERS = frozenset(
         "string_insertion",
     }
 )
-"""Their scorers evaluate the answer as Python, so a model could execute code or hang the
+"""Generators whose scorers evaluate the answer as Python, so a model could execute code or hang the
 process."""
 
 EXCLUDED_GENERATORS = _NOT_SERIALIZABLE | _EVALUATES_ANSWERS
@@ -51,16 +51,17 @@ UNREPEATABLE_GENERATORS = frozenset(
         "word_ladder",
     }
 )
-"""They draw from sets of strings, so the same seed gives other questions in another process; an id
-still names one text."""
+"""Generators that draw from sets of strings, so the same seed gives other questions in another
+process; an id still identifies one question."""
 
 
 _STRIDE = 1_000_003
-"""The distance of our seeds: question n of the package's seed s is question 0 of its seed s + n."""
+"""Distance between our seeds. In the package, question n of seed s is question 0 of seed s + n, so
+adjacent seeds would share questions."""
 
 
 def is_installed() -> bool:
-    """Tell whether the package is installed."""
+    """Return whether the package is installed."""
     return importlib.util.find_spec("reasoning_gym") is not None
 
 
@@ -100,7 +101,7 @@ def generate_tasks(
 
 
 def score_answer(task: Task, answer: str) -> Grade:
-    """Return the generator's score in [0, 1] of an extracted answer to one of its tasks.
+    """Return the generator's score, in [0, 1], for an extracted answer.
 
     Raises:
         SourceError: the package is not installed.
@@ -147,5 +148,5 @@ def _import_gym() -> Any:
         return importlib.import_module("reasoning_gym")
     except ModuleNotFoundError:
         raise SourceError(
-            f"its tasks are made by a package: {install_hint('reasoning-gym')}"
+            f"Reasoning Gym is not installed: {install_hint('reasoning-gym')}"
         ) from None

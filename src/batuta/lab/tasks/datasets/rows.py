@@ -1,6 +1,6 @@
 """Reads rows from JSON lines (plain, gzip, zstd), JSON, CSV, TSV and Parquet files, within limits.
 
-A small file may unpack to a huge one.
+The limits guard against small files that unpack to huge ones.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 MAX_ROW_BYTES = 128 << 20
-"""The most unpacked bytes of one row, or of one entry of an archive."""
-_LEAST_LIMIT = 1 << 30
-_MOST_TIMES = 100
-"""The most bytes that a byte of a file may unpack to, beyond that least limit; texts of models
-shrink to a tenth, and a bomb to a thousandth."""
+"""Maximum unpacked bytes of one row, or of one entry of an archive."""
+_ALWAYS_ALLOWED_BYTES = 1 << 30
+_MAX_RATIO = 100
+"""Maximum ratio of unpacked to packed bytes, above `_ALWAYS_ALLOWED_BYTES`. Model replies shrink to
+a tenth, and a decompression bomb to a thousandth."""
 
 
 @final
 class UnpackingLimit:
-    """Counts the bytes to which a file unpacks."""
+    """Counts the unpacked bytes of a file and stops at its limit."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._most = max(_LEAST_LIMIT, _MOST_TIMES * path.stat().st_size)
+        self._most = max(_ALWAYS_ALLOWED_BYTES, _MAX_RATIO * path.stat().st_size)
         self._unpacked = 0
 
     def add(self, amount: int) -> None:
         """Count further bytes.
 
         Raises:
-            SourceError: the file unpacks to more than it may.
+            SourceError: the limit is exceeded.
         """
         self._unpacked += amount
         if self._unpacked > self._most:
@@ -88,19 +88,20 @@ Row = Mapping[str, Any]
 _Text = TypeVar("_Text", str, bytes)
 
 ROW_FAULTS = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError)
-"""Errors of reading a row whose fields are missing or of another type."""
+"""Exceptions raised for a row with missing fields or wrong types."""
 
 _HEAD = 4
-"""The bytes of a file that tell its encoding."""
+"""Bytes at the start of a file that determine its encoding."""
 _AS_ZEROS = bytes.maketrans(b"123456789", b"0" * 9)
 _LONG_NUMBER = b"0" * 19
-"""So many digits may be an integer beyond 64 bits, which orjson reads as a float. All digits are
-made zeros first: to look for them by a pattern took a third of the time of reading a record."""
+"""A run of 19 digits may be an integer beyond 64 bits, which orjson reads as a float. All digits
+are first mapped to zeros and then searched for this; a regular expression took a third of the time
+of reading a record."""
 _LONGEST_FIELD = 1 << 28
 
 _PIECE_BYTES = 1 << 16
 _BATCH = 64
-"""Rows of a Parquet file that are decoded at a time."""
+"""Rows of a Parquet file that are decoded at once."""
 
 
 def import_arrow(module: str = "pyarrow") -> Any:
@@ -118,7 +119,7 @@ def import_arrow(module: str = "pyarrow") -> Any:
 
 
 def read_rows(path: Path) -> Iterator[Row]:
-    """Read the rows of a file, whose ending says its format.
+    """Read the rows of a file in the format of its suffix.
 
     Raises:
         SourceError: the file does not exist, is damaged or has an unknown format, or a row is not
@@ -142,7 +143,7 @@ def read_rows(path: Path) -> Iterator[Row]:
 
 
 def _checked_rows(path: Path, rows: Iterator[Any]) -> Iterator[Row]:
-    """Yield the rows, each an object; errors of any reader name the file."""
+    """Yield the rows if each is an object; raise SourceError with the path for any fault."""
     try:
         for number, row in enumerate(rows, 1):
             if not isinstance(row, Mapping):
@@ -210,7 +211,7 @@ def _read_json_lines(path: Path) -> Iterator[Row]:
 
 
 def _bounded_lines(path: Path, stream: IO[_Text]) -> Iterator[_Text]:
-    """Yield the lines, which must not exceed the size of a row."""
+    """Yield the lines; raise SourceError for a line longer than a row may be."""
     number = 1
     while line := stream.readline(MAX_ROW_BYTES + 1):
         if len(line) > MAX_ROW_BYTES:
@@ -271,7 +272,7 @@ def _read_parquet(path: Path) -> Iterator[Row]:
     limit = UnpackingLimit(path)
     for batch in import_arrow("pyarrow.parquet").ParquetFile(path).iter_batches(_BATCH):
         for column in batch.columns:
-            # A dictionary stores a text once, which Python gets for every row.
+            # A dictionary column stores a string once, but Python gets a copy for every row.
             plain = column.dictionary_decode() if hasattr(column, "dictionary") else column
             limit.add(plain.nbytes)
         yield from batch.to_pylist()

@@ -14,7 +14,7 @@ from batuta.lab.tasks.datasets.maths import integer_answer
 from batuta.lab.tasks.datasets.rows import Row
 
 ANSWER_LINE = "End with a line that begins with `Answer:` and gives your answer."
-"""It shows no example: small models gave `Answer: the answer` back, word for word."""
+"""It has no example, because small models repeated `Answer: the answer` word for word."""
 
 
 def convert_mmlu(row: Row) -> MultipleChoiceQuestion:
@@ -44,7 +44,7 @@ def convert_mmlu_pro(row: Row) -> MultipleChoiceQuestion:
 
 
 def convert_gpqa(row: Row) -> MultipleChoiceQuestion:
-    """Convert a question of GPQA; it is private, as its authors ask not to publish it."""
+    """Convert a question of GPQA; it is private, since its authors ask not to publish it."""
     wrong = (row[f"Incorrect Answer {number}"].strip() for number in (1, 2, 3))
     tags = ("gpqa", row["High-level domain"])
     return MultipleChoiceQuestion(
@@ -120,7 +120,7 @@ def _find_topic(metadata: object) -> tuple[str, ...]:
 
 
 def convert_mgsm(row: Row) -> Task:
-    """Convert a word problem of MGSM in the language that the file's name ends in."""
+    """Convert a word problem of MGSM; the file's name ends in its language."""
     question, language = str(row["question"]).strip(), _language_of(row)
     return Task(
         id=TaskId(f"mgsm/{language}/{text_digest(question)}"),

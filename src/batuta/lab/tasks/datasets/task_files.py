@@ -57,7 +57,7 @@ def read_task_file(path: Path, seed: int | None = 0) -> tuple[Task, ...]:
 
 
 def make_tasks(rows: Iterable[Row], path: Path, seed: int | None) -> tuple[Task, ...]:
-    """Make tasks of rows that came from that file, as `read_task_file` describes.
+    """Convert the rows of a file to tasks, as `read_task_file` describes.
 
     Raises:
         SourceError: a row cannot be used; the message names it.
@@ -77,14 +77,14 @@ def make_tasks(rows: Iterable[Row], path: Path, seed: int | None) -> tuple[Task,
             )
         tasks[task.id] = task
     if not tasks:
-        raise SourceError(f"{path} has no tasks; write one JSON object a line")
+        raise SourceError(f"{path} has no tasks; write one JSON object per line")
     return tuple(tasks.values())
 
 
 def _make_task(row: Row, seed: int | None) -> Task:
     question: Any = row["question"]
     if not isinstance(question, str) or not question.strip():
-        raise ValueError("its question is not a text")
+        raise ValueError("its question is not a string, or is empty")
     answer = answer_text(row["answer"])
     given = {name: value for name, value in row.items() if not is_missing(value)}
     _check_fields(row, given)
@@ -170,8 +170,7 @@ def read_task_suite(path: Path, seed: int | None = 0) -> tuple[Task, ...]:
     Without a seed the options keep their order.
 
     Raises:
-        SourceError: the file cannot be read, or a part of it cannot be used, which the message
-            names.
+        SourceError: the file cannot be read, or it has an invalid part, which the message names.
     """
     suite = _read_yaml(path)
     if unknown := sorted(set(suite) - _SUITE_FIELDS):
@@ -207,7 +206,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise SourceError(f"{path} cannot be read: {error.strerror}") from None
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise SourceError(f"{path} is no YAML: {' '.join(str(error).split())}") from None
+        raise SourceError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(found, dict):
         raise SourceError(f"{path} is not a mapping of fields; see the evaluation page")
     return {str(name): value for name, value in cast("Mapping[Any, Any]", found).items()}
@@ -218,13 +217,13 @@ def _render_examples(suite: Mapping[str, Any], path: Path) -> str:
     examples: Any = suite.get("examples") or []
     template: Any = suite.get("example_template", _EXAMPLE_TEMPLATE)
     if not isinstance(examples, list):
-        raise SourceError(f"the examples of {path} are no list")
+        raise SourceError(f"the examples of {path} are not a list")
     listed = cast("list[Any]", examples)
     if not isinstance(template, str) or "{question}" not in template or "{answer}" not in template:
         raise SourceError(f"the example_template of {path} needs {{question}} and {{answer}}")
     shots: Any = suite.get("shots", len(listed))
     if not isinstance(shots, int) or not 0 <= shots <= len(listed):
-        raise SourceError(f"{path} asks for {shots} shots of {len(listed)} examples")
+        raise SourceError(f"{path} asks for {shots} shots of {len(listed)} examples: lower `shots`")
     shown: list[str] = []
     for number, example in enumerate(listed[:shots], 1):
         if not isinstance(example, Mapping) or not {"question", "answer"} <= set(
@@ -237,7 +236,7 @@ def _render_examples(suite: Mapping[str, Any], path: Path) -> str:
 
 
 def _fill_template(template: str, texts: Mapping[str, str]) -> str:
-    """Fill in all marks together, so that marks within the texts are kept."""
+    """Fill in all placeholders in one pass, so that the inserted texts are left alone."""
     return _MARK.sub(lambda found: texts.get(found[1], found[0]), template)
 
 
@@ -246,12 +245,12 @@ def _suite_rows(suite: Mapping[str, Any], path: Path) -> Iterator[Row]:
         rows: Any = suite["tasks"]
         listed = cast("list[Any]", rows) if isinstance(rows, list) else [None]
         if not all(isinstance(row, Mapping) for row in listed):
-            raise SourceError(f"the tasks of {path} are no list of mappings")
+            raise SourceError(f"the tasks of {path} are not a list of mappings")
         yield from cast("list[Row]", listed)
         return
     named: Any = suite.get("fields") or {}
     if not isinstance(named, Mapping):
-        raise SourceError(f"the fields of {path} are no mapping of a field to a column")
+        raise SourceError(f"the fields of {path} do not map field names to columns")
     fields = cast("Mapping[str, str]", named)
     for number, row in enumerate(read_rows(path.parent / str(suite["file"])), 1):
         if missing := [column for column in fields.values() if column not in row]:

@@ -1,7 +1,7 @@
-"""A canonical form of an answer, in which answers that mean the same are mostly equal.
+"""A canonical form of an answer: answers with the same meaning mostly have the same form.
 
-It compares answers with each other where the right one is unknown, as in a vote or a cascade. It
-does not grade.
+It serves to compare answers with each other while the correct one is unknown, as in a vote or a
+cascade. Graders do not use it.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ def strip_edges(text: str, marks: str) -> str:
 
 
 def canonical_answer(answer: str) -> str:
-    """Return an answer without case, spaces, Markdown, LaTeX and brackets; empty if none."""
+    """Return an answer without case, spaces, Markdown, LaTeX and brackets; "" for no answer."""
     text = answer[: 2 * _MAX_CHARACTERS].casefold().strip()
     if len(text) > _MAX_CHARACTERS:
         return " ".join(text.split())
-    for _ in range(_MAX_ROUNDS):  # until nothing changes, so that the form of a form is itself
+    for _ in range(_MAX_ROUNDS):  # until nothing changes, so that the function is idempotent
         previous = text
         plain = text if text.isascii() else _plain_characters(text)
         text = _simplify_text(plain)
@@ -86,8 +86,8 @@ def _without_brackets(text: str) -> str:
     if len(text) < 2 or _BRACKETS.get(text[0]) != text[-1]:  # noqa: PLR2004 - a pair
         return text
     depth = 0
-    for place, character in enumerate(text):
+    for index, character in enumerate(text):
         depth += (character == text[0]) - (character == text[-1])
         if not depth:
-            return text[1:-1].strip() if place == len(text) - 1 else text
+            return text[1:-1].strip() if index == len(text) - 1 else text
     return text

@@ -1,4 +1,4 @@
-"""Multiple choice: finds the single letter that an answer commits itself to."""
+"""Multiple choice: finds the one letter that an answer commits itself to."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from batuta.language.answer_extraction import TICKS, without_decorations, withou
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 MAX_SENTENCE = 500
-"""How many characters of a sentence are read."""
+"""Maximum number of characters read of a sentence."""
 
 MAX_STATEMENTS = 100
-"""How many statements of an answer are read, from its end; each is read with what follows it."""
+"""Maximum number of statements read, counted from the end of the answer."""
 
 MAX_WEAK_STATEMENTS = 8
-"""How many weak statements of a line are read, such as "so it is" or "I would pick"."""
+"""Maximum number of weak statements ("so it is", "I would pick") read in a line."""
 
 MAX_LABELLED_LINE = 100
-"""The longest line taken as an option's letter and text where the options' texts are unknown."""
+"""Maximum length of a line read as an option's letter and text, if the texts are unknown."""
 
 UNCLEAR = ("?", "??")
-"""Stands for letters where something is stated, but no single option is chosen."""
+"""Letters of a statement that does not choose a single option."""
 
 _MARKS = re.compile(
     r"\\(?:text(?:bf|rm|it)?|math(?:bf|rm)|bf|rm)(?![a-z])\s*|\\[()\[\]]|[*`${}\x00]"
@@ -50,7 +50,7 @@ _HEAD = re.compile(
     re.IGNORECASE,
 )
 _SMALL = re.compile(r"\W*(?:(?:option|choice)\s+)?\(?([a-z])\W*")
-_GOES_ON = re.compile(
+_AFTER_LETTER = re.compile(
     r"\s*(?:[.,;:!)\]>\"'”]|[–—-](?=\s)|\(|\||$|\n)"
     r"|\s+(?:because|since|as|which|where|and|but|by|for|due|rather|instead|or|is|then|\W)(?!\w)"
 )
@@ -68,12 +68,12 @@ class ChoiceGrader:
     """Judges the letter in a box, in `<answer>`, in JSON, after the last "the answer is", or alone.
 
     Letters of other scripts and statements in other languages are read. Two letters, a negated
-    letter, a letter beside another option's text, a retracted letter and an unmarked one are no
-    answer: the grader never guesses. The score is 1 or 0.
+    letter, a letter beside another option's text, a retracted letter and an unmarked letter do not
+    count as an answer: the grader never guesses. The score is 1 or 0.
     """
 
     def __init__(self, options: Sequence[str] = ()) -> None:
-        """Take the options' texts in the order of their letters; without any, letters are read."""
+        """Take the options' texts in the order of their letters; without them, any letter counts."""
         self._circled = not any("\u2460" <= sign <= "\u2469" for sign in "".join(options))
         self._options = tuple(
             _normalize_option(_strip_markup(as_latin(option))) for option in options
@@ -133,7 +133,7 @@ class ChoiceGrader:
         return self._apply_correction(letters, text[end : end + MAX_SENTENCE])
 
     def _apply_correction(self, letters: tuple[str, ...], after: str) -> tuple[str, ...]:
-        """Return `letters`, or those that replace them in the text after the statement."""
+        """Return `letters`, or the letters that replace them in the text after the statement."""
         if taken := statements.RETRACTION.search(after):
             return tuple(set(self._letters_named(after[taken.end() :]))) or UNCLEAR
         for doubt in statements.POSSIBLE_RETRACTION.finditer(after):
@@ -154,7 +154,7 @@ class ChoiceGrader:
                 yield found[0]
 
     def _statements(self, text: str) -> Iterator[tuple[int, int, tuple[str, ...]]]:
-        """Yield where each statement of an answer begins, where it ends, and its letters."""
+        """Yield the start, the end and the letters of each statement of an answer."""
         read_to = 0
         for found in _last_matches(statements.STATEMENT, text):
             sentence, _, below = text[found.end() : found.end() + MAX_SENTENCE].partition("\n")
@@ -167,9 +167,9 @@ class ChoiceGrader:
                 else self._letters_alone(below, text)
             )
             gap = statements.NEGATION_IN_GAP.search(found["gap"])
-            said_to = found.end() + len(statements.first_sentence(sentence))
+            sentence_end = found.end() + len(statements.first_sentence(sentence))
             if letters and not gap and not _is_doubted(text, found.start()):
-                read_to = said_to
+                read_to = sentence_end
                 end = len(sentence) if repeated else _letter_end(sentence)
                 yield found.start(), found.end() + end, letters
             elif _NEGATION.match(sentence):
@@ -179,7 +179,7 @@ class ChoiceGrader:
         yield from self._declarations(text, read_to)
 
     def _heading_statements(self, text: str) -> Iterator[tuple[int, int, tuple[str, ...]]]:
-        """Yield the statements that follow a line that only says "Answer"."""
+        """Yield the statements below a line that is only "Answer"."""
         for found in statements.ANSWER_HEADING.finditer(text):
             if letters := self._letters_alone(text[found.end() : found.end() + MAX_SENTENCE]):
                 yield found.start(), found.end() + 1, letters
@@ -203,7 +203,7 @@ class ChoiceGrader:
                 yield found.start(), found.end() + 1, self._letters_beside(letter, sentence[1:])
 
     def _foreign_declarations(self, text: str) -> list[tuple[int, int, tuple[str, ...]]]:
-        """Return the statements of the form "B is right" in other languages; two are unclear."""
+        """Return statements like "B is right" in other languages; different letters are unclear."""
         found = [
             (match.start(), match.end(), self._declared_letters(match, text))
             for match in _last_matches(declarations.RIGHT_LETTER, text)
@@ -215,7 +215,7 @@ class ChoiceGrader:
         return [one for one in found if one[2]]
 
     def _declared_letters(self, match: re.Match[str], text: str) -> tuple[str, ...]:
-        """Return the letter that is called right, with its rivals; empty if that is in doubt."""
+        """Return the letter that is called right, with its rivals; empty if the text doubts it."""
         before = text[max(0, match.start() - MAX_SENTENCE) : match.start()]
         clause = declarations.CLAUSE_END.split(before)[-1]
         after = statements.first_sentence(text[match.end() : match.end() + MAX_SENTENCE])
@@ -252,7 +252,7 @@ class ChoiceGrader:
         return ()
 
     def _read_letters(self, text: str) -> tuple[str, ...]:
-        """Return the letters that `text` begins with, or the letter of the option it repeats."""
+        """Return the letters at the start of `text`, or the letter of the option it repeats."""
         repeated = self._letter_of_option_text(text)
         if (small := _SMALL.fullmatch(text)) and small[1].upper() in self._letters:
             return tuple({small[1].upper(), *repeated})
@@ -266,7 +266,7 @@ class ChoiceGrader:
         letters = self._letters_beside(letter, rest)
         if letters != (letter,):
             return letters
-        return (letter,) if head[1] or _GOES_ON.match(rest) else ()
+        return (letter,) if head[1] or _AFTER_LETTER.match(rest) else ()
 
     def _letters_beside(self, letter: str, rest: str) -> tuple[str, ...]:
         """Return the letter with its rivals and other options' letters; unclear if it is denied."""
@@ -335,7 +335,7 @@ class ChoiceGrader:
         return letters
 
     def _is_label(self, letter: str, rest: str, whole: str) -> bool:
-        """Tell whether a line is an option's letter and text, if the options' texts are unknown."""
+        """Return whether a line is an option's letter and text, if the options' texts are unknown."""
         if self._options or len(rest) > MAX_LABELLED_LINE or not _MARK.match(rest):
             return False
         if any(found[1].upper() != letter for found in _LABEL.finditer(whole)):
@@ -353,13 +353,13 @@ def _single_letter(letters: tuple[str, ...]) -> str | None:
 
 
 def _is_denied(text: str, end: int) -> bool:
-    """Tell whether what follows a letter denies it, alone or with others."""
+    """Return whether what follows a letter denies it, alone or with others."""
     alone = statements.DENIAL_AFTER.match(text, end)
     return bool(alone or statements.LIST_DENIAL.match(text, end))
 
 
 def _offers_option(sentence: str) -> bool:
-    """Tell whether a sentence offers an option, and does not only mention it."""
+    """Return whether a sentence offers an option, and does not only mention it."""
     return re.search(r"\b(?:answer|is|be|could|also|it)\b|\A\W*[A-Z]\b", sentence) is not None
 
 
@@ -374,7 +374,7 @@ def _strip_markup(text: str) -> str:
 
 
 def _is_doubted(text: str, at: int) -> bool:
-    """Tell whether the clause before a statement makes it a condition or denies it."""
+    """Return whether the clause before a statement makes it a condition or denies it."""
     clause = _CLAUSE_END.split(text[max(0, at - MAX_SENTENCE) : at])[-1]
     return statements.DOUBT.search(clause) is not None
 

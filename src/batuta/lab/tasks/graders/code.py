@@ -1,4 +1,4 @@
-"""Grades programs: runs them elsewhere, on tests whose expected outputs stay in this process."""
+"""Grades programs: a sandbox runs them on tests, and this process compares the outputs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LIMITS = SandboxLimits()
 """The limits of each case."""
 
 WEAK_RESULT_NOTE = "; weakly, since the tests ran in the program's own process"
-"""Follows the reason of a grade that a program could have forged."""
+"""Appended to the reason of a grade that the program could have forged."""
 
 _NEEDS_SAME_PROCESS = re.compile(
     r"\b(?:patch|mock\w*|Mock|MagicMock|AsyncMock|mock_open|assertLogs|assertNoLogs|assertWarns\w*|"
@@ -139,7 +139,7 @@ def case_fault(case: CodeCase, outcome: ProgramResult) -> str:
 
 
 def is_same_output(expected: str, printed: str, tolerance: float = 0.0) -> bool:
-    """Compare two outputs line by line: as texts without outer white space, else as numbers.
+    """Compare two outputs line by line: as stripped strings, else as numbers.
 
     A number with decimals may be off by the tolerance, relatively or absolutely.
     """
@@ -163,7 +163,7 @@ def _is_same_line(wanted: str, given: str, tolerance: float) -> bool:
 
 
 def _is_same_numbers(wanted: list[str], given: list[str]) -> bool:
-    """Tell whether both are lists of equal numbers; `1.0` equals `1`."""
+    """Return whether both are lists of equal numbers; `1.0` equals `1`."""
     try:
         return list(map(Decimal, wanted)) == list(map(Decimal, given))
     except InvalidOperation:
@@ -171,7 +171,7 @@ def _is_same_numbers(wanted: list[str], given: list[str]) -> bool:
 
 
 def _is_near(wanted: str, given: str, tolerance: float) -> bool:
-    """Tell whether both are numbers, one with decimals, that differ by at most the tolerance."""
+    """Return whether both are numbers, one with decimals, that differ by at most the tolerance."""
     if not (_WITH_DECIMALS.search(wanted) or _WITH_DECIMALS.search(given)):
         return False
     try:
@@ -193,7 +193,7 @@ def script_cases(data: Any) -> tuple[CodeCase, ...]:
 
 
 def call_cases(data: Any) -> tuple[CodeCase, ...]:
-    """Return the cases of a function: as above with `"entry"`; each input line is an argument."""
+    """Return the cases of a function: as `script_cases`, with `"entry"` and an argument per line."""
     allowed = read_tolerance(data)
     return tuple(
         CodeCase(
@@ -218,23 +218,22 @@ def read_tolerance(data: Any) -> float:
 
 
 def check_cases(data: Any) -> tuple[CodeCase, ...]:
-    """Return the case of tests that raise an error: `{"tests"}`, source that follows the program.
+    """Return the case of assertion tests: `"tests"` is source that follows the program.
 
-    With `"preamble"`, source before it, and `"entry"`, a name that the preamble only sketches.
+    `"preamble"` is source before the program; `"entry"` names a function that the preamble only
+    declares.
     """
     code, preamble, entry = data["tests"], data.get("preamble", ""), data.get("entry", "")
-    # A function that is to be inspected must be in the same process, not only answer calls.
-    runs_apart = can_run_separately(code) and "import inspect" not in preamble
-    return (
-        CodeCase(AssertionTest(code=code, preamble=preamble, entry=entry, separate=runs_apart)),
-    )
+    # `inspect` needs the function itself in the same process, not a stub that forwards calls.
+    separate = can_run_separately(code) and "import inspect" not in preamble
+    return (CodeCase(AssertionTest(code=code, preamble=preamble, entry=entry, separate=separate)),)
 
 
 def can_run_separately(code: str) -> bool:
-    """Tell whether tests can run in another process than the program under test.
+    """Return whether tests can run in another process than the program under test.
 
-    Only the text of the tests decides, never what a program does. Tests cannot run apart if they
-    reach into the program's process: if they replace what it imports, look at its warnings, logs or
-    figures, or set its environment; nor if they load files in a format that runs code.
+    Only the text of the tests decides, not the program. Tests need the program's process if they
+    mock its imports, inspect its warnings, logs or figures, set its environment, or load files in
+    a format that can run code.
     """
     return _NEEDS_SAME_PROCESS.search(code) is None

@@ -15,10 +15,10 @@ from batuta.lab.tasks.graders.structured_data import PROGRAM_KEYS, structured_an
 from batuta.language import answer_extraction
 
 MAX_LENGTH = 100_000
-"""The longest program, in characters."""
+"""Maximum length of a program, in characters."""
 
 MAX_BLOCKS = 100
-"""How many code blocks are read, from the end."""
+"""Maximum number of code blocks read, counted from the end."""
 
 _FENCE = re.compile(
     r"(?P<before>[ \t]*(?:(?:[-*+>]|\d+[.)])[ \t]+)*)(?P<fence>`{3,}|~{3,})(?P<info>.*)"
@@ -32,7 +32,7 @@ _TAGGED_BLOCK = re.compile(
     r"(?(tag)\[/(?P=tag)\]|</(?P=element)>)",
     re.DOTALL | re.IGNORECASE | re.MULTILINE,
 )
-"""A block between tags on lines of their own, as some models were trained to write it."""
+"""A block between tags on separate lines, as some models were trained to write it."""
 _LATE_FENCE = re.compile(
     r"[^`~]*[^`~\s]\s+(?P<fence>`{3,})(?P<info>(?:python|py)3?)\s*", re.IGNORECASE
 )
@@ -69,12 +69,12 @@ class CodeBlock:
 
 
 def extract_program(answer: str) -> str | None:
-    """Return the program of an answer; None if there is none, or if its last block is cut.
+    """Return the program of an answer; None if there is none, or if its last block is truncated.
 
-    It is the last block of Python, with the earlier blocks that it needs, such as helpers. A block
-    without a language counts if it defines something, or if no block names Python and it does
-    something; all other blocks are output or show the use. An answer without any block is the
-    program itself, or has it between sentences.
+    The program is the last block of Python, with the earlier blocks that it needs, such as helpers.
+    A block without a language counts if it defines functions or, if no block names Python, contains
+    code; all other blocks are taken as output or usage examples. An answer without any block is the
+    program itself, or contains it between sentences.
     """
     shown = answer_extraction.visible_text(answer, MAX_LENGTH).replace("\r\n", "\n")
     shown = _TAGGED_BLOCK.sub(_fence_tagged, _HTML_BLOCK.sub(_fence_html, shown))
@@ -120,8 +120,8 @@ def _bare_program(shown: str) -> str:
 
 def _indented_program(lines: list[str]) -> str | None:
     """Return the program in an indented block of Markdown; None if there is none."""
-    places = (n for n, line in enumerate(lines) if _INDENTED_PROGRAM_LINE.match(line))
-    start = next(places, None)
+    starts = (n for n, line in enumerate(lines) if _INDENTED_PROGRAM_LINE.match(line))
+    start = next(starts, None)
     if start is None:
         return None
     block = takewhile(lambda line: not line.strip() or line[0] in " \t", lines[start:])
@@ -141,7 +141,7 @@ def _program_blocks(blocks: list[CodeBlock]) -> list[CodeBlock]:
 
 
 def _code_blocks(text: str) -> Iterator[CodeBlock | None]:
-    """Yield every code block, without the margin of its fence; None for one that is cut."""
+    """Yield every code block, without the margin of its fence; None for a truncated block."""
     lines = text.splitlines(keepends=True)
     at = 0
     while at < len(lines):
@@ -189,16 +189,17 @@ def _without_margin(lines: list[str], margin: int) -> str:
         if margin and any(line.strip() for line in lines):
             return "".join(quoted)
     indented = [len(line) - len(line.lstrip()) for line in lines if line.strip()]
-    cut = min([margin, *indented])
-    text = "".join(line[cut:] if line.strip() else line.lstrip(" \t") for line in lines)
+    width = min([margin, *indented])
+    text = "".join(line[width:] if line.strip() else line.lstrip(" \t") for line in lines)
     return text if _Source(text).tree else textwrap.dedent(text)
 
 
 def _join_sources(sources: list[_Source]) -> str:
     """Return the last program, with the earlier blocks that it needs.
 
-    Trailing blocks that only show the use or the output of earlier ones are left out. A needed
-    block is put first, unless it does something and defines what a later block defines again.
+    Trailing blocks that only show usage or output of earlier blocks are left out. An earlier block
+    that defines needed names is put first, unless it has side effects and a later block redefines
+    its functions. An earlier block that calls the last block's functions is put after it.
     """
     while len(sources) > 1 and sources[-1].only_demonstrates(sources[:-1]):
         sources = sources[:-1]
@@ -206,7 +207,7 @@ def _join_sources(sources: list[_Source]) -> str:
     parts, wanted, redefined = [last.text], last.free, set(last.functions)
     for earlier in reversed(sources[:-1]):
         if earlier.free & sources[-1].functions and not earlier.functions & redefined:
-            parts.append(earlier.text)  # it precedes the helper that it calls
+            parts.append(earlier.text)  # in the answer, it precedes the helper that it calls
             wanted = wanted | earlier.free
             redefined |= earlier.functions
         elif earlier.is_changed_in_part(redefined) or (
@@ -219,7 +220,7 @@ def _join_sources(sources: list[_Source]) -> str:
 
 
 class _Source:
-    """A source, with what can be seen of it without running it."""
+    """Python source, with facts that are visible without running it."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -249,25 +250,25 @@ class _Source:
             self.defined |= {one.id for one in names if isinstance(one.ctx, ast.Store)}
 
     def is_code(self) -> bool:
-        """Return whether it is more than values, and no interactive session."""
+        """Return whether it is more than bare values, and not an interactive session."""
         body = self.tree.body if self.tree and not _PROMPT.search(self.text) else []
         return any(not isinstance(n, ast.Expr) or isinstance(n.value, ast.Call) for n in body)
 
     def has_effects(self) -> bool:
-        """Tell whether it calls, defines, imports or loops."""
+        """Return whether it calls, defines, imports or loops."""
         return self.is_code() and bool(self.kinds & _ACTIVE_NODES)
 
     def is_inert(self) -> bool:
-        """Tell whether running it does no more than define."""
+        """Return whether running it only defines or imports names."""
         return all(isinstance(n, _PASSIVE_NODES) for n in self.tree.body) if self.tree else False
 
     def is_changed_in_part(self, redefined: set[str]) -> bool:
-        """Tell whether it only defines, and some but not all of its functions are defined again."""
+        """Return whether it only defines names, and some but not all functions are redefined."""
         again = self.functions & redefined
         return bool(again) and bool(self.functions - redefined) and self.is_inert()
 
     def only_demonstrates(self, before: list[_Source]) -> bool:
-        """Tell whether it is the output or the use of earlier sources, not a part of them."""
+        """Return whether it only shows output or usage of earlier sources."""
         if not any(one.is_code() for one in before):
             return False
         if _PROMPT.search(self.text) or (self.tree and not self.is_code()):
@@ -279,12 +280,12 @@ class _Source:
         return not self.functions and bool((self.used | self.defined) & known) and not reads
 
     def _only_tests(self, known: set[str]) -> bool:
-        """Tell whether everything that it defines tests known functions."""
+        """Return whether everything that it defines tests known functions."""
         defined = [n for n in (self.tree.body if self.tree else ()) if isinstance(n, _DEFINITIONS)]
         return bool(defined) and bool(self.used & known) and all(map(_is_test, defined))
 
     def _only_signatures(self, known: set[str]) -> bool:
-        """Tell whether it repeats the signatures of known functions, without their bodies."""
+        """Return whether it repeats the signatures of known functions, without their bodies."""
         body = [n for n in (self.tree.body if self.tree else ()) if not isinstance(n, _IMPORTS)]
         return bool(body) and all(
             isinstance(node, _FUNCTIONS) and node.name in known and _is_empty(node) for node in body
@@ -292,14 +293,14 @@ class _Source:
 
 
 def _is_test(node: ast.stmt) -> bool:
-    """Tell whether a definition is a test: a TestCase, or a function named `test_…`."""
+    """Return whether a definition is a test: a TestCase, or a function named `test_…`."""
     if isinstance(node, ast.ClassDef):
         return any(ast.unparse(base).endswith("TestCase") for base in node.bases)
     return isinstance(node, _FUNCTIONS) and node.name.startswith("test_")
 
 
 def _is_empty(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Tell whether a function's body is `...` or `pass`, with or without a docstring."""
+    """Return whether a function's body is `...` or `pass`, with or without a docstring."""
     return all(
         isinstance(one, ast.Pass)
         or (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant))

@@ -1,4 +1,4 @@
-"""The process that compares expressions; it alone may hang, grow too large or die."""
+"""Compares expressions in a separate process, which may hang, run out of memory or die."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def require_extra(extra: str, *modules: str) -> None:
 
 
 COMPARISON_TIMEOUT = 120.0
-"""Seconds after which a comparison is abandoned; its processor time is more tightly bounded."""
+"""Wall-clock seconds of a comparison; its processor time has a tighter limit."""
 
 
 class ComparisonResult(StrEnum):
@@ -62,7 +62,7 @@ class MathsPool:
         self.close()
 
     def close(self) -> None:
-        """End the processes, also those that are still comparing."""
+        """End the processes, including those that are still comparing."""
         self._pool.close()
 
     @property
@@ -71,9 +71,9 @@ class MathsPool:
         return self._pool.process_ids
 
     async def compare(self, target: str, answer: str, near: float = 0.0) -> ComparisonResult:
-        """Compare two answers as `normalize_latex` spells them; return why if it cannot be decided.
+        """Compare two answers in the form that `normalize_latex` returns.
 
-        `near` is the relative distance up to which two numbers count as the same.
+        `near` is the relative error up to which two numbers count as the same.
         """
         try:
             same = await self._pool.call(

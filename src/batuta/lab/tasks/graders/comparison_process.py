@@ -1,4 +1,4 @@
-"""Runs in a process of the pool, under limits that hold even if the main process is gone."""
+"""Runs in a process of the pool, under limits that hold even if the main process has died."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ MEMORY_LIMIT = 4 << 30
 """Bytes of address space."""
 
 CPU_SECONDS = 3
-"""The processor time of one comparison; the kernel enforces it, on a busy machine and an idle one,
-and also when the process that asked is gone."""
+"""Processor seconds of one comparison. The kernel enforces the limit, whatever the machine's load,
+and even if the calling process has died."""
 
 WARM_UP_SECONDS = 60
-"""The processor time of a process's first call, in which sympy and pint are loaded."""
+"""Processor seconds of a process's first call, which loads sympy and pint."""
 
 WARM_UP = (
     (r"\frac{1}{\sqrt{3}}", r"\frac{\sqrt{3}}{3}"),
@@ -45,7 +45,7 @@ def _prepare_process() -> None:
 
 
 def compare_answers(target: str, answer: str, near: float) -> bool:
-    """Tell whether two answers, as `normalize_latex` spells them, are the same.
+    """Return whether two answers, in the form that `normalize_latex` returns, are the same.
 
     Raises:
         MemoryError: out of memory.

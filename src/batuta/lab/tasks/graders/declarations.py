@@ -1,4 +1,4 @@
-"""Patterns that call an option the right one, in eight languages other than English.
+"""Patterns by which an answer calls an option correct, in eight languages other than English.
 
 They are German, French, Spanish, Italian, Portuguese, Russian, Chinese and Japanese.
 """
@@ -69,7 +69,7 @@ OTHERS = re.compile(
     ),
     re.IGNORECASE,
 )
-"""Words that attribute the statement to somebody else."""
+"""Words that attribute the statement to other people."""
 WRONG_AFTER = re.compile(
     unicodedata.normalize(
         "NFKC",

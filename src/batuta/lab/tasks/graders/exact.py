@@ -1,4 +1,4 @@
-"""Grades answers that are right in one wording only, or as one Python literal."""
+"""Grades answers of which only one wording, number or Python literal is correct."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from batuta.language import answer_extraction
 
 @final
 class ReasoningGymGrader:
-    """Judges the marked answer to one task as its generator does, in [0, 1]."""
+    """Scores the marked answer to one task with its generator's scorer, in [0, 1]."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
@@ -43,9 +43,9 @@ _FORMULA = re.compile(r"\s*\$([^$]+)\$\s*")
 class ExactGrader:
     """Judges the marked answer or the last line; white space and case do not count.
 
-    If the target is a number, the answer must be that number in any spelling; if it is a Python
+    If the target is a number, the answer must be that number in any notation; if it is a Python
     literal, the answer must have its value: `[1,2]` for `[1, 2]`, but not `'A'` for `'a'`.
-    Marks around an answer count unless they are Markdown's; a final full stop does not.
+    Markdown around an answer and a final full stop are ignored; other marks count.
     The score is 1 or 0.
     """
 
@@ -79,14 +79,14 @@ def _is_same_answer(found: str, target: str) -> bool:
 
 
 def _read_price(text: str) -> tuple[str, Fraction] | None:
-    """Return the currency and the amount of a price such as `-$1,234.50`; None if it is none."""
+    """Return the currency and the amount of a price such as `-$1,234.50`; None if not a price."""
     found = _PRICE.fullmatch(text)
     amount = None if found is None else read_plain_number(found[3])
     return None if found is None or amount is None else (found[2], -amount if found[1] else amount)
 
 
 def _is_same_number(wanted: Fraction, given: Fraction) -> bool:
-    """Tell whether two numbers are equal, or decimals that a float could not tell apart."""
+    """Return whether two numbers are equal, or are decimals within half a float's precision."""
     if wanted == given or 1 in {wanted.denominator, given.denominator}:
         return wanted == given
     distance = abs(wanted - given)
@@ -100,10 +100,10 @@ def _without_stop(text: str) -> str:
 
 
 def _is_same_literal(wanted: Any, given: Any) -> bool:
-    """Tell whether two values are equal and of the same type, down to their parts; `1.0` is `1`."""
+    """Return whether two values are equal with equal types, recursively; `1.0` equals `1`."""
     if isinstance(wanted, int | float) and isinstance(given, int | float):
         alike = isinstance(wanted, bool) == isinstance(given, bool)
-        return alike and wanted == given and abs(wanted) != math.inf  # infinity: too large
+        return alike and wanted == given and abs(wanted) != math.inf  # a literal too large
     if type(wanted) is not type(given):
         return False
     if isinstance(wanted, list | tuple):
@@ -118,6 +118,6 @@ def _is_same_literal(wanted: Any, given: Any) -> bool:
 
 
 def _normalize_text(text: str) -> str:
-    """Return the text without case and needless white space; the lines of a grid stay lines."""
+    """Return the text without case and needless white space; line breaks stay, as in a grid."""
     lines = unicodedata.normalize("NFC", text).casefold().splitlines()
     return "\n".join(" ".join(line.split()) for line in lines if line.strip())

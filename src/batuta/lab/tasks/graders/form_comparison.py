@@ -1,7 +1,7 @@
-"""Tells whether two answers have the same form with the same values in it.
+"""Compares two answers by their form and the values in it.
 
-A symbolic comparison is used for values only; this module decides whether their order counts, which
-brackets mean the same, and whether repetitions matter.
+The caller compares the values, perhaps symbolically. This module decides whether their order
+counts, which brackets mean the same, and whether repetitions matter.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ def _ratio_terms(ratio: SequenceForm) -> list[Fraction]:
 
 
 def may_be_time(ratio: SequenceForm) -> bool:
-    """Tell whether a ratio may be a time of day: its last term has two digits and is below 60."""
+    """Return whether a ratio may be a time of day: its last term has two digits and is below 60."""
     last = ratio.items[-1]
     return isinstance(last, ValueForm) and re.fullmatch(r"[0-5]\d", last.text) is not None
 
 
 def is_scaled(target: SequenceForm, answer: SequenceForm) -> bool:
-    """Tell whether one ratio is a multiple of the other."""
+    """Return whether one ratio is a multiple of the other."""
     wanted, given = _ratio_terms(target), _ratio_terms(answer)
     if not wanted or not given or 0 in wanted or (may_be_time(target) and may_be_time(answer)):
         return False
@@ -51,11 +51,11 @@ def is_scaled(target: SequenceForm, answer: SequenceForm) -> bool:
     return scale != 0 and all(w * scale == g for w, g in zip(wanted, given, strict=True))
 
 
-_OF_X = re.compile(r"[fgh]\(x\)")
+_FUNCTION_OF_X = re.compile(r"[fgh]\(x\)")
 
 
 def is_same_form(target: Form, answer: Form, equal: ValueComparison) -> bool:
-    """Tell whether the answer is the target; `equal` compares their values."""
+    """Return whether the answer is the target; `equal` compares their values."""
     target, answer = _unwrap_single(_flatten_form(target)), _unwrap_single(_flatten_form(answer))
     if isinstance(target, EquationForm) or isinstance(answer, EquationForm):
         return _is_same_equation(target, answer, equal)
@@ -78,16 +78,16 @@ def without_order(form: SequenceForm) -> SequenceForm:
 
 
 def _is_same_shape(target: Form, answer: Form, equal: ValueComparison) -> bool:
-    """Tell whether a value equals a ratio, all of several forms, or a pair of numbers."""
+    """Return whether a value equals a ratio, all of several forms, or a pair of numbers."""
     if not isinstance(answer, ValueForm) and isinstance(target, ValueForm):
         items = answer.items if isinstance(answer, SequenceForm) and answer.opening == "" else ()
         if len(items) > 1 and all(is_same_form(target, item, equal) for item in items):
             return True
     ratio, value = (target, answer) if isinstance(answer, ValueForm) else (answer, target)
     if isinstance(ratio, SequenceForm) and ratio.opening == ":" and isinstance(value, ValueForm):
-        share = ratio_quotient(ratio)
-        is_share = parse_number(value.text) is not None and share is not None
-        return is_share and not may_be_time(ratio) and parse_number(value.text) == share
+        quotient, number = ratio_quotient(ratio), parse_number(value.text)
+        is_number = number is not None and quotient is not None
+        return is_number and not may_be_time(ratio) and number == quotient
     target, answer = _split_thousands(target), _split_thousands(answer)
     return (
         isinstance(target, SequenceForm)
@@ -119,7 +119,7 @@ def _is_same_equation(target: Form, answer: Form, equal: ValueComparison) -> boo
         solved = answer.is_named or answer.right != ValueForm("0")
         return solved and is_same_form(target, answer.right, equal)
     sides = {target.left, answer.left}
-    function = len(sides) == PAIR and "y" in sides and any(map(_OF_X.fullmatch, sides))
+    function = len(sides) == PAIR and "y" in sides and any(map(_FUNCTION_OF_X.fullmatch, sides))
     if target.is_named and answer.is_named and (target.left == answer.left or function):
         return is_same_form(target.right, answer.right, equal)
     return equal(ValueForm(target.text), ValueForm(answer.text))
@@ -153,7 +153,7 @@ def _as_matrix(form: SequenceForm, other: SequenceForm) -> SequenceForm:
 
 
 def _has_same_brackets(target: SequenceForm, answer: SequenceForm) -> bool:
-    """Tell whether the brackets mean the same; a list may omit those of a point."""
+    """Return whether the brackets mean the same; a list may omit those of a point."""
     pairs = {(target.opening, target.closing), (answer.opening, answer.closing)}
     return len(pairs) == 1 or pairs == {("", ""), ("(", ")")}
 
@@ -180,6 +180,6 @@ def _unwrap_single(form: Form) -> Form:
 
 
 def _split_thousands(form: Form) -> Form:
-    """Return two numbers that were read as one with thousands, such as `45,135`, as a list."""
+    """Return numbers that were read as one with thousands separators, such as `45,135`, as a list."""
     parts = form.text.split(",") if isinstance(form, ValueForm) else []
     return SequenceForm(tuple(map(ValueForm, parts))) if len(parts) > 1 else form

@@ -1,7 +1,7 @@
 r"""Parses an answer's form: a value, a point, a set, an interval, an equation or a matrix.
 
-This module reads brackets and solution sets; `form_comparison` tells whether two forms are the
-same. Texts are spelled as by `normalize_latex`.
+This module reads brackets and solution sets; `form_comparison` compares two forms. Every text is in
+the form that `normalize_latex` returns.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def outer_tokens(text: str) -> Iterator[tuple[int, str]]:
 
 def split_outside(text: str, separators: AbstractSet[str]) -> list[str]:
     """Return the parts of `text` between those separators that are outside brackets."""
-    cuts = [(at, at + len(token)) for at, token in outer_tokens(text) if token in separators]
-    starts = [0, *(end for _, end in cuts)]
-    ends = [*(at for at, _ in cuts), len(text)]
+    found = [(at, at + len(token)) for at, token in outer_tokens(text) if token in separators]
+    starts = [0, *(end for _, end in found)]
+    ends = [*(at for at, _ in found), len(text)]
     return [text[start:end].strip() for start, end in zip(starts, ends, strict=True)]
 
 
@@ -50,7 +50,7 @@ class ValueForm:
 
 @dataclass(frozen=True, slots=True)
 class SequenceForm:
-    r"""Several forms; those without brackets or in braces have no order."""
+    """Several forms; without brackets or in braces, their order does not count."""
 
     items: tuple[Form, ...]
     opening: str = ""
@@ -75,7 +75,7 @@ class EquationForm:
 
 Form = ValueForm | SequenceForm | EquationForm
 ValueComparison = Callable[[ValueForm, ValueForm], bool]
-"""Tells whether a target's value and an answer's are the same."""
+"""Returns whether the target's value and the answer's are the same."""
 
 EMPTY = SequenceForm((), "{", "}")
 INFINITY = r"\infty"
@@ -140,7 +140,7 @@ def parse_form(text: str) -> Form:
     return ValueForm(text)
 
 
-# -- the readers: each knows one form, and returns None for the others -------------------------
+# -- the parsers: each reads one form and returns None for any other ---------------------------
 
 
 def _parse_special(text: str) -> Form | None:
@@ -182,7 +182,7 @@ def _parse_both_bounds(text: str) -> Form | None:
 def _reals_without(form: Form) -> Form | None:
     """Return the reals without some numbers, or without an interval, as intervals."""
     if isinstance(form, SequenceForm) and len(form.items) == PAIR and form.opening in {"(", "["}:
-        return _cut_from_reals(form)
+        return _outside_interval(form)
     items = form.items if isinstance(form, SequenceForm) and not form.is_ordered else (form,)
     known = [(parse_number(item.text), item) for item in items if isinstance(item, ValueForm)]
     if len(known) != len(items) or any(value is None for value, _ in known):
@@ -197,8 +197,8 @@ def _reals_without(form: Form) -> Form | None:
     )
 
 
-def _cut_from_reals(form: SequenceForm) -> Form:
-    """Return what an interval leaves of the reals."""
+def _outside_interval(form: SequenceForm) -> Form:
+    """Return the real numbers outside an interval."""
     low, high = form.items
     below = SequenceForm((ValueForm("-" + INFINITY), low), "(", ")" if form.opening == "[" else "]")
     above = SequenceForm((high, ValueForm(INFINITY)), "(" if form.closing == "]" else "[", ")")
@@ -216,7 +216,7 @@ def _parse_distance(text: str) -> Form | None:
     ends = (ValueForm(f"-{found[3]}"), ValueForm(found[3]))
     if found[2] in {"<", r"\le"}:
         return SequenceForm(ends, *(("[", "]") if closed else ("(", ")")))
-    return _cut_from_reals(SequenceForm(ends, *(("(", ")") if closed else ("[", "]"))))
+    return _outside_interval(SequenceForm(ends, *(("(", ")") if closed else ("[", "]"))))
 
 
 def _parse_list(text: str) -> Form | None:
@@ -280,7 +280,7 @@ def _parse_bare_inequality(sign: str, left: str, right: str) -> Form | None:
 
 
 def _make_interval(left: str, sign: str, other: str, right: str) -> Form | None:
-    """Return the interval between two ends from the signs after the first and before the second."""
+    """Return the interval between two ends; a comparison sign beside each says if it is closed."""
     if {sign, other} - {"<", r"\le"}:
         return None
     opening, closing = "[" if sign == r"\le" else "(", "]" if other == r"\le" else ")"

@@ -1,7 +1,7 @@
 """Grades short answers in words, numbers or formulas; a different wording is left undecided.
 
-A judge, if there is one, decides those. An answer is wrong only if it differs as a number, as a yes
-or no, or as an expression, since other words may mean the same.
+A judge, if there is one, decides the undecided answers. An answer is wrong only if it differs as a
+number, as a yes or no, or as an expression, since other words may mean the same.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from batuta.language import answer_extraction
 from batuta.language.answer_extraction import without_decorations
 
 TOLERANCE = 0.01
-"""The relative tolerance for a target with decimals, as it was measured or rounded."""
+"""The relative tolerance for a target with decimals, which was measured or rounded."""
 
 FAR = 10
 """A quantity is wrong, and not just rounded differently, if it is this many tolerances off."""
@@ -60,7 +60,7 @@ _KNOWN = re.compile(
     r"(?:\\|(?<![a-zA-Z\\]))(?:d?frac|sqrt|binom|pi|circ|cdot|times|div|exp|ln|log|[lr](?:floor|ceil)"
     r"|(?:arc)?(?:sin|cos|tan|cot|sec|csc)h?)(?![a-zA-Z])"
 )
-"""Names in a formula that are no unknowns."""
+"""Names in a formula that are not unknowns."""
 _OTHER_SIGNS = re.compile(r"[^\da-zA-Z.\s+*/^_!|(){}\[\]-]|[a-zA-Z]{2}|\d\s+\d")
 _COMMAND = re.compile(
     r"\\(?:text(?:bf|rm|it)?|math(?:rm|bf|it|cal)|ce|operatorname)\s*\{([^{}]*)\}"
@@ -71,7 +71,7 @@ _LETTERS = str.maketrans(
 )  # fmt: skip
 _KEPT_SIGNS = frozenset("-.%‰^")
 _ORNAMENTS = frozenset("~∴∵⁄∙⋅→⇒")
-"""Symbols of mathematics that stand before an answer, or between its parts as a blank does."""
+"""Mathematical symbols that introduce an answer, or separate its parts as a blank does."""
 _POWER = re.compile(r"(?:(?<=[\d)\]}])|(?<=\b[k-nx-z]))[⁺⁻]?[⁰¹²³⁴-⁹]+")
 _HYPHEN = re.compile(r"(?<=[a-z])-|(?<=[^\s+=^-])-(?!\.?\d)|-(?=\s|\Z)")
 """Matches a hyphen or a dash; a minus stands before a number, or at the start of a word."""
@@ -98,7 +98,7 @@ _TURNS = re.compile(
     r"\b(?:not|no|never|nor|or|but|either|neither|maybe|possibly|perhaps|probably|if|unless|except|wrong|incorrect"
     r"|false|unlikely|opposite|former|other|unclear)\b|\?"
 )
-"""These words keep a sentence from stating what it ends with."""
+"""Words with which a sentence does not state that its last words are the answer."""
 
 
 _HEDGED = re.compile(r"\b(?:or|maybe|possibly|perhaps|probably|unless|unclear)\b|\?")
@@ -128,7 +128,7 @@ class FreeFormGrader:
             return Grade(float(same), shown.strip(), "right" if same else f"expected {target}")
         found = find_short_answer(answer)
         if found is None:
-            return Grade(0.0, None, "no answer, or its box is cut")
+            return Grade(0.0, None, "no answer, or its box is incomplete")
         if reason := limit_violation(found):
             return Grade(0.0, found[:MAX_SHOWN], reason)
         if statements.ends_in_doubt(found) and not statements.ends_in_doubt(target):
@@ -171,7 +171,7 @@ class FreeFormGrader:
 
 
 def find_short_answer(text: str) -> str | None:
-    """Return the answer of `text`: data, the marked text, or the last line; None if it is cut."""
+    """Return the answer in `text`: data, the marked text, or the last line; None if truncated."""
     shown = without_invisible(without_decorations(answer_extraction.visible_text(text)))
     data = structured_answer(shown)
     if data is not NO_OBJECT:
@@ -222,7 +222,7 @@ def normal_words(text: str) -> str:
 
 
 def _changes_value(sign: str) -> bool:
-    """Tell whether a mark is part of what is meant, as a minus or a root is and a bracket is not."""
+    """Return whether a sign is part of the value, as a minus or a root is and a bracket is not."""
     is_symbol = unicodedata.category(sign) == "Sm" and sign not in _ORNAMENTS
     return sign in _KEPT_SIGNS or is_symbol
 
@@ -233,14 +233,14 @@ def _without_stops(text: str) -> str:
 
 
 def _differs_in_case(found: str, target: str) -> bool:
-    """Tell whether two formulas or quantities differ only in case: CO is not Co."""
+    """Return whether two formulas or quantities differ only in case: CO is not Co."""
     one, other = found.strip(" ."), target.strip()
     counts = all(map(_FORMULA.fullmatch, (one, other))) or any(map(str.isdigit, other))
     return counts and one != other and one.casefold() == other.casefold()
 
 
 def _shares_currency(found: str, target: str) -> bool:
-    """Tell whether two texts name a common currency, or one of them names none."""
+    """Return whether two texts name a common currency, or one of them names none."""
     one, other = ({sign for sign in _CURRENCIES if sign.search(text)} for text in (found, target))
     return not one or not other or bool(one & other)
 
@@ -314,7 +314,7 @@ def _parse_day(text: str) -> date | None:
 
 
 def _is_same_list(found: str, target: str) -> bool:
-    """Tell whether two lists without brackets have the same items, in any order."""
+    """Return whether two lists without brackets have the same items, in any order."""
     if target[:1] in "([{":
         return False
     wanted, given = (
@@ -324,7 +324,7 @@ def _is_same_list(found: str, target: str) -> bool:
 
 
 def _ends_in(found: str, target: str) -> bool:
-    """Tell whether a plain sentence ends in the target: "The capital is Paris"."""
+    """Return whether a plain sentence ends in the target: "The capital is Paris"."""
     conclusion = _CONCLUDING.sub("", answer_extraction.without_emphasis(found.strip()), count=1)
     conclusion, wanted = normal_words(conclusion), normal_words(target)
     conclusion = f"the {conclusion}"
@@ -335,13 +335,13 @@ def _ends_in(found: str, target: str) -> bool:
 
 
 def _is_maths(text: str) -> bool:
-    """Tell whether a text may be a formula, not a range, a date or a quantity in two units."""
+    """Return whether a text may be a formula, not a range, a date or a quantity in two units."""
     plain = _CODE.fullmatch(text) is None and several_units(text) is None
     return plain and _MATHS.search(text) is not None
 
 
 def _is_numeric(form: forms.Form) -> bool:
-    """Tell whether a form is made of numbers alone."""
+    """Return whether a form is made of numbers alone."""
     if isinstance(form, forms.SequenceForm):
         return bool(form.items) and all(map(_is_numeric, form.items))
     if isinstance(form, forms.EquationForm):
@@ -350,7 +350,7 @@ def _is_numeric(form: forms.Form) -> bool:
 
 
 def _is_other_expression(found: str, target: str) -> bool:
-    """Tell whether two expressions have one common unknown, so that algebra can tell them apart."""
+    """Return whether two expressions have one common unknown, so that algebra can tell them apart."""
     wanted, given = _find_unknowns(target), _find_unknowns(found)
     if wanted is None or _PROSE.search(found + target):
         return False
@@ -358,7 +358,7 @@ def _is_other_expression(found: str, target: str) -> bool:
 
 
 def _find_unknowns(text: str) -> frozenset[str] | None:
-    """Return the letters that stand for numbers in an expression; None if it is none."""
+    """Return the letters that stand for numbers in an expression; None if it is not one."""
     bare = _KNOWN.sub("*", text)
     if not bare or _OTHER_SIGNS.search(bare):
         return None

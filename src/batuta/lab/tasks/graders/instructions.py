@@ -32,7 +32,7 @@ _SCRIPT_LANGUAGES = {
     "DEVANAGARI": ("hi", "mr", "ne"), "ARABIC": ("ar", "fa", "ur"), "CYRILLIC": ("ru", "bg", "uk"),
     "HIRAGANA": ("ja",), "KATAKANA": ("ja",), "CJK": ("zh", "zh-cn", "zh-tw", "ja"),
 }  # fmt: skip
-"""The languages of each script; if there are several, their words may tell which one it is."""
+"""The languages of each script; common words decide between several."""
 _COMMON_WORDS = {
     "en": "the of and to in is that it for was with as are this be have not you they from",
     "de": "der die und das ist nicht ein eine zu den von mit auf für sich es dem im auch wir",
@@ -68,7 +68,7 @@ _WORDS_OF_SCRIPTS = {
 }
 _SIMPLIFIED, _TRADITIONAL = "这们国说为时会对过来个没关发学后", "這們國說為時會對過來個沒關發學後"
 _KANA_EXPECTED = 15
-"""The number of Han characters from which a text without kana is not Japanese."""
+"""A text of at least this many Han characters and without kana is not Japanese."""
 _LEAST_LETTERS = 8
 _LEAST_SHARE = 0.5
 _LEAST_WORDS = 2
@@ -90,7 +90,7 @@ def find_language(text: str) -> frozenset[str] | None:
     known = _SCRIPT_LANGUAGES.get(script)
     if known is None:
         return None
-    return _han_languages(text, count) if script == "CJK" else _told_apart(text, known)
+    return _han_languages(text, count) if script == "CJK" else _likely_languages(text, known)
 
 
 def _script_of(letter: str) -> str:
@@ -105,7 +105,7 @@ def _han_languages(text: str, count: int) -> frozenset[str]:
     return frozenset(found if count >= _KANA_EXPECTED else found | {"ja"})
 
 
-def _told_apart(text: str, codes: tuple[str, ...]) -> frozenset[str]:
+def _likely_languages(text: str, codes: tuple[str, ...]) -> frozenset[str]:
     """Return the language whose common words are most frequent; all of them if none stands out."""
     if len(codes) == 1:
         return frozenset(codes)
@@ -133,11 +133,11 @@ KNOWN_LANGUAGES = frozenset(_COMMON_WORDS).union(*_SCRIPT_LANGUAGES.values())
 
 
 MAX_LENGTH = 100_000
-"""How many characters of an answer are read."""
+"""Maximum number of characters read of an answer."""
 
 Arguments = Mapping[str, Any]
 Rule = Callable[[str, Arguments], bool | None]
-"""Tells whether an answer follows an instruction; None if that cannot be decided."""
+"""Returns whether an answer follows an instruction; None if that cannot be decided."""
 
 _WORD = re.compile(r"\w+")
 _SENTENCE_END = re.compile(r"(?<![.!?])[.!?]++(?=\s|$)")
@@ -160,7 +160,7 @@ class InstructionsGrader:
         """Take the instructions, each with its id, such as `length_constraints:number_words`.
 
         Raises:
-            SourceError: there is none, or one is of an unknown kind or has an unknown relation.
+            SourceError: there are no instructions, or one has an unknown id or relation.
         """
         unknown = [name for name, _ in instructions if name not in RULES]
         if unknown or not instructions:
@@ -177,9 +177,9 @@ class InstructionsGrader:
         shown = answer_extraction.visible_text(answer, MAX_LENGTH).strip()
         if not shown:
             return Grade(0.0, None, "no answer")
-        kept = [(name, RULES[name](shown, arguments)) for name, arguments in self._instructions]
-        broken = [name for name, keeps in kept if keeps is False]
-        unclear = [name for name, keeps in kept if keeps is None]
+        results = [(name, RULES[name](shown, arguments)) for name, arguments in self._instructions]
+        broken = [name for name, followed in results if followed is False]
+        unclear = [name for name, followed in results if followed is None]
         if broken:
             return Grade(0.0, shown[:MAX_SHOWN], f"breaks {', '.join(broken)}")
         if unclear:
@@ -192,18 +192,18 @@ def _check_relations(name: str, arguments: Arguments) -> None:
     for argument, value in arguments.items():
         if argument.endswith("relation") and value not in _RELATIONS:
             known = ", ".join(_RELATIONS)
-            raise SourceError(f"{name} has the unknown relation {value!r}; there are: {known}")
+            raise SourceError(f"{name} has the unknown relation {value!r}; choose among: {known}")
 
 
 def _compare_count(
     count: Callable[[str, Arguments], int], wanted: str, relation: str = "relation"
 ) -> Rule:
-    """Return a rule that compares a count, as the argument of that name asks, with another."""
+    """Return a rule that compares a count with the argument `wanted` by the argument `relation`."""
     return lambda text, given: _RELATIONS[given[relation]](count(text, given), int(given[wanted]))
 
 
 def _with_count(count: Callable[[str, Arguments], int], wanted: str) -> Rule:
-    """Return a rule that wants at least so many."""
+    """Return a rule that requires a count of at least the argument `wanted`."""
     return lambda text, given: count(text, given) >= int(given[wanted])
 
 
@@ -235,16 +235,16 @@ def _is_in_language(text: str, arguments: Arguments) -> bool | None:
 
 def _has_divided_paragraphs(text: str, arguments: Arguments) -> bool:
     parts = [part.strip() for part in re.split(r"\s?\*\*\*\s?", text)]
-    inner = [part for place, part in enumerate(parts) if part or 0 < place < len(parts) - 1]
+    inner = [part for index, part in enumerate(parts) if part or 0 < index < len(parts) - 1]
     return all(inner) and len(inner) == int(arguments["num_paragraphs"])
 
 
 def _has_first_word(text: str, arguments: Arguments) -> bool:
     parts = [part.strip() for part in text.split("\n\n") if part.strip()]
-    place = int(arguments["nth_paragraph"])
-    if len(parts) != int(arguments["num_paragraphs"]) or not 1 <= place <= len(parts):
+    number = int(arguments["nth_paragraph"])
+    if len(parts) != int(arguments["num_paragraphs"]) or not 1 <= number <= len(parts):
         return False
-    first = parts[place - 1].split()[0].strip("\"'([{*_").rstrip(".,?!:;\"')]}*_")
+    first = parts[number - 1].split()[0].strip("\"'([{*_").rstrip(".,?!:;\"')]}*_")
     return first.casefold() == str(arguments["first_word"]).casefold()
 
 
@@ -270,7 +270,7 @@ def _has_title(text: str, _: Arguments) -> bool:
 
 def _is_two_answers(text: str, _: Arguments) -> bool:
     parts = [part.strip() for part in text.split("******")]
-    inner = [part for place, part in enumerate(parts) if part or 0 < place < len(parts) - 1]
+    inner = [part for index, part in enumerate(parts) if part or 0 < index < len(parts) - 1]
     return len(inner) == 2 and all(inner) and inner[0] != inner[1]  # noqa: PLR2004 - two answers
 
 
@@ -329,4 +329,4 @@ RULES: Mapping[str, Rule] = {
     "change_case:english_lowercase": lambda text, _: text.islower(),
     "punctuation:no_comma": lambda text, _: "," not in text,
 }
-"""By the id that IFEval gives them."""
+"""Rules by the instruction ids of IFEval."""

@@ -1,4 +1,4 @@
-"""Grades answers that are one integer, as of AIME and GSM8K."""
+"""Grades answers that are one integer, as in AIME and GSM8K."""
 
 from __future__ import annotations
 
@@ -50,14 +50,17 @@ class IntegerGrader:
 
 
 def _is_denied(text: str) -> bool:
-    """Tell whether the only number of the text is denied; of several, another one may be meant."""
+    """Return whether the text denies its only number, or ends in doubt.
+
+    A text with several numbers may deny one and state another.
+    """
     if ends_in_doubt(text):
         return True
     return _DENIED.search(text) is not None and len(_AMOUNT.findall(text)) == 1
 
 
 def parse_integer(text: str) -> int | None:
-    """Return the integer that `text` gives, as `1,000`, `x = 18`, `$18 a day`; None if not one."""
+    """Return the integer in `text`, such as `1,000`, `x = 18`, `$18 a day`; None if not one."""
     if len(text) > MAX_SHOWN:
         return None
     if (plain := read_plain_number(text.strip(_MARKS))) is not None:

@@ -1,4 +1,4 @@
-"""A model as judge, for answers that no rule can grade; its grade includes what it cost."""
+"""A model as judge, for answers that no rule can grade; its grade includes the cost of judging."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RUBRIC = (
 )
 
 MAX_LENGTH = 20_000
-"""How many characters of an answer the judge reads, from its end."""
+"""Maximum number of characters that the judge reads, from the end of the answer."""
 
 _INSTRUCTION = (
     "You grade an answer to a question by a rubric. The question stands between the overall_task "
@@ -47,7 +47,7 @@ _GRADE = re.compile(
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeGrade(Grade):
-    """A grade with the tokens and dollars that it took."""
+    """A grade with the tokens and dollars that judging took."""
 
     usage: Usage = ZERO_USAGE
     cost: Cost = ZERO_COST
@@ -69,7 +69,7 @@ class JudgeGrader:
         self._rubric = rubric
 
     async def grade(self, answer: str, target: str) -> JudgeGrade:
-        """Return the model's grade of `answer`, with the tokens and dollars that it took."""
+        """Return the model's grade of `answer`, with the tokens and dollars that judging took."""
         shown = answer_extraction.visible_text(answer, MAX_LENGTH)
         if not shown.strip():
             return JudgeGrade(score=0.0, extracted=None, reason="no answer")

@@ -48,7 +48,7 @@ _RULES = tuple(
             r"\1\\text{ dollars}",
         ),
         (r"\\\$|\$|(?<!\\)\\[()\[\]](?![a-zA-Z])", " "),
-        (r" {2,}", " "),  # a later rule would take time quadratic in their number
+        (r" {2,}", " "),  # else a later rule would take time quadratic in the number of spaces
         (r"\\(?:nicefrac|sfrac)(?![a-zA-Z])", r"\\frac"),
         (r"\{?\}?\^\{?(\d+)\}?/_\{?(\d+)\}?", r"\\frac{\1}{\2}"),
         (r"\+\s*/\s*-", r"\\pm "),
@@ -129,7 +129,7 @@ _SPACES = re.compile(r"(?<=(\S))\s+(?=(\S))")
 
 
 def normalize_latex(text: str) -> str:
-    """Return `text` in one spelling, without spaces that mean nothing."""
+    """Return `text` in one notation, without insignificant spaces."""
     text = _SUPERSCRIPT_RUN.sub(lambda found: f"^{{{_nfkc_text(found[0])}}}", text)
     text = " ".join(_with_ascii_digits(without_invisible(text)).translate(_TRANSLATION).split())
     for pattern, replacement in _RULES:
@@ -172,7 +172,7 @@ def _add_braces(text: str) -> str:
 
 
 def _read_argument(text: str, at: int) -> tuple[str, int]:
-    """Return what TeX takes for a command's next argument, and where it ends."""
+    """Return a command's next argument, as TeX reads it, and the index at which it ends."""
     while text[at : at + 1] == " ":
         at += 1
     if text[at : at + 1] == "{":
@@ -194,7 +194,7 @@ def _rewrite_roots(text: str) -> str:
 
 
 def _closing_bracket(text: str, at: int) -> int | None:
-    """Return where the round bracket that opens at `at` is closed; None if it is not."""
+    """Return the index at which the round bracket at `at` is closed; None if it is not."""
     depth = 0
     for index in range(at, len(text)):
         depth += (text[index] == "(") - (text[index] == ")")

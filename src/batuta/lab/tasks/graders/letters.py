@@ -14,8 +14,8 @@ _SERIES = (
     ("กขคง", "\u0e00-\u0e7f"), ("アイウエオ", "ァ-ヿ"), ("가나다라마", "가-힣"), ("ㄱㄴㄷㄹㅁ", "가-힣ㄱ-ㅣ"),
     ("甲乙丙丁", "一-鿿"), ("ΑΒΓΔΕ", "\u0370-\u03ff"),
 )  # fmt: skip
-"""Letters in the order of options, and the script of which no neighbour may be: as part of a word
-they are not options."""
+"""Letters in the order of options, and their script. A letter beside another character of the
+script is part of a word, not an option."""
 
 _RULES = tuple(
     (
@@ -31,11 +31,11 @@ _LATIN_WORD = re.compile("[a-z]{2}")
 _IN_ORDER = {"А": "A", "Б": "B", "Г": "D", "Д": "E", "С": "C"}
 _LOOKALIKES = {"А": "A", "Б": "B", "В": "B", "Г": "D", "Е": "E", "С": "C"}
 
-_CIRCLED = {chr(0x2460 + place): chr(ord("A") + place) for place in range(10)}
+_CIRCLED = {chr(0x2460 + index): chr(ord("A") + index) for index in range(10)}
 _SQUARED = {
-    chr(start + place): chr(ord("A") + place)
+    chr(start + index): chr(ord("A") + index)
     for start in (0x1F130, 0x1F150, 0x1F170)
-    for place in range(26)
+    for index in range(26)
 }
 _SHAPES = str.maketrans(
     _SQUARED
@@ -53,10 +53,10 @@ def without_invisible(text: str) -> str:
 def as_latin(text: str, *, circled: bool = True) -> str:
     """Return `text` with letters of other scripts, circled and squared ones as plain Latin letters.
 
-    The Cyrillic letter that looks like B is read as B only in Latin text: elsewhere it may be the
-    third option, and it is left as it is. Struck-out text is left out.
+    The Cyrillic letter that looks like B is read as B only in Latin text. Elsewhere it may be the
+    third option, so it is left unchanged. Struck-out text is removed.
 
-    `circled` is whether ② means B.
+    If `circled`, ② is read as B.
     """
     text = _STRUCK_OUT.sub(" ", without_invisible(text))
     if circled:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import re
 
 MAX_SHOWN = 400
-"""How many characters of an answer, or of a reason, a grade keeps."""
+"""Maximum number of characters of an answer, or of a reason, that a grade keeps."""
 
 MAX_LENGTH = 4096
-"""How many characters an answer may have."""
+"""Maximum number of characters of an answer."""
 
 MAX_DIGITS = 256
-"""How many digits may be in a row."""
+"""Maximum number of consecutive digits."""
 
 MAX_DEPTH = 40
-"""How deeply brackets may be nested."""
+"""Maximum nesting depth of brackets."""
 
 _DIGITS = re.compile(rf"\d{{{MAX_DIGITS + 1}}}")
 

@@ -18,7 +18,7 @@ from batuta.language import answer_extraction
 from batuta.language.answer_extraction import without_decorations
 
 MAX_VALUE = 200
-"""The longest value, in characters."""
+"""Maximum length of a value, in characters."""
 
 _STATEMENT = re.compile(
     r"\b(?:final\s+)?(?:answer|result)(?![a-z])(?P<gap>[^.:=\n$]{0,60}?)(?:\*\*)?"
@@ -71,8 +71,8 @@ _BOUND = re.compile(
 def concluded_value(text: str) -> str | None:
     """Return the value that ends a text, as in "… Therefore the number of ways is 12".
 
-    Without a concluding word, the sentence must be the whole text. None if the sentence has another
-    value, hedges, denies or asks.
+    Without a concluding word, the sentence must be the whole text. The result is None if the
+    sentence has another value, hedges, denies or asks.
     """
     sentences = [each for each in _SENTENCE.split(text.strip()) if each.strip()]
     if not sentences or len(sentences[-1]) > MAX_VALUE:
@@ -90,7 +90,7 @@ def concluded_value(text: str) -> str | None:
 
 
 def stated_value(text: str) -> str | None:
-    """Return what the last "the answer is" or "Answer:" of `text` announces; None if unclear."""
+    """Return the value after the last "the answer is" or "Answer:" in `text`; None if unclear."""
     announced = list(_STATEMENT.finditer(text))
     if not announced or _is_doubted(text, announced[-1]):
         return None
@@ -112,7 +112,7 @@ def _is_doubted(text: str, found: re.Match[str]) -> bool:
 
 
 def _split_value(tail: str) -> tuple[str, str]:
-    """Return what is announced, and what follows it."""
+    """Return the announced value and the text after it."""
     if enclosed := _MATH_OR_BOLD.match(tail):
         inner = next(filter(None, enclosed.groups()))
         return inner, tail[enclosed.end() :]
@@ -121,7 +121,7 @@ def _split_value(tail: str) -> tuple[str, str]:
 
 
 def _with_rest(value: str, rest: str) -> str | None:
-    """Return the value with the unit after it; None if what follows may change the value."""
+    """Return the value with the unit after it; None if the text after it may change the value."""
     if unit := _UNIT.match(rest):
         spoken = unit[1].strip()
         return None if statements.HEDGE.search(spoken) else f"{value} \\text{{ {spoken}}}"
@@ -144,13 +144,14 @@ _LONGEST = 300
 
 
 def split_parenthetical(text: str) -> tuple[str, str] | None:
-    r"""Return an answer and its other form in brackets after it, empty if these hold a remark.
+    """Split an answer from brackets after it that repeat it in another form or hold a remark.
 
     Args:
-        text: as `normalize_latex` spells it.
+        text: in the form that `normalize_latex` returns.
 
     Returns:
-        None if nothing is in brackets, or if it may be a factor or change the answer.
+        The answer, and its other form or "" for a remark; None if nothing is in brackets, or if
+        their content may be a factor or change the answer.
     """
     if len(text) > _LONGEST or not text.endswith((")", ")}")):
         return None
@@ -170,7 +171,7 @@ def split_parenthetical(text: str) -> tuple[str, str] | None:
 
 
 def _opening_bracket(text: str) -> int | None:
-    """Return where the round bracket opens that closes at the end of the text; None if nowhere."""
+    """Return the index of the opening round bracket that is closed at the end of the text."""
     if not text.endswith(")"):
         return None
     depth = 0
@@ -191,7 +192,7 @@ ANY_ORDER = re.compile(
 
 _LABELLED_VALUE = re.compile(r"\\text\{\s*\(([A-J])\)[:.]?\s*\}[:.]?(.+)")
 _LETTER = re.compile(r"\(?(?:\\text\{)?\s*\(?[A-J]\)?\s*\}?\)?")
-"""An option's letter before its value, and a letter alone."""
+"""Match an option's letter before its value, and a letter alone."""
 
 
 class _NeedsAlgebraError(Exception):
@@ -203,16 +204,16 @@ class MathsGrader:
     r"""Judges the expression in the last `\boxed{}`, or an answer that is nothing else.
 
     The score is 1 for the target in any form, 0 for anything else, and undecided (None) if the
-    comparison took too long or too much memory. Without a box, only what is announced as the
-    answer, or what the last sentence concludes, is read, unless it is hedged or retracted; if the
-    last box is cut, the answer is wrong.
+    comparison took too long or too much memory. Without a box, only a value announced as the
+    answer, or concluded by the last sentence, is read, unless it is hedged or retracted. If the
+    last box is incomplete, the answer is wrong.
     """
 
     def __init__(self, pool: MathsPool, question: str = "") -> None:
         """Read from the question whether the order of a tuple or a list in brackets counts.
 
         Args:
-            pool: compares what needs algebra.
+            pool: compares values that need algebra.
             question: if it says "in any order", order does not count.
         """
         self._pool = pool
@@ -222,7 +223,7 @@ class MathsGrader:
         """Return the grade of `answer`; comparisons that need algebra run in another process."""
         found = find_maths_answer(answer)
         if found is None:
-            return Grade(0.0, None, "no box, or the last one is cut")
+            return Grade(0.0, None, "no box, or the last one is incomplete")
         if reason := limit_violation(found):
             return Grade(0.0, found[:MAX_SHOWN], reason)
         verdict = await self._compare(found, target)
@@ -244,7 +245,7 @@ class MathsGrader:
 
 
 def find_maths_answer(text: str) -> str | None:
-    """Return what `text` gives as its answer; None if it is unclear."""
+    """Return the answer that `text` gives; None if it is unclear."""
     shown = without_decorations(answer_extraction.visible_text(text))
     data = structured_answer(shown)
     if data is not NO_OBJECT:
@@ -263,7 +264,7 @@ def find_maths_answer(text: str) -> str | None:
 
 
 def compare_without_algebra(target: str, answer: str) -> bool | None:
-    """Tell whether the answer is the target by text, numbers and form; None if that needs algebra."""
+    """Return whether the answer is the target by text, numbers and form; None if algebra must decide."""
     if target == answer:
         return True
     if (timed := is_same_time(target, answer)) is not None:
@@ -285,7 +286,7 @@ def _ask_for_algebra(*_: object) -> NoReturn:
 
 
 def _is_reordered(target: str, answer: str) -> bool:
-    """Tell whether the answer has the target's items, whatever their brackets and order."""
+    """Return whether the answer has the target's items, whatever their brackets and order."""
     wanted, given = forms.parse_form(target), forms.parse_form(answer)
     if not isinstance(wanted, forms.SequenceForm) or not isinstance(given, forms.SequenceForm):
         return False
@@ -298,13 +299,11 @@ def _is_reordered(target: str, answer: str) -> bool:
 
 
 def _is_same_with_parenthetical(target: str, answer: str, aside: str) -> bool:
-    """Tell whether an answer and its other form in brackets are the target and equal."""
-    forms_of_it = [normalize_latex(part) for part in (answer, aside) if part]
-    if not compare_without_algebra(target, forms_of_it[0]) and not compare_without_algebra(
-        target, forms_of_it[-1]
-    ):
+    """Return whether an answer and its other form in brackets are equal, and one is the target."""
+    spellings = [normalize_latex(part) for part in (answer, aside) if part]
+    one, other = spellings[0], spellings[-1]
+    if not compare_without_algebra(target, one) and not compare_without_algebra(target, other):
         return False
-    one, other = forms_of_it[0], forms_of_it[-1]
     return one == other or bool(
         compare_without_algebra(one, other) or compare_without_algebra(other, one)
     )

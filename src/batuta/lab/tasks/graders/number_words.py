@@ -33,8 +33,8 @@ _SMALL = {
     )
 }
 _TENS = {
-    word: 10 * (place + 2)
-    for place, word in enumerate(
+    word: 10 * (index + 2)
+    for index, word in enumerate(
         ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
     )
 }
@@ -43,14 +43,14 @@ _PARTS = {"half": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "sixth":
           "tenth": 10}  # fmt: skip
 _WHOLE = {"a": 1, "an": 1, "dozen": 12, **_SMALL}
 _OPEN = frozenset({"", "hundred", *_SCALES})
-"""After these words, or at the start, another number may begin."""
+"""Words, or "" for the start, after which another number may begin."""
 _DIGITS = frozenset(list(_SMALL)[1:10])
 HUNDRED = 100
 _LONGEST = 100
 
 
 def parse_number_words(text: str) -> Fraction | None:
-    """Return the number that English words say, as `two and a half`; None if they say none."""
+    """Return a number in English words, such as `two and a half`; None if the text is not one."""
     if len(text) > _LONGEST:
         return None
     words = re.sub(r"[-\s]+", " ", text.strip().casefold()).strip(" .").split(" ")

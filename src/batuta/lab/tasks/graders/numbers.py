@@ -1,4 +1,4 @@
-"""Reads written numbers exactly."""
+"""Reads written numbers as exact fractions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from fractions import Fraction
 
 ROUNDING_DISTANCE = Fraction(1, 10**6)
-"""The relative distance of a rounded number: six right digits."""
+"""Relative error of a number that is rounded to six digits."""
 
 MAX_EXPONENT = 400
 
@@ -26,13 +26,13 @@ _COMMA = re.compile(r"-?0,\d+")
 
 
 _LONGEST = 1000
-"""The longest text read as a number; Python rejects integers of 4,300 digits."""
+"""Maximum length of a text read as a number; Python rejects integers of over 4,300 digits."""
 
 
 def parse_number(text: str) -> Fraction | None:
-    r"""Return the number that `text` is, as `normalize_latex` spells it; None if it is not one.
+    r"""Read `text`, in the form that `normalize_latex` returns, as a number; None if it is not one.
 
-    It reads integers with thousands, decimals, repeating decimals, fractions, mixed numbers, powers
+    The function reads integers with thousands, decimals, repeating decimals, fractions, mixed numbers, powers
     of integers, and `3\times10^8`.
     """
     if len(text) > _LONGEST:
@@ -97,7 +97,7 @@ def _repeating_decimal(head: str, cycle: str) -> Fraction:
 
 
 def is_same_number(target: Fraction, answer: Fraction) -> bool:
-    """Tell whether the answer is the target; to six digits, if only one is a finite decimal."""
+    """Return whether the answer is the target; to six digits, if only one is a finite decimal."""
     if target == answer:
         return True
     if is_terminating(target) == is_terminating(answer):
@@ -119,7 +119,7 @@ def last_place(value: Fraction) -> Fraction:
 
 
 def is_terminating(value: Fraction) -> bool:
-    """Tell whether `value` has finitely many decimals."""
+    """Return whether `value` has finitely many decimals."""
     rest = value.denominator
     for prime in (2, 5):
         while rest % prime == 0:

@@ -1,7 +1,7 @@
 """Finds the tests that a question itself shows: its `assert` lines and its `>>>` examples.
 
-They are public, so an answer may be tried on them before it is given. A program that passes them
-may still be wrong.
+These tests are public, so the engine may run an answer on them before returning it. A program that
+passes them may still be wrong.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def find_question_tests(question: str) -> QuestionTests | None:
 
 
 def _is_assertion(line: str) -> bool:
-    """Tell whether the line is a complete assertion about the result of a call."""
+    """Return whether the line is a complete assertion about the result of a call."""
     if not line.startswith("assert ") or (tree := _parse_line(line)) is None:
         return False
     return any(isinstance(node, ast.Call) for node in ast.walk(tree))
@@ -79,13 +79,13 @@ def _parse_line(line: str) -> ast.Module | None:
 
 @dataclass(frozen=True, slots=True)
 class QuestionTestRunner:
-    """Tries answers on the tests of their questions."""
+    """Runs answers on the tests of their questions."""
 
     runner: CodeRunner
-    """A sandbox."""
+    """Runs the programs: a sandbox."""
 
     async def __call__(self, question: str, answer: str) -> bool | None:
-        """Tell whether the program in the answer passes; None if that is unknown."""
+        """Return whether the program in the answer passes; None if that is unknown."""
         tests = find_question_tests(question)
         if tests is None:
             return None

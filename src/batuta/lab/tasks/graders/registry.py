@@ -1,4 +1,7 @@
-"""Maps the name of a task's grader to the grader."""
+"""Maps the name of a task's grader to the grader.
+
+To add a grader, write a module beside this one and add its name to `GraderRegistry`.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +35,14 @@ from batuta.lab.tasks.graders.schema import JsonSchemaGrader
 async def grade_answer(
     grade: Callable[[Task, str], Awaitable[Grade]], task: Task, answer: str
 ) -> Grade:
-    """Return the grade; an undecided one with the reason if the grader fails or returns no grade.
+    """Return the grade; it is undecided, with the reason, if the grader fails.
 
-    Cancellation passes through, and so does an exit that a signal requested; an exit that a library
-    requests does not.
+    Cancellation and an exit requested by a signal pass through; a `SystemExit` raised by a library
+    does not.
 
     Raises:
-        ConfigError: the grader needs an extra, a sandbox or a judge that is missing; that is not
-            the answer's fault, and the next answer would fail as well.
+        ConfigError: the grader needs an extra, a sandbox or a judge that is missing, so every
+            answer would fail.
     """
     try:
         found = await grade(task, answer)
@@ -53,7 +56,7 @@ async def grade_answer(
 
 
 def describe_error(error: BaseException) -> str:
-    """Return an exception as text, even if its own conversion to text fails."""
+    """Return an exception as text, even if its `__str__` raises."""
     try:
         return f"{type(error).__name__}: {error}"
     except Exception:  # noqa: BLE001 - its own __str__ raises
@@ -62,12 +65,12 @@ def describe_error(error: BaseException) -> str:
 
 @final
 class GraderRegistry:
-    """Graders by name, with what they share: a comparison process, a sandbox and a judge."""
+    """Graders by name, and the resources they share: a comparison process, a sandbox, a judge."""
 
     def __init__(self, *, sandbox: CodeRunner | None = None, judge: Client | None = None) -> None:
-        """Take what graders need; nothing is started yet.
+        """Take the shared resources; nothing is started yet.
 
-        Without a sandbox code cannot be graded; without a judge, what no rule decides stays
+        Without a sandbox, code cannot be graded. Without a judge, answers that no rule decides stay
         undecided.
         """
         self._sandbox = sandbox
@@ -105,17 +108,19 @@ class GraderRegistry:
 
         Raises:
             ConfigError: it is unknown, or needs an extra, a sandbox or a judge that is missing.
-            SourceError: the task's data are not what its grader needs.
+            SourceError: the task's data do not fit the grader.
         """
         make = self._makers.get(task.grader)
         if make is None:
             known = ", ".join(self.names)
-            raise ConfigError(f"{task.id} names the grader {task.grader!r}; there are: {known}")
+            raise ConfigError(
+                f"{task.id} names the unknown grader {task.grader!r}; choose among: {known}"
+            )
         try:
             return make(task)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise SourceError(
-                f"the data of {task.id} are not what {task.grader} needs: {error!r}"
+                f"the data of {task.id} do not fit its grader {task.grader}: {error!r}"
             ) from None
 
     async def grade(self, task: Task, answer: str) -> Grade:
@@ -135,7 +140,7 @@ class GraderRegistry:
         if self._sandbox is None:
             raise ConfigError(f"{task.id} is graded by running a program: open a sandbox for it")
         data = _task_data(task)
-        # assertion tests come with a preamble of their own
+        # an assertion test has its own preamble
         preamble = "" if cases is check_cases else data.get("preamble", "")
         return CodeGrader(self._sandbox, cases(data), preamble)
 

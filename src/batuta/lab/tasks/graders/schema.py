@@ -12,7 +12,7 @@ from batuta.language import answer_extraction
 from batuta.schemas import JsonValidator, SchemaTimeoutError, strip_code_fence
 
 MAX_LENGTH = 100_000
-"""How many characters of an answer are read."""
+"""Maximum number of characters read of an answer."""
 
 
 @final
@@ -20,7 +20,7 @@ class JsonSchemaGrader:
     """Judges whether the answer, alone or in one code block, is JSON that fits a schema; 1 or 0."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
-        """Take the schema; nothing that it refers to is fetched.
+        """Take the schema; its references to other documents are not fetched.
 
         Raises:
             SourceError: it is not a JSON schema, is too large to be checked, or takes too long.

@@ -8,7 +8,7 @@ import unicodedata
 from batuta.language.answer_extraction import DOUBTFUL
 
 LETTER = r"(?<![A-Za-zÀ-ɏ0-9'’°])[A-Z](?![A-Za-zÀ-ɏ0-9'’+#°]|-[A-Za-z])"
-"""A capital that stands alone, also between characters of scripts without spaces."""
+"""A capital letter that stands alone, or between characters of a script without spaces."""
 
 STATEMENT = re.compile(
     r"\b(?:answers?|ans\b\.?|choices?|selection|verdict|conclusion|options?(?!\s+\(?[A-Z]\b)"
@@ -145,7 +145,7 @@ _DOUBTFUL_END = re.compile(rf"\S\s*+[{DOUBTFUL}]\ufe0f?[\s.!*_`]*\Z")
 
 
 def ends_in_doubt(text: str) -> bool:
-    """Tell whether a cross, or an emoji that denies or doubts, stands behind an answer."""
+    """Return whether the text ends in a cross, or in an emoji that denies or doubts the answer."""
     return _DOUBTFUL_END.search(text) is not None
 
 
@@ -155,6 +155,6 @@ def first_sentence(text: str) -> str:
 
 
 def is_question(text: str) -> bool:
-    """Tell whether the first sentence of `text` ends in a question mark."""
+    """Return whether the first sentence of `text` ends in a question mark."""
     ended = SENTENCE_END.search(text)
     return ended is not None and ended[0] == "?"

@@ -1,4 +1,4 @@
-"""Reads answers that are data: the value under "answer" in a JSON object, however it is wrapped."""
+"""Reads answers given as data: the value of "answer" in a JSON object, bare or in a code block."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from batuta.lab.tasks.literals import read_json_or_literal
 from batuta.sandbox.program import JSON
 
 MAX_LENGTH = 20_000
-"""How many characters of a text are read as data."""
+"""Maximum length of a text that is read as data."""
 
 NO_OBJECT: Final = object()
-"""The result for a text that is not an object."""
+"""Returned for a text that is not an object."""
 
 _CODE_BLOCK = re.compile(
     r"```(?:json|python|yaml)?[ \t]*\n(.*?)\n[ \t]*```", re.DOTALL | re.IGNORECASE
@@ -38,7 +38,7 @@ def structured_answer(text: str, keys: re.Pattern[str] = ANSWER_KEYS) -> Any:
     """Return the answer in a JSON object: all of `text`, its last code block or last line.
 
     Returns:
-        A text, a number, a truth value or a list of such; None if it is unclear which value of the
+        A string, number or boolean, or a list of them; None if it is unclear which value of the
         object is the answer; `NO_OBJECT` if there is no object.
     """
     shown = text.strip()
@@ -51,7 +51,7 @@ def structured_answer(text: str, keys: re.Pattern[str] = ANSWER_KEYS) -> Any:
 
 
 def is_same_object(text: str, target: str) -> bool | None:
-    """Tell whether two objects, as JSON or Python, are equal; None if one is no object."""
+    """Return whether two objects, as JSON or Python, are equal; None if one is not an object."""
     wanted, given = _parse_object(target.strip()), _parse_object(text.strip(" \t\n`*.$"))
     if wanted is NO_OBJECT or given is NO_OBJECT:
         return None
@@ -59,7 +59,7 @@ def is_same_object(text: str, target: str) -> bool | None:
 
 
 def is_same_value(expected: JSON, value: JSON, tolerance: float = 0.0) -> bool:
-    """Tell whether two values are the same; `1.0` is `1`, but neither is `true`.
+    """Return whether two values are the same; `1.0` is `1`, but neither is `true`.
 
     A number with decimals may be off by the tolerance, relatively or absolutely.
     """
@@ -71,7 +71,7 @@ def is_same_value(expected: JSON, value: JSON, tolerance: float = 0.0) -> bool:
     if isinstance(expected, dict) and isinstance(value, dict):
         shared = expected.keys() == value.keys()
         return shared and all(
-            is_same_value(held, value[key], tolerance) for key, held in expected.items()
+            is_same_value(item, value[key], tolerance) for key, item in expected.items()
         )
     if isinstance(expected, bool) != isinstance(value, bool):
         return False
@@ -81,7 +81,7 @@ def is_same_value(expected: JSON, value: JSON, tolerance: float = 0.0) -> bool:
 
 
 def is_within(expected: float, value: float, tolerance: float) -> bool:
-    """Tell whether two numbers are equal, or one is a float and they are within the tolerance."""
+    """Return whether two numbers are equal, or one is a float and they are within the tolerance."""
     if expected == value or not (isinstance(expected, float) or isinstance(value, float)):
         return expected == value
     try:
@@ -92,7 +92,7 @@ def is_within(expected: float, value: float, tolerance: float) -> bool:
 
 
 def as_text(value: Any) -> str | None:
-    """Return a value as text; None if it is not a text, a number or a list of them."""
+    """Return a value as text; None if it is not a string, number, boolean or list of them."""
     if isinstance(value, bool):
         return str(value)
     if isinstance(value, str | int | float):
@@ -119,7 +119,7 @@ def _parse_object(text: str) -> Any:
 
 
 def _answer_in(value: Any, keys: re.Pattern[str], depth: int) -> Any:
-    """Return the value under the answer's key; the element of a list of one."""
+    """Return the value under the answer's key; a list of one item counts as the item."""
     if depth > _MAX_DEPTH:
         return None
     if isinstance(value, list):

@@ -1,8 +1,8 @@
-"""Asks math-verify whether two expressions are the same; runs in a process that may be killed."""
+"""Compares two expressions with math-verify, in a process that may be killed."""
 
 # pyright: reportMissingTypeStubs=false, reportUnknownVariableType=false
 # pyright: reportUnknownMemberType=false
-# sympy and what is built on it have no types
+# sympy and the packages that use it have no types
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sympy.core.relational import Relational
 from batuta.lab.tasks.graders.numbers import ROUNDING_DISTANCE
 
 MAX_DIGITS = 10_000
-"""How many digits an integer may have that is computed for a comparison."""
+"""Maximum number of digits of an integer that is computed for a comparison."""
 
 CLEAR_DIFFERENCE = 1e-5
 """A relative difference larger than any rounding."""
@@ -33,8 +33,8 @@ POINTS = 3
 
 EXACT_DIGITS = 15
 WORKING_DIGITS = 400
-"""The correct digits of a value, and the most digits used to compute them; a value that is then
-still no larger than the rounding is zero."""
+"""The correct digits required of a value, and the maximum digits of the computation. A value that
+is still below the rounding error at that precision counts as zero."""
 
 SUBTRACTION_ERROR = 1e-9
 """The relative error of the difference of two nearly equal values of fifteen digits."""
@@ -50,7 +50,7 @@ _SPELLINGS = (
     (re.compile(r"\\log_(\d) "), r"\\log_{\1}"),
     (re.compile(r"\^-(\d+)"), r"^{-\1}"),
 )
-"""Notations that latex2sympy2 reads otherwise: degrees, functions without a backslash, bases."""
+"""Notations that latex2sympy2 misreads: degrees, functions without a backslash, bases."""
 
 _DECIMAL = re.compile(r"(?<!\d)\d*+\.(\d+)")
 _EXTRACTION_CONFIG = LatexExtractionConfig(
@@ -61,7 +61,7 @@ _EXTRACTION_CONFIG = LatexExtractionConfig(
 
 
 def is_same_expression(target: str, answer: str, near: float = 0.0) -> bool:
-    """Tell whether two LaTeX expressions are the same; False if one cannot be read."""
+    """Return whether two LaTeX expressions are the same; False if one cannot be read."""
     expected, given = _parse_latex(target), _parse_latex(answer)
     if expected is None or given is None or not _is_comparable_in_size(expected, given):
         return False
@@ -82,7 +82,7 @@ def is_same_expression(target: str, answer: str, near: float = 0.0) -> bool:
 
 
 def _is_rounded(distance: Any, text: str) -> bool:
-    """Tell whether a distance is no more than six digits and the text's last decimals leave open."""
+    """Return whether a distance is a rounding to six digits and to the decimals of the text."""
     whole = _parse_latex(text)
     changed = (
         f"{text[: found.start()]}{Decimal(found[0]) + Decimal(1).scaleb(-len(found[1])):f}{text[found.end() :]}"
@@ -123,7 +123,7 @@ def _with_exact_power(power: Any) -> Any:
 
 
 def _is_comparable_in_size(expected: Any, given: Any) -> bool:
-    """Tell whether computing the answer takes no more than computing the target could."""
+    """Return whether the answer's numbers are small enough to compute, or as large as the target's."""
     return _count_digits(given) <= MAX_DIGITS or _count_digits(given) == _count_digits(expected)
 
 
@@ -149,7 +149,7 @@ def _power_of_ten(digits: float) -> float:
 def _relative_distance(expected: Any, given: Any) -> Any:
     """Return the relative distance of two expressions at one point; None if it is unknown.
 
-    It avoids simplifying the non-zero difference of a wrong answer, and finds a difference that
+    This avoids simplifying the non-zero difference of a wrong answer, and finds differences that
     math-verify takes for rounding. The distance may be smaller than any float.
     """
     try:
@@ -165,10 +165,10 @@ def _relative_distance(expected: Any, given: Any) -> Any:
     return apart / size if apart and size else apart
 
 
-def _point_for(*expressions: Any, place: int = 0) -> dict[Any, Any]:
-    """Return a value for each variable that depends only on its name and the place."""
+def _point_for(*expressions: Any, number: int = 0) -> dict[Any, Any]:
+    """Return a value for each variable that depends only on its name and the point's number."""
     names = set().union(*(one.free_symbols for one in expressions))
-    return {symbol: _value_of(f"{symbol.name}{place or ''}") for symbol in names}
+    return {symbol: _value_of(f"{symbol.name}{number or ''}") for symbol in names}
 
 
 def _number_at(expression: Any, point: dict[Any, Any]) -> Any:
@@ -192,7 +192,7 @@ def _number_at(expression: Any, point: dict[Any, Any]) -> Any:
 
 
 def _is_only_near(expected: Any, given: Any) -> bool:
-    """Tell whether two relations, sets or tuples differ by what math-verify takes for rounding."""
+    """Return whether two relations, sets or tuples differ by what math-verify takes for rounding."""
     if _has_float(expected) or _has_float(given):
         return False
     if isinstance(expected, Relational) and isinstance(given, Relational):
@@ -203,19 +203,19 @@ def _is_only_near(expected: Any, given: Any) -> bool:
 
 
 def _items_in(expression: Any) -> list[Any]:
-    held: Any = ()
+    items: Any = ()
     if isinstance(expression, sympy.MatrixBase):
-        held = expression.flat()
+        items = expression.flat()
     elif isinstance(expression, sympy.Basic):
-        held = sympy.ordered(expression.args)
-    return list(held)
+        items = sympy.ordered(expression.args)
+    return list(items)
 
 
 def _has_near_sides(expected: Any, given: Any) -> bool:
-    """Tell whether one relation is, but for a small part, a multiple of the other at all points."""
+    """Return whether one relation is almost, but not exactly, a multiple of the other at all points."""
     one, other = expected.lhs - expected.rhs, given.lhs - given.rhs
     try:
-        points = [_point_for(one, other, place=place) for place in range(POINTS)]
+        points = [_point_for(one, other, number=number) for number in range(POINTS)]
         first, *others = (one.subs(point) / other.subs(point) for point in points)
         apart = [abs(_number_at(ratio - first, {})) for ratio in others]
         size = abs(_number_at(first, {}))

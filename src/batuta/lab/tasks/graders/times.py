@@ -67,7 +67,7 @@ def _part_amount(part: re.Match[str]) -> Fraction:
 
 
 def is_same_time(target: str, answer: str) -> bool | None:
-    """Tell whether two times of day are the same; None unless the target is a definite time."""
+    """Return whether two times of day are the same; None unless the target is a definite time."""
     wanted = _CLOCK.fullmatch(target.strip()) if len(target) <= _LONGEST else None
     if wanted is None or not wanted[3]:
         return _is_same_in_halves(wanted, answer) if wanted and wanted[2] else None
@@ -82,7 +82,7 @@ def is_same_time(target: str, answer: str) -> bool | None:
 
 
 def _is_same_in_halves(wanted: re.Match[str], answer: str) -> bool | None:
-    """Tell whether `4:45 PM` is 16:45; None if the target may also be in the morning."""
+    """Return whether `4:45 PM` is 16:45; None if the target may also be in the morning."""
     given = _CLOCK.fullmatch(answer.strip(" .")) if len(answer) <= _LONGEST else None
     hour = int(wanted[1])
     if given is None or not given[3] or 0 < hour <= _HALF_DAY:

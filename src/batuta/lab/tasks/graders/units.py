@@ -9,7 +9,7 @@ from functools import cache, lru_cache
 from typing import Any
 
 MAX_VALUE = 200
-"""The longest value that may have a unit, in characters."""
+"""Maximum length of a value with a unit, in characters."""
 
 _BEHIND = re.compile(
     r"(?P<value>.*?)(?P<unit>\^\\circ ?[CFK]?|%|°[CF]?"
@@ -58,7 +58,7 @@ class OtherKindError(Exception):
 
 
 def split_unit(text: str) -> tuple[str, str]:
-    """Return a value, as `normalize_latex` spells it, and the unit after it, or an empty text."""
+    """Split text in the form that `normalize_latex` returns into a value and its unit, or ""."""
     found = _BEHIND.fullmatch(text) if len(text) <= MAX_VALUE else None
     if found is None or not found["value"] or _ANGLE_OF.search(found["value"]):
         return text, ""
@@ -70,7 +70,7 @@ def split_unit(text: str) -> tuple[str, str]:
 
 
 def is_same_unit_name(unit: str, other: str) -> bool:
-    """Tell whether two units that cannot be converted have the same name, or a part of it."""
+    """Return whether two units that cannot be converted have the same name, or one a part of it."""
     one, another = _unit_words(unit), _unit_words(other)
     return bool(one & another) and (one <= another or another <= one)
 
@@ -81,14 +81,14 @@ def _unit_words(unit: str) -> set[str]:
 
 
 def pint_spelling(unit: str) -> str:
-    """Return a unit as pint spells it."""
+    """Return a unit in pint's notation."""
     for pattern, replacement in _SPELLING:
         unit = pattern.sub(replacement, unit)
     return unit.strip()
 
 
 def is_known_unit(unit: str) -> bool:
-    """Tell whether it is a unit of measure, and not a name for things that are counted."""
+    """Return whether pint knows the unit; the name of counted things is not one."""
     return _parse_unit(unit) is not None if unit else False
 
 
@@ -112,7 +112,7 @@ def convert_value(value: Fraction | int, source: str, target: str) -> Fraction |
 
 
 def _dimensionless_kind(unit: Any) -> str:
-    """Return what a dimensionless unit counts, as pint would convert bits into degrees."""
+    """Return the kind of a dimensionless unit; pint alone would convert bits into degrees."""
     if not unit.dimensionless:
         return ""
     try:
@@ -126,7 +126,7 @@ def _dimensionless_kind(unit: Any) -> str:
 
 @lru_cache(maxsize=1024)
 def _parse_unit(unit: str) -> Any:
-    """Return pint's unit; None if it knows none of that name, or only a bare number."""
+    """Return pint's unit; None if pint knows no such unit, or the name is unsafe to parse."""
     name = pint_spelling(unit)
     if not _SAFE.fullmatch(name) or _COSTLY.search(name):
         return None

@@ -1,4 +1,4 @@
-"""Tells whether two values are the same: first as texts, words and numbers, then as symbols."""
+"""Compares two values: first as text, words and numbers, then symbolically."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from batuta.lab.tasks.graders.numbers import is_same_number, is_terminating, par
 from batuta.lab.tasks.graders.times import parse_measure
 
 SymbolicComparison = Callable[[str, str, float], bool]
-"""Tells whether two LaTeX expressions, the target's and the answer's, are the same, or numbers no
-farther apart than this relative distance."""
+"""Returns whether the LaTeX expressions of target and answer are the same, or are numbers within the
+relative distance in the third argument."""
 
 _WORD = re.compile(r"\(?\\text\{[^{}]*\}\)?|(?=.*[a-zA-Z]{4})[a-zA-Z]+(?:[ ,.']+[a-zA-Z]+)*")
 _CONSTANT = re.compile(r"\+(?:[cKk]|[cC]_1)\Z")
@@ -24,8 +24,8 @@ _RADIAN = re.compile(r"(?:\\text\{)?\s*rad(?:ians?)?\s*\}?")
 _DECIMAL = re.compile(r"-?\d*\.(\d+)")
 _SHORT_NUMBERS = frozenset({"one", "two", "six", "ten"})
 MIN_ROUNDED_FROM_EXACT, MIN_ROUNDED_FROM_DECIMAL = 3, 6
-"""The shortest decimal that may round an exact number, in characters, and a longer one, in
-digits."""
+"""Minimum length of a decimal that counts as a rounded exact number, in characters, or as a rounded
+longer decimal, in digits."""
 _WHOLE = re.compile(r"-?\d[\d,]*")
 _OTHER_KIND = re.compile(
     r"[<>?€£]|\\(?:le|ge|ne|infty)(?![a-zA-Z])|dots|(?<!_)\d \d"
@@ -37,7 +37,7 @@ _BASED_DIGITS = re.compile(r"(\d[0-9A-Z]*)_\{?(\d+)\}?")
 
 
 def is_same_value(target: ValueForm, answer: ValueForm, symbolic: SymbolicComparison) -> bool:
-    """Tell whether the values are the same; `symbolic` is called only if nothing else decides."""
+    """Return whether the values are the same; `symbolic` is called only if nothing else decides."""
     if _CONSTANT.search(answer.text) and target.text.endswith("+C"):
         answer = ValueForm(_CONSTANT.sub("+C", answer.text))
     if target == answer:
@@ -55,7 +55,7 @@ def is_same_value(target: ValueForm, answer: ValueForm, symbolic: SymbolicCompar
 
 
 def _is_same_spelling(target: str, answer: str) -> bool | None:
-    """Tell whether words, based digits or quantities are the same; None for expressions."""
+    """Return whether words, based digits or quantities are the same; None for expressions."""
     if (measured := _is_same_measure(target, answer)) is not None:
         return measured
     if _WORD.fullmatch(target) or _WORD.fullmatch(answer):
@@ -70,7 +70,7 @@ def _is_same_spelling(target: str, answer: str) -> bool | None:
 
 
 def _is_same_measure(target: str, answer: str) -> bool | None:
-    """Tell whether quantities in several units, or money, are the same; None for others."""
+    """Return whether quantities in several units, or money, are the same; None for others."""
     wanted, given = parse_measure(target), parse_measure(answer)
     kinds = {found[0] for found in (wanted, given) if found}
     if not kinds or (kinds != {"money"} and max(m[2] for m in (wanted, given) if m) == 1):
@@ -81,7 +81,7 @@ def _is_same_measure(target: str, answer: str) -> bool | None:
 
 
 def _is_same_spoken(target: str, answer: str) -> bool:
-    """Tell whether one is the number that the other says in words."""
+    """Return whether both are the same number, in digits or in words."""
     one, other = _parse_number_or_words(target), _parse_number_or_words(answer)
     return one is not None and one == other
 
@@ -98,7 +98,7 @@ def _is_angle(unit: str) -> bool:
 def _is_same_angle(
     target: tuple[str, str], answer: tuple[str, str], symbolic: SymbolicComparison
 ) -> bool:
-    """Tell whether two angles are the same, each in degrees, in radians or without a unit.
+    """Return whether two angles are the same, each in degrees, in radians or without a unit.
 
     A bare number is in degrees, a bare multiple of pi in radians.
     """
@@ -130,7 +130,7 @@ def _is_same_based(target: str, answer: str) -> bool:
 def _is_rounding(
     target: str, answer: str, given: Fraction | None, symbolic: SymbolicComparison
 ) -> bool:
-    """Tell whether a decimal target rounds the answer: an exact number, or a longer decimal."""
+    """Return whether a decimal target rounds the answer: an exact number, or a longer decimal."""
     decimal = _DECIMAL.fullmatch(target)
     if decimal is None or len(decimal[0].strip("-0.")) < MIN_ROUNDED_FROM_EXACT:
         return False
@@ -162,12 +162,12 @@ def _is_same_magnitude(target: str, answer: str, symbolic: SymbolicComparison) -
 
 
 def _is_same_kind(target: str, answer: str) -> bool:
-    """Tell whether both may be expressions, or neither is one."""
+    """Return whether both may be expressions, or neither is one."""
     return (_OTHER_KIND.search(target) is None) == (_OTHER_KIND.search(answer) is None)
 
 
 def _is_same_written(target: str, answer: str, wanted: Fraction, given: Fraction) -> bool:
-    """Tell whether two numbers are the same, or one rounds the other; a whole number never does."""
+    """Return whether two numbers are the same, or one rounds the other; a whole number never does."""
     if _WHOLE.fullmatch(target) or _WHOLE.fullmatch(answer):
         return wanted == given
     return is_same_number(wanted, given)

@@ -1,4 +1,4 @@
-"""Recorded pools: answers that real models once gave, replayed."""
+"""Records: answers of real models that can be replayed as a pool."""
 
 from batuta.lab.tasks.recorded.catalog import RECORDED_NAMES, RECORDED_SETS, load_recorded
 from batuta.lab.tasks.recorded.outcomes import (

@@ -89,7 +89,7 @@ RECORDED_SETS: Mapping[str, RecordedSet] = {
 }
 
 RECORDED_NAMES = tuple(
-    f"{name}/{part}" for name, kept in RECORDED_SETS.items() for part in kept.parts
+    f"{name}/{part}" for name, found in RECORDED_SETS.items() for part in found.parts
 )
 
 
@@ -102,9 +102,9 @@ def load_recorded(
 ) -> RecordedOutcomes:
     """Load a recorded set.
 
-    The name is one such as `reasoning_gym/hard`, a packaged record, or the path of a file of
-    outcomes, of which only the questions that every worker answered are used. The replies' texts
-    are large; without `models` all are kept.
+    The name is a set such as `reasoning_gym/hard`, a packaged record, or the path of an outcomes
+    file. From the latter two, only the questions that every worker answered are used. `with_texts`
+    also loads the replies, which are large. Without `models` all models are loaded.
 
     Raises:
         SourceError: there is no such set or model, or its files are missing or malformed.
@@ -116,17 +116,17 @@ def load_recorded(
         known = suggest_names(name, (*RECORDED_NAMES, *PACKAGED_RECORDS, "FILE.jsonl"))
         raise SourceError(f"there is no recorded set {name!r}; {known}")
     wanted, _, part = name.partition("/")
-    kept = RECORDED_SETS[wanted]
-    place = (folder or benchmark_folder()) / "recorded" / kept.folder
-    if not (place / "outcomes.parquet").is_file():
+    found = RECORDED_SETS[wanted]
+    path = (folder or benchmark_folder()) / "recorded" / found.folder
+    if not (path / "outcomes.parquet").is_file():
         raise SourceError(
-            f"{place} has no outcomes.parquet: this set is not distributed with Batuta; set "
-            "BATUTA_DATA to a folder that has it, or make a record of your own with `batuta eval` "
+            f"{path} has no outcomes.parquet: this set is not distributed with Batuta; set "
+            "BATUTA_DATA to a folder that has it, or make your own record with `batuta eval` "
             "or `batuta tasks import` (docs/evaluation.md)"
         )
     try:
-        record = kept.read(place, part).select(models=models or None)
-        wanted_texts = kept.texts if with_texts else None
-        return record.with_texts(wanted_texts(place, part)) if wanted_texts else record
+        record = found.read(path, part).select(models=models or None)
+        read_texts = found.texts if with_texts else None
+        return record.with_texts(read_texts(path, part)) if read_texts else record
     except (KeyError, ValueError, TypeError) as error:
-        raise SourceError(f"{place} is not in the format of {wanted}: {error!r}") from None
+        raise SourceError(f"{path} is not in the format of {wanted}: {error!r}") from None

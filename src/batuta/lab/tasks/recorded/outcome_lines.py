@@ -1,14 +1,17 @@
-"""The file of outcomes: each worker's answers and scores on each question, one JSON line each.
+"""The outcomes file: one JSON line per question, with each worker's answers and scores.
+
+The shortest line is:
 
     {"question": "2+2?", "workers": {"oboe": {"score": 1}}}
 
-is the shortest line. A question may also have `id`, `family` and `target` (the right answer). A
-question of a benchmark may be left out where its `id` is the benchmark's (`gsm8k/81817ecac799`):
-its text is read from the data folder, and where the benchmark is not there the id stands for it. A
-worker may have its single runs: `scores` (null if ungraded), with as many `answers` (extracted
-ones, null if none) and `replies` (whole texts); or `runs`, the number of runs of which `score` is
-the mean. `usd`, `input_tokens`, `output_tokens` and `seconds` are a number for all runs, or a list
-with one for each. A missing field is unknown, which is not zero.
+A question may also have `id`, `family` and `target` (the correct answer). `question` may be left
+out if `id` is that of a benchmark's question (`gsm8k/81817ecac799`): the text is read from the data
+folder, or replaced by the id if the benchmark is not there.
+
+Instead of `score` a worker may have `scores`, one per run (null if ungraded), with as many
+`answers` (extracted, null if none) and `replies` (full texts). `runs` is the number of runs of
+which `score` is the mean. Each of `usd`, `input_tokens`, `output_tokens` and `seconds` is a number
+that holds for every run, or a list with a number per run. A missing field is unknown, not zero.
 """
 
 from __future__ import annotations
@@ -42,13 +45,13 @@ class WorkerOutcome:
     scores: tuple[float, ...]
     """Scores of the runs in [0, 1], or their mean alone; NaN if ungraded."""
     runs: int
-    """The number of runs, which exceeds that of scores if only their mean is known."""
+    """The number of runs; larger than the number of scores if only their mean is known."""
     answers: tuple[str | None, ...] = ()
     """Answers of the runs, extracted from the replies if not given; empty if none is known."""
     replies: tuple[str | None, ...] = ()
     """Replies of the runs; empty if none is known."""
     usd: tuple[float, ...] = ()
-    """Dollars of each score, like the next three fields; NaN if unknown; empty if all are."""
+    """Dollars of each run. Here and in the next three fields, NaN is unknown; empty if all are."""
     input_tokens: tuple[float, ...] = ()
     output_tokens: tuple[float, ...] = ()
     seconds: tuple[float, ...] = ()
@@ -65,7 +68,7 @@ class OutcomeLine:
     family: str = ""
     target: str = ""
     is_named_by_id: bool = False
-    """Whether it leaves out its text, which is then that of the data folder, or the id."""
+    """Whether the line has no text; `question` is then read from the data folder, or the id."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -78,15 +81,16 @@ class OutcomeCollector:
     )
 
     differing: int = 0
-    """Runs whose question has another text than an earlier one with the same id."""
+    """Runs whose question's text differs from that of an earlier question with the same id."""
     left_out: list[str] = field(default_factory=list[str])
     """Runs whose score is NaN or infinite, which is not a grade."""
 
     def add_run(self, question: Mapping[str, str], worker: str, run: Mapping[str, Any]) -> None:
         """Add a run of a worker.
 
-        A question has `id`, `question`, and optionally `family` and `target`; the first with an id
-        counts. A run has `score`, and optionally `answer`, `reply`, `usd`, tokens, `seconds`.
+        A question has `id`, `question`, and optionally `family` and `target`; of questions with the
+        same id, the first is kept. A run has `score`, and optionally `answer`, `reply`, `usd`,
+        `input_tokens`, `output_tokens`, `seconds`.
         """
         key = question.get("id") or question["question"]
         score = run.get("score")
@@ -115,7 +119,7 @@ def _is_nan(value: Any) -> bool:
 
 
 def _joined_runs(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the runs' fields as lists, without fields that no run has."""
+    """Return the fields of the runs as lists, without fields that no run has."""
     found: dict[str, Any] = {"scores": [run.get("score") for run in runs]}
     for one, many in (("answer", "answers"), ("reply", "replies"), *((n, n) for n in _NUMBERS)):
         if any(run.get(one) is not None for run in runs):
@@ -144,12 +148,12 @@ def read_outcome_lines(path: Path) -> tuple[OutcomeLine, ...]:
             reason = f"it has no {error}" if isinstance(error, KeyError) else error
             raise SourceError(f"{path}: question {number} cannot be used: {reason}") from None
     if not any(line.workers for line in lines):
-        raise SourceError(f"{path} has no outcomes: write one question a line, such as {EXAMPLE}")
+        raise SourceError(f"{path} has no outcomes: write one question per line, such as {EXAMPLE}")
     return _with_questions(lines)
 
 
 def _with_questions(lines: Sequence[OutcomeLine]) -> tuple[OutcomeLine, ...]:
-    """Return the lines with the texts that were left out, or the ids in their place."""
+    """Fill in missing question texts from the data folder, or with the ids."""
     texts = find_texts(line.id for line in lines if not line.question)
     return tuple(
         line
@@ -160,7 +164,7 @@ def _with_questions(lines: Sequence[OutcomeLine]) -> tuple[OutcomeLine, ...]:
 
 
 def parse_outcome_line(row: Row) -> OutcomeLine:
-    """Parse the line of a JSON object.
+    """Parse the JSON object of a line.
 
     Raises:
         KeyError: it has no question or id, no workers, or one of them has no score.
@@ -170,7 +174,7 @@ def parse_outcome_line(row: Row) -> OutcomeLine:
     workers = cast("Mapping[str, Row]", row["workers"])
     question = "" if "question" not in row and row.get("id") else row["question"]
     if not isinstance(question, str):
-        raise TypeError("its question is not a text")
+        raise TypeError("its question is not a string")
     return OutcomeLine(
         question=question,
         workers={str(name): parse_worker_outcome(outcome) for name, outcome in workers.items()},
@@ -217,7 +221,7 @@ def _field_text(row: Row, name: str) -> str:
 def _read_list(data: Row, name: str) -> list[Any]:
     value: Any = data.get(name)
     if value is not None and not isinstance(value, list):
-        raise TypeError(f"{name} is no list")
+        raise TypeError(f"{name} is not a list")
     return cast("list[Any]", value) or []
 
 
@@ -255,7 +259,7 @@ def _read_score(value: Any) -> float:
 
 
 Importer = Callable[[tuple[Path, ...], OutcomeCollector, str], None]
-"""Reads another program's files into the collector; the text names the worker if they do not."""
+"""Reads another program's files into the collector; the string names the worker if they do not."""
 
 
 def find_texts(ids: Iterable[str]) -> dict[str, str]:
@@ -269,7 +273,7 @@ def find_texts(ids: Iterable[str]) -> dict[str, str]:
         wanted.setdefault(id_.partition("/")[0], set()).add(id_)
     found: dict[str, str] = {}
     for name, its_ids in wanted.items():
-        for split in _splits_here(name):
+        for split in _local_splits(name):
             if not its_ids - found.keys():
                 break
             tasks = load_tasks(f"{name}:{split}")
@@ -281,6 +285,6 @@ def find_texts(ids: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def _splits_here(name: str) -> list[str]:
+def _local_splits(name: str) -> list[str]:
     source, folder = DATASETS.get(name), benchmark_folder()
     return [s for s in source.splits if local_files(source, s, folder)] if source else []

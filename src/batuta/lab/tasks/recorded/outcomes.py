@@ -1,7 +1,8 @@
 """Recorded answers of real models, as arrays over questions, models and samples.
 
-Beside them the scores of reference: best single model, plurality vote, oracle. Axes: q questions, m
-models, s samples.
+Also computes the reference scores: best single model, plurality vote, oracle. The credit of an
+answer, in [0, 1], is its score, or 1 or 0 by a threshold on the score. Axes: q questions, m models,
+s samples.
 """
 
 from __future__ import annotations
@@ -27,21 +28,21 @@ ReplyRow = tuple[str, str, int, str]
 """A task's id, a model, a sample, and the text of the reply."""
 
 GRADER = "recorded"
-"""The grader of recorded tasks: `RecordedOutcomes.grade` looks up the recorded score."""
+"""The `grader` of recorded tasks: `RecordedOutcomes.grade` looks up the recorded score."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ReplyTexts:
-    """Replies in a single run of UTF-8 bytes."""
+    """Replies in one block of UTF-8 bytes."""
 
     blob: bytes
     starts_qms: Integers
     ends_qms: Integers
     """The end of each reply; equal to its start if there is none."""
 
-    def at(self, place: tuple[int, int, int]) -> str | None:
+    def at(self, index: SampleIndex) -> str | None:
         """Return the reply at question, model and sample, or None."""
-        start, end = int(self.starts_qms[place]), int(self.ends_qms[place])
+        start, end = int(self.starts_qms[index]), int(self.ends_qms[index])
         return self.blob[start:end].decode() if end > start else None
 
     def select(self, index: Any) -> ReplyTexts:
@@ -84,7 +85,7 @@ class RecordedOutcomes:
     scores_qms: NDArray[np.float32]
     """Scores in [0, 1]; NaN if no answer was recorded."""
     solved_from: float | None = None
-    """The score from which an answer counts as right; None if the score is the credit."""
+    """The score from which an answer's credit is 1, below it 0; None if the score is the credit."""
     answers_qms: NDArray[np.int32] | None = None
     """Extracted answers as indices into `answers`, -1 for none; None if the set has no answers."""
     answers: tuple[str, ...] = ()
@@ -95,18 +96,18 @@ class RecordedOutcomes:
     incomplete: int = 0
     """Questions that were left out because not every model answered them."""
     is_drawn_by_id: bool = False
-    """Whether splits are drawn by the questions' ids, because not everybody has their texts."""
+    """Whether splits depend on the ids instead of the texts, since texts may be missing."""
     positions: Mapping[str, tuple[int, ...]] = field(init=False)
-    """The questions with a text; more than one if the set repeats itself."""
+    """Indices of the questions by text; several if the set repeats a question."""
 
     def __post_init__(self) -> None:
         shape = (len(self.tasks), len(self.models))
         if self.scores_qms.shape[:2] != shape or len(self.families) != shape[0]:
             raise ValueError(f"scores of shape {self.scores_qms.shape} for {shape} answers")
         positions: dict[str, tuple[int, ...]] = {}
-        for place, task in enumerate(self.tasks):
+        for q, task in enumerate(self.tasks):
             text = task.question.strip()
-            positions[text] = (*positions.get(text, ()), place)
+            positions[text] = (*positions.get(text, ()), q)
         object.__setattr__(self, "positions", positions)
 
     def __repr__(self) -> str:
@@ -115,7 +116,7 @@ class RecordedOutcomes:
 
     @property
     def unread(self) -> tuple[str, ...]:
-        """The benchmarks of the questions that are known by their ids alone."""
+        """The benchmarks of the questions whose texts are missing."""
         ids = (str(task.id) for task in self.tasks if task.question == task.id)
         return tuple(dict.fromkeys(id_.partition("/")[0] for id_ in ids))
 
@@ -128,9 +129,9 @@ class RecordedOutcomes:
         return np.where(np.isnan(self.scores_qms), np.float32(np.nan), solved)
 
     def credit_qm(self, sample: int | None = 0) -> NDArray[np.float32]:
-        """Return the credit of one sample of each model, or the mean of all.
+        """Return the credit of one sample of each model, or the mean over samples if None.
 
-        A missing answer earns 0.
+        A missing answer has credit 0; the mean is over the recorded answers.
         """
         if sample is not None:
             return np.nan_to_num(self.credit_qms[:, :, sample])
@@ -167,7 +168,7 @@ class RecordedOutcomes:
     def answered_share(self) -> float:
         """Return the share of runs with credit whose answer is known; 1 if there are none.
 
-        A run that earned nothing may have given no answer; one that earned something gave one.
+        Runs without credit do not count, since they may have given no answer.
         """
         if self.answers_qms is None:
             return 0.0
@@ -175,14 +176,14 @@ class RecordedOutcomes:
         return float((self.answers_qms[right] >= 0).mean()) if right.any() else 1.0
 
     def drop_incomplete(self) -> RecordedOutcomes:
-        """Return the record of the questions of which every model has a first sample."""
+        """Return the record of the questions for which every model has a first sample."""
         missing = np.isnan(self.scores_qms[:, :, 0]).sum(axis=1)
         return self.select(np.flatnonzero(missing == 0))
 
     def with_texts(self, replies: Iterable[ReplyRow]) -> RecordedOutcomes:
         """Return the record with the texts of replies to its own questions and models."""
-        q_of = {task.id: place for place, task in enumerate(self.tasks)}
-        m_of = {model: place for place, model in enumerate(self.models)}
+        q_of = {task.id: q for q, task in enumerate(self.tasks)}
+        m_of = {model: m for m, model in enumerate(self.models)}
         depth = self.scores_qms.shape[2]
         starts, ends = (np.zeros(self.scores_qms.shape, np.int64) for _ in range(2))
         blob = bytearray()
@@ -213,68 +214,68 @@ class RecordedOutcomes:
                     model=model,
                     tags=("recorded",),
                     price=(prices or {}).get(model),
-                    strength=None if measured is None else float(measured[place]),
+                    strength=None if measured is None else float(measured[m]),
                 )
-                for place, model in enumerate(self.models)
+                for m, model in enumerate(self.models)
             )
         )
 
     def recorded_samples(self, q: int, m: int) -> list[int]:
-        """Return the samples of that question and model."""
+        """Return the indices of the recorded samples of a question and model."""
         scores: list[float] = self.scores_qms[q, m].tolist()
         return [s for s, score in enumerate(scores) if not math.isnan(score)]
 
-    def answer(self, place: tuple[int, int, int]) -> str | None:
+    def answer(self, index: SampleIndex) -> str | None:
         """Return the extracted answer at question, model and sample, or None."""
         if self.answers_qms is None:
             return None
-        code = int(self.answers_qms[place])
+        code = int(self.answers_qms[index])
         return self.answers[code] if code >= 0 else None
 
-    def reply(self, place: tuple[int, int, int]) -> str:
+    def reply(self, index: SampleIndex) -> str:
         """Return the reply at question, model and sample, or a description if its text is missing.
 
-        Replies to one question differ unless their text and credit are the same: after a
-        conversation with tools, equal last words may have different credits.
+        After a conversation with tools, equal last messages may have different credits. A prefix
+        then makes the replies differ, so that `grade` finds the credit.
         """
-        text = self.plain_reply(place)
-        credit = self.credit_at(place)
-        first = _first_credits(self, place[0]).get(hash(text.strip()), credit)
+        text = self.plain_reply(index)
+        credit = self.credit_at(index)
+        first = _first_credits(self, index[0]).get(hash(text.strip()), credit)
         if first == credit or math.isnan(credit):
             return text
-        return f"[{self._place_name(place)}]\n{text}"
+        return f"[{self._sample_name(index)}]\n{text}"
 
-    def plain_reply(self, place: tuple[int, int, int]) -> str:
-        """Return the reply as recorded; other ones may say the same with another credit."""
-        text = self.texts.at(place) if self.texts else None
+    def plain_reply(self, index: SampleIndex) -> str:
+        """Return the reply as recorded; an equal reply may have another credit."""
+        text = self.texts.at(index) if self.texts else None
         if text and text.strip():
             return text
-        if answer := self.answer(place):
+        if answer := self.answer(index):
             return f"Answer: {answer}"
-        return f"[the text of this answer was not recorded: {self._place_name(place)}]"
+        return f"[the text of this answer was not recorded: {self._sample_name(index)}]"
 
-    def _place_name(self, place: SampleIndex) -> str:
-        q, m, s = place
+    def _sample_name(self, index: SampleIndex) -> str:
+        q, m, s = index
         return f"{self.name}, {self.tasks[q].id}, {self.models[m]}, sample {s}"
 
     def grade(self, task: Task, answer: str) -> Grade:
         """Return the recorded grade of a reply of this record; any other text is undecided."""
         stated = answer.strip()
         for q in self.positions.get(task.question.strip(), ()):
-            place = _reply_positions(self, q).get(hash(stated))
-            if place is not None and self.reply(place).strip() == stated:
-                return Grade(self.credit_at(place), self.answer(place))
-        return Grade(None, None, "this text is no recorded answer to this question")
+            index = _reply_positions(self, q).get(hash(stated))
+            if index is not None and self.reply(index).strip() == stated:
+                return Grade(self.credit_at(index), self.answer(index))
+        return Grade(None, None, "this text is not a recorded answer to this question")
 
-    def credit_at(self, place: tuple[int, int, int]) -> float:
-        """Return the credit of the answer recorded there."""
-        score = float(self.scores_qms[place])
+    def credit_at(self, index: SampleIndex) -> float:
+        """Return the credit of the answer at question, model and sample."""
+        score = float(self.scores_qms[index])
         return score if self.solved_from is None else float(score >= self.solved_from)
 
 
 @lru_cache(maxsize=2**14)
 def _reply_positions(record: RecordedOutcomes, q: int) -> dict[int, SampleIndex]:
-    """Return the place of each distinct reply to the question, by hash; of equal ones the first."""
+    """Return the index of each distinct reply to the question, by hash; the first of equal ones."""
     found: dict[int, SampleIndex] = {}
     for m in range(len(record.models)):
         for s in record.recorded_samples(q, m):
@@ -284,10 +285,7 @@ def _reply_positions(record: RecordedOutcomes, q: int) -> dict[int, SampleIndex]
 
 @lru_cache(maxsize=2**14)
 def _first_credits(record: RecordedOutcomes, q: int) -> dict[int, float]:
-    """Return the credit of each distinct reply to the question, by its hash.
-
-    Among equal replies the first one counts.
-    """
+    """Return the credit of the first of equal replies to the question, by their hash."""
     found: dict[int, float] = {}
     for m in range(len(record.models)):
         for s in record.recorded_samples(q, m):
@@ -298,7 +296,7 @@ def _first_credits(record: RecordedOutcomes, q: int) -> dict[int, float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceScores:
-    """Shares of right answers, in [0, 1]."""
+    """Mean credits, in [0, 1]."""
 
     questions: int
     models: int
@@ -328,9 +326,9 @@ def reference_scores(record: RecordedOutcomes, sample: int | None = 0) -> Refere
 
 
 def rank_models(record: RecordedOutcomes) -> tuple[int, ...]:
-    """Return the indices of the models, the one with the most credit first."""
+    """Return the indices of the models by decreasing credit."""
     by_model = record.credit_qm(None).mean(axis=0)
-    return tuple(int(place) for place in np.argsort(-by_model, kind="stable"))
+    return tuple(int(m) for m in np.argsort(-by_model, kind="stable"))
 
 
 def plurality_credit(record: RecordedOutcomes, sample: int = 0) -> NDArray[np.float32]:

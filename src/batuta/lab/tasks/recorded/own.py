@@ -1,4 +1,4 @@
-"""Reads a user's file of outcomes as a record that can be replayed."""
+"""Reads an outcomes file as a record that can be replayed."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from batuta.lab.tasks.recorded.outcome_lines import OutcomeLine, read_outcome_li
 from batuta.lab.tasks.recorded.outcomes import GRADER, RecordedOutcomes, RecordedUsage, ReplyRow
 
 SUFFIX = ".jsonl"
-"""The ending of a file of outcomes; `.gz` or `.zst` may follow."""
+"""The suffix of an outcomes file; `.gz` or `.zst` may follow."""
 
 
 PACKAGED_RECORDS = {"real-benchmarks": "real_benchmarks.jsonl.gz"}
-"""Records without their questions that are distributed with Batuta, and their files here."""
+"""Records distributed with Batuta, without the questions' texts, and their files in this folder."""
 
 
 def find_outcomes_file(name: str) -> Path | None:
-    """Return the file of a record that is packaged, or that the name is the path of, or None."""
+    """Return the file of a packaged record, or the path if the name is one, or None."""
     if name in PACKAGED_RECORDS:
         return Path(__file__).parent / PACKAGED_RECORDS[name]
     return Path(name) if SUFFIX in Path(name).suffixes[-2:] else None
@@ -35,7 +35,7 @@ def read_own_record(path: Path, *, with_texts: bool = True) -> RecordedOutcomes:
     """Read the record in that file; missing answers are extracted from the replies.
 
     Raises:
-        SourceError: the file cannot be read, or has not the format of `outcome_lines`.
+        SourceError: the file cannot be read, or is not in the format of `outcome_lines`.
     """
     lines = read_outcome_lines(path)
     models = tuple(dict.fromkeys(name for line in lines for name in line.workers))
@@ -57,7 +57,7 @@ def read_own_record(path: Path, *, with_texts: bool = True) -> RecordedOutcomes:
         ),
         families=tuple(line.family or "all" for line in lines),
         models=models,
-        scores_qms=_place_numbers(lines, models, shape, "scores").astype(np.float32),
+        scores_qms=_field_values(lines, models, shape, "scores").astype(np.float32),
         solved_from=None,
         answers_qms=codes_qms if texts else None,
         answers=texts,
@@ -93,7 +93,7 @@ def _code_answers(
     return tuple(codes), codes_qms
 
 
-def _place_numbers(
+def _field_values(
     lines: tuple[OutcomeLine, ...], models: tuple[str, ...], shape: tuple[int, int, int], name: str
 ) -> NDArray[np.float64]:
     """Return that field of every run; NaN if it is unknown."""
@@ -109,7 +109,7 @@ def _recorded_usage(
     lines: tuple[OutcomeLine, ...], models: tuple[str, ...], shape: tuple[int, int, int]
 ) -> RecordedUsage | None:
     usd, seconds, sent, got = (
-        _place_numbers(lines, models, shape, name)
+        _field_values(lines, models, shape, name)
         for name in ("usd", "seconds", "input_tokens", "output_tokens")
     )
     if all(np.isnan(values).all() for values in (usd, seconds, sent, got)):
@@ -146,6 +146,6 @@ def complete_record(record: RecordedOutcomes) -> RecordedOutcomes:
     if not kept.tasks:
         raise SourceError(
             f"{record.name} has no question that all of {', '.join(record.models)} answered: "
-            "keep fewer workers with --pool"
+            "choose fewer workers with --pool"
         )
     return replace(kept, incomplete=len(record.tasks) - len(kept.tasks))

@@ -1,4 +1,4 @@
-"""Reads recorded sets: a function for each that has scores, and for each that has texts."""
+"""Reads recorded sets: one function per set for the scores, and one for replies that it has."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from batuta.lab.tasks.recorded.outcomes import (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TextColumn:
-    """A column of texts: each distinct text once, and a code for each row."""
+    """A dictionary-encoded column of strings."""
 
     values: tuple[str, ...]
-    """The distinct texts, sorted."""
+    """The distinct strings, sorted."""
     codes: NDArray[np.int32]
     """Indices into `values`; -1 if missing."""
 
     def texts(self) -> list[str]:
-        """Return the text of each row; empty if it is missing."""
+        """Return the string of each row; empty if it is missing."""
         return [self.values[code] if code >= 0 else "" for code in self.codes]
 
     def select(self, rows: NDArray[np.bool_]) -> TextColumn:
-        """Return the column of those rows, with only the texts that occur in them."""
+        """Return the column of those rows, with only the strings that occur in them."""
         present, codes = np.unique(self.codes[rows], return_inverse=True)
         values = tuple(self.values[int(code)] for code in present.tolist())
         return TextColumn(values, codes.astype(np.int32))
@@ -58,20 +58,23 @@ class ParquetTable:
         return np.asarray(values, np.float64)
 
     def names(self, *columns: str) -> TextColumn:
-        """Return a column of texts; several columns are joined by a space."""
+        """Return a column of strings; several columns are joined by a space."""
         texts = [self._table.column(column).cast("string") for column in columns]
         joined = import_arrow("pyarrow.compute").binary_join_element_wise(*texts, " ")
         coded = joined.combine_chunks().dictionary_encode()
         values: list[str] = coded.dictionary.to_pylist()
         order = sorted(range(len(values)), key=values.__getitem__)
-        rank = np.full(len(values) + 1, -1, np.int32)  # the last place is for the code -1
+        rank = np.full(len(values) + 1, -1, np.int32)  # the last item is for the code -1
         rank[order] = np.arange(len(values), dtype=np.int32)
         codes = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
-        return TextColumn(tuple(values[place] for place in order), rank[codes])
+        return TextColumn(tuple(values[index] for index in order), rank[codes])
 
 
 class OutcomeCube:
-    """The place of each row of a table in the arrays; among rows of one place the first counts."""
+    """Arranges the rows of a table by question, model and sample.
+
+    Of rows with the same three, the first is used.
+    """
 
     def __init__(
         self, questions: TextColumn, models: TextColumn, samples: Integers | None = None
@@ -86,13 +89,13 @@ class OutcomeCube:
         self._all = flat
 
     def arrange(self, values: NDArray[Any], missing: float, dtype: type[Any]) -> NDArray[Any]:
-        """Return the values in their places."""
+        """Return a column's values as an array over questions, models and samples."""
         cube = np.full(self._shape, missing, dtype)
         cube.reshape(-1)[self._flat] = np.nan_to_num(values[self._first], nan=missing)
         return cube
 
     def mean(self, values: NDArray[np.float64]) -> NDArray[np.float32]:
-        """Return the mean of all values of each place; NaN where there is none."""
+        """Return the mean over rows with the same indices; NaN where there is none."""
         size = int(np.prod(self._shape))
         total = np.bincount(self._all, values, size)
         count = np.bincount(self._all, minlength=size)
@@ -108,7 +111,7 @@ MMLU_PRO_SEVEN_MODELS = (
 """A pool of seven model families without the model that is far ahead of the others."""
 
 _REASONING_GYM_THRESHOLD = 0.99
-"""The score from which the record counts an answer as right, as its scorers give partial credit."""
+"""The score from which the record counts an answer as correct; its scorers give partial credit."""
 
 
 def read_reasoning_gym(folder: Path, part: str) -> RecordedOutcomes:
@@ -170,7 +173,7 @@ def read_mmlu_pro(folder: Path, part: str) -> RecordedOutcomes:
 def read_medagentsbench(folder: Path, part: str) -> RecordedOutcomes:
     """Read `test` or `hard` with ten models, or `methods`: 40 pairs of model and method on `hard`.
 
-    A question that a model was not asked earns it nothing, as in the published figures.
+    A question that a model was not asked counts as wrong for it, as in the published figures.
     """
     keep = [("split", "==", "test" if part == "test" else "test_hard")]
     if part != "methods":
@@ -282,7 +285,7 @@ def livecodebench_replies(folder: Path, part: str) -> Iterator[ReplyRow]:
 
 
 _SCENARIOS = {"2024": "codegen_2024_8ed5690", "v5": "codegen_v5", "v6": "codegen_v6"}
-"""The names in the file of parts that are named differently here."""
+"""Names in the file, for the parts that have another name here."""
 
 _PERCENT = 100
 
@@ -314,8 +317,8 @@ def read_livecodebench(folder: Path, part: str) -> RecordedOutcomes:
 def read_routerdc(folder: Path, part: str) -> RecordedOutcomes:
     """Read `train` or `test`: all files of that part, each as a family.
 
-    A score is the mean of ten samples or, in the files of multiple choice and MATH, the probability
-    of the right answer if it was right; RouterDC's own evaluation counts any score above 0.
+    A score is the mean of ten samples or, for multiple choice and MATH, the probability of the
+    model's answer if that is correct. RouterDC's own evaluation counts any score above 0 as 1.
     """
     table = ParquetTable(folder / "outcomes.parquet")
     return _read_split(
@@ -366,9 +369,9 @@ def _draw_samples(solved_qm: NDArray[np.int32], tried_qm: NDArray[np.int32]) -> 
     depth = int(tried_qm.max())
     rng = np.random.default_rng(0)
     scores = np.full((*solved_qm.shape, depth), np.nan, np.float32)
-    for place in np.ndindex(*solved_qm.shape):
-        tried, solved = max(int(tried_qm[place]), 0), int(solved_qm[place])
-        scores[place][:tried] = rng.permutation([1.0] * solved + [0.0] * (tried - solved))
+    for index in np.ndindex(*solved_qm.shape):
+        tried, solved = max(int(tried_qm[index]), 0), int(solved_qm[index])
+        scores[index][:tried] = rng.permutation([1.0] * solved + [0.0] * (tried - solved))
     return scores
 
 
@@ -414,7 +417,7 @@ def _cluster_name(fact: Row) -> str:
 
 
 def _first_of(keys: TextColumn, values: TextColumn) -> dict[str, str]:
-    """Return the value in each key's first row, or an empty text."""
+    """Return the value in each key's first row, or ""."""
     _, first = np.unique(keys.codes, return_index=True)
     codes = values.codes[first]
     return {

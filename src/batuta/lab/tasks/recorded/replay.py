@@ -1,4 +1,4 @@
-"""Workers that replay what a model once answered."""
+"""Clients that replay recorded answers."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from batuta.core import CallListener, Cost, Delta, Reply, Request, Role, Usage, 
 from batuta.core.conductor import NULL_LISTENER
 from batuta.core.token_estimate import estimate_usage
 from batuta.errors import NotRecordedError
-from batuta.lab.tasks.recorded.outcomes import RecordedOutcomes
+from batuta.lab.tasks.recorded.outcomes import RecordedOutcomes, SampleIndex
 from batuta.usage import usage_cost
 
 SIMULATED_PREFIX = "simulated/"
-"""The prefix of the model's name in a reply that the record does not have."""
+"""Prefix of the model's name in a simulated reply, which the record does not have."""
 
 
 @final
 class ReplayPool:
-    """A record as clients; each run needs new ones."""
+    """Makes clients that replay a record; each run needs new clients."""
 
     def __init__(self, record: RecordedOutcomes, *, simulate: bool = False) -> None:
         """Index the questions.
 
-        With `simulate` a call that the record cannot know (a check, a repair, a question in other
-        words) is answered with one of the model's recorded answers to that question, and the
-        reply's model is marked; otherwise such a call is an error.
+        With `simulate`, a call that the record cannot contain (a check, a repair, a question in
+        other words) gets one of the model's recorded answers to that question, and the name of the
+        reply's model gets `SIMULATED_PREFIX`. Otherwise such a call is an error.
         """
         self.record = record
         self.simulate = simulate
@@ -38,12 +38,12 @@ class ReplayPool:
             self._by_first_line.setdefault(text.partition("\n")[0], []).append(text)
 
     def __repr__(self) -> str:
-        return f"Deck({self.record!r})"
+        return f"ReplayPool({self.record!r})"
 
     def clients(self) -> dict[WorkerId, RecordedModelClient]:
-        """Return a client for each model, with all answers still to give."""
+        """Return a new client for each model, which has used none of its answers."""
         models = enumerate(self.record.models)
-        return {WorkerId(model): RecordedModelClient(self, place) for place, model in models}
+        return {WorkerId(model): RecordedModelClient(self, m) for m, model in models}
 
     def locate_question(self, request: Request) -> tuple[int | None, bool]:
         """Return the question's index, if found, and whether the request is just the question."""
@@ -69,9 +69,9 @@ class ReplayPool:
 class RecordedModelClient:
     """A client that replays a model of a record.
 
-    It has as many answers to a question as were recorded. Requests with different seeds never get
-    the same sample, and equal seeds always do: the seed, modulo the number of samples, selects it,
-    or the next one that was not given yet.
+    Requests for a question with equal seeds get the same sample, and with different seeds never.
+    The seed modulo the number of samples selects the sample, or the next unused one. When all
+    recorded answers are used, a request with a new seed is an error.
     """
 
     def __init__(self, pool: ReplayPool, model: int) -> None:
@@ -81,7 +81,7 @@ class RecordedModelClient:
         self._given: dict[int, dict[object, int]] = {}
 
     def __repr__(self) -> str:
-        return f"RecordedClient({self._record.models[self._model]!r} of {self._record.name})"
+        return f"RecordedModelClient({self._record.models[self._model]!r} of {self._record.name})"
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
         """Return a recorded answer with its tokens and dollars.
@@ -89,17 +89,17 @@ class RecordedModelClient:
         Missing tokens are estimated and marked as such; a call without dollars is unpriced.
 
         Raises:
-            NotRecordedError: the question is not in the record, or all its answers were given.
+            NotRecordedError: the question is not in the record, or all its answers were used.
         """
         await anyio.lowlevel.checkpoint()
         question, bare = self._pool.locate_question(request)
         if question is None:
             raise NotRecordedError(
-                f"{self._record.name} knows only answers to its own questions as they stand: "
+                f"{self._record.name} has only answers to its own questions, word for word: "
                 "plan steps without a subtask, or allow simulated replies"
             )
-        place = (question, self._model, self._draw_sample(question, request.sampling.seed))
-        reply = self._build_reply(place, request)
+        index = (question, self._model, self._draw_sample(question, request.sampling.seed))
+        reply = self._build_reply(index, request)
         if not bare:
             reply = replace(reply, model=SIMULATED_PREFIX + reply.model)
         if listener.streaming:
@@ -111,25 +111,25 @@ class RecordedModelClient:
         given = self._given.setdefault(question, {})
         key: object = object() if seed is None else seed
         if key not in given:
-            turn = (seed or 0) % max(len(recorded), 1)
-            rotated = recorded[turn:] + recorded[:turn]
+            start = (seed or 0) % max(len(recorded), 1)
+            rotated = recorded[start:] + recorded[:start]
             unused = next((sample for sample in rotated if sample not in given.values()), None)
             if unused is None:
                 raise NotRecordedError(
                     f"{self._record.models[self._model]} has {len(recorded)} recorded answers to "
-                    f"{self._record.tasks[question].id} and all were given: ask for fewer "
+                    f"{self._record.tasks[question].id}, and all are used: ask for fewer "
                     "samples, or use a new client for each run"
                 )
             given[key] = unused
         return given[key]
 
-    def _build_reply(self, place: tuple[int, int, int], request: Request) -> Reply:
-        text, model = self._record.reply(place), self._record.models[self._model]
+    def _build_reply(self, index: SampleIndex, request: Request) -> Reply:
+        text, model = self._record.reply(index), self._record.models[self._model]
         spent = self._record.usage
         usage, usd = None, math.nan
         if spent is not None:
-            usd = float(spent.usd_qms[place])
-            tokens = int(spent.input_qms[place]), int(spent.output_qms[place])
+            usd = float(spent.usd_qms[index])
+            tokens = int(spent.input_qms[index]), int(spent.output_qms[index])
             if min(tokens) >= 0:
                 usage = Usage(calls=1, input=tokens[0], output=tokens[1])
         usage = usage or estimate_usage(request, Reply(text=text))

@@ -1,8 +1,8 @@
-"""Divides a record's questions into training, calibration and test.
+"""Splits a record's questions into training, calibration and test.
 
-A question's part depends on the seed and its text alone, so it stays the same when a record is
-filtered. Questions that differ only in case, spaces and punctuation are in one part, which depends
-on the alphabetically first of their texts.
+A question's part depends only on the seed and its text, so it stays the same when a record is
+filtered. Questions that differ only in case, spaces and punctuation are in the same part, which
+depends on the alphabetically first of their texts.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def unseen_family_split(
 ) -> QuestionSplit:
     """Divide whole task families at random, so that test and calibration have new families.
 
-    Of near-duplicates in several families only those in the test are kept, or in calibration if the
-    test has none.
+    If near-duplicates fall into several parts, only those in the test part are kept, or in the
+    calibration part if the test part has none.
 
     Raises:
         SourceError: the record has fewer than three families.
@@ -73,9 +73,9 @@ def _question_keys(record: RecordedOutcomes) -> list[str]:
 
 
 def _drawn_texts(record: RecordedOutcomes) -> list[str]:
-    """Return what the lot of each question is drawn by.
+    """Return the texts that decide the parts of the questions.
 
-    It is the id where a text may be missing, so that the split is the same with and without it.
+    They are the ids if texts may be missing, so that the split is the same with and without texts.
     """
     tasks = record.tasks
     return [str(task.id) if record.is_drawn_by_id else task.question for task in tasks]
@@ -92,8 +92,8 @@ def _assign_parts(sizes: list[int], shares: tuple[float, float, float]) -> list[
     """Return a part for each family, filling one part after another; none is empty."""
     total, done, part = sum(sizes), 0, 0
     parts: list[int] = []
-    for place, size in enumerate(sizes):
-        left = len(sizes) - place
+    for index, size in enumerate(sizes):
+        left = len(sizes) - index
         full = done + size / 2 > total * sum(shares[: part + 1])
         if part < _PARTS - 1 and part in parts and (full or left < _PARTS - part):
             part += 1

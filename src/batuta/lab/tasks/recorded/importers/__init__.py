@@ -1,4 +1,4 @@
-"""Converts other programs' result files into files of outcomes; each module reads one format."""
+"""Converts other programs' result files into outcomes files; each module reads one format."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from batuta.lab.tasks.recorded.importers.routerbench import import_routerbench
 from batuta.lab.tasks.recorded.outcome_lines import Importer, OutcomeCollector, parse_outcome_line
 
 MOST_NAMED = 10
-"""The most runs that a message names."""
+"""Maximum number of runs that a message lists."""
 _ANSWERS = "answers of closed models are under their providers' terms, questions under their own"
 
 

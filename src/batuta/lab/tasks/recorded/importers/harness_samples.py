@@ -1,8 +1,8 @@
 """Samples of lm-evaluation-harness: `samples_TASK_TIME.jsonl` in a folder named after the model.
 
 A line has `doc_id`, `doc`, `target`, `arguments`, `resps`, `filtered_resps`, `filter`, `metrics`
-and each metric's value. The first of its metrics counts, and the first of several filters. If
-continuations were compared by their likelihood, the answer is the number of the most likely one.
+and each metric's value. Only its first metric and the first of several filters are used. If
+continuations were compared by their likelihood, the answer is the index of the most likely one.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _answer_text(row: Row) -> str | None:
 
 
 def _first_text(found: Any) -> str | None:
-    """Return the first text in nested lists; None if there is none."""
+    """Return the first item in nested lists as text; None if there is none."""
     while isinstance(found, list):
         found = next(iter(cast("list[Any]", found)), None)
     return None if found is None else str(found)

@@ -1,8 +1,8 @@
 """Logs of inspect_ai: `.json`, or `.eval`, an archive with one JSON file per sample.
 
-The first scorer's value is the score: C is 1, P is 0.5, I and N are 0, and a number in [0, 1]
-stays. A sample with NaN or that ended in an error is left out; any other value is ungraded. Epochs
-are samples.
+The first scorer's value is the score: C is 1, P is 0.5, I and N are 0, and a number in [0, 1] is
+kept. Samples that have a NaN score or ended in an error are left out; any other value is ungraded.
+Epochs count as samples.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def import_inspect_logs(paths: tuple[Path, ...], collector: OutcomeCollector, wo
     """Add every sample of every log.
 
     Raises:
-        SourceError: a file is not such a log, or an archive has an unknown compression.
+        SourceError: a file is not a log of inspect_ai, or an archive has an unknown compression.
     """
     for path in paths:
         if path.suffix != ".eval":
@@ -121,7 +121,7 @@ class _LogArchive:
             name = f"{entry.filename} in {self._path}"
             raise SourceError(f"{name} is larger than {MAX_ROW_BYTES >> 20} MiB")
         try:
-            # Neither reads more than the size that was checked, whatever the archive contains.
+            # Neither way reads more than the checked size, whatever the archive contains.
             is_zstd = entry.compress_type == _ZSTD
             data = self._unpack_zstd(entry) if is_zstd else self._archive.read(entry)
             return cast("Row", parse_json(data))
@@ -140,7 +140,7 @@ class _LogArchive:
         unpacked = import_arrow().CompressedInputStream(packed, "zstd")
         data: bytes = unpacked.read(entry.file_size + 1)
         if len(data) != entry.file_size:
-            raise zipfile.BadZipFile(f"{entry.filename} has another size than its header says")
+            raise zipfile.BadZipFile(f"{entry.filename} does not have the size in its header")
         return data
 
 

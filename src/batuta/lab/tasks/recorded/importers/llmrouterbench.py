@@ -1,8 +1,9 @@
 """LLMRouterBench (arXiv 2601.07206): one JSON file per data set, split and model.
 
 `dataset_name`, `split`, `model_name`, `records`: `index`, `origin_query`, `prompt`, `score`,
-`prediction`, `ground_truth`, `raw_output`, `prompt_tokens`, `completion_tokens`, `cost`. Of several
-files of one data set, split and model, the last by name counts, as names end in the time.
+`prediction`, `ground_truth`, `raw_output`, `prompt_tokens`, `completion_tokens`, `cost`. Among
+files with the same data set, split and model, the last by name is used, since names end in the
+time.
 """
 
 from __future__ import annotations
@@ -63,8 +64,8 @@ def _field_text(data: Row, name: str) -> str:
     return str(data.get(name) or "")
 
 
-def _add_record(record: Row, of: tuple[str, str, str], collector: OutcomeCollector) -> None:
-    dataset, split, model = of
+def _add_record(record: Row, source: tuple[str, str, str], collector: OutcomeCollector) -> None:
+    dataset, split, model = source
     question = {
         "id": f"{dataset}/{split}/{record['index']}",
         "question": _as_text(record.get("origin_query") or record["prompt"]),
