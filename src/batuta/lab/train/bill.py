@@ -405,7 +405,7 @@ def _add_rejection_sampling(settings: TrainSettings, cost: CostEstimate, found: 
     share = Decimal(workflows) / cost.workflows
     rows = f"{r.rounds} rounds x {r.questions} questions x {r.group} workflows"
     dollars = f" and ${cost.usd * share:,.2f}" if cost.usd else ""
-    bill = f"about {round(cost.calls * share):,} worker calls{dollars} in addition"
+    bill = f"about {round(cost.calls * share):,} calls of workers{dollars} in addition"
     found.add("rejection sampling", workflows, "count", f"{rows}: {bill}")
     found.notes.append(
         "rejection sampling is configured but has not run: run `batuta train rejection` with the "
