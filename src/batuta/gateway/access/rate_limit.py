@@ -223,7 +223,7 @@ class LocalRateLimiter:
         return RateWindow(unit=what, cap=cap, remaining=left, reset=MINUTE, taken=taken)
 
     async def add(self, what: str, name: str, cap: int, amount: int) -> None:
-        """Count what was used after all, now, whether it fits or not."""
+        """Count an amount that was already used, even if it exceeds the cap."""
         now = self._clock()
         taken = Taken(what=what, name=name, amount=amount, at=now)
         self._last_minute(what, name, now).append(taken)
@@ -281,7 +281,7 @@ class RedisRateLimiter:
         )
 
     async def add(self, what: str, name: str, cap: int, amount: int) -> None:
-        """Count what was used after all, now, whether it fits or not."""
+        """Count an amount that was already used, even if it exceeds the cap."""
         taken = Taken(what=what, name=name, amount=amount, id=secrets.token_hex(8))
         if await self._take(taken, _NO_CAP) is None:
             await self._local.add(what, name, cap, amount)

@@ -1,4 +1,4 @@
-"""GET /v1/runs, GET /v1/runs/{id}, POST /v1/runs/{id}/feedback: stored runs."""
+"""/v1/runs and /v1/sessions: lists, sums, reads, judges and deletes stored runs."""
 
 from __future__ import annotations
 

@@ -354,7 +354,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._table.set_state(self, state)
 
     def on_response_complete(self) -> None:
-        """Wait for the next request, or for the rest of this one's body."""
+        """Begin the next queued request, or await a new one or the rest of this one's body."""
         following = self.pipeline[-1][0] if self.pipeline else None
         super().on_response_complete()
         if following is not None and not self.transport.is_closing():

@@ -1,1 +1,1 @@
-"""The server's models as tools of a host that speaks the Model Context Protocol over HTTP."""
+"""The server's models as tools for hosts of the Model Context Protocol, over HTTP."""

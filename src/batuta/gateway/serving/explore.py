@@ -193,6 +193,6 @@ def list_arms(
 def summarise_arms(
     known: Mapping[tuple[str, str], tuple[float, float]],
 ) -> Sequence[tuple[str, str, ArmStats]]:
-    """Return cell, arm and what is known of it, the most judged of each cell first."""
+    """Return the kind of question, the arm and its statistics; per kind, the most judged first."""
     rows = [(cell, arm, ArmStats(*stats)) for (cell, arm), stats in known.items()]
     return sorted(rows, key=lambda row: (row[0], -row[2].judged))
