@@ -106,12 +106,14 @@ _ERROR_BY_STATUS: Mapping[int, type[ClientError]] = {
     498: ProviderOverloadedError,
 }
 """409: a lock, or a model that is loading; 424: an upstream failure; 498: no capacity."""
+# The gateway reads token counts and limits out of a message (`stated_sizes`): no sentence here may
+# have a word such as "limit" or "context window" before the status.
 _ERROR_SENTENCES: Mapping[type[ClientError], str] = {
     ProviderAuthError: "refused the key",
     ModelNotFoundError: "does not have this model",
-    ContextLengthError: "says that the prompt exceeds the context window",
+    ContextLengthError: "says that the prompt does not fit",
     InsufficientCreditError: "says that the account is out of credit",
-    RateLimitError: "says that the rate limit is reached",
+    RateLimitError: "asks to slow down",
     ProviderOverloadedError: "failed",
     ProviderTimeoutError: "timed out",
     BadRequestError: "refused the request",

@@ -186,7 +186,7 @@ class CallLimiter:
                 return
 
     def _rate_limit_error(self, wait: float) -> RateLimitError:
-        message = "the provider is rate-limiting this key (429); nothing was sent"
+        message = "the provider has asked to slow down; nothing was sent"
         return RateLimitError(message, retry_after=wait)
 
     async def _wait_for_grants(self, request: Request) -> list[_Grant]:
