@@ -82,8 +82,7 @@ FOLDERS = [
     (path, option)
     for path, command in COMMANDS.items()
     for option in command.params
-    if option.opts[0].startswith("--")
-    and re.match(r"((The f|F|A f|Where to, a f)older|Training runs)", option.help or "")
+    if option.opts[0].startswith("--") and re.match(r"(The f|F|A f)older", option.help or "")
 ]
 
 

@@ -264,7 +264,7 @@ def test_a_policy_of_sources_names_its_checker():
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [({"action": "redact"}, "flag or mark or repair or refuse"), ({"worker": None}, "needs a worker"),
-     ({"on": ("input", "output")}, "needs a worker, and on"), ({"kind": "secrets"}, "of kind grounded, and this"),
+     ({"on": ("input", "output")}, "needs a worker, and on"), ({"kind": "secrets"}, "of kind grounded, not secrets"),
      ({"kind": "secrets", "worker": None, "action": "repair"}, "worker")],
 )  # fmt: skip
 def test_a_policy_of_sources_that_cannot_be_one_says_why(more, sentence):

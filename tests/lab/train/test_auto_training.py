@@ -241,4 +241,4 @@ def test_it_ends_in_time_with_a_policy_that_is_served(tmp_path):
     assert "kept" in result.output and "held-out" in result.output
     assert load_trained_conductor(tmp_path / "out" / "policy").name
     again = CliRunner().invoke(app, command)
-    assert "holds a training already" in str(again.exception)
+    assert "already contains a training" in str(again.exception)

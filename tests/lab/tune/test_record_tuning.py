@@ -201,14 +201,16 @@ def test_the_command_tunes_a_record_and_calls_nobody(batuta, tmp_path):
 def test_the_command_says_how_a_record_is_divided(batuta):
     done = batuta("--tasks", "recorded:outcomes.jsonl", "--check")
     assert done.returncode == 0
-    assert re.search(r"480 questions of 12 families to learn from, 120 of families", done.stdout)
+    assert re.search(
+        r"480 questions of 12 families to learn from, 120 of held-out families", done.stdout
+    )
 
 
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
-        (("--pool", "rehearsal"), "--pool does not go with a record"),
-        (("--stages", "calibrate"), "--stages does not go with a record"),
+        (("--pool", "rehearsal"), "--pool does not apply to a record"),
+        (("--stages", "calibrate"), "--stages does not apply to a record"),
         (("--limit", "20"), "20 questions that every worker answered, too few"),
     ],
 )
