@@ -154,7 +154,7 @@ async def test_too_much_to_read_is_refused_before_anything_runs(store):
         tool = {"type": "code_interpreter", "container": {"type": "auto", "file_ids": ids}}
         body = {"model": "worker/ada", "input": "x", "tools": [tool]}
         status, _, said = await server.post("/v1/responses", json=body)
-    assert status == 400 and "may read 20000000 bytes" in said["error"]["message"]
+    assert status == 400 and "may read at most 20000000 bytes" in said["error"]["message"]
     assert not ada.requests
 
 
