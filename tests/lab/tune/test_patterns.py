@@ -89,7 +89,7 @@ async def test_where_a_pattern_is_worth_most_it_is_recommended_with_its_workers(
     advice = recommend_systems(result)
     assert advice["ultra"] == "pattern/fusion" and meter.calls <= 3000
     reason = advice["why"][0]
-    assert re.match(r"batuta-ultra: pattern/fusion of \w+, \w+, \w+; expected to be worth", reason)
+    assert re.match(r"batuta-ultra: pattern/fusion of \w+, \w+, \w+; expected to gain", reason)
     found = describe_tuning(result, parts, settings, meter)
     assert found["pattern"] in reason and f"{found['pattern']} was nominated" in render_markdown(
         found
