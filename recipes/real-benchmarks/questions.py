@@ -62,8 +62,8 @@ def draw() -> dict[str, dict[str, list[str]]]:
         ids = identifiers(name, source)
         parts["judge"][name] = lot.sample(ids, len(ids) if name == "humaneval" else JUDGED)
     for name, source in LEARNED_SETS.items():
-        kept_back = set(parts["judge"][name])
-        ids = [one for one in identifiers(name, source) if one not in kept_back]
+        held_out = set(parts["judge"][name])
+        ids = [one for one in identifiers(name, source) if one not in held_out]
         parts["learn"][name] = lot.sample(ids, LEARNED)
     for name, source in UNSEEN_SETS.items():
         ids = [str(task.id) for task in load_tasks(source)]

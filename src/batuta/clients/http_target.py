@@ -109,7 +109,8 @@ def _load_certificates(environ: Mapping[str, str]) -> ssl.SSLContext | None:
     try:
         return _read_certificates(file, folder, Path(file).stat().st_mtime_ns if file else 0)
     except (OSError, ssl.SSLError):
-        raise ConfigError(f"SSL_CERT_FILE names {file}, which contains no certificates") from None
+        named = f"SSL_CERT_FILE names {file}" if file else f"SSL_CERT_DIR names {folder}"
+        raise ConfigError(f"{named}, which contains no certificates") from None
 
 
 @lru_cache(maxsize=4)

@@ -34,7 +34,7 @@ class IssuedKey:
     digest: bytes
 
     def __repr__(self) -> str:
-        return f"Issued(id={self.id!r})"
+        return f"IssuedKey(id={self.id!r})"
 
 
 @final
@@ -56,7 +56,7 @@ class KeyHasher:
         self._keyed = hmac.new(secret, digestmod=hashlib.sha256)
 
     def __repr__(self) -> str:
-        return "Mint(***)"
+        return "KeyHasher(***)"
 
     def issue(self, key_id: str | None = None) -> IssuedKey:
         """Return a new key; with `key_id`, a new text for that existing key."""

@@ -98,7 +98,7 @@ class ApiKey:
         return format_cursor(self.created, self.id)
 
     def __repr__(self) -> str:
-        return f"Key(id={self.id!r}, tenant={self.tenant.name!r}, name={self.name!r})"
+        return f"ApiKey(id={self.id!r}, tenant={self.tenant.name!r}, name={self.name!r})"
 
     def state(self, now: float) -> str:
         """Return `active`, `revoked` or `expired`."""

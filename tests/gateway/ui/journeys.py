@@ -110,7 +110,7 @@ class Visitor:
         chooser.value.set_files(file)
 
     def sign_in(self, key):
-        """Sign in with a key or the admin's token."""
+        """Sign in with a key or the admin token."""
         self.page.watch.expected.append("401 (Unauthorized)")
         self.page.goto("/ui/sign-in")
         self.write("[name=key]", key)

@@ -20,7 +20,7 @@ from batuta.lab.train.auto_training import (
     LEAST_QUESTIONS,
     MOST_HELD,
     choose_settings,
-    count_kept_back,
+    count_held_out,
 )
 from batuta.lab.train.fitting import TrainingExample, fit_examples
 from batuta.lab.train.found_workflows import (
@@ -35,7 +35,7 @@ from batuta.lab.train.found_workflows import (
     open_new_policy,
     plan_fitting,
 )
-from batuta.lab.train.questions import draw_kept_back, draw_questions
+from batuta.lab.train.questions import draw_held_out, draw_questions
 from batuta.lab.train.supervision import StageClock
 from batuta.lab.train.warmup import render_user_prompt
 from batuta.lab.worlds import draw_tasks, rehearsal_pool
@@ -169,7 +169,7 @@ def write_rows(folder, rows, encoding="utf-8"):
 
 
 def chosen(source, **more):
-    held = count_kept_back(source)
+    held = count_held_out(source)
     return choose_settings(source=source, held=held, minutes=1, **CHOSEN, **more)[0]
 
 
@@ -181,9 +181,9 @@ def test_no_question_nor_one_like_it_is_in_both_parts(tmp_path):
     ]
     source = write_rows(tmp_path, rows)
     told = chosen(source)
-    held = [text_key(task.question) for task in draw_kept_back(told)]
+    held = [text_key(task.question) for task in draw_held_out(told)]
     learned = {text_key(task.question) for task in draw_questions(told)}
-    searched = _search_questions(source, draw_kept_back(told), told.seed)
+    searched = _search_questions(source, draw_held_out(told), told.seed)
     searched = {text_key(task.question) for task in searched.tasks}
     assert len(set(held)) == len(held) == 8, "a question judges once"
     assert learned == searched and len(learned) == 32 and not learned & set(held)
@@ -193,18 +193,16 @@ def test_what_cannot_be_divided_is_refused_in_a_sentence(tmp_path):
     rows = [{"question": f"a{'?' * n}", "answer": 1} for n in range(1, LEAST_QUESTIONS + 9)]
     alike = write_rows(tmp_path, rows)
     with pytest.raises(ConfigError, match="too few"):
-        count_kept_back(alike)
+        count_held_out(alike)
     with pytest.raises(BatutaError, match=r"none\.jsonl"):
-        count_kept_back(str(tmp_path / "none.jsonl"))
+        count_held_out(str(tmp_path / "none.jsonl"))
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
 def test_a_file_is_divided_in_whatever_unicode_it_is_written(tmp_path, encoding):
     rows = [{"question": f"Wie groß ist {n}\u2028?", "answer": 10**25 + n} for n in range(40)]
     told = chosen(write_rows(tmp_path, rows, encoding))
-    found = {
-        (each.question, each.target) for each in (*draw_kept_back(told), *draw_questions(told))
-    }
+    found = {(each.question, each.target) for each in (*draw_held_out(told), *draw_questions(told))}
     assert found == {(row["question"], str(row["answer"])) for row in rows}
 
 

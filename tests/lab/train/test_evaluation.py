@@ -20,7 +20,7 @@ from batuta.lab.train.conductor_training import (
 from batuta.lab.train.evaluation import HeldResult, describe_evaluation, sum_up_held
 from batuta.lab.train.hub import hub_problem, upload_policy
 from batuta.lab.train.preflight import check_training
-from batuta.lab.train.questions import draw_kept_back, draw_mix, draw_questions, kept_back_keys
+from batuta.lab.train.questions import draw_held_out, draw_mix, draw_questions, held_out_keys
 from batuta.lab.train.run_folder import RunFolder
 from batuta.lab.train.settings import HubSettings
 from batuta.lab.train.trainer import grpo_config
@@ -49,19 +49,19 @@ def test_what_is_kept_back_is_not_learned_in_other_letters_either(tmp_path):
         curriculum=[{"tasks": {str(asked_twice(tmp_path)): 1.0}}],
         evaluation={"every": 10, "questions": 12},
     )
-    held, learned = draw_kept_back(told), draw_questions(told)
+    held, learned = draw_held_out(told), draw_questions(told)
     keys = {text_key(task.question) for task in held}
     assert len(held) == len(keys) == 12 and len(learned) == 240
     assert not keys & {text_key(task.question) for task in learned}
     assert len({text_key(task.question) for task in learned}) == 40 - 12, "all others are learned"
-    assert draw_kept_back(told) == held, "the same ones after a resumption"
-    sampled = draw_mix(told.curriculum[0].tasks, 200, 3, kept_back_keys(told))
+    assert draw_held_out(told) == held, "the same ones after a resumption"
+    sampled = draw_mix(told.curriculum[0].tasks, 200, 3, held_out_keys(told))
     assert not keys & {text_key(task.question) for task in sampled}, "by rejection sampling"
 
 
 def test_a_world_that_makes_its_questions_makes_others(tmp_path):
     told = settings(tmp_path, optimiser={"steps": 100, "questions": 4}, evaluation={"every": 5})
-    keys = kept_back_keys(told)
+    keys = held_out_keys(told)
     learned = draw_questions(told)
     assert len(keys) == 50 and len(learned) == 400
     assert not keys & {text_key(task.question) for task in learned}
@@ -69,7 +69,7 @@ def test_a_world_that_makes_its_questions_makes_others(tmp_path):
 
 def test_without_an_evaluation_the_questions_are_what_they_were(tmp_path):
     told = settings(tmp_path, curriculum=[{"tasks": {str(questions_file(tmp_path)): 1.0}}])
-    assert draw_kept_back(told) == []
+    assert draw_held_out(told) == []
     mix = told.curriculum[0].tasks
     assert draw_questions(told) == draw_mix(mix, 4, told.seed * 7919)
 

@@ -1,4 +1,4 @@
-"""Signing in with a key, the admin's token or an identity provider, and signing out."""
+"""Signing in with a key, the admin token or an identity provider, and signing out."""
 
 from __future__ import annotations
 

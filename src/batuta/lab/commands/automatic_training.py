@@ -60,11 +60,11 @@ def train_automatically(
     require_packages()
     from batuta.lab.train.auto_training import (  # noqa: PLC0415 - loads torch
         choose_settings,
-        count_kept_back,
+        count_held_out,
         require_time,
         train_within,
     )
-    from batuta.lab.train.questions import draw_kept_back  # noqa: PLC0415 - after the check
+    from batuta.lab.train.questions import draw_held_out  # noqa: PLC0415 - after the check
     from batuta.lab.train.supervision import StageClock  # noqa: PLC0415 - loads torch
 
     if (out / "tuned").exists() or (out / "metrics.jsonl").exists():
@@ -72,7 +72,7 @@ def train_automatically(
     settings, rows = choose_settings(
         pool=pool,
         source=tasks,
-        held=count_kept_back(tasks),
+        held=count_held_out(tasks),
         minutes=minutes,
         cores=os.process_cpu_count() if sys.version_info >= (3, 13) else os.cpu_count() or 1,
         output=out,
@@ -82,7 +82,7 @@ def train_automatically(
     console = open_console(stderr=True)
     _print_choice(console, rows, changes)
     console.print("measuring how long a step takes on this machine")
-    held, clock = draw_kept_back(settings), StageClock(minutes, began, monotonic)
+    held, clock = draw_held_out(settings), StageClock(minutes, began, monotonic)
     plan = require_time(settings, held, clock)
     console.print(
         f"fitting takes {plan.step_seconds:.2f} s a step here with {plan.network.layers} layers of "

@@ -34,7 +34,7 @@ from batuta.lab.train.found_workflows import (
     random_lessons,
     search_workflows,
 )
-from batuta.lab.train.questions import FILE_LIMIT, draw_kept_back
+from batuta.lab.train.questions import FILE_LIMIT, draw_held_out
 from batuta.lab.train.settings import (
     CurriculumStage,
     EvaluationSettings,
@@ -71,7 +71,7 @@ Choice = tuple[str, str, str]
 """A setting, its value, and the reason."""
 
 
-def count_kept_back(source: str) -> int:
+def count_held_out(source: str) -> int:
     """Return how many questions of a source are held out for evaluation.
 
     Raises:
@@ -189,7 +189,7 @@ def train_within(
         ConfigError: the settings cannot be carried out.
     """
     set_threads(settings)
-    pool, held = anyio.run(load_pool, settings), draw_kept_back(settings)
+    pool, held = anyio.run(load_pool, settings), draw_held_out(settings)
     (source,) = settings.curriculum[0].tasks
     search = partial(
         search_workflows,

@@ -33,7 +33,7 @@ from batuta.lab.train.checkpoint_files import checkpoint_damage, report_unsaved
 from batuta.lab.train.episodes import make_episodes
 from batuta.lab.train.evaluation import Supervision, TrainingEvaluation, load_best
 from batuta.lab.train.hub import require_hub, upload_policy
-from batuta.lab.train.questions import draw_kept_back, draw_questions
+from batuta.lab.train.questions import draw_held_out, draw_questions
 from batuta.lab.train.reward_function import RewardFunction
 from batuta.lab.train.rollout_setup import RolloutRunnerFactory
 from batuta.lab.train.rollouts import GradedRollout
@@ -159,7 +159,7 @@ def _make_supervision(settings: TrainSettings, folder: RunFolder) -> Supervision
     """Return the supervision that the settings ask for."""
     if not settings.evaluation.every:
         return Supervision(settings)
-    return TrainingEvaluation(settings, draw_kept_back(settings), folder)
+    return TrainingEvaluation(settings, draw_held_out(settings), folder)
 
 
 def wandb_environment(

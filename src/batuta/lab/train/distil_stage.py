@@ -28,7 +28,7 @@ from batuta.lab.train.episodes import Episode, make_episodes, render_chat_prompt
 from batuta.lab.train.fit_checkpoint import FitCheckpoint
 from batuta.lab.train.fitting import Drill, Example, FitLoss, TrainingExample, fit_examples
 from batuta.lab.train.model import load_trainable, require_policy_start, save_stage
-from batuta.lab.train.questions import kept_back_keys
+from batuta.lab.train.questions import held_out_keys
 from batuta.lab.train.run_folder import RunFolder
 from batuta.lab.train.settings import DistilSettings, TrainSettings
 from batuta.language import parse_workflow, render_workflow
@@ -247,7 +247,7 @@ def run_distillation(
     """
     start = require_policy_start(settings, "distilled")
     pool = anyio.run(load_pool, settings)
-    without = kept_back_keys(settings)
+    without = held_out_keys(settings)
     found = read_found_workflows(source, pool, without) if source.is_dir() else None
     digest = digest_source(source)
     retain_freed_memory()

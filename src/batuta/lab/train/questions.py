@@ -32,7 +32,7 @@ FILE_LIMIT = 1_000_000
 """The most questions read from a file."""
 
 
-def draw_kept_back(settings: TrainSettings) -> list[Task]:
+def draw_held_out(settings: TrainSettings) -> list[Task]:
     """Return the held-out questions on which the training is evaluated, each once.
 
     Raises:
@@ -49,13 +49,13 @@ def draw_kept_back(settings: TrainSettings) -> list[Task]:
     return list(found.values())[: e.questions]
 
 
-def kept_back_keys(settings: TrainSettings) -> frozenset[str]:
+def held_out_keys(settings: TrainSettings) -> frozenset[str]:
     """Return the `text_key` of every held-out question.
 
     Raises:
         ConfigError: a source is unknown or a file cannot be used.
     """
-    return frozenset(text_key(task.question) for task in draw_kept_back(settings))
+    return frozenset(text_key(task.question) for task in draw_held_out(settings))
 
 
 def draw_questions(settings: TrainSettings) -> list[Task]:
@@ -65,7 +65,7 @@ def draw_questions(settings: TrainSettings) -> list[Task]:
         ConfigError: a source is unknown or a file cannot be used.
     """
     wanted = settings.optimiser.steps * settings.optimiser.questions
-    mixed, without = list[Task](), kept_back_keys(settings)
+    mixed, without = list[Task](), held_out_keys(settings)
     for stage, steps in _stage_steps(settings.curriculum, settings.optimiser.steps):
         count = steps * settings.optimiser.questions
         mixed += draw_mix(stage.tasks, count, settings.seed * 7919 + stage.step, without)

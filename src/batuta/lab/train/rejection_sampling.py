@@ -28,7 +28,7 @@ from batuta.lab.train.device import bf16_autocast, set_threads, without_adapters
 from batuta.lab.train.episodes import Episode, make_episodes, render_chat_prompt
 from batuta.lab.train.fitting import FitLoss, TrainingExample, fit_examples
 from batuta.lab.train.model import load_trainable, require_policy_start, save_stage
-from batuta.lab.train.questions import draw_mix, kept_back_keys
+from batuta.lab.train.questions import draw_mix, held_out_keys
 from batuta.lab.train.reward import draft_weights
 from batuta.lab.train.reward_function import is_continuable, rollout_metrics
 from batuta.lab.train.rollout_setup import RolloutRunnerFactory
@@ -105,7 +105,7 @@ async def _run_rounds(context: RejectionContext, folder: RunFolder) -> None:
     settings, rejection = context.settings, context.settings.rejection
     mix = rejection.tasks or settings.curriculum[0].tasks
     seeds = [settings.seed * 1009 + number + 500 for number in range(rejection.rounds)]
-    draw = partial(draw_mix, without=kept_back_keys(settings))
+    draw = partial(draw_mix, without=held_out_keys(settings))
     asked = [await asyncio.to_thread(draw, mix, rejection.questions, seed) for seed in seeds]
     opening = RolloutRunnerFactory(settings, folder, [task for tasks in asked for task in tasks])
     runner = await opening()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, final
 
 from batuta.lab.train.evaluation import Supervision, evaluate_policy
-from batuta.lab.train.questions import draw_kept_back
+from batuta.lab.train.questions import draw_held_out
 from batuta.lab.train.rollouts import GradedRollout
 from batuta.lab.train.run_folder import RunFolder
 from batuta.lab.train.settings import TrainSettings
@@ -87,7 +87,7 @@ class TimedSupervision(Supervision):
     def __init__(
         self, settings: TrainSettings, clock: StageClock, on_progress: AutoListener
     ) -> None:
-        super().__init__(settings, draw_kept_back(settings))
+        super().__init__(settings, draw_held_out(settings))
         self._clock = clock
         self._on_progress = on_progress
         self._pause, self._judged_at, self._slowest_judgement = 0.0, 0.0, 0.0

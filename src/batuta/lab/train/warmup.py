@@ -44,7 +44,7 @@ from batuta.lab.train.episodes import apply_word_dropout
 from batuta.lab.train.fit_checkpoint import FitCheckpoint
 from batuta.lab.train.fitting import FitLoss, TrainingExample, fit_examples
 from batuta.lab.train.model import load_trainable, make_policy, make_tokenizer, save_stage
-from batuta.lab.train.questions import draw_others, kept_back_keys
+from batuta.lab.train.questions import draw_others, held_out_keys
 from batuta.lab.train.run_folder import RunFolder
 from batuta.lab.train.settings import TrainSettings, WarmupSettings
 from batuta.language import ACCEPTED, PromptOptions, conductor_request, render_workflow
@@ -305,7 +305,7 @@ def run_warmup(
 def _draw_questions(settings: TrainSettings) -> list[Task]:
     names = list(settings.curriculum[0].tasks)
     count, seed = QUESTION_COUNT // len(names), settings.seed + 90_001
-    without = kept_back_keys(settings)
+    without = held_out_keys(settings)
     return [task for name in names for task in draw_others(name, count, seed, without)]
 
 
