@@ -47,7 +47,7 @@ def test_every_setting_command_and_address_is_in_the_references(site):
     settings = read(site, "reference/settings.html")
     for name in Settings.model_fields:
         assert f">{name}</code>" in settings, name
-    assert "Empty: of every tenant." in settings, "the texts below the fields"
+    assert "Empty: all tenants." in settings, "the texts below the fields"
     commands = read(site, "reference/commands.html")
     for name in (
         "batuta ask",

@@ -50,7 +50,7 @@ async def test_a_run_says_what_was_cropped(store, long):
         "characters": cropping.whole,
         "turns_left_out": cropping.turns,
     }
-    assert f"not {cropping.turns} earlier turns" in describe_decision(run.rounds[0])
+    assert f"without {cropping.turns} earlier turns" in describe_decision(run.rounds[0])
     assert (
         f"[{cropping.turns} earlier turns are left out; so they begin:]"
         in mind.requests[0].messages[-1].text

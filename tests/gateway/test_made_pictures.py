@@ -271,7 +271,7 @@ async def test_what_is_no_picture_is_no_answer(wrong):
         status, got, _ = await post(
             server, "/v1/chat/completions", {"model": "worker/painter", "messages": ASKED}
         )
-    assert status == 502 and "no answer" in got["error"]["message"]
+    assert status == 502 and "an invalid response" in got["error"]["message"]
 
 
 async def test_without_a_price_a_picture_counts_as_unpriced():

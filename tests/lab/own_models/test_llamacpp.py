@@ -294,7 +294,7 @@ async def test_a_model_that_cannot_conduct_falls_back_and_is_then_left_alone(ser
             for _ in range(4)
         ]
     assert all(run.outcome is Outcome.FALLBACK and "Paris" in run.answer for run in runs)
-    assert "cut at 16 tokens" in runs[0].rounds[0].decision.reason
+    assert "truncated at 16 tokens" in runs[0].rounds[0].decision.reason
     assert "skipped" in runs[3].rounds[0].decision.reason
 
 

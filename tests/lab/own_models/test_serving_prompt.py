@@ -113,7 +113,7 @@ def test_a_card_of_another_pool_is_refused():
         name="mine", rendering=PromptOptions(descriptions=False), workers=("a", "b")
     )
     by_number.check_pool(["a", "b"])
-    with pytest.raises(ConfigError, match="name the pool"):
+    with pytest.raises(ConfigError, match="use the pool of its training"):
         by_number.check_pool(["b", "a"])
 
 

@@ -212,7 +212,7 @@ def test_the_check_counts_what_evaluations_take(tmp_path, learned):
     report = check_training(told(tmp_path, learned / "policy", steps=7))
     (found,) = (each for each in report.figures if each.name == "evaluations")
     assert found.value == 5, "before the first step, after 2, 4, 6 and 7"
-    assert "5 times 24 questions" in found.source
+    assert "5 times 24 held-out questions" in found.source
 
 
 # -- Weights & Biases, the hub ------------------------------------------------------------

@@ -114,5 +114,5 @@ def test_a_plan_takes_a_moment():
 def test_a_card_with_a_senseless_number_is_refused_by_its_name(tmp_path, name, value):
     card = json.loads((shipped_policy_folder() / "batuta.json").read_text(encoding="utf-8"))
     (tmp_path / "batuta.json").write_text(json.dumps(card | {name: value}), encoding="utf-8")
-    with pytest.raises(ConfigError, match=rf"batuta\.json: {name} is a number"):
+    with pytest.raises(ConfigError, match=rf"batuta\.json: {name} must be a number"):
         ConductorCard.read(tmp_path)

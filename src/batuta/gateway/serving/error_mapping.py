@@ -11,7 +11,7 @@ from batuta.gateway.errors import APIError, server_closing
 
 _MAX_MESSAGE = 500
 _MAX_RETRY_SECONDS = 60.0
-_FIELD_PATTERN = re.compile(r" takes no (\w+)")
+_FIELD_PATTERN = re.compile(r" does not (?:accept|support) (\w+)")
 _MAX_READ = 4 * _MAX_MESSAGE
 """Characters of an error that are read; the rest is not reported."""
 
