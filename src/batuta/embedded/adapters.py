@@ -1,4 +1,4 @@
-"""Reads a folder of LoRA adapters (PEFT): their base model, and its weights with them added.
+"""Reads a saved LoRA adapter (PEFT): its base model, and the weights with the adapter added.
 
 The sum is W + s B A, where s is alpha / rank, or alpha / √rank (rank-stabilised LoRA).
 """
@@ -34,7 +34,7 @@ def read_base(folder: Path) -> str:
     adapters' own.
 
     Raises:
-        ConfigError: the adapters name no base model, or their base is itself adapters.
+        ConfigError: the adapter names no base model, or the base model is itself a LoRA adapter.
     """
     named = read_json(folder / ADAPTER_CONFIG).get("base_model_name_or_path")
     if not isinstance(named, str) or not named:
@@ -46,7 +46,7 @@ def read_base(folder: Path) -> str:
     base = next((path for path in candidates if path.is_dir()), None)
     if base and is_adapter(base):
         raise ConfigError(
-            f"the base model of {folder}, {base}, is itself LoRA adapters: merge those first with "
+            f"the base model of {folder}, {base}, is itself a LoRA adapter: merge that first with "
             f"`batuta train merge {base} --out FOLDER`, and set base_model_name_or_path in "
             f"{folder / ADAPTER_CONFIG} to that folder"
         )
@@ -60,7 +60,7 @@ class AdaptedTensors:
     def __init__(
         self, base: SafetensorsFile, adapters: SafetensorsFile, scale: float, rank: int
     ) -> None:
-        """Add `adapters` of that rank, times `scale`, to the tensors of `base`."""
+        """Wrap `base`; `take` adds the adapter's product, times `scale`, to each tensor."""
         self._base = base
         self._adapters = adapters
         self._scale = scale
@@ -79,7 +79,7 @@ class AdaptedTensors:
         other = [name for name in adapters.names if not name.endswith((_DOWN, _UP))]
         if config.get("peft_type") != "LORA" or other or any(map(config.get, _EXTRAS)):
             raise ConfigError(
-                "its adapters are not plain LoRA matrices: write the whole model with "
+                f"{folder} is not a plain LoRA adapter: write the whole model with "
                 f"`batuta train merge {folder} --out FOLDER` and name that folder"
             )
         scale, rank = _scale_of(config)
@@ -115,7 +115,7 @@ class AdaptedTensors:
 
 
 def _scale_of(config: Mapping[str, Any]) -> tuple[float, int]:
-    """Return the factor of the adapters' products, and their rank."""
+    """Return the LoRA scaling factor, and the rank."""
     try:
         rank, alpha = int(config["r"]), float(config["lora_alpha"])
         return alpha / (math.sqrt(rank) if config.get("use_rslora") else rank), rank

@@ -1,4 +1,4 @@
-"""Runs the app with uvicorn: on the loopback unless keys exist, with a stop that loses no run."""
+"""Runs the app with uvicorn, on loopback unless keys exist; a stop loses no run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _KEEP_ALIVE = 75
 _BACKLOG = 2048
 _POLL_SECONDS = 0.1
 _CANCEL_SECONDS = 5
-"""Seconds after the grace in which cancelled runs may still inform their clients."""
+"""Seconds after the grace period in which cancelled runs may still inform their clients."""
 _STUCK_SECONDS = 2.0
 """Seconds beyond both for which the event loop may be blocked before the process exits anyway."""
 _GC_THRESHOLD = 20_000
@@ -64,7 +64,7 @@ async def run_server(
         owns_process: the process does nothing else, so its garbage collector is tuned for requests.
 
     Raises:
-        ConfigError: the address cannot be used, or it is no loopback address and no keys exist.
+        ConfigError: the address cannot be used, or it is not a loopback address and no keys exist.
     """
     keyed = await state.authenticator.needs_key()
     (app, background, shadows), table = assemble_app(state), ConnectionTable(connections)
@@ -110,7 +110,7 @@ async def run_server(
 
 @final
 class _GracefulServer(uvicorn.Server):
-    """A uvicorn server whose socket stays open during the grace that follows the first signal."""
+    """A uvicorn server whose socket stays open during the grace period after the first signal."""
 
     stop_requested = False
     """Whether a stop signal was received."""
@@ -142,7 +142,8 @@ def open_socket(host: str, port: int, *, needs_key: bool = False) -> socket.sock
     """Return a listening socket; without keys it must be on the loopback.
 
     Raises:
-        ConfigError: the host is no loopback address and no key is needed, or the port is in use.
+        ConfigError: the host is not a loopback address and no key is needed, or the address cannot
+            be bound.
     """
     address = "127.0.0.1" if host == "localhost" else host.strip("[]")
     if not needs_key and not _is_loopback(address):
@@ -175,7 +176,7 @@ def url_of(listener: socket.socket) -> str:
 
 @contextmanager
 def _absorb_signals() -> Generator[None]:
-    """Ignore SIGINT and SIGTERM in the block, so that the caller can clean up after a signal.
+    """Ignore the signals that uvicorn raises again when it ends, so that the caller can clean up.
 
     uvicorn re-raises every signal it caught when it ends; the process would die there, before
     the store has written its queue.

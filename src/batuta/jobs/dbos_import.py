@@ -1,4 +1,4 @@
-"""Import of the jobs that an earlier version stored with DBOS into our own table of jobs.
+"""Moves the jobs that an earlier version stored in DBOS to Batuta's own table of jobs.
 
 DBOS used its own tables: next to ours in an SQLite file, in the schema `dbos` on PostgreSQL.
 A job that a server of the earlier version is still running is imported after that server has ended.
@@ -38,7 +38,7 @@ _TABLES = ("workflow_input", "workflow_output", "workflow_status")
 
 
 def import_dbos_jobs(connection: Connection) -> tuple[int, int]:
-    """Import a batch of jobs in the caller's transaction.
+    """Move a batch of jobs in the caller's transaction.
 
     Returns:
         The number of imported jobs and the number that remain.

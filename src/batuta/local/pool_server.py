@@ -35,14 +35,14 @@ class PoolServer:
         self._address = ""
 
     def add_model(self, name: str) -> None:
-        """Add a model to serve.
+        """Add a model to serve, before the first call starts the server.
 
         Raises:
             ConfigError: the model is unknown or was not pulled, or llama.cpp is not installed.
         """
         (model,) = choose_known([name])
         if pulled_file(model, self._environ) is None:
-            raise ConfigError(f"{name} was not pulled yet: run batuta local pull {name}")
+            raise ConfigError(f"{name} has not been pulled: run batuta local pull {name}")
         check_llama()
         if name not in self._names:
             self._names.append(name)
@@ -86,7 +86,7 @@ class PoolServer:
             stdout=subprocess.PIPE,
             stderr=errors,
             env=self._environ,
-            start_new_session=True,  # an interrupt of the terminal is the parent's to handle
+            start_new_session=True,  # Ctrl-C should reach the parent only
         )
         line = process.stdout.readline() if process.stdout else b""
         try:

@@ -1,4 +1,4 @@
-"""Validates texts against a schema: directly if that is known to be quick, else in a process."""
+"""Validates texts against a schema: directly if that is quick, else in a child process."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from batuta.schemas.bounds import SchemaSize, measure_schema
 from batuta.schemas.checker import find_schema_fault, find_text_fault, find_text_fault_json
 
 MAX_INLINE_VALUES = 500
-"""The most values of a schema that is compiled in this process."""
+"""Maximum number of values of a schema that is compiled in this process."""
 MAX_INLINE_CHAIN = 40
 MAX_INLINE_CHECKS = 20_000
-"""The most checks of values against subschemas made in this process: a few milliseconds."""
+"""Maximum number of checks of values against subschemas in this process: a few milliseconds."""
 MAX_INLINE_CHARACTERS = 20_000
-"""The most characters of a text that is parsed in this process."""
+"""Maximum length of a text that is parsed in this process, in characters."""
 _MAX_SLOW_SCHEMAS = 1024
 
 
 class SchemaTimeoutError(BatutaError):
-    """The check exceeded its time limit; trying again would end the same way."""
+    """The check could not be completed, usually because it exceeded its time limit."""
 
 
 class _SlowSchemas:
@@ -173,7 +173,7 @@ _ANY_OBJECT = JsonValidator(None, is_object=True)
 def validator_for(schema: Mapping[str, Any] | None, *, is_object: bool = False) -> JsonValidator:
     """Return a validator of that schema, cached by the identity of the schema object.
 
-    A request's schema is measured when it is parsed and needed again for each checked step.
+    A request's schema is measured when the request is parsed, and reused for each checked step.
 
     Raises:
         ValueError: the schema is too large; the message says in which way.

@@ -14,7 +14,7 @@ from batuta.core import Image, Message, Part, Question, Role, Text
 ImageLike = str | Path | bytes
 """An image: the path of a file, its bytes, or its `https:`, `http:` or `data:` URL."""
 QuestionLike = str | Question | Message | Sequence[Message | Mapping[str, Any]]
-"""Text, a question, or a conversation."""
+"""Text, a question, a message, or a conversation."""
 _URL_PREFIXES = ("https://", "http://", "data:")
 _MAGIC = {b"\x89PNG": "image/png", b"\xff\xd8": "image/jpeg", b"GIF8": "image/gif"}
 

@@ -366,7 +366,9 @@ def test_a_node_that_starts_too_slowly_is_started_again():
 
 @pytest.mark.parametrize(("slow", "started"), [(SlowRay(STARTS), STARTS), (SlowRay(1, "no"), 1)])
 def test_a_cluster_that_cannot_be_used_says_why(slow, started):
-    with pytest.raises(ConfigError, match=rf"no usable Ray cluster \(address=10.0.0.9:1\): {slow.words}"):
+    with pytest.raises(
+        ConfigError, match=rf"no usable Ray cluster \(address=10.0.0.9:1\): {slow.words}"
+    ):
         _connect_cluster(slow, "10.0.0.9:1")
     assert slow.started == started
 

@@ -255,7 +255,7 @@ def test_adapters_on_adapters_and_no_adapters_are_refused(adapters, random_polic
     path = folder / "adapter_config.json"
     told = json.loads(path.read_text()) | {"base_model_name_or_path": str(folder)}
     path.write_text(json.dumps(told))
-    with pytest.raises(ConfigError, match="is itself LoRA adapters"):
+    with pytest.raises(ConfigError, match="is itself a LoRA adapter"):
         load_policy(str(folder), None)
 
 

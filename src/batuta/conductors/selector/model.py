@@ -1,6 +1,7 @@
 """The learned selector, which maps a question's text to one worker.
 
-Axes: n questions, m workers.
+Axes: n questions, m workers (those it was fitted to, then those that joined since), d features,
+j joined workers.
 """
 
 from __future__ import annotations
@@ -107,10 +108,10 @@ class SelectorGuard:
     """
 
     advantage: float = 0.0
-    """The expected credit by which another worker must exceed the best single worker."""
+    """How much higher another worker's expected credit must be than the best single worker's."""
     closeness: float = 2.0
-    """The least cosine to the closest training question; if above 1, the best single worker always
-    answers."""
+    """The minimum cosine to the nearest training question; if above 1, the best single worker
+    always answers."""
 
     def __call__(self, value_nm: Floats, close_n: Floats, best: int | Workers) -> NDArray[np.intp]:
         """Return the worker for each question, (n,).
@@ -151,8 +152,9 @@ VALUE_ARRAYS = ("mean_m", "memory_nd", "credit_nm", "known_nm", "linear_dm", "me
 class Selector:
     """A conductor whose workflow is one step: the chosen worker and no subtask.
 
-    It needs only numpy. Workers that it was not fitted to are not chosen; if it was fitted to none
-    of the pool's workers, the pool's best worker answers.
+    It needs only numpy, and the extra `encoder` if it was fitted on sentence vectors. Workers that
+    it was not fitted to are not chosen; if it was fitted to none of the pool's workers, the pool's
+    best worker answers.
     """
 
     title: str
@@ -240,10 +242,12 @@ class Selector:
         return [int(allowed[index]) for index in self.guard(value_nm[:, allowed], close_n, best)]
 
     def expected_credit(self, questions: Sequence[str]) -> tuple[Floats, Floats]:
-        """Return each worker's expected credit on each question (n, m), and its closeness (n,).
+        """Return each worker's expected credit (n, m) and each question's closeness (n,).
+
+        The closeness is the cosine to the nearest training question.
 
         For a question that is not close to any training question it is the worker's mean credit.
-        Values that exceed the best worker's by less than the guard requires are put below it.
+        Values that exceed the best worker's by less than the guard requires are set just below it.
         """
         value_nm, close_n = self.values(self.features(questions))
         familiar_n1 = (close_n >= self.guard.closeness)[:, None]

@@ -36,8 +36,8 @@ return 1
 class ConcurrencyCounter(Protocol):
     """Counts concurrent requests by key.
 
-    Laws: a key never has more than `cap` requests at once; every request that was counted by
-    `enter` is released once by `leave`.
+    Law: a key never has more than `cap` requests at once, except that each replica admits its share
+    while Redis is down. The caller calls `leave` once for each request that `enter` counted.
     """
 
     async def enter(self, key: str, token: str, cap: int | None) -> bool:
@@ -123,7 +123,7 @@ class RedisConcurrency:
                 args = (self._lease, *renewed)
                 ask = partial(_renew_in_redis, key, args)
                 await self._redis.ask(ask)
-                # A request that ended meanwhile may have been removed before this renewal.
+                # A request that ended during the renewal may have been added again by it.
                 if left := set(renewed) - self._held.get(key, set()):
                     await self._remove(key, left)
 

@@ -145,7 +145,8 @@ class ChatStreamRenderer:
     def __init__(self, writer: SSEWriter, prepared: PreparedCall) -> None:
         self._writer = writer
         self._direct = prepared.served_model.direct
-        """Whether a single worker answers directly: its own reasoning is sent, and no progress."""
+        """Whether a single worker answers directly: its own reasoning is sent, and progress
+        only with `stream_steps`."""
         steps = prepared.call.options.stream_steps
         self._progress = RunProgress(prepared) if steps or not self._direct else None
         """The progress sent beside the answer; None if no progress is sent."""

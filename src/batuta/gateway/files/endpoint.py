@@ -65,7 +65,8 @@ class FileRoutes:
         """Store an uploaded file.
 
         Raises:
-            APIError: it is too large, the tenant's quota is exhausted, or the form is malformed.
+            APIError: the file is too large, the tenant's quota is exhausted, or the form is
+                malformed.
         """
         kept = self._files.require_table()
         tenant = _owner_of(request)
@@ -76,7 +77,8 @@ class FileRoutes:
         content = await given.read()
         limits = self._files.limits
         if len(content) > limits.max_bytes:
-            message = f"A file may have {limits.max_bytes} bytes; this file has {len(content)}."
+            most, size = limits.max_bytes, len(content)
+            message = f"A file may have at most {most} bytes; this file has {size}."
             raise APIError(413, "request_too_large", message, param="file")
         name = plain_name(given.filename or "")
         now = time()
@@ -189,7 +191,7 @@ async def _read_form(request: Request) -> FormData:
     if find_spec("python_multipart") is None:
         message = f"This server cannot read forms: {install_hint('tools')}."
         raise APIError(501, "not_implemented", message)
-    from python_multipart.multipart import parse_options_header  # noqa: PLC0415 - of an extra
+    from python_multipart.multipart import parse_options_header  # noqa: PLC0415 - in an extra
 
     charset = parse_options_header(kind)[1].get(b"charset", b"utf-8")
     if charset.lower() not in {b"utf-8", b"utf8"}:  # Python decodes some charsets in O(n²)

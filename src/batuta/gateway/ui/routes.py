@@ -1,6 +1,8 @@
 """The routes of the web UI.
 
-A new screen needs a handler here, a template, and an entry in `SCREENS` of `gateway/ui/session.py`.
+A new screen needs a route here, a template, and an entry in the navigation: `SCREENS` of
+`gateway/ui/session.py`, or a screen of the admin in `WebSession.screens` there. Its handler checks
+who may see it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A checker: a worker that reads an answer and says whether it is right.
+"""A checker: a worker that reads an answer and says whether it is correct.
 
 Its verdict is evidence: it updates the probability that the answer is right by the rates at which
 the checker passes right answers and catches wrong ones (Bayes' rule).
@@ -22,9 +22,9 @@ class Checker:
     worker: WorkerId | None = None
     """None for the worker whose description recommends it most for checking."""
     pass_rate: float = 0.9
-    """The probability that it calls a right answer right."""
+    """The probability that it judges a correct answer correct."""
     catch_rate: float = 0.7
-    """The probability that it calls a wrong answer wrong."""
+    """The probability that it judges a wrong answer wrong."""
 
     def __post_init__(self) -> None:
         if not 0 < 1 - self.catch_rate < self.pass_rate < 1:
@@ -55,11 +55,11 @@ class Checker:
 
 
 EXECUTED_TESTS = Checker(pass_rate=0.98, catch_rate=0.6)
-"""The prior rates of the tests that a question shows: right answers pass them, and they catch more
-than half of the wrong ones."""
+"""The prior rates of the public tests in a question's text: correct answers pass them, and they
+catch more than half of the wrong ones."""
 
 _BELIEVED_CHECKS = 4.0
-"""The weight of a checker's prior rates, in checks of right and of wrong answers each."""
+"""The weight of each prior rate of a checker, as a pseudo-count of checks."""
 _LEAST_INFORMATION = 0.15
 """How far the sum of both rates must exceed 1 for a checker to be worth its call."""
 

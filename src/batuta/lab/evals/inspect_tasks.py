@@ -40,13 +40,14 @@ class InspectRun:
     epochs: int
     concurrency: int
     replaced: str = ""
-    """The workers replaced since the folder was created, as text for the keys; empty if none."""
+    """The workers replaced since the folder was created; hashed into the name of a log's folder."""
 
 
 def run_inspect_task(wanted: InspectRun, folder: Path) -> Path:
     """Write the outcomes of every system on the task's samples, and return the file.
 
-    A sample that ended in an outage is left out, and run again when the folder is used next.
+    Samples that ended in an outage are left out; the system's whole task is run again when the
+    folder is used next.
 
     Raises:
         ConfigError: inspect_ai is missing, or the task or a system cannot be run.
@@ -95,15 +96,17 @@ def _run_system(wanted: InspectRun, name: str, folder: Path) -> Path:
         raise ConfigError(f"inspect_ai cannot run {wanted.task}: {error}") from None
     if len(found) != 1:
         raise ConfigError(
-            f"{wanted.task} names {len(found)} tasks of inspect_ai; name one: file.py@task"
+            f"{wanted.task} matches {len(found)} tasks of inspect_ai; name one: file.py@task"
         )
     (log,) = found
     failed = [sample.error.message for sample in log.samples or () if sample.error]
     if failed and len(failed) == len(log.samples):
-        raise ConfigError(f"inspect_ai ended every sample of {wanted.task} on {name}: {failed[0]}")
+        raise ConfigError(
+            f"inspect_ai failed on every sample of {wanted.task} on {name}: {failed[0]}"
+        )
     if log.status != DONE:
         why = log.error.message if log.error else log.status
-        raise ConfigError(f"inspect_ai ended {wanted.task} on {name}: {why}")
+        raise ConfigError(f"inspect_ai did not complete {wanted.task} on {name}: {why}")
     return Path(str(log.location).removeprefix("file://"))
 
 

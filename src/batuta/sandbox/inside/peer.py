@@ -4,7 +4,7 @@ What each end lets the other do is defined by the subclasses, `ProgramPeer` and 
 program may take over its end and write anything; only plain values and handles reach the tests.
 """
 
-# Values of any type: what is known of them is found out as the program runs.
+# Values of any type, which are known only at run time.
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 # pyright: reportUnnecessaryIsInstance=false, reportUnknownParameterType=false
@@ -37,9 +37,9 @@ class Peer:
         self.reader = reader
         self.writer = writer
         self.max_message = longest
-        """The most bytes of a received message."""
+        """Maximum size of a received message, in bytes."""
         self.handles: list[Any] = []
-        """The values of this end for which the other has only a number, their index here."""
+        """The values of this end that the other end refers to by their index here."""
 
     remote: type
     """The class of proxies for values of the other end."""
@@ -50,7 +50,7 @@ class Peer:
         """Return the other end's answer, or raise the exception that it raised.
 
         Raises:
-            PeerDisconnected: the other end does not answer, or not validly.
+            PeerDisconnected: the other end does not answer, or sends an invalid answer.
         """
         encoder = Encoder(self)
         message = {"q": encoder.encode(parts), "n": encoder.nodes, "o": self.captures()}
@@ -80,7 +80,7 @@ class Peer:
             decoder.pending.append((asked.values[int(number)], node))
         value = decoder.decode(answer["r"])
         if answer["e"] is True and not isinstance(value, BaseException):
-            raise ValueError("the raised value is no exception")
+            raise ValueError("the raised value is not an exception")
         return value
 
     def answer(self, message: dict[str, Any]) -> None:
@@ -138,13 +138,13 @@ class Peer:
         return bytes(data)
 
     def captures(self) -> bool:
-        """Return True if the other end's answer shall include its output."""
+        """Return True if the other end's answer should include its output."""
         return False
 
     # -- handles ------------------------------------------------------------------------------
 
     def handle(self, value: Any) -> list[Any]:
-        """Return the node of a handle for a value that stays here."""
+        """Return the encoded form (see `codec`) of a handle for a value that stays here."""
         self.handles.append(value)
         kind = type(value)
         names = [f"{one.__module__}:{one.__qualname__}" for one in kind.__mro__]
@@ -179,7 +179,7 @@ class Peer:
         raise NotImplementedError
 
     def fields(self, value: Any) -> dict[str, Any] | None:
-        """Return the fields of an object of a preamble class; None for other objects."""
+        """Return the fields of an object of a class that both ends define; None for others."""
         raise NotImplementedError
 
     def instance(self, name: str) -> Any:
@@ -229,7 +229,7 @@ class PreambleClasses:
 
 
 def defined_classes(namespace: dict[str, Any], module: str) -> set[str]:
-    """Return the names of a module's classes, but exceptions and subclasses of built-in types."""
+    """Return the names of a module's classes without exceptions and built-in types' subclasses."""
     return {
         name
         for name, value in namespace.items()

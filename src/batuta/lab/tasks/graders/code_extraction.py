@@ -74,7 +74,7 @@ def extract_program(answer: str) -> str | None:
     The program is the last block of Python, with the earlier blocks that it needs, such as helpers.
     A block without a language counts if it defines functions or, if no block names Python, contains
     code; all other blocks are taken as output or usage examples. An answer without any block is the
-    program itself, or contains it between sentences.
+    program itself, contains it between sentences, or has it in a field of its JSON.
     """
     shown = answer_extraction.visible_text(answer, MAX_LENGTH).replace("\r\n", "\n")
     shown = _TAGGED_BLOCK.sub(_fence_tagged, _HTML_BLOCK.sub(_fence_html, shown))
@@ -161,7 +161,7 @@ def _code_blocks(text: str) -> Iterator[CodeBlock | None]:
 
 
 def _opening_fence(line: str) -> tuple[int, str, str] | None:
-    """Return the width before an opening fence, the fence and its info string; None if no fence."""
+    """Return the width before an opening fence, the fence and its info string; None: none."""
     if found := _FENCE.fullmatch(line):
         is_inline = found["fence"][0] == "`" and "`" in found["info"]
         return None if is_inline else (len(found["before"]), found["fence"], found["info"])
@@ -199,7 +199,7 @@ def _join_sources(sources: list[_Source]) -> str:
 
     Trailing blocks that only show usage or output of earlier blocks are left out. An earlier block
     that defines needed names is put first, unless it has side effects and a later block redefines
-    its functions. An earlier block that calls the last block's functions is put after it.
+    its functions, or if a later block changes a part of it. An earlier block that calls the last block's functions is put after it.
     """
     while len(sources) > 1 and sources[-1].only_demonstrates(sources[:-1]):
         sources = sources[:-1]
