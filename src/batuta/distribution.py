@@ -26,7 +26,7 @@ _PIPX_RECEIPT = "pipx_metadata.json"
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """Where the running code is installed."""
+    """The place where the running code is installed."""
 
     prefix: Path
     """The environment's folder."""

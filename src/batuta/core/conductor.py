@@ -150,7 +150,7 @@ def needed_rounds(conductor: Conductor) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptDescription:
-    """What a conducting language model is told about its workers."""
+    """The description of the workers in a conducting language model's prompt."""
 
     text: str
     """The whole prompt."""

@@ -88,7 +88,7 @@ TOOL_DESCRIPTION = 300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptOptions:
-    """What a conductor is shown about its workers, and the form of its prompt."""
+    """The facts about workers that a conductor's prompt shows, and its form."""
 
     descriptions: bool = True
     """Each worker's card; False: anonymous numbers, as in the paper."""

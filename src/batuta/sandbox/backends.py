@@ -109,7 +109,7 @@ class SupervisorLaunch:
     exit_timeout: float = 10.0
     """Seconds to wait for it to exit by itself; if killed, it leaves its processes behind."""
     folder: str | None = None
-    """Its scratch folder on the machine, if any; the supervisor creates and removes it."""
+    """The scratch folder on the machine, if any; the supervisor creates and removes it."""
 
 
 def build_launch(

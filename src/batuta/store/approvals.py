@@ -46,7 +46,7 @@ class PendingPlan:
     created: float
     expires: float
     by: str = ""
-    """Who decided; while it waits, the author of `edit`."""
+    """The person who decided; while the plan waits, the author of `edit`."""
     reason: str = ""
     """The reason of the decision; while it waits, why the last edit was rejected."""
     edit: str = ""

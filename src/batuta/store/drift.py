@@ -60,10 +60,10 @@ class DriftKind(StrEnum):
 
 
 class DriftSide(StrEnum):
-    """Where a worker's newest values are relative to its usual interval."""
+    """The position of a worker's newest values relative to its usual interval."""
 
     LEARNING = "learning"
-    """Its interval is still being learned."""
+    """The usual interval is still being learned."""
     WITHIN = "within"
     BELOW = "below"
     ABOVE = "above"

@@ -22,7 +22,7 @@ _SHOWN_NAMES = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyPermissions:
-    """What a key may do; None and empty mean no limit."""
+    """The permissions of a key; None and empty mean no limit."""
 
     models: tuple[str, ...] = ()
     """Served models; `worker/*` matches all names with that prefix."""

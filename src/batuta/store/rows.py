@@ -40,7 +40,7 @@ NO_LABELS = RequestLabels()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActingNote:
-    """Who acted at a request of a session, and why."""
+    """The worker that acted at a request of a session, and the reason."""
 
     acting: str | None = None
     """The worker whose reply reached the client; None: no reply did, or it is not known."""
@@ -151,7 +151,7 @@ class RunSummary:
     shadow_usd: Decimal | None = None
     """Dollars of that comparison."""
     acted: ActingNote = NO_ACTING_NOTE
-    """Who acted in its session, and why."""
+    """The worker that acted in its session, and the reason."""
 
     @property
     def workers(self) -> tuple[str, ...]:
@@ -193,7 +193,7 @@ class RunEntry:
     alone_usd: Decimal | None = None
     """Estimated dollars that the best single worker would have cost."""
     acted: ActingNote = NO_ACTING_NOTE
-    """Who acted in its session."""
+    """The worker that acted in its session."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

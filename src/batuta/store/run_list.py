@@ -124,7 +124,7 @@ class RunTotals:
     """Runs with a score."""
     mean_score: float | None
     searched_to: float | None
-    """As in `RunPage`."""
+    """The cursor, as in `RunPage`."""
 
 
 @dataclass(frozen=True, slots=True)

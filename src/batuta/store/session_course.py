@@ -27,7 +27,7 @@ class SessionRequest:
     created: float
     """Seconds since the epoch."""
     acted: ActingNote
-    """Who acted; its reason is set only if another worker took over."""
+    """The worker that acted; its reason is set only if another worker took over."""
     input_tokens: int
     cached_tokens: int
     cost: Cost

@@ -118,7 +118,7 @@ class Passage:
     file: str
     """The text's id."""
     place: str
-    """Its location in the text: `page 3` or `lines 10-24`."""
+    """The passage's location in the text: `page 3` or `lines 10-24`."""
     text: str
 
 

@@ -38,7 +38,7 @@ class _Call:
     """True if it begins at the index of a complete call of the same name. Unless arguments follow,
     it is that call's last fragment with another id."""
     number: int | None = None
-    """Its index in the emitted reply; None while its start is held, as its name may be partial."""
+    """The index in the emitted reply; None while the start is held, as the name may be partial."""
     pieces: list[str] = field(default_factory=list[str])
     """The pieces of its arguments."""
     size: int = 0

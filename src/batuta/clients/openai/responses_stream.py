@@ -48,7 +48,7 @@ _CALL_TYPES = {"function_call": "arguments", "custom_tool_call": "input"}
 @final
 @dataclass(slots=True, kw_only=True)
 class _Item:
-    """What has been received of an output item so far."""
+    """The part of an output item received so far."""
 
     kind: str = ""
     is_aside: bool = False

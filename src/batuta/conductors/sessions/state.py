@@ -318,7 +318,7 @@ def _add_failures(forgotten: Mapping[str, int], turn: Turn) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionEntry:
-    """What a finished request adds to its session."""
+    """The changes that a finished request makes to its session."""
 
     thread: str
     """The key of the request's thread; empty if no thread is kept."""
@@ -349,7 +349,7 @@ class SessionState:
     turns: int = 0
     consultations: int = 0
     threads: Mapping[str, SessionThread] = field(default_factory=dict[str, SessionThread])
-    """Its threads by key, the least recently used one first."""
+    """The session's threads by key, the least recently used one first."""
 
     def with_entry(self, entry: SessionEntry) -> SessionState:
         """Return the session after a request.

@@ -81,7 +81,7 @@ class Taken:
     at: float = 0.0
     """When it was taken, by the process's clock; unused if Redis counts it."""
     id: str = ""
-    """Its id in Redis; empty: this process counts it."""
+    """The charge's id in Redis; empty: this process counts it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,7 +56,7 @@ class DailyCost:
     day: str
     cost: Cost
     share: float
-    """Its dollars in per cent of the most expensive day's."""
+    """The bar's height: dollars in per cent of the most expensive day's."""
     pieces: tuple[tuple[int, float, float], ...] = ()
     """The segments of its bar from bottom to top: colour, lower end and height in per cent."""
 

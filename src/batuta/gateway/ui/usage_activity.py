@@ -26,9 +26,9 @@ class UsageSpan:
 
     days: int
     marks: Sequence[str]
-    """Its days, or hours if it is one day, oldest first."""
+    """The days of the period, or the hours of a single day, oldest first."""
     since: float
-    """Its start in seconds since the epoch."""
+    """The period's start in seconds since the epoch."""
 
     @staticmethod
     def of(days: int, now: float) -> UsageSpan:

@@ -208,11 +208,11 @@ class _EvalSession:
         self.fitted: dict[str, list[FittedMethod | None]] = {}
         self._fitted_file = FittedFile(result_log.path.parent)
         self.checkers: dict[int, Checker | None] = {}
-        """By the part's id: the checker with the rates measured on the part."""
+        """The checker with the rates measured on each part, by the part's id."""
         self.executed: dict[int, Checker | None] = {}
-        """By the part's id: the measured rates of the tests that its questions show."""
+        """The measured rates of the tests that a part's questions show, by the part's id."""
         self.skills: dict[int, SkillOrchestra] = {}
-        """By the part's id: the method with the handbook learned on the part."""
+        """The method with the handbook learned on each part, by the part's id."""
         self._is_calibrated = False
 
     def runnable(self, wanted: Sequence[System]) -> list[System]:

@@ -48,7 +48,7 @@ class Evaluation:
     fitted: Mapping[str, tuple[FittedMethod | None, ...]] = field(
         default_factory=dict[str, tuple[FittedMethod | None, ...]]
     )
-    """By system: a description of what was fitted on each part; None if it is no longer known."""
+    """A description of what was fitted on each part, by system; None if it is no longer known."""
 
     @property
     def subject(self) -> Subject:

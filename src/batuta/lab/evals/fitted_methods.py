@@ -47,7 +47,7 @@ class FittedMethod:
     pair: WorkerPair | None
     """None if the method rates no workers, or there is no gap between two workers."""
     ahead: Mapping[str, float]
-    """By task: the rating of the strong worker less that of the weak one."""
+    """The rating of the strong worker less that of the weak one, by task."""
     about: str
     """The method's rules in a sentence, or empty."""
 

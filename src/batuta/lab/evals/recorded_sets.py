@@ -133,7 +133,7 @@ RECORDED_PREFIX = "recorded:"
 """The prefix of a recorded set's name."""
 
 SplitKind = Literal["random", "unseen", "all"]
-"""What is measured: random questions, whole task families, or all questions, with none known."""
+"""The measured part: random questions, whole task families, or all questions, with none known."""
 
 _SPLITS: Mapping[str, Callable[[RecordedOutcomes, int], QuestionSplit]] = {
     "random": random_split,

@@ -166,7 +166,7 @@ class System:
     drafts: str = CONDUCTOR
     """Name of the conductor model, if that is not a worker."""
     terms: str = ""
-    """What its runs depend on besides pool, limits and method, as text for their keys."""
+    """The inputs of its runs besides pool, limits and method, as text for their keys."""
 
     def has_workers_in(self, pool: Pool) -> bool:
         """Return whether a pool has the system's worker, or any of a served system's workers."""

@@ -77,7 +77,7 @@ class RoutingSkill:
     """A skill that questions need."""
 
     id: str
-    """Its category and its own name, with a dot between them."""
+    """The skill's category and name, with a dot between them."""
     description: str = ""
     indicators: tuple[str, ...] = ()
     """Words or phrases of questions that need it."""

@@ -24,7 +24,7 @@ class RecordedSet:
     """A set of recorded answers."""
 
     folder: str
-    """Its folder below `recorded` in the data folder."""
+    """The set's folder below `recorded` in the data folder."""
     parts: tuple[str, ...]
     licence: str
     read: Callable[[Path, str], RecordedOutcomes]

@@ -62,7 +62,7 @@ class OutcomeLine:
     """A question, and each worker's outcome on it."""
 
     question: str
-    """Its text; empty if the line leaves it out."""
+    """The question's text; empty if the line leaves it out."""
     workers: Mapping[str, WorkerOutcome]
     id: str = ""
     family: str = ""
