@@ -36,7 +36,12 @@ class Installation:
     """True in a virtual environment."""
 
     def package_hint(self, *packages: str, no_deps: bool = False) -> str:
-        """Return the command that installs other packages beside Batuta."""
+        """Return the command that installs other packages beside Batuta.
+
+        Args:
+            packages: the names of the packages.
+            no_deps: whether they are installed without their dependencies.
+        """
         names = " ".join(packages)
         flags = "--no-deps " if no_deps else ""
         if self._has(_UV_RECEIPT) and not no_deps:
@@ -81,7 +86,7 @@ class Installation:
         return self.clone is not None and self.prefix.is_relative_to(self.clone)
 
     def _uv_tool_command(self, extras: Iterable[str], packages: Iterable[str]) -> str:
-        """Return uv's command; uv rebuilds the environment, so it also lists what is installed."""
+        """Return uv's command; it names what is installed too, as uv rebuilds the environment."""
         own, beside = _read_uv_receipt(self.prefix / _UV_RECEIPT)
         names = ",".join(dict.fromkeys((*own, *extras)))
         named = f"[{names}]" if names else ""

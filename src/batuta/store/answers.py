@@ -23,7 +23,7 @@ class AnswerTable:
         self._database = database
 
     async def find(self, tenant: str, digest: bytes) -> str | None:
-        """Return the id of the run that answered that question."""
+        """Return the id of the run that answered that question; None: none is known."""
         query = select(ANSWERS.c.run_id).where(
             ANSWERS.c.tenant == sql_text(tenant),
             ANSWERS.c.digest == digest,

@@ -42,7 +42,7 @@ class PendingPlan:
     plan: str
     """Question and workflow as JSON; empty after the decision."""
     usd: str
-    """Expected dollars of the plan."""
+    """Expected dollars of the run, including this plan."""
     state: str
     """`waiting`, `approved`, `refused`, `expired` or `withdrawn`."""
     created: float

@@ -25,12 +25,13 @@ _PAGE = 500
 def forgotten_among(
     connection: Connection, named: Iterable[str], owned: Iterable[tuple[str, float]]
 ) -> set[str | tuple[str, float]]:
-    """Return which of these were deleted and must not be written.
+    """Return the items of `named` and `owned` that were deleted and must not be written.
 
     Args:
         connection: the transaction that is about to write.
         named: ids of runs and responses.
-        owned: for each item to write, its tenant and the time it began, in seconds since the epoch.
+        owned: for each item to write, its tenant and the time it began, in seconds since the epoch;
+            deleted if the tenant was deleted at that time or later.
     """
     ids, tenants = set(named), set(owned)
     wanted = [*ids, *{TENANT + tenant for tenant, _ in tenants}]
@@ -60,6 +61,6 @@ def in_pages(names: Sequence[str]) -> Iterable[Sequence[str]]:
 
 
 def _pad_names(page: Sequence[str]) -> Sequence[str]:
-    """Pad the names to a power of two by repetition, so that few distinct statements exist."""
+    """Pad the names to a power of two by repeating the first, so that few statements exist."""
     room = 1 << (len(page) - 1).bit_length()
     return [*page, *[page[0]] * (room - len(page))]

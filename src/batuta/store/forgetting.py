@@ -39,7 +39,11 @@ class Forgetting:
         self._database = database
 
     async def find_thread(self, response_id: str, tenant: str, *, whole: bool) -> list[str]:
-        """Return the ids of the response and its continuations, or of the whole conversation."""
+        """Return the ids of a response and those that continue it; none if it does not exist.
+
+        With `whole`, return the ids of the whole conversation: of the first response and all that
+        continue it.
+        """
 
         def find(connection: Connection) -> list[str]:
             first = sql_text(response_id)
@@ -58,7 +62,7 @@ class Forgetting:
             tenant: the owner of the runs.
 
         Returns:
-            The ids of all erased runs.
+            `ids`, and the ids of the runs that continue them.
         """
 
         def erase(connection: Connection) -> list[str]:

@@ -14,7 +14,7 @@ DAY_SECONDS = 86_400.0
 
 
 def utc_hour(moment: float) -> str:
-    """Return the hour of a moment in UTC, as `2026-11-21T14`."""
+    """Return the hour of a time in seconds since the epoch, as `2026-11-21T14`, in UTC."""
     return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H")
 
 

@@ -21,6 +21,7 @@ class Judgement:
     score: float | None
     """None: withdraws an earlier judgement."""
     comment: str | None
+    """None: no comment."""
 
 
 def judge_run(connection: Connection, judgement: Judgement, *chosen: ColumnElement[bool]) -> bool:

@@ -1,8 +1,8 @@
-"""Runs whose process died: their reservations count as spent, since the provider may bill them.
+"""Runs whose process died: their reservations count as spent, as the provider may bill the calls.
 
 Each lost run's row becomes a line of the ledger. Money in a lease of the dead process may have been
-given to runs, but nobody knows which. It counts as spent too, as one line for each key. If a lost
-run ends after all, because its process only slept or its job was resumed, its line is reversed.
+given to runs, but no process knows to which, so this money counts as spent too. If a lost run ends
+after all, because its process only slept or its job was resumed, a second line reverses the first.
 
 Functions here work in the caller's transaction.
 """
@@ -40,7 +40,8 @@ def end_reservations(connection: Connection, dead: Any) -> list[dict[str, Any]]:
     """End the reservations that match `dead`, count them as spent, and record their runs as lost.
 
     Returns:
-        The new ledger lines. A run that is already in the ledger gets none and counts no more.
+        The new ledger lines. A run that is already in the ledger gets no line; its reservation is
+        only released.
     """
     query = delete(RESERVATIONS).where(dead).returning(RESERVATIONS)
     rows = [dict(row) for row in connection.execute(query).mappings()]
@@ -71,9 +72,9 @@ def take_back_lost(connection: Connection, runs: Collection[str]) -> dict[Accoun
     was_lost = (LEDGER.c.run_id.in_(pad_ids(tuple(runs))), LEDGER.c.line == LOST_LINE_NUMBER)
     rows = connection.execute(select(LEDGER).where(*was_lost)).mappings()
     lines = [dict(row) for row in rows]
-    signs = ("calls", "unpriced_calls", "assumed_usd")
+    negated = ("calls", "unpriced_calls", "assumed_usd")
     back = [
-        {**line, "line": FOUND_LINE_NUMBER, **{name: -line[name] for name in signs}}
+        {**line, "line": FOUND_LINE_NUMBER, **{name: -line[name] for name in negated}}
         for line in lines
     ]
     if back:
@@ -94,7 +95,7 @@ def _read_periods(row: Mapping[str, Any]) -> list[AccountPeriod]:
 
 
 def _drop_billed(connection: Connection, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows of runs that are not in the ledger."""
+    """Return the reservations whose runs are not in the ledger."""
     if not rows:
         return []
     chosen = LEDGER.c.run_id.in_([row["run_id"] for row in rows])
@@ -112,9 +113,10 @@ def _run_lines(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _lease_lines(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return a line for each process's leases of a key, and one for the rest of its tenant's.
+    """Return the ledger lines of a dead process's leases: one for each key, one for the rest.
 
-    A run takes the same amount from each of its budgets, so the largest lease of a group counts
+    The rest is what the leases of the tenant's budget hold beyond those of its keys. A run takes
+    the same amount from each of its budgets, so the largest lease of a key, or of a tenant, counts
     for all of them.
     """
     largest = dict[tuple[str, str, str | None], Mapping[str, Any]]()

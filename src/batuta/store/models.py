@@ -87,7 +87,7 @@ RUNS = Table(
     Column("seconds", Float(53), nullable=False),
     Column("score", Float(53)),
     Column("score_comment", Text),
-    # The session that it was part of; null: none, or stored before sessions existed.
+    # The id of the run's session; null: none, or stored before sessions existed.
     Column("session", Text),
     # Labels to search by; see rows.py. Null: none, or stored before labels existed.
     Column("labels", Text),
@@ -120,7 +120,7 @@ CONTENTS = Table(
     Column("run_id", Text, ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True),
     Column("format", Integer, nullable=False),
     Column("body", LargeBinary, nullable=False),
-    # As in `runs`; in PostgreSQL it is part of the key, since both tables are partitioned by day.
+    # As in `runs`; in PostgreSQL part of the key, since both tables are partitioned by day.
     Column("created", Float(53), nullable=False, server_default="0"),
 )
 

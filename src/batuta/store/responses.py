@@ -129,7 +129,7 @@ class ResponseTable:
         return await self._fetch_size(query)
 
     async def get_thread(self, response_id: str, tenant: str, most: int) -> list[StoredResponse]:
-        """Return the last `most` responses of the thread up to that one, oldest first, no events."""
+        """Return the response and those before it, oldest first, at most `most`, without events."""
         thread = _select_thread(response_id, tenant, most)
         query = (
             select(*_select_columns(_CONTENT))

@@ -61,7 +61,10 @@ def format_label(kind: str, value: str) -> str:
 
 
 def encode_labels(labels: Iterable[str]) -> str | None:
-    """Return the column's text, with each label between two newlines; None if there are none."""
+    """Return the column's text, with each label between two newlines; None if there are no labels.
+
+    The first label beyond `LABEL_BYTES`, and all labels after it, are left out.
+    """
     kept, size = "\n", 1
     for label in dict.fromkeys(labels):
         size += len(label.encode()) + 1
@@ -78,11 +81,11 @@ def label_values(column: str | None, kind: str) -> tuple[str, ...]:
 
 
 def run_labels(run: Run, labelled: RequestLabels | None) -> str | None:
-    """Return the labels of a run.
+    """Return the labels of a run as the column's text; None if it has none.
 
     Args:
         run: the run; its question may have tags.
-        labelled: labels of its request; None: keep only workers and the error.
+        labelled: labels of its request; None: only the workers and the error are kept.
     """
     labels = [format_label(ERROR, run.error_code)] if run.error_code else []
     labels += [format_label(WORKER, worker) for worker in _name_workers(run)]
@@ -140,6 +143,7 @@ class RunSummary:
     score: float | None
     """None: not judged."""
     score_comment: str | None
+    """None: no comment."""
     session: str | None = None
     """The id of its session; None: none."""
     labels: str | None = None
@@ -147,9 +151,9 @@ class RunSummary:
     alone_usd: Decimal | None = None
     """Estimated dollars that the best single worker would have cost; None: not known."""
     shadow: str | None = None
-    """A judge's verdict on the comparison with the best single worker; None: not compared."""
+    """The verdict on the comparison with the best single worker's answer; None: not compared."""
     shadow_usd: Decimal | None = None
-    """Dollars of that comparison."""
+    """Dollars that this comparison cost; None: not compared."""
     acted: ActingNote = NO_ACTING_NOTE
     """The worker that acted in its session, and the reason."""
 
@@ -187,11 +191,11 @@ class RunEntry:
     keep: bool = True
     """False: only ledger lines are written."""
     session: str | None = None
-    """The session that it is part of."""
+    """The id of the run's session; None: none."""
     labels: RequestLabels = NO_LABELS
     """The labels of its request."""
     alone_usd: Decimal | None = None
-    """Estimated dollars that the best single worker would have cost."""
+    """Estimated dollars that the best single worker would have cost; None: not known."""
     acted: ActingNote = NO_ACTING_NOTE
     """The worker that acted in its session."""
 
@@ -246,7 +250,7 @@ def summary_from_row(row: Mapping[str, Any]) -> RunSummary:
 
 
 def summary_from_entry(entry: RunEntry) -> RunSummary:
-    """Return the summary of a run that is not written yet, and so has no score."""
+    """Return the summary of a run that is not written yet and therefore has no score."""
     return summary_from_row({**_run_row(entry), "score": None, "score_comment": None})
 
 

@@ -28,8 +28,8 @@ SPEND_GROUPS = {
 }
 """Columns by which spending can be grouped.
 
-`worker` is the conductor's or tool's name for lines of these kinds. The session of a deleted run
-is not known.
+`worker` is the name of the conductor or tool in lines of these kinds. The session of a deleted run
+is None.
 """
 
 
@@ -44,7 +44,7 @@ class SpendGroup:
     input_tokens: int
     output_tokens: int
     estimated_calls: int
-    """Calls of `calls` whose tokens are estimated."""
+    """The part of `calls` whose tokens are estimated."""
     cost: Cost
     """Dollars, and the number of calls of unknown price, including lost runs."""
     assumed_usd: Decimal
@@ -65,10 +65,10 @@ async def report_spending(
     Args:
         database: the store's database.
         by: names to group by; see `SPEND_GROUPS`.
-        tenant: only that tenant's spending.
-        since: the first day, as `2026-11-21`.
-        until: the last day.
-        only: allowed values by column; no values: all.
+        tenant: only that tenant's spending; None: all.
+        since: the first day, as `2026-11-21`; None: no limit.
+        until: the last day; None: no limit.
+        only: allowed values by a name of `SPEND_GROUPS`; a name without values allows all.
 
     Raises:
         ValueError: spending cannot be grouped by one of the names.
@@ -114,7 +114,8 @@ def _run_count_query(columns: Sequence[ColumnElement[Any]]) -> Select[Any]:
 def _sum_query(columns: Sequence[ColumnElement[Any]], dialect: str) -> Select[Any]:
     """Return the query that sums each group.
 
-    For SQLite, each group has a row per distinct amount of dollars, with its count as `lines`.
+    For SQLite, each group has a row for each distinct amount of dollars, with the number of ledger
+    lines of this amount as `lines`.
     """
     sums = [func.sum(LEDGER.c[name]).label(name) for name in _SUM_COLUMNS]
     if dialect != "sqlite":  # PostgreSQL's NUMERIC sums exactly
