@@ -12,7 +12,7 @@ class Usage:
 
     calls: int = 0
     input: int = 0
-    """Prompt tokens, including those read from or written to a cache."""
+    """Prompt tokens, including tokens read from or written to a cache."""
     cached: int = 0
     """Tokens of `input` that were read from the provider's cache."""
     cache_write: int = 0
@@ -22,7 +22,7 @@ class Usage:
     reasoning: int = 0
     """Tokens of `output` that were spent on hidden or visible reasoning."""
     estimated: int = 0
-    """Calls whose tokens were estimated because the provider reported none."""
+    """Calls with estimated tokens, because the provider reported none."""
 
     def __post_init__(self) -> None:
         if self.cached + self.cache_write > self.input or self.reasoning > self.output:
@@ -95,7 +95,7 @@ class Price:
 
     @property
     def hour_cache_write(self) -> Decimal:
-        """Price of input cached for an hour: `cache_write`, at least twice `input`, as at Anthropic."""
+        """Price of input cached for an hour: twice `input`, as at Anthropic, or more."""
         return max(2 * self.input, self.cache_write or Decimal(0))
 
     def of(self, usage: Usage) -> Decimal:

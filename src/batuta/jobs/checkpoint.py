@@ -199,7 +199,7 @@ JobHandler = Callable[[Job, Checkpoint], Awaitable[JobEnding]]
 
 @final
 class CachedClient:
-    """A client whose replies are stored; a failure is not stored, so its call is made again."""
+    """A client that stores its replies; it does not store a failure, so that call is made again."""
 
     def __init__(self, worker: WorkerId, client: Client, checkpoint: Checkpoint) -> None:
         self._worker = worker
@@ -228,7 +228,7 @@ class CachedClient:
 
 @final
 class CachedConductor:
-    """A conductor whose decisions are stored, except those due to an outage of its model."""
+    """A conductor that stores its decisions, except a decision due to an outage of its model."""
 
     def __init__(self, conductor: Conductor, checkpoint: Checkpoint) -> None:
         self._conductor = conductor

@@ -53,10 +53,10 @@ class JobSlots:
         self._last_turns: dict[JobOwner | str, int] = {}
 
     def choose(self, waiting: Collection[JobOwner]) -> JobOwner | None:
-        """Return the owner whose next job gets a slot; None if no waiting owner may get one.
+        """Return the owner that gets the next slot; None if no waiting owner may get a slot.
 
-        Tenants with the fewest running jobs come first; of several, the tenant whose last job
-        started longest ago. The keys of one tenant are ordered in the same way.
+        The tenant with the lowest number of running jobs comes first; of equal tenants, the one
+        for which this process started a job the longest ago. Keys of a tenant are ordered alike.
         """
         allowed = [owner for owner in waiting if self._has_slot(owner)]
         return min(allowed, key=self._rank, default=None)

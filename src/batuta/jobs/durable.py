@@ -1,4 +1,4 @@
-"""Jobs that survive the process: `JobTable` stores them, `JobRecords` their finished calls.
+"""Jobs that survive the process: `JobTable` stores jobs, `JobRecords` their finished calls.
 
 The process that runs a job renews its claim on the job; if it stops doing so, another process takes
 the job over. Results of finished calls are stored under a key of the request, so the new process
@@ -50,9 +50,9 @@ from batuta.store.steady_clock import STEADY_CLOCK, sweep_hourly
 logger = logging.getLogger(__name__)
 
 CONCURRENCY = 16
-"""Jobs that one process runs at the same time."""
+"""Maximum number of jobs that a process runs at the same time."""
 WAITING_PER_TENANT = 1000
-"""Waiting jobs allowed per tenant."""
+"""Maximum number of waiting jobs of a tenant."""
 KEEP_DAYS = 30.0
 """Days for which a job is kept after it has ended."""
 _POLL_SECONDS = 0.25
@@ -128,10 +128,10 @@ async def open_jobs(
 
 @final
 class Jobs:
-    """Stores jobs in a database, opened by `open_jobs`, and runs them.
+    """Stores jobs in a database and runs them; `open_jobs` opens it.
 
-    On SQLite one process runs them. On PostgreSQL several processes may, and each takes over the
-    jobs of a process that died.
+    On SQLite one process runs the jobs. On PostgreSQL several processes may run jobs, and each
+    takes over the jobs of a process that died.
 
     Laws: every job accepted by `submit` ends; free slots are given to tenants round robin; a job
     waits while the gate does not admit its owner, without delaying other owners' jobs; a job's
@@ -158,8 +158,8 @@ class Jobs:
         self._dispatcher: JobDispatcher | None = None
         self._database_failing = False
         self._suspects = anyio.Lock()
-        """Held while a job runs whose process died before: such jobs run one at a time, so that
-        another death can be attributed to one of them."""
+        """Held while a job runs after an attempt that never ended. Such jobs run one at a time, so
+        that the death of a process can be attributed to a job."""
 
     async def requeue_own(self) -> None:
         """Requeue the jobs that this process, or an earlier process on its file, was running."""
@@ -397,7 +397,7 @@ class Jobs:
                 await self._table.erase(job_id)
 
     async def _keep_claims(self) -> None:
-        """Renew the claims of this process, and requeue jobs whose claim no process renews."""
+        """Renew the claims of this process, and requeue the jobs with an expired claim."""
         failed, importing = False, True
         while True:
             try:

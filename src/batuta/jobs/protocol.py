@@ -36,7 +36,7 @@ class JobOwner:
 
     tenant: str
     key: str | None = None
-    """The id of the key whose concurrency limit counts the job; None: there is no key."""
+    """The id of the API key, on whose concurrency limit the job counts; None: no key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Job:
     """The data of the job handler, without any secret."""
     _: KW_ONLY
     key: str | None = None
-    """The id of the API key that submitted the job; None: there is no key."""
+    """The id of the API key that submitted the job; None: no key."""
 
     @property
     def owner(self) -> JobOwner:

@@ -53,7 +53,7 @@ EVENTS_TABLE = Table(
 ATTEMPTS_TABLE = Table(
     "job_attempts",
     METADATA,
-    # The job; `unended` counts its attempts that began and whose end no process has recorded.
+    # The job; `unended` counts its attempts that have a recorded beginning and no recorded end.
     Column("job", Text, primary_key=True),
     Column("unended", Integer, nullable=False),
     # Number of calls stored when the attempt began; progress beyond it restarts `unended`.

@@ -147,7 +147,7 @@ class JobTable:
         return {row.id for row in await self._change(renewal.returning(_COLUMNS.id))}
 
     async def requeue_silent(self) -> None:
-        """Requeue the jobs whose lease has expired."""
+        """Requeue the running jobs with an expired lease."""
         silent = (_COLUMNS.state == _RUNNING, _COLUMNS.leased_until < self._now())
         await self._database.execute(update(JOBS_TABLE).where(*silent).values(state=_WAITING))
 
@@ -219,7 +219,7 @@ class JobTable:
         await self._database.execute(*erased, delete(JOBS_TABLE).where(_COLUMNS.id == job_id))
 
     async def _change(self, statement: Executable) -> Sequence[Row[Any]]:
-        """Execute a statement that changes rows, and return those rows."""
+        """Execute a statement that changes rows, and return the rows that it returns."""
         return await self._database.run_write(
             lambda connection: connection.execute(statement).all()
         )

@@ -21,7 +21,7 @@ MAX_ANSWER = 640
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackagedParts:
-    """Packages on a Python index whose files, concatenated, are a model's file."""
+    """Packages on a Python index that each contain a part of a model's file."""
 
     project: str
     """Name of the packages; `{}` stands for the part's number."""
@@ -33,7 +33,7 @@ class PackagedParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownModel:
-    """A model whose file, licence and sources are known."""
+    """A model with a known file, licence and sources."""
 
     name: str
     title: str

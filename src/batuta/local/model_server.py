@@ -1,4 +1,4 @@
-"""One address for several models: requests are routed to the llama.cpp of the model they name."""
+"""One address for several models: a request is passed on to the llama.cpp of the model it names."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ class PoolServer:
 
 @final
 class LocalClient:
-    """A worker whose model is served on this machine; the first call starts the server."""
+    """The client of a worker with a model of this machine; the first call starts the server."""
 
     def __init__(
         self, spec: WorkerSpec, http: HttpTransport, health: WorkerHealth | None, server: PoolServer

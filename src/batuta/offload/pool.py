@@ -205,7 +205,7 @@ class ProcessPool:
 
         Args:
             function: a module-level function of the package `batuta`.
-            arguments: the arguments; they and the return value must be JSON values.
+            arguments: the arguments, which like the return value must be JSON values.
             cpu_seconds: CPU time after which the kernel ends the process.
             wall_seconds: wall-clock time after which the process is killed.
 
@@ -302,5 +302,5 @@ def _encode_call(function: Callable[..., Any], arguments: tuple[Any, ...], cpu: 
 
 
 SHARED_PROCESSES = ProcessPool()
-"""The pool shared by everything in this process."""
+"""The pool that all code in this process shares."""
 atexit.register(SHARED_PROCESSES.close)

@@ -53,8 +53,7 @@ _LINEAR_KEYWORDS = frozenset(
         *("minItems", "maxItems", "minProperties", "maxProperties", "format"),
     }
 )
-"""Keywords whose checks take time linear in the value, so that all checks together take at most
-values times subschemas."""
+"""Keywords with a cost linear in the value: all checks take at most values times subschemas."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +89,7 @@ def measure_json(value: object, *, values: int, depth: int) -> int:
     """Return the number of values in a JSON value.
 
     Raises:
-        ValueError: there are more than `values`, or they are nested more than `depth` deep.
+        ValueError: there are more than `values`, or the nesting is deeper than `depth`.
     """
     count = level = 0
     found: list[Any] = [value]

@@ -14,7 +14,9 @@ from batuta.store.models import ANSWERS
 
 @final
 class AnswerTable:
-    """A tenant's questions by their digests, until they expire or their run is deleted.
+    """The runs that answered questions, by tenant and digest of the question.
+
+    An entry is found until it expires or its run is deleted.
 
     Law: a tenant finds only its own entries.
     """

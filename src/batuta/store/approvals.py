@@ -1,4 +1,4 @@
-"""Plans that wait for a person's approval, and the decisions about them.
+"""Plans that wait for a person's approval, and the decisions about these plans.
 
 The text of a question and its plan is kept only while the plan waits. The steps of an edited and
 approved plan are kept until its run has ended, so that a restart does not return to the plan as it
@@ -24,7 +24,7 @@ MAX_WAITING = 20
 MAX_REASON = 500
 """Maximum characters of a reason."""
 _KEPT_SECONDS = 30 * 86_400.0
-"""Seconds for which decisions are kept here; the audit trail keeps them longer."""
+"""Seconds for which decided plans are kept; the audit trail keeps decisions longer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ class PendingPlan:
     reason: str = ""
     """The reason for the decision; while the plan waits, why the last edit was rejected."""
     edit: str = ""
-    """Proposed replacement steps as JSON, until the run has checked and priced them."""
+    """Proposed steps as JSON, until the run has checked and priced the edited plan."""
     written: str = ""
     """The digest of the plan as the conductor wrote it; empty if it was not edited."""
     steps: str = ""
@@ -69,7 +69,7 @@ class ApprovalError(Exception):
 
 @final
 class ApprovalTable:
-    """The plans of all replicas, in the database."""
+    """The table of the plans of all replicas."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -111,7 +111,7 @@ class ApprovalTable:
         return await self._database.run_read(lambda connection: _find_plan(connection, plan_id))
 
     async def list(self, *, waiting: bool = True, limit: int = 100) -> list[PendingPlan]:
-        """Return the plans, oldest first; with `waiting`, only those that still wait."""
+        """Return at most `limit` plans, oldest first; `waiting`: only plans that still wait."""
         query = select(APPROVALS).order_by(APPROVALS.c.created).limit(limit)
         if waiting:
             query = query.where(APPROVALS.c.state == WAITING, APPROVALS.c.expires > time())
@@ -144,7 +144,7 @@ class ApprovalTable:
         return await self._database.run_write(decide)
 
     async def edit(self, plan_id: str, digest: str, steps: str, *, by: str) -> PendingPlan:
-        """Propose other steps for a waiting plan; its run accepts them, or records why not.
+        """Propose other steps for a waiting plan; its run accepts the edit, or records why not.
 
         Raises:
             ApprovalError: the plan no longer waits, or is not the plan that was shown.

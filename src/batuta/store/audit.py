@@ -27,7 +27,7 @@ GENESIS = "0" * 64
 CUT = "audit.cut"
 """The action of a record that says which older records were purged."""
 PAGE_ROWS = 1000
-"""Records that are read at once."""
+"""Records that are read in one query."""
 MAX_DETAILS = 2000
 """Maximum characters of a record's details; longer details are replaced by their digest."""
 _POSTGRES_LOCK = 7092011
@@ -162,7 +162,7 @@ def _encode_details(details: Mapping[str, Any]) -> str:
 
 @final
 class AuditTrail:
-    """The trail of all replicas, in the database."""
+    """The audit trail of all replicas, in the database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -225,7 +225,7 @@ class AuditTrail:
                 return verdict
 
     async def _is_cut_since(self, first: int) -> bool:
-        """Return True if records from that one on were purged while the trail was read."""
+        """Return True if the record `first` was purged while the trail was read."""
         query = select(func.min(AUDIT.c.seq).label("first"))
         [row] = await self._database.fetch_rows(query)
         return row["first"] is not None and row["first"] > first

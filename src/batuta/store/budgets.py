@@ -6,7 +6,7 @@ the next one. Requests in quick succession get their money from a lease (`leases
 database.
 
 A reservation belongs to a process, which renews it. When the other processes have seen no renewal
-for a while, they end the reservation and record the run as lost; its cost is unknown, so the whole
+for a while, they end the reservation and record the run as lost; the cost is unknown, so the whole
 reservation counts as spent (`lost_runs`). Each process measures that time by its own monotonic
 clock, so a step of the system clock ends no reservation in use. The reservation of a background
 job is not ended in this way: it waits for a process that resumes the job, until it expires
@@ -89,7 +89,7 @@ class Batcher(Generic[_T, _R]):
 
         Args:
             work: processes a batch and returns the result of each item; never raises.
-            undo: called with each result whose task was cancelled while it waited.
+            undo: called with a result if the task that waited for it was cancelled.
         """
         self._work = work
         self._undo = undo
@@ -161,7 +161,7 @@ _MAX_TRIES = 8
 """Maximum attempts with a smaller amount if a budget lacks the full amount; the last attempt takes
 the minimum."""
 _BATCH = 500
-"""Maximum reservations that one transaction ends."""
+"""Maximum number of reservations that a transaction ends."""
 _PAUSE = IDLE_SECONDS / 2
 """Seconds between checks of the leases."""
 _FAILURE_PAUSE = 5.0
@@ -203,7 +203,7 @@ class Budgets:
         """The last expiry of each reservation of another process, and when it was first seen."""
         self._reaping = anyio.Lock(fast_acquire=True)
         self._failing: set[str] = set()
-        """Names of the background work whose last attempt failed; each is logged once."""
+        """Names of the background work that failed last time; each failure is logged once."""
 
     async def reserve(
         self,
@@ -327,7 +327,7 @@ class Budgets:
         Its buckets are the stored ones, even if the day or month has changed since.
 
         Args:
-            run_id: the run, whose process may have died.
+            run_id: the run; its process may have died.
             caps: the current caps of each account.
 
         Returns:
@@ -352,7 +352,7 @@ class Budgets:
         """Extend the reservations of waiting and running jobs, as an approval may take a week.
 
         Args:
-            ids: the reservations; those with more than half of their time left are skipped.
+            ids: the reservations; one with more than half of its time left is skipped.
             now: seconds since the epoch.
         """
         due = RESERVATIONS.c.expires < now + JOB_LEASE_SECONDS / 2
@@ -396,7 +396,7 @@ class Budgets:
         return [await self._bucket_status(bucket) for bucket in buckets]
 
     async def work(self) -> None:
-        """Renew this process's reservations and end those of dead processes, until `close`."""
+        """Renew this process's reservations and end abandoned reservations, until `close`."""
         due = float("-inf")
         try:
             while not self._closing.is_set():
@@ -423,7 +423,7 @@ class Budgets:
             await self._leases.began.wait()
 
     async def close(self) -> None:
-        """End `work`; reservations stay until they expire."""
+        """End `work`; reservations stay until other processes end them."""
         self._closing.set()
         self._leases.began.set()
         await self._ended.wait()
@@ -533,7 +533,7 @@ class Budgets:
         return None
 
     async def _undo(self, answer: _ReserveResult) -> None:
-        """Release a reservation whose request was cancelled while it waited."""
+        """Release a reservation if its request was cancelled while it waited."""
         if isinstance(answer, Reservation):
             await self.release(answer)
 

@@ -145,7 +145,7 @@ def probe_file(url: URL, work: Callable[[Connection], _T]) -> _T:
 def truncate_log(engine: Engine) -> None:
     """Truncate the WAL of an SQLite file. Blocks.
 
-    A concurrent reader can prevent that; after a few attempts it is left to the next deletion.
+    A concurrent reader can prevent that; the WAL then stays until the next deletion.
     """
     for _ in range(_CHECKPOINTS):
         with engine.connect() as connection:
@@ -172,7 +172,7 @@ _DRIVERS = {
 }
 
 _MISSPELT = re.compile(r"(sqlite|postgres(ql)?)(\+\w+)?(:|//)")
-"""Matches a mistyped URL, which must not be taken for a file name: it may contain a password."""
+"""Matches a mistyped URL, which must not become a file name, as it may contain a password."""
 
 _NO_URL = (
     "this is not the URL of a database, such as postgresql://user:password@host/name; it is not "
@@ -483,7 +483,7 @@ def explained_errors(url: URL) -> Generator[None]:
 
 
 def explain_error(error: Exception, url: URL) -> DatabaseFailedError:
-    """Return the error as a DatabaseFailedError whose message says what to do."""
+    """Return the error as a DatabaseFailedError; for a known cause, the message says what to do."""
     cause = error.orig if isinstance(error, DBAPIError) and error.orig else error
     if isinstance(cause, OSError) and not is_sqlite(url):
         why = "it does not answer" if isinstance(cause, TimeoutError) else "no connection is made"

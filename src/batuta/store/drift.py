@@ -1,11 +1,11 @@
-"""Detects workers whose quality or speed has drifted from its measured interval.
+"""Detects workers with a quality or speed that has drifted from the measured interval.
 
 All replicas share the evidence. A call's seconds are counted in the transaction that writes its
 run, a score in the transaction that judges the run, each once. Rows are locked while they change.
 
 To detect a change, each value z is a bet against the claim "the mean is still at most p"
 (Waudby-Smith and Ramdas 2024). A share f of the wealth is staked, so the wealth is multiplied by
-(1 - f) + f z / p, whose mean is at most 1 while the claim holds. The evidence is the
+(1 - f) + f z / p. The mean of this factor is at most 1 while the claim holds. The evidence is the
 Shiryaev-Roberts sum of these wealths over all possible times of the change (the e-detector of Shin,
 Ramdas and Rinaldo 2024). While the claim holds, `evidence - values seen` does not grow on average.
 So at least `FALSE_ALARM_VALUES` values pass on average before a false alarm, for any distribution
@@ -89,7 +89,7 @@ class DriftState:
     count: int = 0
     """Number of values that were compared with the interval."""
     recent: float | None = None
-    """Exponential moving average of the values, over about thirty of them."""
+    """Exponential moving average of the values, over about thirty values."""
     below: tuple[float, ...] = (0.0,) * len(STAKES)
     """Evidence that the worker is below its interval, by stake."""
     above: tuple[float, ...] = (0.0,) * len(STAKES)

@@ -58,7 +58,7 @@ class FileQuotaError(Exception):
 
 @final
 class FileTable:
-    """Files by id; expired files and those of other tenants are not found."""
+    """Files by id; expired files, and files of other tenants, are not found."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -159,7 +159,7 @@ class FileTable:
         ]
 
     async def vectors(self, ids: Sequence[str], tenant: str) -> dict[str, bytes]:
-        """Return the vectors of those files that have vectors, by id."""
+        """Return the vectors of the files that have vectors, by id."""
         named = [sql_text(one) for one in ids]
         has_some = FILES.c.vectors.is_not(None)
         columns = (FILES.c.id, FILES.c.vectors)

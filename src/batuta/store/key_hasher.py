@@ -1,4 +1,4 @@
-"""API keys: how they are generated, parsed and hashed; only keyed hashes are stored."""
+"""Generates, parses and hashes API keys, of which only keyed hashes are stored."""
 
 from __future__ import annotations
 

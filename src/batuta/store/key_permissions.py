@@ -119,7 +119,7 @@ class KnownNames:
 
         Args:
             permissions: the new permissions of a key.
-            before: the previous permissions, whose names are not checked again; None: none.
+            before: the previous permissions; names in these are not checked again. None: none.
 
         Raises:
             ValueError: a name does not exist; the message suggests a similar one.

@@ -143,8 +143,8 @@ class ApiKeyStore:
             name: its purpose, as shown in lists.
             permissions: what it may do; None: no limits.
             expires: seconds since the epoch; None: never.
-            user: the id of the entry of the user who creates the key, whose limits apply too;
-                None: no user.
+            user: the id of the entry of the user who creates the key; the limits of this entry
+                apply too. None: no user.
             most_of_user: maximum active keys of that user; None: no maximum.
             by: the actor, for the audit trail.
 
@@ -198,7 +198,7 @@ class ApiKeyStore:
         return key if key.user is None else replace(key, owner=await self.find(key.user))
 
     async def find_all(self, ids: Collection[str]) -> dict[str, ApiKey]:
-        """Return the keys of those ids that exist, by id."""
+        """Return the keys with these ids that exist, by id."""
         rows: list[dict[str, Any]] = []
         for page in in_pages(sorted(ids)):
             query = _SELECT_KEYS.where(KEYS.c.id.in_([sql_text(one) for one in page]))
@@ -294,7 +294,7 @@ class ApiKeyStore:
         return [*await self._with_owners(found)]
 
     async def _with_owners(self, found: Sequence[ApiKey]) -> Sequence[ApiKey]:
-        """Return the keys with `owner` filled in for those of users."""
+        """Return the keys, with `owner` filled in if a user created the key."""
         users = {key.user for key in found if key.user is not None}
         if not users:
             return found

@@ -1,4 +1,4 @@
-"""Leases as database rows, and the transactions that change them; see `leases`.
+"""Leases as database rows, and the transactions that change these rows; see `leases`.
 
 Functions with a `connection` argument work in the caller's transaction.
 """
@@ -51,9 +51,9 @@ class Lease:
     """Times until which no other process can have ended the lease, by the monotonic clock and by
     the wall clock."""
     held: int = 0
-    """The part of `nano` that belongs to runs whose cost is not written yet."""
+    """The part of `nano` that belongs to runs that are not written yet."""
     runs: int = 0
-    """The number of runs whose cost is not written yet."""
+    """The number of runs with a part of this lease that are not written yet."""
 
     @property
     def free(self) -> int:
@@ -68,7 +68,7 @@ class Lease:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class LeasedRun:
-    """A run whose reservation is part of leases."""
+    """A run with a reservation that is part of leases."""
 
     request: ReserveRequest
     nano: int

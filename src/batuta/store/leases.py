@@ -2,10 +2,10 @@
 
 A lease is a row of `reservations` that belongs to a process and to no run. The same statement
 reserves it, so all processes together never exceed the cap. A lease is taken only while requests
-follow in quick succession, and only as a small part of what is left: about as much as they use in
-a second. Money that was not needed for a second is given back. If a process dies, no other process
-knows which runs got money from its leases, so all money in the leases counts as spent, like the
-reservations of that process.
+follow in quick succession, and only as a small part of the money left: about as much as the runs
+use in a second. Money that was not needed for a second is given back. If a process dies, no other
+process knows which runs got money from its leases, so all money in the leases counts as spent, like
+the reservations of that process.
 
 The database is authoritative: a lease is assumed to hold at most the amount that the database
 returned last, and transactions that change a lease are serialised by `lock`.
@@ -166,7 +166,7 @@ class Leases:
         return tuple(busy.values())
 
     def _trusted_from_now(self) -> tuple[float, float]:
-        """Return when leases whose rows are written now stop being trusted, by both clocks."""
+        """Return when a lease that is written now stops being trusted, by both clocks."""
         seconds = self._seconds * _TRUSTED_PART
         return self._clock() + seconds, self._wall() + seconds
 
@@ -216,7 +216,7 @@ class Leases:
             raise
 
     def doubt(self, ids: Iterable[str]) -> None:
-        """Mark rows for deletion: a failed transaction may nevertheless have written them."""
+        """Mark rows for deletion, as a failed transaction may nevertheless have written the rows."""
         self._doubtful.update(ids)
         self.began.set()
 
@@ -384,7 +384,7 @@ class Leases:
                     self._end(lease)
 
     async def give_back_of(self, buckets: Iterable[Bucket]) -> bool:
-        """Give back the free money of those buckets; return whether there was any.
+        """Give back the free money of these buckets; return True if there was any.
 
         Raises:
             StoreError: the database fails; the next renewal reads what the leases hold.
@@ -400,7 +400,7 @@ class Leases:
         return bool(found)
 
     async def renew(self, expires: float) -> None:
-        """Renew all reservations of this process, so that other processes do not end them."""
+        """Renew all reservations of this process, so that no other process ends one."""
         mine = update(RESERVATIONS).where(RESERVATIONS.c.owner == self.owner)
         later = mine.values(expires=expires).returning(RESERVATIONS.c.id, RESERVATIONS.c.nano)
         async with self.lock:

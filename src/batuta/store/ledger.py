@@ -1,8 +1,8 @@
 """The cost of a run as ledger lines, who pays it, and the totals that budgets are checked against.
 
 The ledger is exact: `usd` of a run's lines adds up to `run.cost.usd` to the last digit. Budgets
-count in billionths of a dollar, each run rounded up. They count a call of unknown price at an
-assumed price, so that budgets limit such calls too.
+count in billionths of a dollar, each run rounded up. Budgets count a call of unknown price at an
+assumed price, so that they limit such calls too.
 
 Functions with a `connection` argument work in the caller's transaction.
 """
@@ -40,14 +40,14 @@ NANO = Decimal(1_000_000_000)
 _MAX_INTEGER = 2**63 - 1
 _DAY_SECONDS = 86_400
 _MAX_RUN_NANO = 2**53
-"""Maximum billionths that one run counts as: nine million dollars, so that sums do not overflow."""
+"""Maximum billionths for a run: nine million dollars, so that sums do not overflow."""
 
 CONDUCTOR_KIND = "conductor"
 WORKER_KIND = "worker"
 TOOL_KIND = "tool"
 """A server tool that a model called: the calls and dollars of the tool alone."""
 LOST_KIND = "lost"
-"""A run whose process died: one unpriced call, which counts as its whole reservation."""
+"""A run that was lost with its process: one unpriced call, counted as the whole reservation."""
 CUT_KIND = "cut"
 """The amount reserved for cancelled calls, beyond their estimated cost."""
 
@@ -120,7 +120,7 @@ class LedgerLine:
 
 
 def ledger_lines(run: Run, counted: Decimal | None = None) -> tuple[LedgerLine, ...]:
-    """Return a line for the conductor, each worker and each tool; they add up to the run's cost.
+    """Return a line for the conductor, each worker and each tool; the sum is the run's cost.
 
     Args:
         run: the run.
@@ -242,7 +242,7 @@ def _iterate_calls(run: Run) -> Iterator[tuple[str, str, Usage, Cost]]:
 
 
 def _iterate_tool_calls(run: Run) -> Iterator[tuple[str, ServerCall]]:
-    """Yield every server tool call, with the worker in whose reply it was made."""
+    """Yield every call of a server tool, after the worker that made the call in its reply."""
     for step in run.steps:
         if isinstance(step.result, Reply):
             for call in step.result.server_calls:
@@ -405,7 +405,7 @@ def settle_reservations(
 
 
 def take_rows(connection: Connection, reservations: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Delete the reservations of those ids that still exist, and return their rows."""
+    """Delete the reservations with these ids, and return the deleted rows."""
     if not reservations:
         return []
     chosen = RESERVATIONS.c.id.in_(pad_ids(reservations))

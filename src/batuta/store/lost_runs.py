@@ -1,4 +1,4 @@
-"""Runs whose process died: their reservations count as spent, as the provider may bill the calls.
+"""Runs of dead processes: the reservations count as spent, as the provider may bill the calls.
 
 Each lost run's row becomes a line of the ledger. Money in a lease of the dead process may have been
 given to runs, but no process knows to which, so this money counts as spent too. If a lost run ends
@@ -37,7 +37,7 @@ FOUND_LINE_NUMBER = -2
 
 
 def end_reservations(connection: Connection, dead: Any) -> list[dict[str, Any]]:
-    """End the reservations that match `dead`, count them as spent, and record their runs as lost.
+    """End the reservations that match `dead`, as spent, and record the runs as lost.
 
     Returns:
         The new ledger lines. A run that is already in the ledger gets no line; its reservation is
@@ -67,7 +67,7 @@ def take_back_lost(connection: Connection, runs: Collection[str]) -> dict[Accoun
     """Reverse the lines of runs that were recorded as lost.
 
     Returns:
-        Billionths that count as spent for them and must be subtracted, by account and period.
+        Billionths that count as spent for these runs and must be subtracted, by account and period.
     """
     was_lost = (LEDGER.c.run_id.in_(pad_ids(tuple(runs))), LEDGER.c.line == LOST_LINE_NUMBER)
     rows = connection.execute(select(LEDGER).where(*was_lost)).mappings()
@@ -95,7 +95,7 @@ def _read_periods(row: Mapping[str, Any]) -> list[AccountPeriod]:
 
 
 def _drop_billed(connection: Connection, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the reservations whose runs are not in the ledger."""
+    """Return the reservations of runs that are not in the ledger."""
     if not rows:
         return []
     chosen = LEDGER.c.run_id.in_([row["run_id"] for row in rows])

@@ -24,7 +24,7 @@ _LOCK = 7_092_011
 """The advisory lock for creating or dropping partitions."""
 _PATIENCE_MS = 400
 """Milliseconds that dropping waits for a table lock, behind which other statements queue. It is
-below PostgreSQL's deadlock timeout, after which the other transaction might be the one aborted."""
+below PostgreSQL's deadlock timeout, after which the other transaction might be aborted."""
 _PARTITIONED = (RUNS, CONTENTS)
 _EARLY_METADATA = MetaData()
 _EARLY = tuple(

@@ -1,4 +1,4 @@
-"""A lock file that one process holds, until it releases the lock or dies."""
+"""A lock file that a process holds until it releases the lock or dies."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ _PAGE_RUNS = 20
 async def recent_runs(
     database: Database, limit: int, tenant: str | None = None
 ) -> list[tuple[Run, float | None]]:
-    """Return the latest runs whose content is kept, newest first, each with its score, if any.
+    """Return the latest runs with their content, newest first, each with its score, if any.
 
     Runs above `LARGEST_BYTES` are left out, and fewer than `limit` are returned if decoding takes
     long: it stops after `READ_SECONDS` of CPU time. Other tasks run between two runs.

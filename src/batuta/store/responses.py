@@ -48,7 +48,7 @@ RESPONSES = Table(
     Column("previous", Text),
     Column("body", LargeBinary, nullable=False),
     Column("input", LargeBinary, nullable=False),
-    # Null: not streamed, or kept by the job that sent them.
+    # Null: the response was not streamed, or its job stores the events.
     Column("events", LargeBinary),
     Index(None, "tenant", "created"),
     Index(None, "tenant", "previous"),
@@ -80,7 +80,7 @@ class StoredResponse:
 
 @final
 class ResponseTable:
-    """Responses by id; those of other tenants are not found."""
+    """Responses by id; responses of other tenants are not found."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -98,7 +98,7 @@ class ResponseTable:
     async def get(
         self, response_id: str, tenant: str, parts: Collection[str] = ALL_PARTS
     ) -> StoredResponse | None:
-        """Return the response with those parts; None: the tenant has no such response."""
+        """Return the response with these parts; None: the tenant has no such response."""
         rows = await self._database.fetch_rows(
             select(*_select_columns(parts)).where(*_row_filter(response_id, tenant))
         )
@@ -107,14 +107,14 @@ class ResponseTable:
     async def measure(
         self, ids: Sequence[str], tenant: str, parts: Collection[str] = _CONTENT
     ) -> int:
-        """Return the total bytes of those parts of the responses."""
+        """Return the total bytes of these parts of the responses that exist."""
         query = select(_size_of(parts)).where(*_rows_filter(ids, tenant))
         return await self._fetch_size(query)
 
     async def get_many(
         self, ids: Sequence[str], tenant: str, parts: Collection[str] = _CONTENT
     ) -> list[StoredResponse]:
-        """Return the responses that exist, with those parts."""
+        """Return the responses that exist, with these parts."""
         query = select(*_select_columns(parts)).where(*_rows_filter(ids, tenant))
         return [_response_from_row(row) for row in await self._database.fetch_rows(query)]
 
@@ -129,7 +129,7 @@ class ResponseTable:
         return await self._fetch_size(query)
 
     async def get_thread(self, response_id: str, tenant: str, most: int) -> list[StoredResponse]:
-        """Return the response and those before it, oldest first, at most `most`, without events."""
+        """Return the response and its predecessors, oldest first, at most `most`, without events."""
         thread = _select_thread(response_id, tenant, most)
         query = (
             select(*_select_columns(_CONTENT))
@@ -189,7 +189,7 @@ def _size_of(parts: Collection[str]) -> ColumnElement[Any]:
 
 
 def _select_thread(response_id: str, tenant: str, most: int) -> CTE:
-    """Select the ids of the response and of those before it, each with its distance as `depth`."""
+    """Select the ids of the response and its predecessors, with the distance as `depth`."""
     names = (RESPONSES.c.id, RESPONSES.c.previous)
     first = select(*names, literal(0).label("depth")).where(*_row_filter(response_id, tenant))
     thread = first.cte("thread", recursive=True)

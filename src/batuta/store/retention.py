@@ -56,8 +56,8 @@ class RetentionSweeper:
     async def sweep(self) -> tuple[int, int]:
         """Purge old runs and responses; return the number of each.
 
-        A response whose job is unfinished is kept. In PostgreSQL a day of runs (UTC) is purged as a
-        whole, when its last second is too old.
+        A response is kept while its job is unfinished. In PostgreSQL a day of runs (UTC) is purged
+        as a whole, when its last second is too old.
 
         Raises:
             StoreError: the database fails.

@@ -1,7 +1,7 @@
 """Converts a run to a database row, and a row to a summary. Pure.
 
 Labels are what runs are grouped and filtered by: workers, error, user and tags, in one text column.
-A run keeps at most `LABEL_BYTES` of them, since the column is part of the covering indexes.
+A run keeps at most `LABEL_BYTES` of labels, since the column is part of the covering indexes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ActingNote:
     """The worker that acted at a request of a session, and the reason."""
 
     acting: str | None = None
-    """The worker whose reply reached the client; None: no reply did, or it is not known."""
+    """The worker with the reply that reached the client; None: no reply did, or it is not known."""
     took_over_from: str | None = None
     """The worker that acted before; None: no worker did, or the same one."""
     turn: str | None = None
@@ -114,7 +114,7 @@ LOCAL_CHARGE = RunCharge()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
-    """The fields of a run that a list shows: everything but the content."""
+    """A run in a list: all of its fields but the content."""
 
     id: RunId
     tenant: str

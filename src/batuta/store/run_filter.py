@@ -31,7 +31,7 @@ def equal_filter(
     """Return the equality conditions on columns that have an index together with the time.
 
     Args:
-        columns: the columns of the runs, or of a query of them.
+        columns: the columns of the table of runs, or of a query on it.
         wanted: the filter.
         alone: only conditions for which one index has the runs in the order of time; the session
             is such a condition, several outcomes are not.
@@ -59,7 +59,7 @@ def range_filter(columns: Any, wanted: RunFilter) -> list[ColumnElement[bool]]:
 
 
 def build_conditions(columns: Any, wanted: RunFilter, dialect: str) -> list[ColumnElement[bool]]:
-    """Return every condition except those of `range_filter`, which candidates already meet."""
+    """Return all conditions but those of `range_filter`, which candidates already meet."""
     found = equal_filter(columns, wanted)
     if wanted.session is not None:
         found.append(columns.session == sql_text(wanted.session))

@@ -1,9 +1,9 @@
 """Lists of runs by any filter and order, and totals of a filter, with bounded work.
 
 A search reads a bounded number of candidates from an index. If a condition matches few runs, the
-candidates are all of these, however old; otherwise they are the newest runs of the tenant or of all
-tenants (in a list by time from the oldest run on: the oldest). If further runs exist, `searched_to`
-is the time of the last candidate; the next page of a list by time continues from there.
+candidates are all of these, however old. Otherwise the candidates are the newest runs of a tenant
+or of all tenants (in a list with the oldest run first: the oldest). If further runs exist,
+`searched_to` is the time of the last candidate; the next page of a list by time continues there.
 """
 
 from __future__ import annotations
@@ -323,7 +323,7 @@ def _shown_columns(wanted: RunFilter) -> Sequence[ColumnElement[Any]]:
 
 
 def _rare_conditions(connection: Connection, wanted: RunFilter) -> list[ColumnElement[bool]]:
-    """Return the conditions for which an index exists, those that match the fewest runs first."""
+    """Return the conditions that have an index, the presumably rarest condition first."""
     found: list[ColumnElement[bool]] = []
     if wanted.session is not None:
         found.append(RUNS.c.session == sql_text(wanted.session))

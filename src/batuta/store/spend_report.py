@@ -44,7 +44,7 @@ class SpendGroup:
     input_tokens: int
     output_tokens: int
     estimated_calls: int
-    """The part of `calls` whose tokens are estimated."""
+    """The part of `calls` with estimated tokens."""
     cost: Cost
     """Dollars, and the number of calls of unknown price, including lost runs."""
     assumed_usd: Decimal
@@ -121,7 +121,7 @@ def _sum_query(columns: Sequence[ColumnElement[Any]], dialect: str) -> Select[An
     if dialect != "sqlite":  # PostgreSQL's NUMERIC sums exactly
         money = [func.sum(LEDGER.c[name]).label(name) for name in _MONEY_COLUMNS]
         return select(*columns, *money, literal(1).label("lines"), *sums).group_by(*columns)
-    # SQLite would sum as floats, so it only counts equal amounts; `_sum_groups` adds them.
+    # SQLite would sum as floats, so it only counts equal amounts; `_sum_groups` adds the amounts.
     money = [LEDGER.c[name] for name in _MONEY_COLUMNS]
     return select(*columns, *money, func.count().label("lines"), *sums).group_by(*columns, *money)
 

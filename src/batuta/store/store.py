@@ -82,14 +82,14 @@ class _OpenTable(Generic[_T]):
 
 
 class Store:
-    """Runs in a database; an asynchronous context manager that owns its writer task.
+    """Runs in a database; an asynchronous context manager with a task that writes the runs.
 
         async with Store("runs.db") as store:
             await store.append(run)
 
-    Laws: a run can be read as soon as `append` returns. After `flush` it survives the process. A
-    run whose id is already stored is not changed. With a `tenant` argument, other tenants' runs
-    are not found.
+    Laws: a run can be read as soon as `append` returns. After `flush` it survives the process.
+    Appending a run with an id that is stored changes nothing. With a `tenant` argument, runs of
+    other tenants are not found.
     """
 
     keys = _OpenTable(ApiKeyStore)
@@ -358,7 +358,7 @@ class Store:
             run_id: the run.
             value: the score; None: withdraw an earlier judgement.
             comment: a comment on the score; empty: none.
-            tenant: the tenant whose run it must be; None: any tenant.
+            tenant: the tenant that must own the run; None: any tenant.
 
         Raises:
             ValueError: `value` is not finite.
@@ -437,10 +437,10 @@ class Store:
         return self._require_open(self._budgets)
 
     def look_after_budgets(self) -> None:
-        """Start the task that renews this process's reservations and ends those of dead processes.
+        """Start the task that renews this process's reservations and ends abandoned reservations.
 
-        A server calls this at its start, even if no key has a budget. Short-lived processes need
-        not: they would not run long enough to notice that another process is dead.
+        A server calls this at its start, even if no key has a budget. A short-lived process need
+        not, since it would not run long enough to notice that another process is dead.
         """
         database, writer = self.database, self._open_writer
         if self._budgets is None:

@@ -41,7 +41,7 @@ _COMPARED: Mapping[str, tuple[str, ...]] = {
 }
 """Columns that are compared to detect a changed row; in other tables, all columns but the key."""
 _DELETABLE = (CONTENTS, RUNS, RESPONSES)
-"""Tables whose rows may be deleted, in the order of deletion."""
+"""Tables with rows that may be deleted, in the order of deletion."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +149,7 @@ async def _write_changed(
 async def _with_parents(
     new: Database, table: Table, rows: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return the rows whose parents are in the target; the next pass writes the others."""
+    """Return the rows with parents in the target; the next pass writes the others."""
     for foreign in table.foreign_keys:
         child, parent = foreign.parent.name, foreign.column
         query = select(parent).where(parent.in_([row[child] for row in rows]))

@@ -25,7 +25,7 @@ _TABLE = WAITING_RUNS.c
 
 @final
 class WaitingTable:
-    """The paused runs of all replicas."""
+    """The table of the paused runs of all replicas."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class WaitingTable:
         return rows[0]["body"] if rows else None
 
     async def dismiss(self, tenant: str, run_ids: Collection[str] | None = None) -> None:
-        """Delete those runs of the tenant; None: all its runs."""
+        """Delete these runs of the tenant; None: all its runs."""
         own = delete(WAITING_RUNS).where(_TABLE.tenant == sql_text(tenant))
         if run_ids is None:
             await self._database.execute(own)

@@ -94,7 +94,7 @@ QUEUE_CAPACITY = 2_000
 """Maximum runs in the queue."""
 
 _INSERT_PAGE_ROWS = 16
-"""Maximum ledger rows that one statement inserts."""
+"""Maximum number of ledger rows that a statement inserts."""
 
 _MAX_LOCKED_ATTEMPTS = 3
 """Consecutive attempts on a locked database after which writing counts as failed."""
@@ -106,7 +106,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class RunWriter:
-    """Queues runs and writes them in batches, in order."""
+    """Queues runs and writes the queue in batches, in order."""
 
     def __init__(
         self, database: Database, leases: Leases | None = None, capacity: int = QUEUE_CAPACITY
@@ -194,7 +194,7 @@ class RunWriter:
         """End `work` and write queued runs.
 
         Raises:
-            StoreError: some runs could not be written; they are lost.
+            StoreError: some runs could not be written and are lost.
         """
         self._closing = True
         self._work.notify()
