@@ -31,7 +31,7 @@ class Installation:
     prefix: Path
     """The environment's folder."""
     clone: Path | None
-    """The clone of the repository that it runs from; None: an installed wheel."""
+    """The clone of the repository that the code runs from; None: the code is an installed wheel."""
     is_virtual: bool
     """True in a virtual environment."""
 
@@ -107,7 +107,7 @@ def package_version() -> str:
 
 @cache
 def find_clone() -> Path | None:
-    """Return the clone of the repository that this code runs from; None: an installed wheel."""
+    """Return the clone of the repository that the code runs from; None: a wheel is installed."""
     root = Path(__file__).parents[2]
     return root if (root / "pyproject.toml").is_file() else None
 
@@ -141,7 +141,7 @@ def _is_made_by_uv(prefix: Path) -> bool:
 
 
 def _read_uv_receipt(path: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Read the extras of Batuta that uv has installed, and the packages beside it."""
+    """Return the extras of Batuta in uv's receipt, and the other packages; empty if unreadable."""
     try:
         receipt: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
         wanted = cast("list[dict[str, Any]]", receipt["tool"]["requirements"])

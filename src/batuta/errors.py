@@ -108,7 +108,7 @@ class ClientError(BatutaError):
         self.status = status
         """HTTP status; None if no response arrived."""
         self.retry_after = retry_after
-        """Seconds that the provider asked us to wait; None: it did not."""
+        """Seconds that the provider asked us to wait; None: it stated none."""
         self.usage = usage
         """Tokens that the failed call consumed; None: not known."""
         self.host = ""

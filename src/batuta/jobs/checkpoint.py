@@ -95,11 +95,11 @@ class Checkpoint:
         return not self._scope.cancel_called
 
     def wrap_conductor(self, conductor: Conductor) -> Conductor:
-        """Return the conductor with its decisions stored and reused."""
+        """Return a conductor that stores and reuses the decisions of `conductor`."""
         return CachedConductor(conductor, self)
 
     def wrap_clients(self, clients: Mapping[WorkerId, Client]) -> Mapping[WorkerId, Client]:
-        """Return the clients with their replies stored and reused."""
+        """Return clients that store and reuse the replies of `clients`."""
         return {worker: CachedClient(worker, client, self) for worker, client in clients.items()}
 
     def wrap_emit(self, emit: EventHandler) -> EventHandler:
@@ -263,7 +263,7 @@ class CachedConductor:
 
 @cache
 def _reply_adapter() -> TypeAdapter[Reply]:
-    """Return the adapter of replies, built on first use because building it is slow."""
+    """Return the pydantic adapter of replies, which is slow to build, so built on first use."""
     return TypeAdapter(Reply)
 
 

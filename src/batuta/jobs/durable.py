@@ -162,7 +162,7 @@ class Jobs:
         that the death of a process can be attributed to a job."""
 
     async def requeue_own(self) -> None:
-        """Requeue the jobs that this process, or an earlier process on its file, was running."""
+        """Requeue the jobs that this process was running, or an earlier process on an SQLite file."""
         await self._table.requeue_own()
 
     @asynccontextmanager
@@ -273,7 +273,7 @@ class Jobs:
     ) -> anyio.Event | None:
         """Start the owner's oldest waiting job; return an event that is set when it ends."""
         job = await self._try_query(self._table.claim(owner))
-        # A claimed job may already run here: our claim lapsed and the job was requeued.
+        # A claimed job may already run in this process: its claim lapsed and it was requeued.
         if job is None or job.id in self._running:
             return None
         running = self._running[job.id] = _RunningJob()

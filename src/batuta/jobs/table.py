@@ -51,7 +51,7 @@ JOBS_TABLE = Table(
     Column("ended", Float(53)),
     Column("result", Text),
     Column("error", Text),
-    # The process that runs it, or ran it last.
+    # The process that runs the job, or ran it last.
     Column("runner", Text),
     Column("leased_until", Float(53)),
     Index("ix_jobs_turn", "state", "owner", "created", "id"),

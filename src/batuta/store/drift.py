@@ -56,7 +56,7 @@ class DriftKind(StrEnum):
     RIGHT = "right"
     """Scores in [0, 1] of answers that the worker gave alone."""
     SECONDS = "seconds"
-    """Durations of its calls."""
+    """Seconds of calls of the worker."""
 
 
 class DriftSide(StrEnum):

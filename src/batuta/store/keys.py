@@ -32,9 +32,9 @@ class Tenant:
     created: float
     """Seconds since the epoch."""
     per_day: Decimal | None = None
-    """Maximum dollars per day (UTC) for all its keys together; None: no limit."""
+    """Maximum dollars per day (UTC) of all keys of the tenant together; None: no limit."""
     per_month: Decimal | None = None
-    """Maximum dollars per month (UTC) for all its keys together; None: no limit."""
+    """Maximum dollars per month (UTC) of all keys of the tenant together; None: no limit."""
 
 
 def check_name(tenant: str) -> None:
@@ -108,7 +108,10 @@ class ApiKey:
         return f"ApiKey(id={self.id!r}, tenant={self.tenant.name!r}, name={self.name!r})"
 
     def state(self, now: float) -> str:
-        """Return `active`, `revoked` or `expired`; a key ends as revoked with its user's entry."""
+        """Return `active`, `revoked` or `expired`.
+
+        A key that a user created is revoked, too, while the user's entry is not active.
+        """
         if self.revoked is not None:
             return "revoked"
         if self.user is not None and (self.owner is None or self.owner.state(now) != "active"):

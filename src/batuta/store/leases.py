@@ -216,7 +216,7 @@ class Leases:
             raise
 
     def doubt(self, ids: Iterable[str]) -> None:
-        """Mark rows for deletion, as a failed transaction may nevertheless have written the rows."""
+        """Mark rows for deletion: a failed transaction may nevertheless have written the rows."""
         self._doubtful.update(ids)
         self.began.set()
 

@@ -129,7 +129,7 @@ class ResponseTable:
         return await self._fetch_size(query)
 
     async def get_thread(self, response_id: str, tenant: str, most: int) -> list[StoredResponse]:
-        """Return the response and its predecessors, oldest first, at most `most`, without events."""
+        """Return the response and its predecessors, up to `most`, oldest first, without events."""
         thread = _select_thread(response_id, tenant, most)
         query = (
             select(*_select_columns(_CONTENT))

@@ -126,9 +126,9 @@ class RunSummary:
     outcome: Outcome
     error_code: str | None
     question_preview: str
-    """The first characters of the question; empty if its content is not kept."""
+    """The first characters of the question; empty if the run's content is not kept."""
     answer_preview: str | None
-    """The first characters of the answer; None if there is none or it is not kept."""
+    """The first characters of the answer; None: there is no answer, or the content is not kept."""
     steps: int
     rounds: int
     calls: int
@@ -145,7 +145,7 @@ class RunSummary:
     score_comment: str | None
     """None: no comment."""
     session: str | None = None
-    """The id of its session; None: none."""
+    """The id of the run's session; None: none."""
     labels: str | None = None
     """The stored labels; see `encode_labels`."""
     alone_usd: Decimal | None = None
@@ -155,7 +155,7 @@ class RunSummary:
     shadow_usd: Decimal | None = None
     """Dollars that this comparison cost; None: not compared."""
     acted: ActingNote = NO_ACTING_NOTE
-    """The worker that acted in its session, and the reason."""
+    """The worker that acted in the run's session, and the reason."""
 
     @property
     def workers(self) -> tuple[str, ...]:
@@ -193,11 +193,11 @@ class RunEntry:
     session: str | None = None
     """The id of the run's session; None: none."""
     labels: RequestLabels = NO_LABELS
-    """The labels of its request."""
+    """The labels of the run's request."""
     alone_usd: Decimal | None = None
     """Estimated dollars that the best single worker would have cost; None: not known."""
     acted: ActingNote = NO_ACTING_NOTE
-    """The worker that acted in its session."""
+    """The worker that acted in the run's session, and the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
