@@ -162,7 +162,7 @@ class Jobs:
         that the death of a process can be attributed to a job."""
 
     async def requeue_own(self) -> None:
-        """Requeue the jobs that this process was running, or an earlier process on an SQLite file."""
+        """Requeue the jobs that this process, or on SQLite an earlier process, was running."""
         await self._table.requeue_own()
 
     @asynccontextmanager
@@ -271,7 +271,10 @@ class Jobs:
     async def _start_next(
         self, perform: JobHandler, tasks: TaskGroup, owner: JobOwner
     ) -> anyio.Event | None:
-        """Start the owner's oldest waiting job; return an event that is set when it ends."""
+        """Start the owner's oldest waiting job; return an event that is set when the job ends.
+
+        None: no job could be claimed.
+        """
         job = await self._try_query(self._table.claim(owner))
         # A claimed job may already run in this process: its claim lapsed and it was requeued.
         if job is None or job.id in self._running:

@@ -96,7 +96,7 @@ class _ModelRouter:
         return app
 
     async def find_backend(self, name: str) -> str:
-        """Return the address of the model's llama.cpp, which the first call of this starts.
+        """Return the address of the model's llama.cpp; the first call for a model starts it.
 
         Raises:
             ConfigError: the model cannot be loaded.
@@ -141,7 +141,7 @@ class _ModelRouter:
     async def _forward(
         self, request: web.Request, method: str, name: str, body: bytes | None
     ) -> web.StreamResponse:
-        """Stream the response of the model's llama.cpp."""
+        """Stream the response of the model's llama.cpp, or respond with an error."""
         if name not in self._files:
             return _error_response(
                 404, f"there is no model {name!r}; served: {', '.join(self._files)}"

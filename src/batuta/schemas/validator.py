@@ -34,23 +34,8 @@ class SchemaTimeoutError(BatutaError):
     """The check could not be completed, usually because it exceeded its time limit."""
 
 
-class _SlowSchemas:
-    """Digests of the latest schemas that timed out, which are not tried again."""
-
-    def __init__(self) -> None:
-        self._known: OrderedDict[bytes, None] = OrderedDict()
-
-    def add(self, digest: bytes) -> None:
-        """Add a schema's digest, dropping the oldest one if there are too many."""
-        self._known[digest] = None
-        if len(self._known) > _MAX_SLOW_SCHEMAS:
-            self._known.popitem(last=False)
-
-    def __contains__(self, digest: bytes) -> bool:
-        return digest in self._known
-
-
-_SLOW_SCHEMAS = _SlowSchemas()
+_SLOW_SCHEMAS: OrderedDict[bytes, None] = OrderedDict()
+"""Digests of the latest schemas that timed out, oldest first; these are not tried again."""
 _EMPTY_SIZE = SchemaSize(values=0, expanded=1, chain=1, is_linear=True)
 _MAX_RECENT = 64
 _RECENT: dict[int, tuple[Mapping[str, Any], JsonValidator]] = {}
@@ -165,7 +150,9 @@ class JsonValidator:
         try:
             yield
         except (ProcessTimeoutError, ProcessDiedError):
-            _SLOW_SCHEMAS.add(self._digest)
+            _SLOW_SCHEMAS[self._digest] = None
+            if len(_SLOW_SCHEMAS) > _MAX_SLOW_SCHEMAS:
+                _SLOW_SCHEMAS.popitem(last=False)
             raise SchemaTimeoutError("checking this schema takes too long") from None
         except ProcessStartError as error:
             raise SchemaTimeoutError(f"the schema cannot be checked: {error}") from None

@@ -191,7 +191,7 @@ def _find_plan(connection: Connection, plan_id: str) -> PendingPlan | None:
 
 
 def _find_seen(connection: Connection, plan_id: str, digest: str) -> PendingPlan:
-    """Return the plan of that id; raise ApprovalError if it has another digest."""
+    """Return the plan; raise ApprovalError if there is none or it has another digest."""
     found = _find_plan(connection, plan_id)
     if found is None:
         raise ApprovalError(f"no plan {plan_id} waits for approval")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from math import isfinite
 from time import time
 from typing import Any, cast, final
@@ -87,17 +87,7 @@ class AuditRecord:
 
     def as_json(self) -> dict[str, Any]:
         """Return the record as JSON values."""
-        return {
-            "seq": self.seq,
-            "at": self.at,
-            "actor": self.actor,
-            "tenant": self.tenant,
-            "action": self.action,
-            "subject": self.subject,
-            "details": self.parsed_details,
-            "previous": self.previous,
-            "hash": self.hash,
-        }
+        return {**asdict(self), "details": self.parsed_details}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

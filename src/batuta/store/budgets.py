@@ -200,7 +200,7 @@ class Budgets:
         self._closing = anyio.Event()
         self._ended = anyio.Event()
         self._seen: dict[str, tuple[float, float]] = {}
-        """The expiry of each reservation of other processes, and when that expiry was first seen."""
+        """Expiries of reservations of other processes, and when each expiry was first seen."""
         self._reaping = anyio.Lock(fast_acquire=True)
         self._failing: set[str] = set()
         """Names of the background work that failed last time; each failure is logged once."""
@@ -282,7 +282,7 @@ class Budgets:
         return await self._take_up_to(take, nano, least, held.buckets)
 
     async def _grow(self, held: Reservation, nano: int) -> None:
-        """Enlarge a reservation: a leased one in memory or by moving it to a row, others in a row."""
+        """Enlarge a reservation: in memory if leased, or by moving it to a row; else in its row."""
         if self._leases.find(held.id) is not None and (
             self._leases.grow(held.id, nano) or await self._leases.move_to_row(held.id, nano)
         ):
@@ -494,7 +494,7 @@ class Budgets:
             return await self._end_lost(unchanged, "process") if dead else 0
 
     async def _end_lost(self, dead: Any, what: str) -> int:
-        """End reservations; log the runs that were lost with a process or job; return their number."""
+        """End reservations; log the lost runs, each with `what`; return the number of lines."""
         lines = await self._database.run_write(
             lambda connection: end_reservations(connection, dead)
         )

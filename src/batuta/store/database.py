@@ -468,7 +468,6 @@ def open_database(
 
 
 def _describe_missing(package: str) -> str:
-    """Return a message that says how to install a missing driver."""
     hint = install_hint("postgres") if package == "asyncpg" else package_hint(package)
     return f"{package} is not installed: {hint}"
 

@@ -202,12 +202,16 @@ class ApiKeyStore:
 
     async def find_all(self, ids: Collection[str]) -> dict[str, ApiKey]:
         """Return the keys with these ids that exist, by id."""
-        rows: list[dict[str, Any]] = []
-        for page in in_pages(sorted(ids)):
-            query = _SELECT_KEYS.where(KEYS.c.id.in_([sql_text(one) for one in page]))
-            rows += await self._database.fetch_rows(query)
-        found = await self._with_owners([_key_from_row(row) for row in rows])
+        found = await self._with_owners(await self._read_keys(ids))
         return {key.id: key for key in found}
+
+    async def _read_keys(self, ids: Collection[str]) -> Sequence[ApiKey]:
+        """Return the keys with these ids that exist, without owners."""
+        found: list[ApiKey] = []
+        for page in in_pages(sorted(ids)):
+            query = _SELECT_KEYS.where(KEYS.c.id.in_([sql_text(key_id) for key_id in page]))
+            found += map(_key_from_row, await self._database.fetch_rows(query))
+        return found
 
     async def enter_user(
         self,
@@ -299,12 +303,7 @@ class ApiKeyStore:
     async def _with_owners(self, found: Sequence[ApiKey]) -> Sequence[ApiKey]:
         """Return the keys, with `owner` filled in if a user created the key."""
         users = {key.user for key in found if key.user is not None}
-        if not users:
-            return found
-        owners: dict[str, ApiKey] = {}
-        for page in in_pages(sorted(users)):
-            rows = await self._database.fetch_rows(_SELECT_KEYS.where(KEYS.c.id.in_(page)))
-            owners |= {row["id"]: _key_from_row(row) for row in rows}
+        owners = {owner.id: owner for owner in await self._read_keys(users)}
         return [
             key if key.user is None else replace(key, owner=owners.get(key.user)) for key in found
         ]

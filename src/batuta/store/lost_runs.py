@@ -139,7 +139,6 @@ def _lease_lines(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _lost_line(reservation: Mapping[str, Any], nano: int) -> dict[str, Any]:
-    """Return the ledger line of a lost run, from its reservation's row."""
     return {
         "run_id": reservation["run_id"],
         "line": LOST_LINE_NUMBER,

@@ -211,16 +211,7 @@ def _row_filter(response_id: str, tenant: str) -> tuple[ColumnElement[bool], ...
 
 
 def _response_from_row(row: Mapping[str, Any]) -> StoredResponse:
-    return StoredResponse(
-        id=row["id"],
-        tenant=row["tenant"],
-        created=row["created"],
-        status=row["status"],
-        previous=row["previous"],
-        body=row.get("body", b""),
-        input=row.get("input", b""),
-        events=row.get("events"),
-    )
+    return StoredResponse(**{"body": b"", "input": b"", **row})
 
 
 def response_id(run_id: RunId) -> str:

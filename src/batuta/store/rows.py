@@ -226,16 +226,12 @@ def pack_run(entry: RunEntry) -> PackedRun:
     run, charge = entry.run, entry.charge
     at = _finite_or_zero(run.header.started if charge.at is None else charge.at)
     lines = ledger_lines(run, charge.counted)
-    held = charge.reservation.id if charge.reservation else None
-    row = _run_row(entry) if entry.keep else None
-    body = _encode_body(run) if entry.keep and entry.content else None
-    rows = tuple(ledger_rows(run, lines, charge, at))
     return PackedRun(
-        row=row,
-        body=body,
-        lines=rows,
+        row=_run_row(entry) if entry.keep else None,
+        body=_encode_body(run) if entry.keep and entry.content else None,
+        lines=tuple(ledger_rows(run, lines, charge, at)),
         nano=budgeted_nano(lines),
-        reservation=held,
+        reservation=charge.reservation.id if charge.reservation else None,
         seconds=tuple(run_seconds(run)) if entry.keep else (),
     )
 

@@ -107,7 +107,6 @@ async def report_spending(
 
 
 def _run_count_query(columns: Sequence[ColumnElement[Any]]) -> Select[Any]:
-    """Return the query that counts the runs of each group."""
     return select(*columns, func.count(LEDGER.c.run_id.distinct()).label("runs")).group_by(*columns)
 
 
