@@ -128,7 +128,7 @@ async def open_jobs(
 
 @final
 class Jobs:
-    """Stores jobs in a database and runs them; `open_jobs` opens it.
+    """Stores jobs in a database and runs them; created by `open_jobs`.
 
     On SQLite one process runs the jobs. On PostgreSQL several processes may run jobs, and each
     takes over the jobs of a process that died.

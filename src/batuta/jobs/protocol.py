@@ -36,7 +36,7 @@ class JobOwner:
 
     tenant: str
     key: str | None = None
-    """The id of the API key, on whose concurrency limit the job counts; None: no key."""
+    """The id of the API key; the job counts towards its concurrency limit. None: no key."""
 
 
 @dataclass(frozen=True, slots=True)

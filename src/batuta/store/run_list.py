@@ -260,7 +260,7 @@ def _narrow_time(wanted: RunFilter, position: tuple[Any, ...] | None) -> RunFilt
 def _find_candidates(
     connection: Connection, wanted: RunFilter, bounds: SearchBounds
 ) -> _Candidates:
-    """Choose the candidates: all runs of a condition that matches few, else the first runs by time."""
+    """Choose the candidates: all runs of a rare condition, else the first runs by time."""
     within = range_filter(RUNS.c, wanted)
     for condition in _rare_conditions(connection, wanted):
         few = select(*FIGURES, *_shown_columns(wanted)).where(condition, *within)
