@@ -211,7 +211,8 @@ def _row_filter(response_id: str, tenant: str) -> tuple[ColumnElement[bool], ...
 
 
 def _response_from_row(row: Mapping[str, Any]) -> StoredResponse:
-    return StoredResponse(**{"body": b"", "input": b"", **row})
+    values: dict[str, Any] = {"body": b"", "input": b"", **row}
+    return StoredResponse(**values)
 
 
 def response_id(run_id: RunId) -> str:
