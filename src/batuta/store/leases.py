@@ -1,11 +1,11 @@
 """Leases: money of budgets that a process reserves in advance and gives to its runs from memory.
 
-A lease is a row of `reservations` that belongs to a process and to no run. The same statement
-reserves it, so all processes together never exceed the cap. A lease is taken only while requests
-follow in quick succession, and only as a small part of the money left: about as much as the runs
-use in a second. Money that was not needed for a second is given back. If a process dies, no other
-process knows which runs got money from its leases, so all money in the leases counts as spent, like
-the reservations of that process.
+A lease is a row of `reservations` that belongs to a process and to no run. The statement that
+reserves money for runs also reserves leases, so all processes together never exceed the cap. A
+lease is taken only while requests follow in quick succession, and only as a small part of the money
+left: about as much as the runs use in a second. Money that was not needed for a second is given
+back. If a process dies, no other process knows which runs got money from its leases, so all money
+in the leases counts as spent, like the reservations of that process.
 
 The database is authoritative: a lease is assumed to hold at most the amount that the database
 returned last, and transactions that change a lease are serialised by `lock`.

@@ -50,7 +50,11 @@ def end_reservations(connection: Connection, dead: Any) -> list[dict[str, Any]]:
     spent = [
         (period, row["nano"]) for row in runs for period in charged_periods(_lost_line(row, 0))
     ]
-    spent += [(period, row["nano"]) for row in leases for period in _read_periods(row)]
+    spent += [
+        ((account, period), row["nano"])
+        for row in leases
+        for account, period in orjson.loads(row["buckets"])
+    ]
     changes = released_amounts(rows)
     for period, nano in spent:
         before = changes.get(period, (0, 0))
@@ -88,10 +92,6 @@ def take_back_lost(connection: Connection, runs: Collection[str]) -> dict[Accoun
 
 def _is_lease(row: Mapping[str, Any]) -> bool:
     return row["id"].startswith(LEASE_PREFIX)
-
-
-def _read_periods(row: Mapping[str, Any]) -> list[AccountPeriod]:
-    return [(account, period) for account, period in orjson.loads(row["buckets"])]
 
 
 def _drop_billed(connection: Connection, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

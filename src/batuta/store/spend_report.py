@@ -93,7 +93,9 @@ async def report_spending(
 
     def report(connection: Connection) -> list[SpendGroup]:
         columns = [SPEND_GROUPS[name] for name in by]
-        sums, runs = _sum_query(columns, connection.dialect.name), _run_count_query(columns)
+        sums = _sum_query(columns, connection.dialect.name)
+        counted = func.count(LEDGER.c.run_id.distinct()).label("runs")
+        runs = select(*columns, counted).group_by(*columns)
         if "session" in {*by, *chosen}:
             lines = LEDGER.outerjoin(RUNS, RUNS.c.id == LEDGER.c.run_id)
             sums, runs = sums.select_from(lines), runs.select_from(lines)
@@ -104,10 +106,6 @@ async def report_spending(
         )
 
     return await database.run_read(report)
-
-
-def _run_count_query(columns: Sequence[ColumnElement[Any]]) -> Select[Any]:
-    return select(*columns, func.count(LEDGER.c.run_id.distinct()).label("runs")).group_by(*columns)
 
 
 def _sum_query(columns: Sequence[ColumnElement[Any]], dialect: str) -> Select[Any]:

@@ -235,7 +235,7 @@ class RunWriter:
         try:
             # Shielded: cancelling a statement would discard the connection and its thread.
             with anyio.CancelScope(shield=True):
-                await self._write(await run_sync(_pack_all, batch))
+                await self._write(await run_sync(lambda: [pack_run(entry) for entry in batch]))
         except DatabaseFailedError as error:
             self._record_failure(error)
             return False
@@ -314,10 +314,6 @@ class _Signal:
 
     async def wait(self) -> None:
         await self._event.wait()
-
-
-def _pack_all(batch: tuple[RunEntry, ...]) -> list[PackedRun]:
-    return [pack_run(entry) for entry in batch]
 
 
 def _write_runs(
