@@ -7,7 +7,7 @@
     print(run.answer, run.cost)
 
 From synchronous code: `batuta.ask_sync("…")`. Each name is documented in the module that defines
-it. Names are imported on first use, so `import batuta` costs nothing.
+it. Names are imported on first use, so `import batuta` takes almost no time.
 """
 
 from __future__ import annotations

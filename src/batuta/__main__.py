@@ -2,7 +2,7 @@
 
 import gc
 
-# Imported modules are never freed: collecting them repeatedly would be a quarter of the start.
+# Imported modules are never freed: collecting them repeatedly would take a quarter of the start-up.
 gc.disable()
 from batuta.cli import main  # noqa: E402 - see above
 

@@ -31,12 +31,17 @@ class Installation:
     prefix: Path
     """The environment's folder."""
     clone: Path | None
-    """The clone of the repository that it runs from; None: an installed wheel."""
+    """The clone of the repository that the code runs from; None: the code is an installed wheel."""
     is_virtual: bool
     """True in a virtual environment."""
 
     def package_hint(self, *packages: str, no_deps: bool = False) -> str:
-        """Return the command that installs other packages beside Batuta."""
+        """Return the command that installs other packages beside Batuta.
+
+        Args:
+            packages: the names of the packages.
+            no_deps: whether they are installed without their dependencies.
+        """
         names = " ".join(packages)
         flags = "--no-deps " if no_deps else ""
         if self._has(_UV_RECEIPT) and not no_deps:
@@ -81,7 +86,7 @@ class Installation:
         return self.clone is not None and self.prefix.is_relative_to(self.clone)
 
     def _uv_tool_command(self, extras: Iterable[str], packages: Iterable[str]) -> str:
-        """Return uv's command; uv rebuilds the environment, so it also lists what is installed."""
+        """Return uv's command; it names what is installed too, as uv rebuilds the environment."""
         own, beside = _read_uv_receipt(self.prefix / _UV_RECEIPT)
         names = ",".join(dict.fromkeys((*own, *extras)))
         named = f"[{names}]" if names else ""
@@ -102,7 +107,7 @@ def package_version() -> str:
 
 @cache
 def find_clone() -> Path | None:
-    """Return the clone of the repository that this code runs from; None: an installed wheel."""
+    """Return the clone of the repository that the code runs from; None: a wheel is installed."""
     root = Path(__file__).parents[2]
     return root if (root / "pyproject.toml").is_file() else None
 
@@ -136,7 +141,7 @@ def _is_made_by_uv(prefix: Path) -> bool:
 
 
 def _read_uv_receipt(path: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Read the extras of Batuta that uv has installed, and the packages beside it."""
+    """Return the extras of Batuta in uv's receipt, and the other packages; empty if unreadable."""
     try:
         receipt: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
         wanted = cast("list[dict[str, Any]]", receipt["tool"]["requirements"])

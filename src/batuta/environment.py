@@ -13,7 +13,7 @@ SUFFIX = "_FILE"
 
 
 def read_variable(environ: Mapping[str, str], name: str) -> str:
-    """Return the variable's value, or the content of the file that `name_FILE` names, or "".
+    """Return the variable's value, or the content of the file that `name_FILE` names; empty: unset.
 
     Raises:
         ConfigError: the file cannot be read or is empty.

@@ -1,13 +1,13 @@
-"""Every error that Batuta raises, with the package that raises it or what is done about it.
+"""Batuta's errors, each with a package that raises it, or with what is done after a failed call.
 
     BatutaError
     ├── WorkflowError              text is not a workflow                     (language)
     ├── ConfigError                a setting, a pool file, a missing key      (config, plugins)
-    ├── LimitReachedError          the run's own limit forbids another call   (engine)
+    ├── LimitReachedError          a limit forbids another call               (engine, lab.tune)
     ├── StoreError                 the disk or the database                   (store)
     ├── SandboxError               no sandbox can be built here               (sandbox)
     ├── ExecutorError              executing processes are lost               (lab.executor)
-    ├── WorkerLostError            a worker stopped answering                 (lab.tune)
+    ├── WorkerLostError            a worker stopped answering                 (lab.tune, lab.train)
     ├── SourceError                a benchmark or record file                 (lab.tasks)
     ├── DownloadError              a model file cannot be fetched             (local)
     └── ClientError                a model's API                              (clients)
@@ -25,9 +25,10 @@
         ├── NotRecordedError           the record has no such answer          another worker
         └── BadRequestError            any other 4xx                          another worker
             ├── FormRefusedError       structured output is not supported     asked in another form
-            └── UnsupportedFieldError  a request field is not supported
+            └── UnsupportedFieldError  a request field is not supported       another worker
 
-A failed call does not end the run: the engine turns a `ClientError` into a `Failure`.
+The HTTP statuses are the usual ones. A failed call does not end the run: the engine turns a
+`ClientError` into a `Failure`. An error that only a few modules handle is defined in one of them.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from batuta.usage import Cost, Usage
 
 
 class BatutaError(Exception):
-    """The root; `str(error)` is one sentence that says what happened and what to do."""
+    """The base class; `str(error)` is one sentence that says what happened and what to do."""
 
 
 class WorkflowError(BatutaError):
@@ -52,12 +53,12 @@ class ConfigError(BatutaError):
 
 
 class LimitReachedError(BatutaError):
-    """The run's limit forbids another call."""
+    """A limit of a run, session, budget or tuning forbids another call."""
 
     def __init__(self, limit: str, spent: str, allowed: str) -> None:
         super().__init__(f"the limit on {limit} was reached: {spent} of {allowed}")
         self.limit = limit
-        """`steps`, `rounds`, `tokens`, `usd` or `seconds`."""
+        """`tokens`, `usd` or `seconds`; in tuning `calls` or `minutes`."""
         self._arguments = (limit, spent, allowed)
 
     def __reduce__(self) -> tuple[type[LimitReachedError], tuple[str, str, str]]:
@@ -73,7 +74,7 @@ class ExecutorError(BatutaError):
 
 
 class WorkerLostError(BatutaError):
-    """A worker stopped answering, so a measurement would be meaningless."""
+    """A worker stopped answering, so a measurement or a training step would be meaningless."""
 
 
 class SourceError(BatutaError):
@@ -107,14 +108,14 @@ class ClientError(BatutaError):
         self.status = status
         """HTTP status; None if no response arrived."""
         self.retry_after = retry_after
-        """Seconds the provider asked us to wait."""
+        """Seconds that the provider asked us to wait; None: it stated none."""
         self.usage = usage
-        """Tokens that the failed call consumed, as far as they are known."""
+        """Tokens that the failed call consumed; None: not known."""
         self.host = ""
         """Host and port that were called, and any redirect target, for the operator; never part
         of the message."""
         self.cost = cost
-        """Dollars that the failed call cost, as far as they are known."""
+        """Cost of the failed call; None: not known."""
         self.words = ""
         """The provider's message when it refused the whole request, for callers that may retry it
         in another form; never shown."""
@@ -128,28 +129,28 @@ class ProviderUnreachableError(ClientError):
 
 
 class ProviderTimeoutError(ClientError):
-    """Connected, then nothing arrived for too long."""
+    """A connection was made, but nothing arrived for too long, or the provider timed out (408)."""
 
     retryable = True
     code = "timed_out"
 
 
 class RateLimitError(ClientError):
-    """The provider's rate limit was reached (429)."""
+    """The provider's rate limit was reached (usually 429)."""
 
     retryable = True
     code = "rate_limited"
 
 
 class ProviderOverloadedError(ClientError):
-    """The provider failed on its side (5xx)."""
+    """The provider failed, or is too busy (usually 5xx)."""
 
     retryable = True
     code = "overloaded"
 
 
 class StreamInterruptedError(ClientError):
-    """A stream ended before its end was announced."""
+    """A streamed reply stopped before the provider marked its end."""
 
     retryable = True
     code = "interrupted"
@@ -181,7 +182,7 @@ class ContextLengthError(ClientError):
 
 
 class InsufficientCreditError(ClientError):
-    """The account is empty (402) or its quota is used up."""
+    """The account has no credit (402), or its quota is exhausted."""
 
     code = "out_of_credit"
 

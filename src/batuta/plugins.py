@@ -31,7 +31,9 @@ def plugin_names(kind: str) -> tuple[str, ...]:
 
 
 def open_plugin(kind: str, name: str, use: Callable[[Any], _Opened]) -> _Opened:
-    """Import a plugin and call `use` with it; any error of its code becomes a ConfigError.
+    """Import a plugin and return the result of `use` with it.
+
+    An error of the plugin's code that is not a BatutaError becomes a ConfigError.
 
     Args:
         kind: the kind of plugin.
@@ -40,6 +42,7 @@ def open_plugin(kind: str, name: str, use: Callable[[Any], _Opened]) -> _Opened:
 
     Raises:
         ConfigError: no such plugin is installed, it cannot be imported, or `use` failed.
+        BatutaError: the plugin or `use` raised it.
     """
     entry = _read_declarations().get(kind, {}).get(name)
     if entry is None:
@@ -57,7 +60,7 @@ def open_plugin(kind: str, name: str, use: Callable[[Any], _Opened]) -> _Opened:
 
 @cache
 def _read_declarations() -> dict[str, dict[str, EntryPoint]]:
-    """Read the entry points of all installed packages once; by kind, then by name."""
+    """Return the entry points of all installed packages, by kind, then by name; read once."""
     found: dict[str, dict[str, EntryPoint]] = {}
     for entry in entry_points(group=GROUP):
         kind, _, name = entry.name.partition(".")

@@ -12,7 +12,7 @@ class Usage:
 
     calls: int = 0
     input: int = 0
-    """Prompt tokens, including those read from or written to a cache."""
+    """Prompt tokens, including tokens read from or written to a cache."""
     cached: int = 0
     """Tokens of `input` that were read from the provider's cache."""
     cache_write: int = 0
@@ -22,7 +22,7 @@ class Usage:
     reasoning: int = 0
     """Tokens of `output` that were spent on hidden or visible reasoning."""
     estimated: int = 0
-    """Calls whose tokens we estimated because the provider reported none."""
+    """Calls with estimated tokens, because the provider reported none."""
 
     def __post_init__(self) -> None:
         if self.cached + self.cache_write > self.input or self.reasoning > self.output:
@@ -95,11 +95,11 @@ class Price:
 
     @property
     def hour_cache_write(self) -> Decimal:
-        """Price of input cached for an hour: twice `input`, as at Anthropic, or `cache_write`."""
+        """Price of input cached for an hour: twice `input`, as at Anthropic, or more."""
         return max(2 * self.input, self.cache_write or Decimal(0))
 
     def of(self, usage: Usage) -> Decimal:
-        """Return the cost of `usage` in dollars."""
+        """Return the cost of `usage` in dollars, without searches and surcharges."""
         cached = self.input if self.cached is None else self.cached
         written = self.input if self.cache_write is None else self.cache_write
         plain = usage.input - usage.cached - usage.cache_write
@@ -109,7 +109,7 @@ class Price:
 
 
 def hour_cache_surcharge(price: Price, tokens: int) -> Decimal:
-    """Return the dollars added to the `cache_write` price when tokens are cached for an hour."""
+    """Return the dollars beyond the `cache_write` price for tokens that are cached for an hour."""
     written = price.input if price.cache_write is None else price.cache_write
     return tokens * (price.hour_cache_write - written) / MILLION
 

@@ -98,7 +98,7 @@ async def test_a_plan_waits_and_runs_once_an_administrator_approves_it(store):
             assert (await place.plans(headers))[0] in {401, 403}
             assert (await place.decide(plan, headers=headers))[0] in {401, 403}
         status, _, said = await place.decide({**plan, "digest": "0" * 64})
-        assert status == 409 and "another one than was shown" in said["error"]["message"]
+        assert status == 409 and "has changed since it was shown" in said["error"]["message"]
         status, _, done = await place.decide(plan)
         assert status == 200 and done["state"] == "approved" and done["by"] == "admin"
         assert "question" not in done and "steps" not in done
@@ -222,7 +222,7 @@ async def test_an_approval_survives_a_restart_and_is_for_one_plan(tmp_path):
         assert (await store.approvals.ask(plan_of(1))).state == "approved"
         other = await store.approvals.ask(plan_of(1, digest="edited"))
         assert other.state == WAITING and other.digest == "edited"
-        with pytest.raises(ApprovalError, match="another one than was shown"):
+        with pytest.raises(ApprovalError, match="has changed since it was shown"):
             await store.approvals.decide("run_1:0", "d", approved=True, by="admin")
 
 

@@ -154,5 +154,5 @@ async def test_no_more_jobs_are_run_at_once_than_allowed(tmp_path):
 
 
 def test_a_job_does_not_end_queued():
-    with pytest.raises(ValueError, match="does not end"):
+    with pytest.raises(ValueError, match="is not a final state"):
         JobEnding(JobState.QUEUED, {})

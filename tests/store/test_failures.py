@@ -44,7 +44,7 @@ async def test_an_emptied_file_is_told_before_it_is_taken_for_new(path, caplog):
         async with Store(path) as store:
             assert await store.list() == []
         assert len(caplog.messages) == told
-    assert f"{path} is empty and taken for new" in caplog.text
+    assert f"{path} is empty and is used as a new database" in caplog.text
 
 
 async def test_a_folder_in_place_of_the_file(tmp_path):

@@ -105,7 +105,7 @@ def test_the_secret_is_a_file_that_this_user_alone_can_read(tmp_path):
     )
     assert [path.name for path in tmp_path.iterdir()] == [SECRET_FILE]
     file.chmod(0o640)
-    with pytest.raises(ConfigError, match="others may read"):
+    with pytest.raises(ConfigError, match="other users may read"):
         open_key_hasher(tmp_path, {})
 
 

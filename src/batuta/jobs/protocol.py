@@ -1,7 +1,7 @@
 """Types of background jobs: a job, its status, events and ending, and the gate that admits it.
 
-A job is a request that outlives its connection. The client `submit`s it and polls it by its id; a
-worker process calls `work` with a function that turns the job's body into an ending.
+A job is a request that outlives its connection. Its client calls `Jobs.submit` and polls the job's
+id; a process calls `Jobs.work` with a function that turns the job's body into an ending.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class JobOwner:
 
     tenant: str
     key: str | None = None
-    """The id of the key whose concurrency limit counts the job, if any."""
+    """The id of the API key; the job counts towards its concurrency limit. None: no key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +46,12 @@ class Job:
     id: str
     """Unguessable; chosen by the caller of `submit`."""
     tenant: str
-    """The tenant; other tenants cannot see the job."""
+    """The owner; other tenants cannot see the job."""
     body: Json = field(default_factory=dict[str, Any])
-    """The job handler's data, in JSON; contains no secret."""
+    """The data of the job handler, without any secret."""
     _: KW_ONLY
     key: str | None = None
-    """The id of the API key that submitted it, if any."""
+    """The id of the API key that submitted the job; None: no key."""
 
     @property
     def owner(self) -> JobOwner:
@@ -68,8 +68,9 @@ class JobStatus:
     created: float
     """Seconds since the epoch."""
     ended: float | None = None
+    """Seconds since the epoch; None: the job has not ended."""
     error: str | None = None
-    """The reason for a failure without a `JobEnding`."""
+    """Why the job failed without a `JobEnding`; None: it did not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,7 @@ class JobEnding:
 
     def __post_init__(self) -> None:
         if not self.state.is_final:
-            raise ValueError(f"a job does not end {self.state.value}")
+            raise ValueError(f"{self.state.value} is not a final state of a job")
 
 
 class JobGate(Protocol):

@@ -53,7 +53,7 @@ EVENTS_TABLE = Table(
 ATTEMPTS_TABLE = Table(
     "job_attempts",
     METADATA,
-    # The job; `unended` counts its attempts that began and whose end no process has recorded.
+    # The job; `unended` counts its attempts that have a recorded beginning and no recorded end.
     Column("job", Text, primary_key=True),
     Column("unended", Integer, nullable=False),
     # Number of calls stored when the attempt began; progress beyond it restarts `unended`.
@@ -100,7 +100,7 @@ class JobRecords:
         self._dialect = database.url.get_backend_name()
 
     async def unended_attempts(self, job_id: str) -> int:
-        """Count the attempts that began at the job's current number of calls and never ended."""
+        """Count the unended attempts that began at the job's current number of stored calls."""
         calls = select(func.count()).where(CALLS_TABLE.c.job == job_id).scalar_subquery()
         query = select(ATTEMPTS_TABLE.c.unended).where(
             ATTEMPTS_TABLE.c.job == job_id, ATTEMPTS_TABLE.c.calls == calls
@@ -121,11 +121,11 @@ class JobRecords:
         )
 
     async def end_attempt(self, job_id: str) -> None:
-        """Record that the attempt is over, whatever its outcome."""
+        """Record that the attempt has ended, whatever its outcome."""
         await self._database.execute(delete(ATTEMPTS_TABLE).where(ATTEMPTS_TABLE.c.job == job_id))
 
     async def find_calls(self, key: CallKey) -> list[str]:
-        """Return the results stored under the key, in order."""
+        """Return the results that are stored under the key, as JSON, ordered by `sample`."""
         query = (
             select(CALLS_TABLE.c.body)
             .where(CALLS_TABLE.c.key == key.digest)

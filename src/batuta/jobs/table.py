@@ -3,7 +3,7 @@
 Every statement names the states in which it changes a job. A job is therefore claimed by one
 process and ends once, even if several processes work at the same time. On PostgreSQL a claim is a
 lease by the database's clock: a job whose process stops renewing its claim is requeued. On SQLite
-one process owns the file, so jobs that it finds running were left by an earlier process.
+one process owns the file, so a job that is running when it starts was left by an earlier process.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from sqlalchemy import (
     Text,
     delete,
     func,
-    or_,
     select,
     update,
 )
@@ -52,7 +51,7 @@ JOBS_TABLE = Table(
     Column("ended", Float(53)),
     Column("result", Text),
     Column("error", Text),
-    # The process that runs it, or ran it last.
+    # The process that runs the job, or ran it last.
     Column("runner", Text),
     Column("leased_until", Float(53)),
     Index("ix_jobs_turn", "state", "owner", "created", "id"),
@@ -116,7 +115,7 @@ class JobTable:
         return [owner_from_text(row["owner"]) for row in await self._database.fetch_rows(_OWNERS)]
 
     async def claim(self, owner: JobOwner) -> Job | None:
-        """Claim the owner's oldest waiting job for this process; None if no job is waiting."""
+        """Claim the owner's oldest waiting job and return it; None if no job could be claimed."""
         waiting = (_COLUMNS.owner == owner_to_text(owner), _COLUMNS.state == _WAITING)
         oldest = (
             select(_COLUMNS.id)
@@ -135,7 +134,7 @@ class JobTable:
         return Job(rows[0].id, owner.tenant, orjson.loads(rows[0].body), key=owner.key)
 
     async def renew(self, jobs: Collection[str]) -> set[str]:
-        """Renew this process's claims of the jobs; return the ids of those still claimed by it.
+        """Renew this process's claims on the jobs; return the ids of the jobs that it still claims.
 
         A job that was requeued because its claim lapsed still belongs to this process until
         another process claims it.
@@ -148,7 +147,7 @@ class JobTable:
         return {row.id for row in await self._change(renewal.returning(_COLUMNS.id))}
 
     async def requeue_silent(self) -> None:
-        """Requeue the jobs whose lease has expired."""
+        """Requeue the running jobs with an expired lease."""
         silent = (_COLUMNS.state == _RUNNING, _COLUMNS.leased_until < self._now())
         await self._database.execute(update(JOBS_TABLE).where(*silent).values(state=_WAITING))
 
@@ -189,7 +188,7 @@ class JobTable:
     async def end(
         self, job_id: str, state: JobState, result: Json | None, error: str | None = None
     ) -> None:
-        """Store how this process ended the job, if the job is still claimed by this process."""
+        """Store the job's ending, if this process still claims the job."""
         ended = {
             "state": state.value,
             "ended": time.time(),
@@ -200,12 +199,16 @@ class JobTable:
         await self._database.execute(update(JOBS_TABLE).where(*mine).values(ended))
 
     async def find_ended_before(self, when: float) -> list[str]:
-        """Return a batch of jobs that ended before that time (seconds since the epoch)."""
+        """Return the ids of at most `_MAX_LISTED_JOBS` jobs that ended before `when`.
+
+        Args:
+            when: seconds since the epoch.
+        """
         query = select(_COLUMNS.id).where(_COLUMNS.ended < when).limit(_MAX_LISTED_JOBS)
         return [row["id"] for row in await self._database.fetch_rows(query)]
 
     async def find_jobs_of(self, tenant: str) -> list[str]:
-        """Return a batch of the tenant's jobs."""
+        """Return the ids of at most `_MAX_LISTED_JOBS` of the tenant's jobs."""
         query = select(_COLUMNS.id).where(_COLUMNS.tenant == tenant).limit(_MAX_LISTED_JOBS)
         return [row["id"] for row in await self._database.fetch_rows(query)]
 
@@ -216,7 +219,7 @@ class JobTable:
         await self._database.execute(*erased, delete(JOBS_TABLE).where(_COLUMNS.id == job_id))
 
     async def _change(self, statement: Executable) -> Sequence[Row[Any]]:
-        """Execute a statement that changes rows, and return those rows."""
+        """Execute a statement that changes rows, and return the rows that it returns."""
         return await self._database.run_write(
             lambda connection: connection.execute(statement).all()
         )
@@ -226,10 +229,7 @@ class JobTable:
         return {"state": _RUNNING, "runner": self._runner, "leased_until": until}
 
     def _is_mine(self) -> tuple[Any, ...]:
-        return (
-            _COLUMNS.runner == self._runner,
-            or_(_COLUMNS.state == _RUNNING, _COLUMNS.state == _WAITING),
-        )
+        return _COLUMNS.runner == self._runner, _COLUMNS.state.in_((_WAITING, _RUNNING))
 
     def _now(self) -> Any:
         if self._dialect == "postgresql":

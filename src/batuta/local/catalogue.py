@@ -13,15 +13,15 @@ from batuta.environment import models_cache
 from batuta.errors import ConfigError
 
 CONTEXT = 4096
-"""Tokens of each call, prompt and answer together."""
+"""Maximum tokens of a call, prompt and answer together."""
 _HOMES = ("HOME", "USERPROFILE", "XDG_CACHE_HOME")
 MAX_ANSWER = 640
-"""Tokens of an answer at most; at 300, half of the step-by-step answers to GSM8K were truncated."""
+"""Maximum tokens of an answer; with 300, half of the stepwise answers to GSM8K were truncated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackagedParts:
-    """Packages on a Python index whose files, concatenated, are a model's file."""
+    """Packages on a Python index with the parts of a model's file, which are joined in order."""
 
     project: str
     """Name of the packages; `{}` stands for the part's number."""
@@ -33,7 +33,7 @@ class PackagedParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownModel:
-    """A model whose file, licence and sources are known."""
+    """A model with a known file, licence and sources."""
 
     name: str
     title: str
@@ -41,7 +41,7 @@ class KnownModel:
     description: str
     """The description shown to a conductor."""
     parameters: float
-    """Billions."""
+    """Billions of parameters."""
     file: str
     size: int
     """Bytes of the file."""
@@ -52,13 +52,13 @@ class KnownModel:
     revision: str
     packages: PackagedParts
     module: str = ""
-    """A Python package that contains the file, used if it is installed; empty: none."""
+    """A Python package that contains the file, used if it is installed; empty: no package does."""
     position_bytes: int
     """Bytes of the KV cache per token in llama.cpp."""
 
     @property
     def memory(self) -> int:
-        """Bytes for the weights and eight calls of the full context."""
+        """Bytes for the weights and the KV caches of eight calls of `CONTEXT` tokens."""
         return self.size + 8 * CONTEXT * self.position_bytes
 
 
@@ -122,7 +122,7 @@ MODELS: Mapping[str, KnownModel] = {model.name: model for model in _KNOWN}
 
 
 def choose_known(names: Iterable[str]) -> list[KnownModel]:
-    """Return the models with these names, in order.
+    """Return the models with these names, in the same order.
 
     Raises:
         ConfigError: a name is unknown.
@@ -136,7 +136,7 @@ def choose_known(names: Iterable[str]) -> list[KnownModel]:
 
 
 def pulled_file(model: KnownModel, environ: Mapping[str, str] = os.environ) -> Path | None:
-    """Return the model's file in the cache or in a package; None if it was not pulled."""
+    """Return the model's file in the cache or in a package; None if there is none of its size."""
     paths = [models_cache(environ) / model.file]
     found = find_spec(model.module) if model.module else None
     if found is not None and found.origin is not None:
@@ -153,7 +153,7 @@ def cached_models(environ: Mapping[str, str] = os.environ) -> list[KnownModel]:
 
 
 def _is_whole(path: Path, model: KnownModel) -> bool:
-    """Return True if the file has the right size; its SHA-256 was checked when it was pulled."""
+    """Return True if the file has the model's size; the SHA-256 is checked at the download only."""
     try:
         return path.stat().st_size == model.size
     except OSError:

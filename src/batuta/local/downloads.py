@@ -19,12 +19,12 @@ from batuta.core.redaction import clean_message
 from batuta.errors import DownloadError
 
 OnBytes = Callable[[int], None]
-"""Called with the number of bytes of a file that are here."""
+"""Called with the number of bytes of a file that have arrived."""
 _CHUNK = 1 << 20
 _MOST_TEXT = 8 << 20
-"""Bytes of an index page at most."""
+"""Maximum bytes of a page; the rest is not read."""
 _TRIES = 4
-"""Consecutive attempts without progress before a download fails."""
+"""Consecutive attempts without progress after which a download fails."""
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
 
@@ -41,7 +41,7 @@ class Downloader:
         Args:
             environ: the environment with the settings of proxies and certificates.
             silence: seconds without data after which a connection is closed.
-            pause: seconds before the first retry; each further one waits twice as long.
+            pause: seconds before the first retry; each further retry waits twice as long.
         """
         self._routes = OutwardRoutes(environ)
         self._silence = silence
@@ -80,9 +80,15 @@ class Downloader:
         return body.decode("utf-8", "replace"), response.content_type
 
     async def fetch_file(self, url: str, path: Path, size: int | None, on_bytes: OnBytes) -> None:
-        """Complete the file at `path`, resuming after the bytes that are already there.
+        """Complete the file at `path`, resuming after the bytes that it already has.
 
         If the server does not support ranges, the whole file is downloaded again.
+
+        Args:
+            url: the address of the file.
+            path: the file.
+            size: the expected number of bytes; None: not known.
+            on_bytes: called with the number of bytes that have arrived.
 
         Raises:
             DownloadError: the file is unavailable, has the wrong length, or cannot be written.
@@ -113,10 +119,10 @@ class Downloader:
             )
 
     async def _fetch_rest(self, url: str, path: Path, at: int, on_bytes: OnBytes) -> bool:
-        """Append the data from `at` on; return False if the download must begin again.
+        """Append the data from offset `at` on; return False if the download must begin again.
 
         Raises:
-            DownloadError: the server does not provide the file, or it cannot be written.
+            DownloadError: the server does not provide the file, or the file cannot be written.
             _InterruptedError: the connection broke, or the server may answer later.
         """
         headers = {"Range": f"bytes={at}-"} if at else {}
@@ -130,11 +136,11 @@ class Downloader:
                     path.unlink()
                     return False
                 with _open_for_writing(path, append=bool(begins)) as file:
-                    here = begins
+                    arrived = begins
                     async for piece in response.content.iter_chunked(_CHUNK):
                         write_piece(file, piece, path)
-                        here += len(piece)
-                        on_bytes(here)
+                        arrived += len(piece)
+                        on_bytes(arrived)
         except (aiohttp.ClientError, ConnectionError, TimeoutError) as error:
             raise _InterruptedError(url, error) from None
         return True
@@ -213,7 +219,7 @@ def _is_whole(response: aiohttp.ClientResponse, path: Path, at: int) -> bool:
 
 
 def _first_byte(response: aiohttp.ClientResponse) -> int:
-    """Return the offset in the file of the response's first byte; -1 if it is not stated."""
+    """Return the offset of the response's first byte in the file; -1 if it is not stated."""
     if response.status != HTTPStatus.PARTIAL_CONTENT:
         return 0
     found = _RANGE.fullmatch(response.headers.get("Content-Range", "").strip())

@@ -30,9 +30,9 @@ from batuta.local.catalogue import CONTEXT, KnownModel
 
 LOOPBACK = "127.0.0.1"
 LOAD_SECONDS = 300.0
-"""Time limit for loading a model, enough for a slow disk."""
+"""Seconds in which a `llama-server` must load its model, enough for a slow disk."""
 PROMPT_CACHE_MIB = 256
-"""Memory for cached prompts that were evicted from their slots."""
+"""MiB of memory for cached prompts that were evicted from their slots."""
 PROGRAM = "llama-server"
 LIBRARY = "xllamacpp"
 
@@ -52,8 +52,11 @@ class ServingOptions:
 def check_llama(program: str = "") -> None:
     """Check that llama.cpp is installed.
 
+    Args:
+        program: the llama-server that must exist; empty: xllamacpp, or llama-server on PATH.
+
     Raises:
-        ConfigError: it is not installed.
+        ConfigError: llama.cpp is not installed.
     """
     if program and shutil.which(program) is None:
         raise ConfigError(f"there is no program {program}: --program must name a llama-server")
@@ -68,25 +71,25 @@ def check_memory(models: list[KnownModel], free: int | None = None) -> None:
 
     Args:
         models: the models to serve.
-        free: available bytes; None: those of this machine.
+        free: available bytes; None: the available memory of this machine.
 
     Raises:
         ConfigError: the models do not fit.
     """
     needed = sum(model.memory for model in models)
-    has = available_memory() if free is None else free
-    if needed > has:
+    available = available_memory() if free is None else free
+    if needed > available:
         names = join_words([model.name for model in models])
         raise ConfigError(
             f"too little memory for {names}: {format_bytes(needed)} are needed and "
-            f"{format_bytes(has)} are free; name fewer models, or free some"
+            f"{format_bytes(available)} are free: name fewer models, or free some memory"
         )
 
 
 async def start_backend(
     name: str, path: Path, options: ServingOptions, stack: AsyncExitStack
 ) -> str:
-    """Start a llama.cpp server for a file; it is stopped when `stack` is closed.
+    """Start a llama.cpp server for a model file; closing `stack` stops the server.
 
     Returns:
         The URL of the server, without a path.
@@ -110,7 +113,7 @@ async def _start_in_process(
     except RuntimeError as error:
         raise _load_error(path, str(error)) from None
     held = [server]
-    stack.callback(held.clear)  # it stops when the last reference is dropped
+    stack.callback(held.clear)  # the server stops when the last reference to it is dropped
     return str(server.listening_address)
 
 
@@ -159,10 +162,10 @@ async def _start_program(
             f"llama.cpp did not load {path} within {LOAD_SECONDS:.0f} s (its last output: {last})"
         )
     if ended < 0:  # killed by a signal, which is not the file's fault
-        name = signal.Signals(-ended).name
+        signal_name = signal.Signals(-ended).name
         raise ConfigError(
-            f"{command[0]} was ended by {name} while it loaded {path} (its last output: {last}): "
-            "it may be built for another processor, or there was too little memory"
+            f"{command[0]} was ended by {signal_name} while it loaded {path} (its last output: "
+            f"{last}): it may be built for another processor, or there was too little memory"
         )
     raise _load_error(path, last if lines else "")
 

@@ -1,4 +1,4 @@
-"""One address for several models: requests are routed to the llama.cpp of the model they name."""
+"""One address for several models: a request is passed on to the llama.cpp of the model it names."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from batuta.errors import ConfigError
 from batuta.local.llama_backends import LOOPBACK, ServingOptions, start_backend
 
 MAX_BODY = 32 << 20
-"""Bytes of a request."""
+"""Maximum bytes of a request."""
 _LAST_SECONDS = 1.0
-"""Seconds that running responses may take when the server shuts down."""
+"""Seconds for which a server that shuts down waits for running responses."""
 _HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "content-encoding"}
 """Hop-by-hop headers, which are not passed on."""
 
@@ -34,7 +34,8 @@ async def serve_models(
         files: the models' files by name.
         port: the port; 0: any free one.
         options: threads and slots of each model.
-        at_once: whether all models are loaded before the block; else each at its first request.
+        at_once: whether all models are loaded before the block; else each model is loaded at its
+            first request.
 
     Yields:
         The URL of the server, without a path.
@@ -42,7 +43,7 @@ async def serve_models(
     Raises:
         ConfigError: the port is taken, llama.cpp is not installed, or it cannot load a file.
     """
-    # llama.cpp is stopped last: it waits for responses that are still being read.
+    # llama.cpp is stopped last, since it waits for responses that are still being read.
     async with AsyncExitStack() as backends, AsyncExitStack() as stack:
         router = _ModelRouter(files, options, backends)
         stack.push_async_callback(router.session.close)
@@ -95,7 +96,7 @@ class _ModelRouter:
         return app
 
     async def find_backend(self, name: str) -> str:
-        """Return the address of the model's llama.cpp, which is started by the first request.
+        """Return the address of the model's llama.cpp; the first call for a model starts it.
 
         Raises:
             ConfigError: the model cannot be loaded.
@@ -140,7 +141,7 @@ class _ModelRouter:
     async def _forward(
         self, request: web.Request, method: str, name: str, body: bytes | None
     ) -> web.StreamResponse:
-        """Stream the response of the model's llama.cpp."""
+        """Stream the response of the model's llama.cpp, or respond with an error."""
         if name not in self._files:
             return _error_response(
                 404, f"there is no model {name!r}; served: {', '.join(self._files)}"

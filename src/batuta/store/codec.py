@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 FORMAT = 1
-"""Version of the format; stored with the bytes, and raised whenever old bytes need other code."""
+"""Version of the format; stored with the bytes, and increased when old bytes need other code."""
 
 
 def encode_run(run: Run) -> bytes:
@@ -74,10 +74,10 @@ async def read_run(body: bytes, version: int = FORMAT) -> Run:
 
 
 def check_format(version: int) -> None:
-    """Check that bytes of that format can be read.
+    """Check that this version reads bytes of that format.
 
     Raises:
-        StoreError: a later version has written them.
+        StoreError: another version of Batuta has written the bytes.
     """
     if version != FORMAT:
         raise StoreError(
@@ -169,7 +169,7 @@ def format_cursor(created: float, row_id: str) -> str:
 
 
 def parse_cursor(cursor: str) -> tuple[float, str]:
-    """Return the time and the id of a cursor, the id as `sql_text`.
+    """Return the time and the id of a cursor, the id cleaned by `sql_text`.
 
     Raises:
         ValueError: the text is not a cursor.

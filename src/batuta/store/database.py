@@ -1,4 +1,4 @@
-"""Opens SQLite and PostgreSQL databases and turns a driver's error into one plain sentence.
+"""Opens SQLite and PostgreSQL databases and turns the drivers' errors into plain sentences.
 
 `insert_statement` is needed because SQLAlchemy has `INSERT … ON CONFLICT` only per dialect.
 """
@@ -73,7 +73,7 @@ _PROBE_SECONDS = 1.0
 """Seconds that a probe waits for other writers."""
 
 _CHECKPOINTS = 5
-"""Attempts to truncate the WAL, each of which waits for readers like any writer."""
+"""Attempts to truncate the WAL; each waits up to `BUSY_MS` for readers."""
 
 _PRAGMAS = (
     f"PRAGMA busy_timeout={BUSY_MS}",
@@ -83,7 +83,7 @@ _PRAGMAS = (
 
 
 def make_private_file(path: Path) -> None:
-    """Create the file, if it does not exist, readable by this user only.
+    """Create the file and its folder, if they do not exist, accessible to this user only.
 
     SQLite gives its companion files the same mode. An existing file is not opened: closing it would
     release the locks that this process holds on it.
@@ -100,7 +100,7 @@ def use_wal(connection: sqlite3.Connection) -> None:
     """Switch the file to WAL, permanently.
 
     SQLite ignores busy_timeout here: if two processes open a new file at the same time, one fails
-    with `locked`, so this retries.
+    with `locked`, and tries again until `BUSY_MS` have passed.
 
     Raises:
         sqlite3.Error: the file cannot be switched.
@@ -145,7 +145,7 @@ def probe_file(url: URL, work: Callable[[Connection], _T]) -> _T:
 def truncate_log(engine: Engine) -> None:
     """Truncate the WAL of an SQLite file. Blocks.
 
-    A concurrent reader prevents that; it is retried a few times, then left to the next deletion.
+    A concurrent reader can prevent that; the WAL then stays until the next deletion.
     """
     for _ in range(_CHECKPOINTS):
         with engine.connect() as connection:
@@ -163,7 +163,7 @@ _DRIVER_ERRORS = (SQLAlchemyError, OSError)
 """Errors of a database that cannot be used; asyncpg raises OSError if a connection is refused."""
 
 _MAX_READERS = 4
-"""Threads that read an SQLite file at once, besides the one that writes."""
+"""Maximum threads that read an SQLite file, besides the thread that writes."""
 
 _DRIVERS = {
     "sqlite": "sqlite+pysqlite",
@@ -172,7 +172,7 @@ _DRIVERS = {
 }
 
 _MISSPELT = re.compile(r"(sqlite|postgres(ql)?)(\+\w+)?(:|//)")
-"""Matches a mistyped URL, which must not be taken for a file name: it may contain a password."""
+"""Matches a mistyped URL, which must not become a file name, as it may contain a password."""
 
 _NO_URL = (
     "this is not the URL of a database, such as postgresql://user:password@host/name; it is not "
@@ -180,7 +180,7 @@ _NO_URL = (
 )
 
 _BUSY_MARKS = ("locked", "lock timeout", "deadlock")
-"""Parts of the error messages of a database that others are using."""
+"""Parts of the error messages of a database that is in use by other transactions."""
 
 _SENTENCES = (
     ("is full", "the disk under {name} is full: free some space"),
@@ -199,9 +199,10 @@ _SENTENCES = (
 
 
 class DatabaseFailedError(StoreError):
-    """The database cannot be used or refused a statement; its cause is the driver's error.
+    """The database cannot be used or refused a statement; `__cause__` is the driver's error.
 
-    This module raises no other error of a driver, so handling StoreError is enough.
+    The methods of `Database` raise a driver's error in no other form, so handling StoreError is
+    enough.
     """
 
 
@@ -226,7 +227,7 @@ class Database:
         """Run `work` in a transaction and return its result.
 
         Raises:
-            DatabaseFailedError: the database fails; the driver's error is its cause.
+            DatabaseFailedError: the database fails; the cause is the driver's error.
         """
         engine = self._engine
         with explained_errors(self.url):
@@ -249,13 +250,13 @@ class Database:
         """Run `work`, which must only read, and return its result.
 
         Raises:
-            DatabaseFailedError: the database fails; the driver's error is its cause.
+            DatabaseFailedError: the database fails; the cause is the driver's error.
         """
         engine = self._engine
         with explained_errors(self.url):
             if isinstance(engine, Engine):
-                one = partial(_run_in_connection, engine.connect, work)
-                return await run_sync(one, limiter=self._readers)
+                read = partial(_run_in_connection, engine.connect, work)
+                return await run_sync(read, limiter=self._readers)
             return await self._run_async(engine.connect, work)
 
     async def probe(self, work: DatabaseWork[_T]) -> _T:
@@ -301,6 +302,7 @@ class Database:
         opened: Callable[[], AbstractAsyncContextManager[AsyncConnection]],
         work: DatabaseWork[_T],
     ) -> _T:
+        """Run `work` on PostgreSQL; fail immediately for a while after the server was silent."""
         if monotonic() < self._silent_until:
             raise SilentServerError
         connection = None
@@ -341,7 +343,7 @@ class _WriterThread:
         self._thread: Thread | None = None
 
     def submit(self, work: Callable[[], _T]) -> asyncio.Future[_T]:
-        """Run `work` in the thread, which is started by the first call."""
+        """Queue `work` for the thread, which the first call starts; return its result's future."""
         if self._thread is None:
             self._thread = Thread(target=self._run, name="batuta store", daemon=True)
             self._thread.start()
@@ -389,10 +391,10 @@ def _run_in_connection(
 
 
 def parse_url(target: str | Path) -> URL:
-    """Return the database's URL, its driver filled in; a path names an SQLite file.
+    """Return the URL of a database, with the driver filled in; a path names an SQLite file.
 
     Raises:
-        StoreError: the target is neither a file nor a supported database.
+        StoreError: the target names no file, is not a valid URL, or names another kind of database.
     """
     text = str(target)
     if "://" not in text and not _MISSPELT.match(text):
@@ -423,7 +425,7 @@ def is_partitioned(connection: Connection) -> bool:
 
 
 def database_name(url: URL) -> str:
-    """Return the name for messages: the file, or the URL without its password and options.
+    """Return the name for messages: the file's path, or the URL without password and options.
 
     The options may contain a password too.
     """
@@ -435,7 +437,7 @@ def database_name(url: URL) -> str:
 def open_database(
     url: URL, *, pooled: bool = True, synchronous: Literal["NORMAL", "FULL"] = "NORMAL"
 ) -> Database:
-    """Return a database; it connects on first use. Creates an SQLite file and its folder. Blocks.
+    """Return a database, which connects on first use; create a missing SQLite file. Blocks.
 
     Args:
         url: the database, as `parse_url` returns it.
@@ -444,7 +446,8 @@ def open_database(
             it loses none.
 
     Raises:
-        StoreError: the file cannot be opened, or the driver is not installed.
+        StoreError: the file cannot be opened, the URL has an unknown option, or the driver is not
+            installed.
     """
     options: dict[str, Any] = {} if pooled else {"poolclass": NullPool}
     try:
@@ -465,7 +468,6 @@ def open_database(
 
 
 def _describe_missing(package: str) -> str:
-    """Return a message that says how to install a missing driver."""
     hint = install_hint("postgres") if package == "asyncpg" else package_hint(package)
     return f"{package} is not installed: {hint}"
 
@@ -480,11 +482,11 @@ def explained_errors(url: URL) -> Generator[None]:
 
 
 def explain_error(error: Exception, url: URL) -> DatabaseFailedError:
-    """Return the error as a DatabaseFailedError whose message says what to do."""
+    """Return the error as a DatabaseFailedError; for a known cause, the message says what to do."""
     cause = error.orig if isinstance(error, DBAPIError) and error.orig else error
     if isinstance(cause, OSError) and not is_sqlite(url):
         why = "it does not answer" if isinstance(cause, TimeoutError) else "no connection is made"
-        hint = "check that the server runs and that the address is right"
+        hint = "check that the server runs and that the address is correct"
         return DatabaseFailedError(f"{database_name(url)} cannot be used: {why}: {hint}")
     text = str(cause)
     for mark, sentence in _SENTENCES:
@@ -529,14 +531,14 @@ def _warn_if_emptied(path: Path) -> None:
     with suppress(FileNotFoundError):
         if path.is_file() and not path.stat().st_size:
             _LOG.warning(
-                "%s is empty and taken for new: if runs, keys and spending were kept there, "
-                "restore it from a backup",
+                "%s is empty and is used as a new database: if runs, keys and spending were kept "
+                "there, restore it from a backup",
                 path,
             )
 
 
 def insert_statement(dialect: str, table: Table) -> sqlite.Insert | postgresql.Insert:
-    """Return the dialect's INSERT statement, which has `on_conflict_do_update` and the like.
+    """Return the dialect's INSERT statement, which has `on_conflict_do_update` and similar methods.
 
     Only the needed dialect is imported: PostgreSQL's takes a fortieth of the start-up time.
     """

@@ -12,6 +12,7 @@ from time import time
 from sqlalchemy import Connection, delete, select
 
 from batuta.store.database import insert_statement
+from batuta.store.ledger import pad_ids
 from batuta.store.models import FORGOTTEN
 
 TOMBSTONE_SECONDS = 7 * 86_400.0
@@ -25,20 +26,20 @@ _PAGE = 500
 def forgotten_among(
     connection: Connection, named: Iterable[str], owned: Iterable[tuple[str, float]]
 ) -> set[str | tuple[str, float]]:
-    """Return which of these were deleted and must not be written.
+    """Return the items of `named` and `owned` that were deleted and must not be written.
 
     Args:
         connection: the transaction that is about to write.
         named: ids of runs and responses.
-        owned: for each item to write, its tenant and the time it began, in seconds since the epoch.
+        owned: for each item to write, its tenant and the time it began, in seconds since the epoch;
+            deleted if the tenant was deleted at that time or later.
     """
     ids, tenants = set(named), set(owned)
     wanted = [*ids, *{TENANT + tenant for tenant, _ in tenants}]
     found: dict[str, float] = {}
     for page in in_pages(wanted):
-        query = select(FORGOTTEN.c.name, FORGOTTEN.c.at).where(
-            FORGOTTEN.c.name.in_(_pad_names(page))
-        )
+        chosen = FORGOTTEN.c.name.in_(pad_ids(tuple(page)))
+        query = select(FORGOTTEN.c.name, FORGOTTEN.c.at).where(chosen)
         found |= {row[0]: row[1] for row in connection.execute(query)}
     late = {item for item in tenants if found.get(TENANT + item[0], float("-inf")) >= item[1]}
     return {*(ids & found.keys()), *late}
@@ -57,9 +58,3 @@ def remember_deleted(connection: Connection, names: Sequence[str]) -> None:
 def in_pages(names: Sequence[str]) -> Iterable[Sequence[str]]:
     """Return the names in batches that fit in one statement."""
     return (names[start : start + _PAGE] for start in range(0, len(names), _PAGE))
-
-
-def _pad_names(page: Sequence[str]) -> Sequence[str]:
-    """Pad the names to a power of two by repetition, so that few distinct statements exist."""
-    room = 1 << (len(page) - 1).bit_length()
-    return [*page, *[page[0]] * (room - len(page))]

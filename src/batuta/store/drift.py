@@ -1,11 +1,11 @@
-"""Detects workers whose quality or speed has drifted from its measured interval.
+"""Detects workers with a quality or speed that has drifted from the measured interval.
 
 All replicas share the evidence. A call's seconds are counted in the transaction that writes its
 run, a score in the transaction that judges the run, each once. Rows are locked while they change.
 
 To detect a change, each value z is a bet against the claim "the mean is still at most p"
 (Waudby-Smith and Ramdas 2024). A share f of the wealth is staked, so the wealth is multiplied by
-(1 - f) + f z / p, whose mean is at most 1 while the claim holds. The evidence is the
+(1 - f) + f z / p. The mean of this factor is at most 1 while the claim holds. The evidence is the
 Shiryaev-Roberts sum of these wealths over all possible times of the change (the e-detector of Shin,
 Ramdas and Rinaldo 2024). While the claim holds, `evidence - values seen` does not grow on average.
 So at least `FALSE_ALARM_VALUES` values pass on average before a false alarm, for any distribution
@@ -34,7 +34,7 @@ FALSE_ALARM_VALUES = 10_000
 STAKES = (0.05, 0.15, 0.4)
 """Shares of the wealth that are staked; small stakes detect small changes, but late."""
 _MAX_EVIDENCE = 10.0 * FALSE_ALARM_VALUES
-"""Cap of the evidence, so that a worker that has recovered is cleared in time."""
+"""Maximum evidence, so that the alarm about a worker that has recovered ends in time."""
 _CALM_EVIDENCE = FALSE_ALARM_VALUES / 10
 """Evidence below which an alarm ends."""
 FIRST_SCORES = 50
@@ -56,14 +56,14 @@ class DriftKind(StrEnum):
     RIGHT = "right"
     """Scores in [0, 1] of answers that the worker gave alone."""
     SECONDS = "seconds"
-    """Durations of its calls."""
+    """Seconds of calls of the worker."""
 
 
 class DriftSide(StrEnum):
-    """The position of a worker's newest values relative to its usual interval."""
+    """The position of a worker's newest values relative to its measured or usual interval."""
 
     LEARNING = "learning"
-    """The usual interval is still being learned."""
+    """The interval is still being learned from the first values."""
     WITHIN = "within"
     BELOW = "below"
     ABOVE = "above"
@@ -89,7 +89,7 @@ class DriftState:
     count: int = 0
     """Number of values that were compared with the interval."""
     recent: float | None = None
-    """Exponential moving average of the values, over about thirty of them."""
+    """Exponential moving average of the values, over about thirty values."""
     below: tuple[float, ...] = (0.0,) * len(STAKES)
     """Evidence that the worker is below its interval, by stake."""
     above: tuple[float, ...] = (0.0,) * len(STAKES)
@@ -105,9 +105,9 @@ class DriftState:
 
 
 def card_interval(worker: Worker) -> Interval | None:
-    """Return the 99 % interval of the accuracy that was measured here; None: not measured.
+    """Return the 99 % interval of the worker's accuracy; None: it was not measured.
 
-    The measured questions of all families count together.
+    The measured questions of all families count together; scores of public boards do not count.
     """
     measured = [skill for skill in worker.skills if skill.questions and not skill.board]
     count = sum(skill.questions or 0 for skill in measured)
@@ -156,7 +156,13 @@ def observe_value(state: DriftState, value: float, at: float) -> DriftState:
 
 
 def place_bet(evidence: Sequence[float], value: float, most: float) -> tuple[float, ...]:
-    """Return the evidence that values in [0, 1] have a mean above `most`, after another value."""
+    """Return the evidence, by stake, that values in [0, 1] have a mean above `most`.
+
+    Args:
+        evidence: the evidence before `value`, by stake.
+        value: the next value.
+        most: the mean that is claimed at most.
+    """
     claim = max(most, _SMALLEST_SHARE)
     return tuple(
         [
@@ -233,7 +239,7 @@ def run_seconds(run: Run) -> list[DriftValue]:
 
 
 def run_score(run: Run, score: float) -> list[DriftValue]:
-    """Return the score as a value of the run's only worker; empty if the run has several steps."""
+    """Return the score as a value of the run's worker; empty unless the run has only one step."""
     steps = run.steps
     if len(steps) != 1 or steps[0].worker not in run.header.pool:
         return []
@@ -242,7 +248,7 @@ def run_score(run: Run, score: float) -> list[DriftValue]:
 
 
 def count_values(connection: Connection, values: Iterable[DriftValue]) -> None:
-    """Add values in the caller's transaction; rows are locked in sorted order."""
+    """Add values in the caller's transaction; locks rows in sorted order, to avoid deadlocks."""
     seen: dict[DriftKey, list[DriftValue]] = defaultdict(list)
     for value in values:
         seen[value.key].append(value)

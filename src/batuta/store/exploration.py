@@ -19,11 +19,11 @@ from batuta.store.ledger import Bucket, add_totals, budgeted_nano, ledger_lines
 from batuta.store.models import EXPLORED_ARMS, SPENDING
 
 MEMORY = 500.0
-"""Judgements of an arm that count fully; with more, older ones decay."""
+"""Judgements of an arm that count fully; with more judgements, older ones decay."""
 
 
 def count_arm(connection: Connection, choice: Exploration, score: float) -> None:
-    """Add the score of the chosen arm, in the caller's transaction."""
+    """Add a score, clipped to [0, 1], to the chosen arm, in the caller's transaction."""
     arms = EXPLORED_ARMS.c
     new = insert_statement(connection.dialect.name, EXPLORED_ARMS).values(
         system=sql_text(choice.system),
@@ -55,17 +55,17 @@ class ExplorationTable:
         rows = await self._database.fetch_rows(query)
         return {(row["cell"], row["arm"]): (row["score"], row["judged"]) for row in rows}
 
-    async def take(self, purse: Bucket, nano: int) -> bool:
+    async def take(self, bucket: Bucket, nano: int) -> bool:
         """Take that many billionths of a dollar; return False, taking none, if too few are left."""
-        if nano > purse.cap:
+        if nano > bucket.cap:
             return False
         return await self._database.run_write(
-            lambda connection: _take_money(connection, purse, nano)
+            lambda connection: _take_money(connection, bucket, nano)
         )
 
-    async def give_back(self, purse: Bucket, nano: int) -> None:
-        """Give back unspent money; a negative number takes what the run cost in excess."""
-        changes = {(purse.account, purse.period): (-nano, 0)}
+    async def give_back(self, bucket: Bucket, nano: int) -> None:
+        """Give back unspent money; a negative number takes the excess cost of the run."""
+        changes = {bucket.account_period: (-nano, 0)}
         await self._database.run_write(lambda connection: add_totals(connection, changes))
 
 
@@ -74,12 +74,12 @@ def run_nano(run: Run) -> int:
     return budgeted_nano(ledger_lines(run))
 
 
-def _take_money(connection: Connection, purse: Bucket, nano: int) -> bool:
+def _take_money(connection: Connection, bucket: Bucket, nano: int) -> bool:
     new = insert_statement(connection.dialect.name, SPENDING).values(
-        account=purse.account, period=purse.period, spent=nano, reserved=0
+        account=bucket.account, period=bucket.period, spent=nano, reserved=0
     )
     total = SPENDING.c.spent + new.excluded.spent
     taken = new.on_conflict_do_update(
-        index_elements=["account", "period"], set_={"spent": total}, where=total <= purse.cap
+        index_elements=["account", "period"], set_={"spent": total}, where=total <= bucket.cap
     ).returning(SPENDING.c.spent)
     return connection.execute(taken).first() is not None

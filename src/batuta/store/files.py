@@ -35,6 +35,7 @@ class StoredFile:
     created: float
     """Seconds since the epoch."""
     expires: float | None
+    """Seconds since the epoch; None: never."""
     size: int
     """Bytes."""
 
@@ -48,7 +49,7 @@ class FileText:
     text: str | None
     """None: no text could be extracted."""
     fault: str
-    """Why not, if the file should have text."""
+    """Why no text could be extracted; empty if there is text, or none is expected."""
 
 
 class FileQuotaError(Exception):
@@ -57,7 +58,7 @@ class FileQuotaError(Exception):
 
 @final
 class FileTable:
-    """Files by id; expired files and those of other tenants are not found."""
+    """Files by id; expired files, and files of other tenants, are not found."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -79,13 +80,13 @@ class FileTable:
             file: its metadata.
             content: its bytes.
             text: its extracted text; None: there is none.
-            fault: why no text could be extracted; empty if that is no fault.
+            fault: why no text could be extracted; empty if there is text, or none is expected.
             vectors: the vectors of its text's passages; None: there are none.
             most_files: maximum files of the tenant, including this one.
             most_bytes: maximum bytes of the tenant's files, including this one.
 
         Raises:
-            FileQuotaError: the tenant has no room for it.
+            FileQuotaError: the tenant has no room for the file.
         """
 
         def write(connection: Connection) -> None:
@@ -104,7 +105,7 @@ class FileTable:
         await self._database.run_write(write)
 
     async def find(self, file_id: str, tenant: str) -> StoredFile | None:
-        """Return the file; None: there is none."""
+        """Return the file's metadata; None: there is no such file."""
         query = select(*_HEAD).where(FILES.c.id == sql_text(file_id), *_is_live(tenant))
         rows = await self._database.fetch_rows(query)
         return StoredFile(**rows[0]) if rows else None
@@ -158,7 +159,7 @@ class FileTable:
         ]
 
     async def vectors(self, ids: Sequence[str], tenant: str) -> dict[str, bytes]:
-        """Return the vectors of the files that have some, by id."""
+        """Return the vectors of the files that have vectors, by id."""
         named = [sql_text(one) for one in ids]
         has_some = FILES.c.vectors.is_not(None)
         columns = (FILES.c.id, FILES.c.vectors)
@@ -173,16 +174,12 @@ class FileTable:
     async def delete(self, file_id: str, tenant: str) -> bool:
         """Erase the file and its text; return whether it existed."""
         own = (FILES.c.id == sql_text(file_id), FILES.c.tenant == sql_text(tenant))
-
-        def erase(connection: Connection) -> int:
-            return connection.execute(delete(FILES).where(*own)).rowcount
-
-        found = await self._database.run_write(erase)
+        found = await self._database.execute(delete(FILES).where(*own))
         await self._database.checkpoint()
         return found > 0
 
     async def work(self) -> None:
-        """Erase expired files every hour, first at once if the clock is trusted."""
+        """Erase expired files every hour, first immediately if the clock is trusted."""
         complaint = "expired files could not be erased (retrying in an hour)"
         await sweep_hourly(self._database, FILES.c.created, self._erase_expired, complaint)
 

@@ -1,4 +1,4 @@
-"""Erases deleted runs, responses and tenants from all tables, and prevents later writes of them.
+"""Erases runs, responses and tenants from all tables, and prevents that they are written again.
 
 A run that is in progress while it is deleted ends later, perhaps in another process. So a deletion
 leaves a tombstone (`deleted`), which writers check. The ledger stays, as it contains no text.
@@ -39,7 +39,11 @@ class Forgetting:
         self._database = database
 
     async def find_thread(self, response_id: str, tenant: str, *, whole: bool) -> list[str]:
-        """Return the ids of the response and its continuations, or of the whole conversation."""
+        """Return the ids of a response and its continuations; none if it does not exist.
+
+        With `whole`, return the ids of the whole conversation: of the first response and all that
+        continue it.
+        """
 
         def find(connection: Connection) -> list[str]:
             first = sql_text(response_id)
@@ -51,14 +55,14 @@ class Forgetting:
         return await self._database.run_read(find)
 
     async def forget_runs(self, ids: Sequence[str], tenant: str) -> list[str]:
-        """Erase the runs and those that continue them, with their cached answers and approvals.
+        """Erase the runs and their continuations, with cached answers and approvals.
 
         Args:
             ids: the runs; a run that is not stored yet will not be stored later.
             tenant: the owner of the runs.
 
         Returns:
-            The ids of all erased runs.
+            `ids`, and the ids of the continuations.
         """
 
         def erase(connection: Connection) -> list[str]:

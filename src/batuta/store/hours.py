@@ -14,7 +14,7 @@ DAY_SECONDS = 86_400.0
 
 
 def utc_hour(moment: float) -> str:
-    """Return the hour of a moment in UTC, as `2026-11-21T14`."""
+    """Return the hour of a time in seconds since the epoch, as `2026-11-21T14`, in UTC."""
     return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H")
 
 
@@ -27,43 +27,39 @@ def day_start(day: str) -> float:
     return datetime.strptime(day, "%Y-%m-%d").replace(tzinfo=UTC).timestamp()
 
 
-class hour_of(FunctionElement[str]):  # noqa: N801 - it is written as an SQL function
+class _UtcText(FunctionElement[str]):
+    """A time in UTC as text, of a column of seconds since the epoch."""
+
+    type = Text()
+    sqlite_format = ""
+    postgres_format = ""
+
+
+class hour_of(_UtcText):  # noqa: N801 - it is written as an SQL function
     """The hour, in the format of `utc_hour`, of a column of seconds since the epoch."""
 
-    type = Text()
     inherit_cache = True
+    sqlite_format = "%Y-%m-%dT%H"
+    postgres_format = 'YYYY-MM-DD"T"HH24'
 
 
-class day_of(FunctionElement[str]):  # noqa: N801 - it is written as an SQL function
+class day_of(_UtcText):  # noqa: N801 - it is written as an SQL function
     """The day in UTC, as `2026-11-21`, of a column of seconds since the epoch."""
 
-    type = Text()
     inherit_cache = True
+    sqlite_format = "%Y-%m-%d"
+    postgres_format = "YYYY-MM-DD"
 
 
-@compiles(hour_of)
-def compile_hour(element: Any, compiler: Any, **options: Any) -> str:
+@compiles(_UtcText)
+def compile_for_postgres(element: Any, compiler: Any, **options: Any) -> str:
     """Return PostgreSQL's expression."""
     column = compiler.process(element.clauses, **options)
-    return f"to_char(to_timestamp({column}) AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24')"
+    return f"to_char(to_timestamp({column}) AT TIME ZONE 'UTC', '{element.postgres_format}')"
 
 
-@compiles(hour_of, "sqlite")
-def compile_hour_for_sqlite(element: Any, compiler: Any, **options: Any) -> str:
+@compiles(_UtcText, "sqlite")
+def compile_for_sqlite(element: Any, compiler: Any, **options: Any) -> str:
     """Return SQLite's expression."""
     column = compiler.process(element.clauses, **options)
-    return f"strftime('%Y-%m-%dT%H', {column}, 'unixepoch')"
-
-
-@compiles(day_of)
-def compile_day(element: Any, compiler: Any, **options: Any) -> str:
-    """Return PostgreSQL's expression."""
-    column = compiler.process(element.clauses, **options)
-    return f"to_char(to_timestamp({column}) AT TIME ZONE 'UTC', 'YYYY-MM-DD')"
-
-
-@compiles(day_of, "sqlite")
-def compile_day_for_sqlite(element: Any, compiler: Any, **options: Any) -> str:
-    """Return SQLite's expression."""
-    column = compiler.process(element.clauses, **options)
-    return f"strftime('%Y-%m-%d', {column}, 'unixepoch')"
+    return f"strftime('{element.sqlite_format}', {column}, 'unixepoch')"

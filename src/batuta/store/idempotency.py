@@ -37,9 +37,9 @@ class EarlierRequest:
 
     digest: bytes
     answer: StoredAnswer | None
-    """None: it is still being answered, or its answer was lost."""
+    """None: the request is still being answered, or its process has died."""
     claim: str
-    """The claim of the request that is answering it."""
+    """The id of the claim of the earlier request."""
 
 
 @final
@@ -52,6 +52,11 @@ class IdempotencyStore:
 
     async def claim(self, tenant: str, key: str, digest: bytes) -> EarlierRequest | str:
         """Return the earlier request with that key; if there is none, claim the key instead.
+
+        Args:
+            tenant: the tenant that sent the request.
+            key: the value of the header `Idempotency-Key`.
+            digest: a hash of the request, by which a different request with the key is recognised.
 
         Returns:
             The earlier request, or the id of the new claim.
@@ -89,7 +94,7 @@ class IdempotencyStore:
         )
 
     async def keep(self, owner: str, answer: StoredAnswer) -> None:
-        """Store the answer of the claim's request, unless its run was deleted meanwhile."""
+        """Store the answer of the claim's request; if its run was deleted, release the claim."""
         values = {
             "status": answer.status,
             "headers": orjson.dumps(answer.headers),

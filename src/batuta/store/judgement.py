@@ -21,12 +21,13 @@ class Judgement:
     score: float | None
     """None: withdraws an earlier judgement."""
     comment: str | None
+    """None: no comment."""
 
 
 def judge_run(connection: Connection, judgement: Judgement, *chosen: ColumnElement[bool]) -> bool:
     """Store the judgement, in the caller's transaction; return whether the run exists.
 
-    Only the first score counts for the worker, since a changed score is no new evidence.
+    Only the first score counts for the worker, since a changed score is not new evidence.
     """
     values = {"score": judgement.score, "score_comment": judgement.comment}
     changed = update(RUNS).where(*chosen).values(values).returning(RUNS.c.id)

@@ -1,4 +1,4 @@
-"""API keys: how they are generated, parsed and hashed; only keyed hashes are stored."""
+"""Generates, parses and hashes API keys, of which only keyed hashes are stored."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class IssuedKey:
 
 @final
 class KeyHasher:
-    """Generates keys and hashes them with the server's secret, which its `repr` hides."""
+    """Generates keys and hashes them with the server's secret, which `repr` does not show."""
 
     __slots__ = ("_keyed",)
 
@@ -52,7 +52,7 @@ class KeyHasher:
         if len(secret) < _MIN_SECRET_BYTES:
             raise ConfigError(f"the server's secret must have at least {_MIN_SECRET_BYTES} bytes")
         # Copied for each hash: hmac.digest would release the GIL in every call, and the event loop
-        # would wait until the thread that took it gives it back.
+        # would wait until another thread releases the GIL.
         self._keyed = hmac.new(secret, digestmod=hashlib.sha256)
 
     def __repr__(self) -> str:
@@ -95,7 +95,8 @@ def open_key_hasher(folder: Path, environ: Mapping[str, str] = os.environ) -> Ke
     The file is created on first use, readable by its owner only. Blocks.
 
     Raises:
-        ConfigError: the file cannot be read or written, or other users may read it.
+        ConfigError: the secret is too short, or the file cannot be read or written, is damaged, or
+            may be read by other users.
     """
     if given := read_variable(environ, SECRET_VARIABLE):
         return KeyHasher(given.encode())
@@ -104,11 +105,11 @@ def open_key_hasher(folder: Path, environ: Mapping[str, str] = os.environ) -> Ke
         folder.mkdir(parents=True, exist_ok=True)
         _create_secret_file(path)
         if os.name == "posix" and path.stat().st_mode & 0o077:
-            raise ConfigError(f"others may read {path}: run chmod 600 {path}")
+            raise ConfigError(f"other users may read {path}: run chmod 600 {path}")
         return KeyHasher(bytes.fromhex(path.read_text(encoding="ascii")))
     except ValueError:
         raise ConfigError(
-            f"{path} is damaged: restore it, or remove it and make new keys"
+            f"{path} is damaged: restore it, or remove it and create new keys"
         ) from None
     except OSError as error:
         raise ConfigError(f"{path} cannot be used: {error.strerror}") from None
@@ -124,7 +125,7 @@ def admin_token(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def _create_secret_file(path: Path) -> None:
-    """Create the file atomically, unless it exists; if two processes try, one file is kept."""
+    """Create the file atomically, unless it exists; of two processes' files, one is kept."""
     if path.exists():
         return
     draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}")

@@ -37,6 +37,7 @@ class KeyPermissions:
     per_day: Decimal | None = None
     """Dollars per day, in UTC."""
     per_month: Decimal | None = None
+    """Dollars per month, in UTC."""
     session_max_cost: Decimal | None = None
     """Dollars per session."""
     session_max_turns: int | None = None
@@ -44,11 +45,11 @@ class KeyPermissions:
     workers_allow: tuple[str, ...] = ()
     """Workers that may read this key's requests: ids, or `tag:NAME` for all workers with a tag."""
     workers_deny: tuple[str, ...] = ()
-    """Workers that may not read them; overrides `workers_allow`."""
+    """Workers that may not read this key's requests; overrides `workers_allow`."""
     tags: tuple[str, ...] = ()
-    """Tags that all its questions get, for the rules for plans."""
+    """Tags that all questions of the key get, for plan rules."""
     tools: tuple[str, ...] = ()
-    """Server tools that its requests may use, by name; `none`: no tools."""
+    """Server tools that the key's requests may use, by name; `none`: no tools."""
     min_confidence: float | None = None
     """Answers with a lower probability of being correct count as unsure."""
 
@@ -90,7 +91,7 @@ class KeyPermissions:
         return not self.workers_allow or any(_matches_worker(e, worker) for e in self.workers_allow)
 
     def allows_tool(self, name: str) -> bool:
-        """Return True if its requests may use that server tool."""
+        """Return True if the key's requests may use that server tool."""
         return not self.tools or name in self.tools
 
     @property
@@ -118,7 +119,7 @@ class KnownNames:
 
         Args:
             permissions: the new permissions of a key.
-            before: its previous permissions; names in them are not checked again.
+            before: the previous permissions; names in these are not checked again. None: none.
 
         Raises:
             ValueError: a name does not exist; the message suggests a similar one.
@@ -137,7 +138,7 @@ class KnownNames:
 
 
 def _describe_unknown(kind: str, entry: str, known: tuple[str, ...]) -> str:
-    """Return a message, without a full stop, that the name does not exist, with a suggestion."""
+    """Return a message, without a full stop, that the name does not exist, and suggest others."""
     message = f"there is no {kind} {entry[:_SHOWN_CHARACTERS]!r}"
     near = find_similar(entry[:_SHOWN_CHARACTERS], known)
     if near is None and (bare := entry.rpartition("/")[2]):

@@ -30,9 +30,11 @@ class Tenant:
 
     name: str
     created: float
+    """Seconds since the epoch."""
     per_day: Decimal | None = None
-    """Dollars per day (UTC) for all its keys together."""
+    """Maximum dollars per day (UTC) of all keys of the tenant together; None: no limit."""
     per_month: Decimal | None = None
+    """Maximum dollars per month (UTC) of all keys of the tenant together; None: no limit."""
 
 
 def check_name(tenant: str) -> None:
@@ -77,18 +79,23 @@ class ApiKey:
     name: str
     policy: KeyPermissions
     created: float
+    """Seconds since the epoch, as are the other times."""
     digest: bytes
+    """The keyed hash of the key's text."""
     expires: float | None = None
+    """None: never."""
     revoked: float | None = None
+    """When the key was revoked; None: it was not."""
     old_digest: bytes | None = None
+    """The hash of the previous text, after a rotation."""
     old_until: float | None = None
-    """Until when the previous text is still accepted, after a rotation."""
+    """Until when the previous text is accepted."""
     identity: str | None = None
     """Identity of a user at the identity provider, if this is the user's entry and not a key."""
     role: str | None = None
     """`user` or `admin`, for a user's entry."""
     user: str | None = None
-    """The id of the entry of the user who created this key."""
+    """The id of the entry of the user who created this key; None: no user created it."""
     owner: ApiKey | None = None
     """The entry with the id `user`; its limits and budget apply too, and the key ends with it."""
 
@@ -101,7 +108,10 @@ class ApiKey:
         return f"ApiKey(id={self.id!r}, tenant={self.tenant.name!r}, name={self.name!r})"
 
     def state(self, now: float) -> str:
-        """Return `active`, `revoked` or `expired`."""
+        """Return `active`, `revoked` or `expired`.
+
+        A key that a user created is revoked, too, while the user's entry is not active.
+        """
         if self.revoked is not None:
             return "revoked"
         if self.user is not None and (self.owner is None or self.owner.state(now) != "active"):
@@ -136,8 +146,9 @@ class ApiKeyStore:
             name: its purpose, as shown in lists.
             permissions: what it may do; None: no limits.
             expires: seconds since the epoch; None: never.
-            user: the id of the entry of the user who creates it, whose limits apply too.
-            most_of_user: maximum active keys of that user.
+            user: the id of the entry of the user who creates the key; the limits of this entry
+                apply too. None: no user.
+            most_of_user: maximum active keys of that user; None: no maximum.
             by: the actor, for the audit trail.
 
         Raises:
@@ -182,7 +193,7 @@ class ApiKeyStore:
         return bool(await self._database.fetch_rows(select(KEYS.c.id).limit(1)))
 
     async def find(self, key_id: str) -> ApiKey | None:
-        """Return the key of that id."""
+        """Return the key of that id with its owner; None: there is none."""
         rows = await self._database.fetch_rows(_SELECT_KEYS.where(KEYS.c.id == sql_text(key_id)))
         if not rows:
             return None
@@ -190,13 +201,17 @@ class ApiKeyStore:
         return key if key.user is None else replace(key, owner=await self.find(key.user))
 
     async def find_all(self, ids: Collection[str]) -> dict[str, ApiKey]:
-        """Return the keys of those ids that exist, by id."""
-        rows: list[dict[str, Any]] = []
-        for page in in_pages(sorted(ids)):
-            query = _SELECT_KEYS.where(KEYS.c.id.in_([sql_text(one) for one in page]))
-            rows += await self._database.fetch_rows(query)
-        found = await self._with_owners([_key_from_row(row) for row in rows])
+        """Return the keys with these ids that exist, by id."""
+        found = await self._with_owners(await self._read_keys(ids))
         return {key.id: key for key in found}
+
+    async def _read_keys(self, ids: Collection[str]) -> Sequence[ApiKey]:
+        """Return the keys with these ids that exist, without owners."""
+        found: list[ApiKey] = []
+        for page in in_pages(sorted(ids)):
+            query = _SELECT_KEYS.where(KEYS.c.id.in_([sql_text(key_id) for key_id in page]))
+            found += map(_key_from_row, await self._database.fetch_rows(query))
+        return found
 
     async def enter_user(
         self,
@@ -209,6 +224,8 @@ class ApiKeyStore:
         permissions: KeyPermissions,
     ) -> ApiKey:
         """Return the entry of a user who has just signed in; create it the first time.
+
+        Later calls update the name and the role; tenant and permissions stay.
 
         Args:
             hasher: generates the entry's text, which is never shown.
@@ -255,7 +272,7 @@ class ApiKeyStore:
         return await self._get(await self._database.run_write(enter))
 
     async def list_of_user(self, user: str, limit: int) -> list[ApiKey]:
-        """Return at most `limit` keys of that user, newest first, but revoked ones last."""
+        """Return at most `limit` keys of that user, newest first, but revoked keys last."""
         order = KEYS.c.revoked.is_not(None), KEYS.c.created.desc(), KEYS.c.id.desc()
         query = _SELECT_KEYS.where(KEYS.c.user == sql_text(user)).order_by(*order).limit(limit)
         found = [_key_from_row(row) for row in await self._database.fetch_rows(query)]
@@ -284,14 +301,9 @@ class ApiKeyStore:
         return [*await self._with_owners(found)]
 
     async def _with_owners(self, found: Sequence[ApiKey]) -> Sequence[ApiKey]:
-        """Return the keys with `owner` filled in for those of users."""
+        """Return the keys, with `owner` filled in if a user created the key."""
         users = {key.user for key in found if key.user is not None}
-        if not users:
-            return found
-        owners: dict[str, ApiKey] = {}
-        for page in in_pages(sorted(users)):
-            rows = await self._database.fetch_rows(_SELECT_KEYS.where(KEYS.c.id.in_(page)))
-            owners |= {row["id"]: _key_from_row(row) for row in rows}
+        owners = {owner.id: owner for owner in await self._read_keys(users)}
         return [
             key if key.user is None else replace(key, owner=owners.get(key.user)) for key in found
         ]
@@ -306,7 +318,15 @@ class ApiKeyStore:
         never_expires: bool = False,
         by: str = SYSTEM,
     ) -> ApiKey | None:
-        """Change a key's permissions, name or expiry and return it; None if it does not exist.
+        """Change a key's permissions, name or expiry; return the key, or None if there is none.
+
+        Args:
+            key_id: the key.
+            permissions: the new permissions; None: unchanged.
+            name: the new name; None: unchanged.
+            expires: when the key expires, in seconds since the epoch; None: unchanged.
+            never_expires: whether to remove the expiry.
+            by: the actor, for the audit trail.
 
         Raises:
             ValueError: the name is invalid.
@@ -326,7 +346,7 @@ class ApiKeyStore:
         )
 
     async def revoke(self, key_id: str, *, by: str = SYSTEM) -> ApiKey | None:
-        """Revoke the key and return it; None if it does not exist."""
+        """Revoke the key and return it; None if the key does not exist."""
         key = await self.find(key_id)
         if key is None or key.revoked is not None:
             return key
@@ -336,9 +356,9 @@ class ApiKeyStore:
     async def rotate(
         self, hasher: KeyHasher, key_id: str, grace: float, *, by: str = SYSTEM
     ) -> tuple[ApiKey, IssuedKey] | None:
-        """Give the key a new text; the old one is accepted for `grace` more seconds.
+        """Give the key a new text; the old text is accepted for `grace` more seconds.
 
-        The id stays the same, so budgets, limits and spending stay too.
+        The id stays the same, and so do budgets, limits and spending.
 
         Returns:
             The key and its new text; None if the key does not exist.
@@ -350,7 +370,7 @@ class ApiKeyStore:
         if key is None:
             return None
         if key.revoked is not None:
-            raise ValueError(f"the key {key_id} was revoked: make a new one")
+            raise ValueError(f"the key {key_id} was revoked: create a new key")
         issued = hasher.issue(key_id)
         values = {
             "digest": issued.digest,
@@ -366,7 +386,13 @@ class ApiKeyStore:
     async def tenants(
         self, name: str | None = None, *, limit: int | None = None, after: str | None = None
     ) -> list[Tenant]:
-        """Return at most `limit` tenants (or the one called `name`) after `after`, by name."""
+        """Return the tenants, ordered by name.
+
+        Args:
+            name: only the tenant of that name; None: all.
+            limit: maximum number; None: all.
+            after: the name of the last tenant of the previous page; None: the first page.
+        """
         query = select(TENANTS).order_by(TENANTS.c.name).limit(limit)
         if name is not None:
             query = query.where(TENANTS.c.name == sql_text(name))
@@ -384,8 +410,14 @@ class ApiKeyStore:
     ) -> Tenant:
         """Set the tenant's budget and return the tenant; create it if it does not exist.
 
+        Args:
+            tenant: the name of the tenant.
+            per_day: maximum dollars per day; None: no limit.
+            per_month: maximum dollars per month; None: no limit.
+            by: the actor, for the audit trail.
+
         Raises:
-            ValueError: the tenant's name is invalid, or a budget is negative.
+            ValueError: the tenant's name is invalid, or a budget is not a finite number from 0 up.
         """
         check_name(tenant)
         KeyPermissions(per_day=per_day, per_month=per_month)  # raises for invalid amounts
@@ -428,7 +460,7 @@ class ApiKeyStore:
     async def _get(self, key_id: str) -> ApiKey:
         key = await self.find(key_id)
         if key is None:
-            raise StoreError(f"the key {key_id} vanished while it was made: try again")
+            raise StoreError(f"the key {key_id} was deleted while it was created: try again")
         return key
 
 
@@ -457,7 +489,7 @@ def _limits_for_audit(permissions: KeyPermissions | None) -> dict[str, Any]:
 
 
 def _check_number(connection: Connection, user: str, most: int, now: float) -> None:
-    """Raise ValueError if the user has `most` active keys; locks the user's entry.
+    """Raise ValueError if the user has `most` active keys; lock the user's entry.
 
     In PostgreSQL a second transaction waits for the lock, and then counts the first one's key too.
     """
@@ -485,7 +517,7 @@ def _key_from_row(row: dict[str, Any]) -> ApiKey:
 
 
 def _read_permissions(key_id: str, text: str) -> KeyPermissions:
-    """Read stored permissions; raise if they cannot be read, which must not mean no limits."""
+    """Read stored permissions; raise StoreError if that fails, which must not mean no limits."""
     try:
         return read_permissions(orjson.loads(text))
     except ValueError as error:

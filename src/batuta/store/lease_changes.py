@@ -1,6 +1,6 @@
-"""Leases as database rows, and the transactions that change them; see `leases`.
+"""Leases as database rows, and the transactions that change these rows; see `leases`.
 
-Functions with a `connection` argument work in its transaction.
+Functions with a `connection` argument work in the caller's transaction.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from batuta.store.ledger import (
 from batuta.store.models import RESERVATIONS
 
 _PARTS = 16
-"""A lease takes at most 1/16 of what is left of its budget."""
+"""A lease takes at most 1/16 of the money that is left in its budget."""
 _LEAST_CALLS = 4
 """A lease is taken only if that part is at least this many times the requested amount."""
 _LEAST_SPAN = 0.01
@@ -36,23 +36,24 @@ class Lease:
     id: str
     bucket: Bucket
     nano: int
-    """Billionths of a dollar that it holds; the database may hold more, never less."""
+    """Billionths of a dollar that the lease holds; its row may hold more, never less."""
     since: float
-    """When `tidy` last checked it."""
+    """When `Leases.tidy` last checked the lease, by the monotonic clock."""
     unused: int
-    """The minimum of `free` since then."""
+    """The minimum of `free` after `since`."""
     filled: float
-    """When it was last enlarged."""
+    """When the lease was last enlarged, by the monotonic clock."""
     size: int
-    """The value of `free` at that time."""
+    """The value of `free` at the time `filled`."""
     given: int = 0
-    """Billionths that runs took since then."""
+    """Billionths that runs took after `filled`."""
     trusted: tuple[float, float]
-    """Times until which no other process can have ended it, by the monotonic and wall clock."""
+    """Times until which no other process can have ended the lease, by the monotonic clock and by
+    the wall clock."""
     held: int = 0
-    """The part of `nano` that belongs to runs whose cost is not written yet."""
+    """The part of `nano` that belongs to runs that are not written yet."""
     runs: int = 0
-    """The number of those runs."""
+    """The number of runs with a part of this lease that are not written yet."""
 
     @property
     def free(self) -> int:
@@ -67,21 +68,23 @@ class Lease:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class LeasedRun:
-    """A run whose reservation is part of leases."""
+    """A run with a reservation that is part of leases."""
 
-    asked: ReserveRequest
+    request: ReserveRequest
     nano: int
+    """Billionths of a dollar that each of the leases holds for the run."""
     leases: tuple[Lease, ...]
     since: float
+    """When the money was reserved, by the monotonic clock."""
     has_row: bool = False
-    """True if it also has a row, by which other processes see that it is running."""
+    """True if the run also has a row, by which other processes see that the run is unfinished."""
     may_have_moved: bool = False
-    """True if a failed transaction may nevertheless have moved its money to that row."""
+    """True if a failed transaction may nevertheless have moved the run's money to that row."""
 
 
 @dataclass(slots=True, kw_only=True)
 class LeaseChanges:
-    """Money that a transaction takes out of leases, and what they hold afterwards."""
+    """Money that a transaction takes out of leases, and what the leases hold afterwards."""
 
     taken: dict[str, int] = field(default_factory=dict[str, int])
     """Billionths taken, by the lease's id."""
@@ -94,7 +97,7 @@ class LeaseChanges:
             self.taken[lease.id] = self.taken.get(lease.id, 0) + min(nano, run.nano)
 
     def write(self, connection: Connection) -> None:
-        """Update the rows; every transaction does so before totals, to avoid deadlocks."""
+        """Update the rows; every transaction does so before the totals, to avoid deadlocks."""
         for lease_id, nano in sorted(self.taken.items()):
             found = connection.execute(_CHANGE, {"its_id": lease_id, "more": -nano}).first()
             if found is not None:
@@ -104,20 +107,20 @@ class LeaseChanges:
         self, connection: Connection, costs: Sequence[tuple[LeasedRun, int]]
     ) -> dict[tuple[str, str], int]:
         """Take the costs of runs out of their leases; return the amounts no longer reserved."""
-        unsure = [run.asked.wanted.id for run, _ in costs if run.may_have_moved]
+        unsure = [run.request.reservation.id for run, _ in costs if run.may_have_moved]
         moved = set[str]()
         if unsure:
             rows = select(RESERVATIONS.c.id).where(RESERVATIONS.c.id.in_(unsure))
             moved.update(connection.execute(rows.where(RESERVATIONS.c.nano > 0)).scalars())
         for run, nano in costs:
-            self.take(run, 0 if run.asked.wanted.id in moved else nano)
+            self.take(run, 0 if run.request.reservation.id in moved else nano)
         self.write(connection)
         return self.returned(lease for run, _ in costs for lease in run.leases)
 
     def returned(self, leases: Iterable[Lease]) -> dict[tuple[str, str], int]:
         """Return the amounts no longer reserved, by account and period."""
         return {
-            (lease.bucket.account, lease.bucket.period): self.taken[lease.id]
+            lease.bucket.account_period: self.taken[lease.id]
             for lease in leases
             if lease.id in self.left
         }
@@ -151,8 +154,8 @@ class TopUp:
         self._free = {bucket: lease.free for bucket, lease in known.items()}
         self._fresh = {
             bucket: LEASE_PREFIX + secrets.token_hex(8)
-            for ask in busy
-            for bucket in ask.wanted.buckets
+            for request in busy
+            for bucket in request.reservation.buckets
             if bucket not in known
         }
         self.alive: set[str] = set()
@@ -170,7 +173,7 @@ class TopUp:
     def run(
         self, connection: Connection, sums: Mapping[Bucket, int], rows: list[dict[str, object]]
     ) -> None:
-        """Execute everything in the caller's transaction.
+        """Write the reservations, then the leases, in the caller's transaction.
 
         Raises:
             BudgetFullError: a budget has no room for the reservations.
@@ -180,41 +183,45 @@ class TopUp:
             chosen = select(RESERVATIONS.c.id).where(RESERVATIONS.c.id.in_(known))
             self.alive = set(connection.execute(chosen.with_for_update()).scalars())
         room = reserve_in_buckets(connection, sums, rows)
-        for ask in self._busy:
-            self._extend(connection, ask, room)
+        for request in self._busy:
+            self._extend(connection, request, room)
 
-    def _extend(self, connection: Connection, ask: ReserveRequest, room: dict[Bucket, int]) -> None:
-        """Take or enlarge leases in all budgets of the request, as its runs reserve in all."""
-        buckets = ask.wanted.buckets
+    def _extend(
+        self, connection: Connection, request: ReserveRequest, room: dict[Bucket, int]
+    ) -> None:
+        """Take or enlarge leases in all budgets of the request, as each run reserves in all."""
+        buckets = request.reservation.buckets
         known = [self._known[bucket] for bucket in buckets if bucket in self._known]
         part = min(room[bucket] for bucket in buckets) // _PARTS
-        least = _LEAST_CALLS * ask.wanted.nano
+        least = _LEAST_CALLS * request.reservation.nano
         if part < least or not self.alive.issuperset(known):
             return
-        for bucket in sorted(buckets, key=lambda bucket: (bucket.account, bucket.period)):
+        for bucket in sorted(buckets, key=lambda bucket: bucket.account_period):
             size = min(part, max(least, self._sizes.get(bucket, 0)))
             more = size - self._free.get(bucket, 0)
             if more <= 0:
                 continue
-            self._add(connection, ask, bucket, more)
+            self._add(connection, request, bucket, more)
             reserve_in_bucket(connection, bucket, more)
             room[bucket] -= more
             self._free[bucket] = size
 
-    def _add(self, connection: Connection, ask: ReserveRequest, bucket: Bucket, more: int) -> None:
-        old = self._known[bucket] if bucket in self._known else self.new.get(bucket)
+    def _add(
+        self, connection: Connection, request: ReserveRequest, bucket: Bucket, more: int
+    ) -> None:
+        old = self._known.get(bucket) or self.new.get(bucket)
         if old is not None:
             self.nano[bucket] = connection.execute(
                 _CHANGE, {"its_id": old, "more": more}
             ).scalar_one()
             return
         self.new[bucket] = self._fresh[bucket]
-        row = ask.row(self._owner, more, self._expires)
+        row = request.row(self._owner, more, self._expires)
         row |= {
             "id": self._fresh[bucket],
-            "run_id": f"{LEASE_PREFIX}{self._owner}-{ask.tenant}",
+            "run_id": f"{LEASE_PREFIX}{self._owner}-{request.tenant}",
             "model": "",
-            "key": ask.key if bucket.account.startswith("key:") else None,
+            "key": request.key if bucket.account.startswith("key:") else None,
             "buckets": encode_periods((bucket,)),
         }
         connection.execute(insert(RESERVATIONS), [row])

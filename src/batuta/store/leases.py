@@ -1,10 +1,11 @@
 """Leases: money of budgets that a process reserves in advance and gives to its runs from memory.
 
-A lease is a row of `reservations` that belongs to a process and to no run. The same statement
-reserves it, so all processes together never exceed the cap. A lease is taken only while requests
-follow in quick succession, and only as a small part of what is left: about as much as they use in
-a second. What was not needed for a second is given back. If a process dies, nobody can tell which
-runs got money from its leases, so everything in them counts as spent, like its reservations.
+A lease is a row of `reservations` that belongs to a process and to no run. The statement that
+reserves money for runs also reserves leases, so all processes together never exceed the cap. A
+lease is taken only while requests follow in quick succession, and only as a small part of the money
+left: about as much as the runs use in a second. Money that was not needed for a second is given
+back. If a process dies, no other process knows which runs got money from its leases, so all money
+in the leases counts as spent, like the reservations of that process.
 
 The database is authoritative: a lease is assumed to hold at most the amount that the database
 returned last, and transactions that change a lease are serialised by `lock`.
@@ -34,7 +35,7 @@ IDLE_SECONDS = 1.0
 _BATCH = 500
 """Maximum rows that one transaction changes."""
 _TRUSTED_PART = 2 / 3
-"""Share of the expiry time for which a process may use a lease after it was renewed."""
+"""Share of a lease's time to expiry for which a process may use the lease after a renewal."""
 
 BucketGroup = tuple[Bucket, ...]
 
@@ -65,10 +66,10 @@ class Leases:
         self._wall = wall
         self._leases: dict[Bucket, Lease] = {}
         self._runs: dict[str, LeasedRun] = {}
-        self._asked: dict[BucketGroup, float] = {}
-        """When the database was last asked to reserve in those budgets."""
+        self._requested: dict[BucketGroup, float] = {}
+        """When money of a group of budgets was last requested from the database."""
         self._doubtful: set[str] = set()
-        """Ids of rows of failed transactions, which are to be deleted if they exist."""
+        """Ids of rows of failed transactions; such a row is deleted if it was written after all."""
         self.lock = anyio.Lock(fast_acquire=True)
         self.began = anyio.Event()
         """Set when `is_active` becomes true."""
@@ -80,20 +81,22 @@ class Leases:
         """True if there are leases, leased runs or doubtful rows to maintain."""
         return bool(self._leases or self._runs or self._doubtful)
 
-    def take(self, asked: ReserveRequest) -> bool:
-        """Reserve from memory, if all budgets of the request have a lease with enough money."""
-        found = self._usable(asked.wanted.buckets, asked.wanted.nano)
+    def take(self, request: ReserveRequest) -> bool:
+        """Reserve from memory; return False unless each budget has a lease with enough money."""
+        found = self._usable(request.reservation.buckets, request.reservation.nano)
         if found is None:
             return False
-        run = LeasedRun(asked=asked, nano=asked.wanted.nano, leases=found, since=self._clock())
+        run = LeasedRun(
+            request=request, nano=request.reservation.nano, leases=found, since=self._clock()
+        )
         for lease in found:
             lease.runs += 1
         self._hold(run, run.nano)
-        self._runs[asked.wanted.id] = run
+        self._runs[request.reservation.id] = run
         return True
 
     def grow(self, reservation_id: str, nano: int) -> bool:
-        """Enlarge a leased run's reservation from memory, if its leases have enough money."""
+        """Enlarge a leased run's reservation from memory; return False if that is impossible."""
         run = self._runs[reservation_id]
         if (
             run.may_have_moved
@@ -105,7 +108,7 @@ class Leases:
         return True
 
     def _usable(self, buckets: Iterable[Bucket], nano: int) -> tuple[Lease, ...] | None:
-        """Return the leases of the buckets; None unless all have enough money and are trusted."""
+        """Return the leases of the buckets; None unless each has enough money and is trusted."""
         now, wall = self._clock(), self._wall()
         found = list[Lease]()
         for bucket in buckets:
@@ -129,42 +132,43 @@ class Leases:
 
     def free_of(self, bucket: Bucket) -> int:
         """Return the unused part of this process's leases of the bucket."""
-        period = (bucket.account, bucket.period)
         return sum(
             max(0, lease.free)
             for lease in self._leases.values()
-            if (lease.bucket.account, lease.bucket.period) == period
+            if lease.bucket.account_period == bucket.account_period
         )
 
     def unwritten_holders(self, bucket: Bucket) -> int:
         """Return the number of runs with money of the bucket that have no row in the database."""
-        period = (bucket.account, bucket.period)
+        period = bucket.account_period
         return sum(
             not run.has_row
-            and any((held.account, held.period) == period for held in run.asked.wanted.buckets)
+            and any(held.account_period == period for held in run.request.reservation.buckets)
             for run in self._runs.values()
         )
 
-    def find_busy(self, asks: Iterable[ReserveRequest]) -> tuple[ReserveRequest, ...]:
+    def find_busy(self, requests: Iterable[ReserveRequest]) -> tuple[ReserveRequest, ...]:
         """Return one request for each set of budgets that gets requests in quick succession."""
         now, busy = self._clock(), dict[BucketGroup, ReserveRequest]()
-        for ask in asks:
-            group = ask.wanted.buckets
-            if ask.lasting or not group:
+        for request in requests:
+            group = request.reservation.buckets
+            if request.lasting or not group:
                 continue
-            is_repeated = now - self._asked.get(group, float("-inf")) < IDLE_SECONDS
+            is_repeated = now - self._requested.get(group, float("-inf")) < IDLE_SECONDS
             if is_repeated or all(bucket in self._leases for bucket in group):
-                known = busy.get(group, ask)
-                busy[group] = max(known, ask, key=lambda request: request.wanted.nano)
-            self._asked[group] = now
-        if len(self._asked) > 2 * (len(self._leases) + 100):
-            self._asked = {k: at for k, at in self._asked.items() if now - at < IDLE_SECONDS}
+                known = busy.get(group, request)
+                busy[group] = max(known, request, key=lambda each: each.reservation.nano)
+            self._requested[group] = now
+        if len(self._requested) > 2 * (len(self._leases) + 100):
+            self._requested = {
+                k: at for k, at in self._requested.items() if now - at < IDLE_SECONDS
+            }
         return tuple(busy.values())
 
     def _trusted_from_now(self) -> tuple[float, float]:
-        """Return until when leases can be used whose rows are written now."""
-        patience = self._seconds * _TRUSTED_PART
-        return self._clock() + patience, self._wall() + patience
+        """Return when a lease that is written now stops being trusted, by both clocks."""
+        seconds = self._seconds * _TRUSTED_PART
+        return self._clock() + seconds, self._wall() + seconds
 
     async def reserve(
         self,
@@ -179,11 +183,10 @@ class Leases:
         """
         async with self.lock:
             trusted, now = self._trusted_from_now(), self._clock()
-            buckets = {bucket for ask in busy for bucket in ask.wanted.buckets}
+            buckets = {bucket for request in busy for bucket in request.reservation.buckets}
             known = {b: lease for b in buckets if (lease := self._leases.get(b))}
-            top_up = TopUp(
-                busy, known, self.owner, now=now, expires=self._wall() + self._seconds
-            )  # fmt: skip
+            expires = self._wall() + self._seconds
+            top_up = TopUp(busy, known, self.owner, now=now, expires=expires)
             with self._doubting(top_up.new_ids):
                 await self._database.run_write(
                     lambda connection: top_up.run(connection, sums, rows)
@@ -213,7 +216,7 @@ class Leases:
             raise
 
     def doubt(self, ids: Iterable[str]) -> None:
-        """Mark rows for deletion: a failed transaction may nevertheless have written them."""
+        """Mark rows for deletion: a failed transaction may nevertheless have written the rows."""
         self._doubtful.update(ids)
         self.began.set()
 
@@ -221,7 +224,7 @@ class Leases:
         """Move a leased run's money to its own row, enlarged by `more`.
 
         Returns:
-            False if the run's money is not in leases any more; nothing was changed.
+            False if the run's money is no longer in leases; nothing was changed.
 
         Raises:
             StoreError: a lease has ended, or the database fails.
@@ -235,7 +238,7 @@ class Leases:
                 raise StoreError("the run's reservation is not known: the database failed")
             changes = LeaseChanges()
             changes.take(run, run.nano)
-            row = self.row_of(run.asked, run.nano)
+            row = self.row_of(run.request, run.nano)
 
             def work(connection: Connection) -> None:
                 changes.write(connection)
@@ -243,7 +246,7 @@ class Leases:
                     raise StoreError("the run's reservation has ended with its lease")
                 connection.execute(delete(RESERVATIONS).where(RESERVATIONS.c.id == reservation_id))
                 connection.execute(insert(RESERVATIONS), [row])
-                grow_reservation(connection, run.asked.wanted, more)
+                grow_reservation(connection, run.request.reservation, more)
 
             try:
                 await self._database.run_write(work)
@@ -255,9 +258,9 @@ class Leases:
             self.note_changes([run], changes)
             return True
 
-    def row_of(self, asked: ReserveRequest, nano: int) -> dict[str, object]:
-        """Return the row of a reservation of this process."""
-        return asked.row(self.owner, nano, self._wall() + self._seconds)
+    def row_of(self, request: ReserveRequest, nano: int) -> dict[str, object]:
+        """Return a row that reserves `nano` billionths for this process."""
+        return request.row(self.owner, nano, self._wall() + self._seconds)
 
     def note_changes(self, runs: Iterable[LeasedRun], changes: LeaseChanges) -> None:
         """Update memory after a transaction settled these runs; `lock` must be held."""
@@ -271,7 +274,7 @@ class Leases:
 
     def _drop(self, run: LeasedRun) -> None:
         """Return the run's money to its leases."""
-        if self._runs.pop(run.asked.wanted.id, None) is None:
+        if self._runs.pop(run.request.reservation.id, None) is None:
             return
         for lease in run.leases:
             lease.held -= run.nano
@@ -286,16 +289,16 @@ class Leases:
         if not counted:
             self._drop(run)
             if run.has_row:
-                self.doubt([run.asked.wanted.id])
+                self.doubt([run.request.reservation.id])
             return
         async with self.lock:
             changes = LeaseChanges()
-            periods = [(bucket.account, bucket.period) for bucket in run.asked.wanted.buckets]
+            periods = [bucket.account_period for bucket in run.request.reservation.buckets]
             spent = dict.fromkeys(periods, counted)
 
             def work(connection: Connection) -> None:
                 returned = changes.settle(connection, [(run, counted)])
-                settle_reservations(connection, (run.asked.wanted.id,), spent, returned)
+                settle_reservations(connection, (run.request.reservation.id,), spent, returned)
 
             await self._database.run_write(work)
             self.note_changes([run], changes)
@@ -318,12 +321,12 @@ class Leases:
                 for run in self._runs.values()
                 if not run.has_row
                 and now - run.since >= IDLE_SECONDS / 2
-                and not is_over(run.asked)
+                and not is_over(run.request)
             ]
             if not new:
                 return
             new = new[:_BATCH]
-            rows = [self.row_of(run.asked, 0) for run in new]
+            rows = [self.row_of(run.request, 0) for run in new]
             for run in new:
                 run.has_row = True
             await self._database.run_write(
@@ -337,7 +340,7 @@ class Leases:
             self._doubtful.difference_update(ids)
 
     async def give_back(self, leases: Iterable[Lease] | None = None) -> None:
-        """Give back the free money of these leases; None: of all, and delete doubtful rows.
+        """Give back the free money of these leases; None: of all leases, and delete doubtful rows.
 
         Raises:
             StoreError: the database fails; the next renewal reads what the leases hold.
@@ -348,7 +351,7 @@ class Leases:
             await self._forget_doubtful()
 
     async def _give_back_parts(self, parts: Mapping[Lease, int]) -> None:
-        """Give back at most these amounts of the leases, as far as they are still free."""
+        """Give back at most these amounts of the leases, as far as the money is still free."""
         chosen = list(parts)
         for start in range(0, len(chosen), _BATCH):
             await self._give_back({one: parts[one] for one in chosen[start : start + _BATCH]})
@@ -381,23 +384,23 @@ class Leases:
                     self._end(lease)
 
     async def give_back_of(self, buckets: Iterable[Bucket]) -> bool:
-        """Give back the free money of those buckets; return whether there was any.
+        """Give back the free money of these buckets; return True if there was any.
 
         Raises:
             StoreError: the database fails; the next renewal reads what the leases hold.
         """
-        periods = {(bucket.account, bucket.period) for bucket in buckets}
+        periods = {bucket.account_period for bucket in buckets}
         found = [
             lease
             for lease in self._leases.values()
-            if lease.free > 0 and (lease.bucket.account, lease.bucket.period) in periods
+            if lease.free > 0 and lease.bucket.account_period in periods
         ]
         if found:
             await self.give_back(found)
         return bool(found)
 
     async def renew(self, expires: float) -> None:
-        """Renew all reservations of this process, so that other processes do not end them."""
+        """Renew all reservations of this process, so that no other process ends one."""
         mine = update(RESERVATIONS).where(RESERVATIONS.c.owner == self.owner)
         later = mine.values(expires=expires).returning(RESERVATIONS.c.id, RESERVATIONS.c.nano)
         async with self.lock:

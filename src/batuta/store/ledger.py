@@ -1,8 +1,8 @@
 """The cost of a run as ledger lines, who pays it, and the totals that budgets are checked against.
 
 The ledger is exact: `usd` of a run's lines adds up to `run.cost.usd` to the last digit. Budgets
-count in billionths of a dollar, each run rounded up. They count a call of unknown price at an
-assumed price, so that budgets limit such calls too.
+count in billionths of a dollar, each run rounded up. Budgets count a call of unknown price at an
+assumed price, so that they limit such calls too.
 
 Functions with a `connection` argument work in the caller's transaction.
 """
@@ -40,14 +40,14 @@ NANO = Decimal(1_000_000_000)
 _MAX_INTEGER = 2**63 - 1
 _DAY_SECONDS = 86_400
 _MAX_RUN_NANO = 2**53
-"""Maximum billionths that one run counts as: nine million dollars, so that sums do not overflow."""
+"""Maximum billionths for a run: nine million dollars, so that sums do not overflow."""
 
 CONDUCTOR_KIND = "conductor"
 WORKER_KIND = "worker"
 TOOL_KIND = "tool"
 """A server tool that a model called: the calls and dollars of the tool alone."""
 LOST_KIND = "lost"
-"""A run whose process died: one unpriced call, which counts as its whole reservation."""
+"""A run that was lost with its process: one unpriced call, counted as the whole reservation."""
 CUT_KIND = "cut"
 """The amount reserved for cancelled calls, beyond their estimated cost."""
 
@@ -65,13 +65,18 @@ class Bucket(NamedTuple):
     cap: int
     """Billionths of a dollar."""
 
+    @property
+    def account_period(self) -> AccountPeriod:
+        """The account and the period, without the cap."""
+        return self.account, self.period
+
 
 PeriodCaps = tuple[int | None, int | None]
 """Caps of an account per day and per month, in billionths of a dollar; None: no limit."""
 
 
 def restored_bucket(account: str, period: str, caps: Mapping[str, PeriodCaps]) -> Bucket:
-    """Return the bucket of a stored reservation, with the account's current cap."""
+    """Return the bucket of a stored reservation, with the current cap of its account, if any."""
     day, month = caps.get(account, (None, None))
     cap = month if period == utc_month(period) else day
     return Bucket(account, period, _MAX_INTEGER if cap is None else cap)
@@ -83,6 +88,7 @@ class Reservation:
 
     id: str
     nano: int
+    """Billionths of a dollar that are reserved in each bucket."""
     buckets: tuple[Bucket, ...]
 
 
@@ -114,7 +120,7 @@ class LedgerLine:
 
 
 def ledger_lines(run: Run, counted: Decimal | None = None) -> tuple[LedgerLine, ...]:
-    """Return a line for the conductor, each worker and each tool; they add up to the run's cost.
+    """Return a line for the conductor, each worker and each tool; the sum is the run's cost.
 
     Args:
         run: the run.
@@ -147,12 +153,12 @@ def ledger_lines(run: Run, counted: Decimal | None = None) -> tuple[LedgerLine, 
 
 
 def usd_to_nano(usd: Decimal) -> int:
-    """Return the dollars in billionths, rounded up."""
+    """Return dollars as billionths, rounded up, at most `_MAX_RUN_NANO`."""
     return min(int((usd * NANO).to_integral_value(ROUND_CEILING)), _MAX_RUN_NANO)
 
 
 def usd_cap_to_nano(usd: Decimal) -> int:
-    """Return a cap in billionths, rounded down."""
+    """Return a cap in dollars as billionths, rounded down, at most `_MAX_INTEGER`."""
     return min(int(usd * NANO), _MAX_INTEGER)
 
 
@@ -171,7 +177,7 @@ def _budgeted_usd(lines: Iterable[LedgerLine]) -> Decimal:
 
 
 def utc_day(at: float) -> str:
-    """Return the day in UTC."""
+    """Return the day of a time in seconds since the epoch, as `2026-11-21`, in UTC."""
     return _format_day(floor(at / _DAY_SECONDS))
 
 
@@ -181,12 +187,12 @@ def _format_day(day: int) -> str:
 
 
 def utc_month(day: str) -> str:
-    """Return the month of a day."""
+    """Return the month of a day, as `2026-11`."""
     return day[:7]
 
 
 def charged_accounts(tenant: str, key: str | None) -> tuple[str, ...]:
-    """Return the accounts that pay for a run of that key."""
+    """Return the accounts that pay for a run: the tenant's, and the key's if there is a key."""
     return (f"tenant:{tenant}",) if key is None else (f"tenant:{tenant}", f"key:{key}")
 
 
@@ -236,7 +242,7 @@ def _iterate_calls(run: Run) -> Iterator[tuple[str, str, Usage, Cost]]:
 
 
 def _iterate_tool_calls(run: Run) -> Iterator[tuple[str, ServerCall]]:
-    """Yield every server tool call, with the worker in whose reply it was made."""
+    """Yield every call of a server tool, after the worker that made the call in its reply."""
     for step in run.steps:
         if isinstance(step.result, Reply):
             for call in step.result.server_calls:
@@ -257,7 +263,7 @@ class ReserveRequest:
     tenant: str
     key: str | None
     model: str
-    wanted: Reservation
+    reservation: Reservation
     lasting: bool
     """True for a job's reservation, which outlives this process."""
     at: float
@@ -266,12 +272,12 @@ class ReserveRequest:
     def row(self, owner: str, nano: int, expires: float) -> dict[str, Any]:
         """Return the row that reserves `nano` for the process `owner`."""
         return {
-            "id": self.wanted.id,
+            "id": self.reservation.id,
             "run_id": self.run_id,
             "tenant": self.tenant,
             "key": self.key,
             "model": self.model,
-            "buckets": encode_periods(self.wanted.buckets),
+            "buckets": encode_periods(self.reservation.buckets),
             "nano": nano,
             "created": self.at,
             "owner": JOBS_OWNER if self.lasting else owner,
@@ -280,20 +286,22 @@ class ReserveRequest:
 
 
 def encode_periods(buckets: Iterable[Bucket]) -> str:
-    """Return the accounts and periods as stored in a row."""
-    return orjson.dumps([(bucket.account, bucket.period) for bucket in buckets]).decode()
+    """Return the accounts and periods as JSON, for a row."""
+    return orjson.dumps([bucket.account_period for bucket in buckets]).decode()
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetStatus:
-    """The state of a budget, such as one that has no room for a run."""
+    """The state of a budget, such as a budget that has no room for a run."""
 
     bucket: Bucket
     spent: int
+    """Billionths of a dollar."""
     reserved: int
+    """Billionths of a dollar."""
     _: KW_ONLY
     holders: int = field(default=0, compare=False)
-    """The number of unfinished runs with a reservation in it."""
+    """The number of unfinished runs with a reservation in this budget."""
 
     @property
     def remaining(self) -> int:
@@ -315,19 +323,19 @@ def reserve_in_buckets(
     """Reserve the sums, in sorted order of the buckets, and insert the reservations' rows.
 
     Returns:
-        What is left in each bucket; the rows are locked until the transaction ends.
+        The billionths left in each bucket; the rows are locked until the transaction ends.
 
     Raises:
         BudgetFullError: a bucket has too little money left.
     """
-    ordered = sorted(sums, key=lambda bucket: (bucket.account, bucket.period))
+    ordered = sorted(sums, key=lambda bucket: bucket.account_period)
     left = {bucket: reserve_in_bucket(connection, bucket, sums[bucket]) for bucket in ordered}
     connection.execute(_INSERT_RESERVATION, rows)
     return left
 
 
 def grow_reservation(connection: Connection, held: Reservation, nano: int) -> None:
-    """Enlarge a reservation; its row is locked before the buckets, as everywhere.
+    """Enlarge a reservation by `nano`; its row is locked before the buckets, as everywhere.
 
     Raises:
         StoreError: the reservation has ended.
@@ -337,12 +345,12 @@ def grow_reservation(connection: Connection, held: Reservation, nano: int) -> No
     more = update(RESERVATIONS).where(mine).values(nano=RESERVATIONS.c.nano + nano)
     if connection.execute(more).rowcount != 1:
         raise StoreError("the run's reservation has ended with its lease")
-    for bucket in sorted(held.buckets, key=lambda bucket: (bucket.account, bucket.period)):
+    for bucket in sorted(held.buckets, key=lambda bucket: bucket.account_period):
         reserve_in_bucket(connection, bucket, nano)
 
 
 def reserve_in_bucket(connection: Connection, bucket: Bucket, nano: int) -> int:
-    """Reserve, by the one statement that also checks the cap, and return what is left.
+    """Reserve by the statement that also checks the cap; return the billionths left.
 
     Raises:
         BudgetFullError: the bucket has too little money left.
@@ -385,7 +393,7 @@ def settle_reservations(
     spent: Mapping[AccountPeriod, int],
     returned: Mapping[AccountPeriod, int] | None = None,
 ) -> None:
-    """End reservations and add the spent amounts. Repeating it releases nothing twice.
+    """End reservations and add the spent amounts; an ended reservation is not released again.
 
     Args:
         connection: the caller's transaction.
@@ -397,7 +405,7 @@ def settle_reservations(
 
 
 def take_rows(connection: Connection, reservations: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Delete the reservations of those ids that still exist, and return their rows."""
+    """Delete the reservations with these ids, and return the deleted rows."""
     if not reservations:
         return []
     chosen = RESERVATIONS.c.id.in_(pad_ids(reservations))
@@ -475,7 +483,7 @@ def _count_holders(connection: Connection, bucket: Bucket) -> int:
 
 
 def released_amounts(rows: list[dict[str, Any]]) -> dict[AccountPeriod, tuple[int, int]]:
-    """Return the changes of totals that release these rows."""
+    """Return the changes (spent, reserved) of totals that release the amounts of these rows."""
     changes: dict[AccountPeriod, tuple[int, int]] = {}
     for row in rows:
         for account, period in orjson.loads(row["buckets"]):

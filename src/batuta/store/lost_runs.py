@@ -1,8 +1,8 @@
-"""Runs whose process died: their reservations count as spent, since the provider may bill them.
+"""Runs of dead processes: the reservations count as spent, as the provider may bill the calls.
 
 Each lost run's row becomes a line of the ledger. Money in a lease of the dead process may have been
-given to runs, but nobody knows which. It counts as spent too, as one line for each key. If a lost
-run ends after all, because its process only slept or its job was resumed, its line is reversed.
+given to runs, but no process knows to which, so this money counts as spent too. If a lost run ends
+after all, because its process only slept or its job was resumed, a second line reverses the first.
 
 Functions here work in the caller's transaction.
 """
@@ -37,10 +37,11 @@ FOUND_LINE_NUMBER = -2
 
 
 def end_reservations(connection: Connection, dead: Any) -> list[dict[str, Any]]:
-    """End the reservations that match `dead`, count them as spent, and record their runs as lost.
+    """End the reservations that match `dead`, as spent, and record the runs as lost.
 
     Returns:
-        The new ledger lines. A run that is already in the ledger gets none and counts no more.
+        The new ledger lines. A run that is already in the ledger gets no line; its reservation is
+        only released.
     """
     query = delete(RESERVATIONS).where(dead).returning(RESERVATIONS)
     rows = [dict(row) for row in connection.execute(query).mappings()]
@@ -49,7 +50,11 @@ def end_reservations(connection: Connection, dead: Any) -> list[dict[str, Any]]:
     spent = [
         (period, row["nano"]) for row in runs for period in charged_periods(_lost_line(row, 0))
     ]
-    spent += [(period, row["nano"]) for row in leases for period in _read_periods(row)]
+    spent += [
+        ((account, period), row["nano"])
+        for row in leases
+        for account, period in orjson.loads(row["buckets"])
+    ]
     changes = released_amounts(rows)
     for period, nano in spent:
         before = changes.get(period, (0, 0))
@@ -66,14 +71,14 @@ def take_back_lost(connection: Connection, runs: Collection[str]) -> dict[Accoun
     """Reverse the lines of runs that were recorded as lost.
 
     Returns:
-        Billionths that count as spent for them and must be subtracted, by account and period.
+        Billionths that count as spent for these runs and must be subtracted, by account and period.
     """
     was_lost = (LEDGER.c.run_id.in_(pad_ids(tuple(runs))), LEDGER.c.line == LOST_LINE_NUMBER)
     rows = connection.execute(select(LEDGER).where(*was_lost)).mappings()
     lines = [dict(row) for row in rows]
-    signs = ("calls", "unpriced_calls", "assumed_usd")
+    negated = ("calls", "unpriced_calls", "assumed_usd")
     back = [
-        {**line, "line": FOUND_LINE_NUMBER, **{name: -line[name] for name in signs}}
+        {**line, "line": FOUND_LINE_NUMBER, **{name: -line[name] for name in negated}}
         for line in lines
     ]
     if back:
@@ -89,12 +94,8 @@ def _is_lease(row: Mapping[str, Any]) -> bool:
     return row["id"].startswith(LEASE_PREFIX)
 
 
-def _read_periods(row: Mapping[str, Any]) -> list[AccountPeriod]:
-    return [(account, period) for account, period in orjson.loads(row["buckets"])]
-
-
 def _drop_billed(connection: Connection, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows of runs that are not in the ledger."""
+    """Return the reservations of runs that are not in the ledger."""
     if not rows:
         return []
     chosen = LEDGER.c.run_id.in_([row["run_id"] for row in rows])
@@ -112,9 +113,10 @@ def _run_lines(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _lease_lines(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return a line for each process's leases of a key, and one for the rest of its tenant's.
+    """Return the ledger lines of a dead process's leases: one for each key, one for the rest.
 
-    A run takes the same amount from each of its budgets, so the largest lease of a group counts
+    The rest is what the leases of the tenant's budget hold beyond those of its keys. A run takes
+    the same amount from each of its budgets, so the largest lease of a key, or of a tenant, counts
     for all of them.
     """
     largest = dict[tuple[str, str, str | None], Mapping[str, Any]]()
@@ -137,7 +139,6 @@ def _lease_lines(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _lost_line(reservation: Mapping[str, Any], nano: int) -> dict[str, Any]:
-    """Return the ledger line of a lost run, from its reservation's row."""
     return {
         "run_id": reservation["run_id"],
         "line": LOST_LINE_NUMBER,

@@ -36,7 +36,7 @@ class Money(TypeDecorator[Decimal]):
     cache_ok = True
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        """Return TEXT for SQLite, whose NUMERIC is a float."""
+        """Return TEXT for SQLite, since its NUMERIC is a float."""
         return dialect.type_descriptor(Text() if dialect.name == "sqlite" else Numeric())
 
     def process_bind_param(self, value: Decimal | None, dialect: Dialect) -> Any:
@@ -87,7 +87,7 @@ RUNS = Table(
     Column("seconds", Float(53), nullable=False),
     Column("score", Float(53)),
     Column("score_comment", Text),
-    # The session that it was part of; null: none, or stored before sessions existed.
+    # The id of the run's session; null: none, or stored before sessions existed.
     Column("session", Text),
     # Labels to search by; see rows.py. Null: none, or stored before labels existed.
     Column("labels", Text),
@@ -102,7 +102,7 @@ RUNS = Table(
     Column("took_over_from", Text),
     Column("turn", Text),
     Column("reason", Text),
-    # Covering indexes: lists and totals read only these two, whatever they filter and sort by.
+    # Covering indexes: lists and totals read only these two, with any filter and order.
     Index("ix_runs_created_figures", "created", "id", *_FIGURES),
     Index("ix_runs_tenant_figures", "tenant", "created", "id", *_FIGURES),
     Index(None, "parent"),
@@ -120,7 +120,7 @@ CONTENTS = Table(
     Column("run_id", Text, ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True),
     Column("format", Integer, nullable=False),
     Column("body", LargeBinary, nullable=False),
-    # As in `runs`; in PostgreSQL it is part of the key, since both tables are partitioned by day.
+    # As in `runs`; in PostgreSQL part of the key, since both tables are partitioned by day.
     Column("created", Float(53), nullable=False, server_default="0"),
 )
 
@@ -154,7 +154,7 @@ KEYS = Table(
     # For the entry of a user who signs in: identity at the identity provider, and role.
     Column("identity", Text),
     Column("role", Text),
-    # For a key that such a user created: the id of the user's entry, whose limits apply too.
+    # For a key that such a user created: the id of the user's entry; its limits apply too.
     Column("user", Text),
     Index(None, "tenant"),
     Index(None, "identity", unique=True),
@@ -309,7 +309,7 @@ REFUSALS = Table(
 WAITING_RUNS = Table(
     "waiting_runs",
     METADATA,
-    # Runs paused on client tools whose content is not stored otherwise; see waiting_runs.py.
+    # Runs that wait for client tools, if their content is stored nowhere else; see waiting_runs.py.
     Column("tenant", Text, primary_key=True),
     Column("run_id", Text, primary_key=True),
     Column("expires", Float(53), nullable=False),
@@ -368,6 +368,6 @@ EXPLORED_ARMS = Table(
 COUNTED_JUDGEMENTS = Table(
     "counted_judgements",
     METADATA,
-    # Runs whose first judgement was counted; a later one is no new evidence.
+    # Runs with a judgement that was counted; a later judgement is not new evidence.
     Column("run_id", Text, primary_key=True),
 )

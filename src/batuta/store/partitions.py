@@ -19,12 +19,12 @@ from batuta.store.models import CONTENTS, RUNS
 
 DAY_SECONDS = 86_400
 LATE_START = 4_102_444_800
-"""2100-01-01; later rows are not partitioned by day."""
+"""2100-01-01 in seconds since the epoch; later rows are not partitioned by day."""
 _LOCK = 7_092_011
 """The advisory lock for creating or dropping partitions."""
 _PATIENCE_MS = 400
 """Milliseconds that dropping waits for a table lock, behind which other statements queue. It is
-below PostgreSQL's deadlock timeout, after which the other transaction might be the one aborted."""
+below PostgreSQL's deadlock timeout, after which the other transaction might be aborted."""
 _PARTITIONED = (RUNS, CONTENTS)
 _EARLY_METADATA = MetaData()
 _EARLY = tuple(
@@ -48,7 +48,7 @@ def prunable_tables(connection: Connection) -> tuple[Table, Table]:
 
 
 def create_partitions(connection: Connection, times: Iterable[float]) -> None:
-    """Create missing partitions for these times in PostgreSQL.
+    """Create the missing partitions of the days of these times, in PostgreSQL.
 
     Readers and writers of other days are not blocked.
 
@@ -66,11 +66,15 @@ def create_partitions(connection: Connection, times: Iterable[float]) -> None:
 
 
 def drop_old_days(connection: Connection, limit: float) -> int:
-    """Drop the oldest day that ended before `limit`; return its number of runs, or -1 if none.
+    """Drop the oldest day of runs that ended before `limit`.
 
     Args:
         connection: a separate transaction.
         limit: seconds since the epoch.
+
+    Returns:
+        The number of runs of that day, 0 if another process has dropped it; -1: no day is that old,
+        or the database is SQLite.
 
     Raises:
         DBAPIError: the tables are locked by other transactions; try again.
@@ -94,7 +98,7 @@ def drop_old_days(connection: Connection, limit: float) -> int:
 
 
 def _create_partition(connection: Connection, parent: str, day: int) -> None:
-    """Create a table and attach it, which blocks nobody; creating it as a partition would."""
+    """Create a table and attach it; unlike `PARTITION OF`, that blocks no other transaction."""
     name = _partition_name(parent, day)
     connection.execute(text(f"CREATE TABLE {name} (LIKE {parent} INCLUDING ALL)"))
     connection.execute(

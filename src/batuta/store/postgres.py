@@ -24,14 +24,14 @@ STATEMENT_SECONDS = 8.0
 """Timeout of every other statement."""
 
 SILENT_SECONDS = 1.0
-"""Seconds after a timed-out connection or BEGIN in which further calls fail at once, so that
+"""Seconds after a timed-out connection or BEGIN in which further calls fail immediately, so that
 queued calls do not each wait for the timeout."""
 
 _INSTANT = ("BEGIN", "ROLLBACK")
 
 
 class SilentServerError(TimeoutError):
-    """The server has not begun a transaction in time."""
+    """The server did not begin or roll back a transaction in time, or was silent just before."""
 
 
 @cache
@@ -81,9 +81,10 @@ def to_asyncpg_url(url: URL) -> URL:
 
 
 def choose_timeouts(*, pooled: bool) -> dict[str, Any]:
-    """Return an engine's options with these timeouts.
+    """Return the options of an SQLAlchemy engine that set these timeouts.
 
-    An unpooled connection is used for a migration, which may wait long for another process's.
+    An unpooled connection is used for a migration, which may wait long for the migration of another
+    process, so only its connection attempt has a timeout.
     """
     if not pooled:
         return {"connect_args": {"timeout": CONNECT_SECONDS}}

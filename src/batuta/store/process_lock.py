@@ -1,4 +1,4 @@
-"""A lock file that one process holds, until it releases the lock or dies."""
+"""A lock file that a process holds until it releases the lock or dies."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ class ProcessLock:
 
         Args:
             path: the lock file.
-            busy: the error message if another process holds the lock; empty: the one of a server.
+            busy: the error message if another process holds the lock; empty: a message that
+                another server uses the folder.
 
         Raises:
             StoreError: another process holds the lock, or the file cannot be created.
@@ -64,7 +65,8 @@ def lock_server_store(target: str) -> Generator[None]:
         target: a path of an SQLite file, or a database URL.
 
     Raises:
-        StoreError: another server uses the file, or the target names no database.
+        StoreError: another server uses the file, the lock file cannot be created, or the target
+            names no database.
     """
     url = parse_url(target)
     if not is_sqlite(url):

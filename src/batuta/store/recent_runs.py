@@ -17,14 +17,14 @@ from batuta.store.models import CONTENTS, RUNS, SAME_RUN
 LARGEST_BYTES = 100_000
 """Maximum bytes of a run that is read; decoding a run blocks the event loop."""
 READ_SECONDS = 0.1
-"""CPU time after which no further run is read."""
-_AT_ONCE = 20
+"""Seconds of CPU time for decoding after which no further run is read."""
+_PAGE_RUNS = 20
 
 
 async def recent_runs(
     database: Database, limit: int, tenant: str | None = None
 ) -> list[tuple[Run, float | None]]:
-    """Return the latest runs whose content is kept, newest first, each with its score.
+    """Return the latest runs with their content, newest first, each with its score, if any.
 
     Runs above `LARGEST_BYTES` are left out, and fewer than `limit` are returned if decoding takes
     long: it stops after `READ_SECONDS` of CPU time. Other tasks run between two runs.
@@ -60,10 +60,10 @@ async def _read_rows(database: Database, limit: int, tenant: str | None) -> Asyn
     after: Sequence[Any] = ()
     while limit > 0:
         page = query.where(tuple_(RUNS.c.created, RUNS.c.id) < after) if after else query
-        rows = await database.fetch_rows(page.limit(min(limit, _AT_ONCE)))
+        rows = await database.fetch_rows(page.limit(min(limit, _PAGE_RUNS)))
         for row in rows:
             yield row
-        if len(rows) < min(limit, _AT_ONCE):
+        if len(rows) < min(limit, _PAGE_RUNS):
             return
         limit -= len(rows)
         after = (rows[-1]["created"], rows[-1]["id"])

@@ -43,9 +43,10 @@ class RefusalGroup:
 
 @final
 class RefusalLog:
-    """Counts refused requests in memory, and writes the counts every few seconds.
+    """Counts refused requests in memory, and writes the counts a few seconds later.
 
-    A refused request causes no write of its own. A killed process loses its last counts.
+    A refused request causes no write of its own. A killed process loses the counts that it has not
+    written. Counts are kept for `_KEPT_SECONDS`.
     """
 
     def __init__(self, database: Database) -> None:
@@ -56,13 +57,13 @@ class RefusalLog:
         self._ended = anyio.Event()
 
     def note(self, tenant: str, key: str, code: str, at: float | None = None) -> None:
-        """Count a refused request."""
+        """Count a refused request at the time `at`, in seconds since the epoch; None: now."""
         hour = utc_hour(time() if at is None else at)
         self._counts[hour, sql_text(tenant), sql_text(key), code] += 1
         self._news.set()
 
     async def work(self) -> None:
-        """Write counts periodically, until `close`."""
+        """Write counts every few seconds, until `close`."""
         try:
             while not self._closing.is_set():
                 await self._news.wait()
@@ -102,8 +103,8 @@ class RefusalLog:
 
         Args:
             by: names to group by; see `REFUSAL_GROUPS`.
-            tenant: only that tenant's.
-            since: seconds since the epoch; the hour of that time is the first.
+            tenant: only that tenant's requests; None: all.
+            since: only requests from the hour of this time on, in seconds since the epoch.
 
         Raises:
             ValueError: refusals cannot be grouped by one of the names.

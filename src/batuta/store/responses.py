@@ -48,14 +48,14 @@ RESPONSES = Table(
     Column("previous", Text),
     Column("body", LargeBinary, nullable=False),
     Column("input", LargeBinary, nullable=False),
-    # Null: not streamed, or kept by the job that sent them.
+    # Null: the response was not streamed, or its job stores the events.
     Column("events", LargeBinary),
     Index(None, "tenant", "created"),
     Index(None, "tenant", "previous"),
 )
 _PARTS = {"body": RESPONSES.c.body, "input": RESPONSES.c.input, "events": RESPONSES.c.events}
 ALL_PARTS = frozenset(_PARTS)
-"""The large columns of a response, which can be read selectively."""
+"""The large columns of a response, each of which can be left out when a response is read."""
 _CONTENT = frozenset({"body", "input"})
 
 
@@ -69,16 +69,18 @@ class StoredResponse:
     """Seconds since the epoch."""
     status: str
     previous: str | None
+    """The id of the response that this one continues; None: none."""
     body: bytes
-    """Empty where it was not read."""
+    """Empty if it was not read."""
     input: bytes
-    """Empty where it was not read."""
+    """Empty if it was not read."""
     events: bytes | None = None
+    """None: it was not read, or there are none."""
 
 
 @final
 class ResponseTable:
-    """Responses by id; those of other tenants are not found."""
+    """Responses by id; responses of other tenants are not found."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -87,7 +89,7 @@ class ResponseTable:
     async def put(self, response: StoredResponse) -> None:
         """Write the response, replacing an earlier state; it can be read when this returns.
 
-        A response that was deleted meanwhile is not written again.
+        A response that has been deleted is not written again.
         """
         error = await self._rows.submit(sql_values(asdict(response)))
         if error is not None:
@@ -96,7 +98,7 @@ class ResponseTable:
     async def get(
         self, response_id: str, tenant: str, parts: Collection[str] = ALL_PARTS
     ) -> StoredResponse | None:
-        """Return the response with those parts; None if there is none."""
+        """Return the response with these parts; None: the tenant has no such response."""
         rows = await self._database.fetch_rows(
             select(*_select_columns(parts)).where(*_row_filter(response_id, tenant))
         )
@@ -105,14 +107,14 @@ class ResponseTable:
     async def measure(
         self, ids: Sequence[str], tenant: str, parts: Collection[str] = _CONTENT
     ) -> int:
-        """Return the total bytes of those parts of the responses."""
+        """Return the total bytes of these parts of the responses that exist."""
         query = select(_size_of(parts)).where(*_rows_filter(ids, tenant))
         return await self._fetch_size(query)
 
     async def get_many(
         self, ids: Sequence[str], tenant: str, parts: Collection[str] = _CONTENT
     ) -> list[StoredResponse]:
-        """Return the responses that exist, with those parts."""
+        """Return the responses that exist, with these parts."""
         query = select(*_select_columns(parts)).where(*_rows_filter(ids, tenant))
         return [_response_from_row(row) for row in await self._database.fetch_rows(query)]
 
@@ -127,7 +129,7 @@ class ResponseTable:
         return await self._fetch_size(query)
 
     async def get_thread(self, response_id: str, tenant: str, most: int) -> list[StoredResponse]:
-        """Return the response and at most `most - 1` before it, oldest first, without events."""
+        """Return the response and its predecessors, up to `most`, oldest first, without events."""
         thread = _select_thread(response_id, tenant, most)
         query = (
             select(*_select_columns(_CONTENT))
@@ -143,10 +145,8 @@ class ResponseTable:
 
     async def delete(self, response_id: str, tenant: str) -> bool:
         """Delete the response; return whether it existed."""
-        return (
-            await self._database.execute(delete(RESPONSES).where(*_row_filter(response_id, tenant)))
-            > 0
-        )
+        own = _row_filter(response_id, tenant)
+        return await self._database.execute(delete(RESPONSES).where(*own)) > 0
 
     async def _keep(self, rows: list[dict[str, Any]]) -> list[StoreError | None]:
         """Write all rows in one transaction; if that fails, each in its own."""
@@ -170,7 +170,7 @@ def _put_rows(connection: Connection, rows: list[dict[str, Any]]) -> None:
 
 @cache
 def _put_statement(dialect: str) -> Executable:
-    """Return the statement that inserts or replaces a response; cached."""
+    """Return the statement that inserts or replaces a response; cached, as building it is slow."""
     new = insert_statement(dialect, RESPONSES)
     names = [column.name for column in RESPONSES.c if not column.primary_key]
     later = {name: new.excluded[name] for name in names}
@@ -189,7 +189,7 @@ def _size_of(parts: Collection[str]) -> ColumnElement[Any]:
 
 
 def _select_thread(response_id: str, tenant: str, most: int) -> CTE:
-    """Select the ids of the response and those before it, with their distance as `depth`."""
+    """Select the ids of the response and its predecessors, with the distance as `depth`."""
     names = (RESPONSES.c.id, RESPONSES.c.previous)
     first = select(*names, literal(0).label("depth")).where(*_row_filter(response_id, tenant))
     thread = first.cte("thread", recursive=True)
@@ -211,16 +211,8 @@ def _row_filter(response_id: str, tenant: str) -> tuple[ColumnElement[bool], ...
 
 
 def _response_from_row(row: Mapping[str, Any]) -> StoredResponse:
-    return StoredResponse(
-        id=row["id"],
-        tenant=row["tenant"],
-        created=row["created"],
-        status=row["status"],
-        previous=row["previous"],
-        body=row.get("body", b""),
-        input=row.get("input", b""),
-        events=row.get("events"),
-    )
+    values: dict[str, Any] = {"body": b"", "input": b"", **row}
+    return StoredResponse(**values)
 
 
 def response_id(run_id: RunId) -> str:

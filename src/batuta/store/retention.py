@@ -49,15 +49,18 @@ class RetentionSweeper:
         self._batch = batch
 
     async def work(self) -> None:
-        """Sweep every hour, first at once if the clock is trusted, until cancelled."""
+        """Sweep every hour, first immediately if the clock is trusted, until cancelled."""
         complaint = "old runs could not be purged (retrying in an hour)"
         await sweep_hourly(self._database, RUNS.c.created, self.sweep, complaint)
 
     async def sweep(self) -> tuple[int, int]:
-        """Purge what is too old; return the numbers of purged runs and responses.
+        """Purge old runs and responses; return the number of each.
 
-        A response whose job is unfinished is kept. In PostgreSQL a day of runs (UTC) is purged as a
-        whole, when its last second is too old.
+        A response is kept while its job is unfinished. In PostgreSQL a day of runs (UTC) is purged
+        as a whole, when its last second is too old.
+
+        Raises:
+            StoreError: the database fails.
         """
         limit = self._clock() - self._days * _DAY_SECONDS
         runs = await self._drop_days(limit)
@@ -65,7 +68,7 @@ class RetentionSweeper:
         return runs, await self._delete_in_batches(_delete_old_responses, limit)
 
     async def _drop_days(self, limit: float) -> int:
-        """Drop each day in a separate transaction, so that others wait for one drop at most."""
+        """Drop each day in a separate transaction, so that others wait for only one day."""
         total = refused = 0
         while True:
             try:

@@ -1,7 +1,7 @@
 """Converts a run to a database row, and a row to a summary. Pure.
 
 Labels are what runs are grouped and filtered by: workers, error, user and tags, in one text column.
-A run keeps at most `LABEL_BYTES` of them, since the column is part of the covering indexes.
+A run keeps at most `LABEL_BYTES` of labels, since the column is part of the covering indexes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ActingNote:
     """The worker that acted at a request of a session, and the reason."""
 
     acting: str | None = None
-    """The worker whose reply reached the client; None: no reply did, or it is not known."""
+    """The worker with the reply that reached the client; None: no reply did, or it is not known."""
     took_over_from: str | None = None
     """The worker that acted before; None: no worker did, or the same one."""
     turn: str | None = None
@@ -61,7 +61,10 @@ def format_label(kind: str, value: str) -> str:
 
 
 def encode_labels(labels: Iterable[str]) -> str | None:
-    """Return the column's text, with each label between two newlines; None if there are none."""
+    """Return the column's text, with each label between two newlines; None if there are no labels.
+
+    The first label beyond `LABEL_BYTES`, and all labels after it, are left out.
+    """
     kept, size = "\n", 1
     for label in dict.fromkeys(labels):
         size += len(label.encode()) + 1
@@ -78,11 +81,11 @@ def label_values(column: str | None, kind: str) -> tuple[str, ...]:
 
 
 def run_labels(run: Run, labelled: RequestLabels | None) -> str | None:
-    """Return the labels of a run.
+    """Return the labels of a run as the column's text; None if it has none.
 
     Args:
         run: the run; its question may have tags.
-        labelled: labels of its request; None: keep only workers and the error.
+        labelled: labels of its request; None: only the workers and the error are kept.
     """
     labels = [format_label(ERROR, run.error_code)] if run.error_code else []
     labels += [format_label(WORKER, worker) for worker in _name_workers(run)]
@@ -111,7 +114,7 @@ LOCAL_CHARGE = RunCharge()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
-    """The fields of a run that a list shows: everything but the content."""
+    """A run in a list: all of its fields but the content."""
 
     id: RunId
     tenant: str
@@ -123,9 +126,9 @@ class RunSummary:
     outcome: Outcome
     error_code: str | None
     question_preview: str
-    """The first characters of the question; empty if its content is not kept."""
+    """The first characters of the question; empty if the run's content is not kept."""
     answer_preview: str | None
-    """The first characters of the answer; None if there is none or it is not kept."""
+    """The first characters of the answer; None: there is no answer, or the content is not kept."""
     steps: int
     rounds: int
     calls: int
@@ -140,18 +143,19 @@ class RunSummary:
     score: float | None
     """None: not judged."""
     score_comment: str | None
+    """None: no comment."""
     session: str | None = None
-    """The id of its session; None: none."""
+    """The id of the run's session; None: none."""
     labels: str | None = None
     """The stored labels; see `encode_labels`."""
     alone_usd: Decimal | None = None
     """Estimated dollars that the best single worker would have cost; None: not known."""
     shadow: str | None = None
-    """A judge's verdict on the comparison with the best single worker; None: not compared."""
+    """The verdict on the comparison with the best single worker's answer; None: not compared."""
     shadow_usd: Decimal | None = None
-    """Dollars of that comparison."""
+    """Dollars that this comparison cost; None: not compared."""
     acted: ActingNote = NO_ACTING_NOTE
-    """The worker that acted in its session, and the reason."""
+    """The worker that acted in the run's session, and the reason."""
 
     @property
     def workers(self) -> tuple[str, ...]:
@@ -187,13 +191,13 @@ class RunEntry:
     keep: bool = True
     """False: only ledger lines are written."""
     session: str | None = None
-    """The session that it is part of."""
+    """The id of the run's session; None: none."""
     labels: RequestLabels = NO_LABELS
-    """The labels of its request."""
+    """The labels of the run's request."""
     alone_usd: Decimal | None = None
-    """Estimated dollars that the best single worker would have cost."""
+    """Estimated dollars that the best single worker would have cost; None: not known."""
     acted: ActingNote = NO_ACTING_NOTE
-    """The worker that acted in its session."""
+    """The worker that acted in the run's session, and the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,16 +226,12 @@ def pack_run(entry: RunEntry) -> PackedRun:
     run, charge = entry.run, entry.charge
     at = _finite_or_zero(run.header.started if charge.at is None else charge.at)
     lines = ledger_lines(run, charge.counted)
-    held = charge.reservation.id if charge.reservation else None
-    row = _run_row(entry) if entry.keep else None
-    body = _encode_body(run) if entry.keep and entry.content else None
-    rows = tuple(ledger_rows(run, lines, charge, at))
     return PackedRun(
-        row=row,
-        body=body,
-        lines=rows,
+        row=_run_row(entry) if entry.keep else None,
+        body=_encode_body(run) if entry.keep and entry.content else None,
+        lines=tuple(ledger_rows(run, lines, charge, at)),
         nano=budgeted_nano(lines),
-        reservation=held,
+        reservation=charge.reservation.id if charge.reservation else None,
         seconds=tuple(run_seconds(run)) if entry.keep else (),
     )
 
@@ -246,7 +246,7 @@ def summary_from_row(row: Mapping[str, Any]) -> RunSummary:
 
 
 def summary_from_entry(entry: RunEntry) -> RunSummary:
-    """Return the summary of a run that is not written yet, and so has no score."""
+    """Return the summary of a run that is not written yet and therefore has no score."""
     return summary_from_row({**_run_row(entry), "score": None, "score_comment": None})
 
 

@@ -31,10 +31,10 @@ def equal_filter(
     """Return the equality conditions on columns that have an index together with the time.
 
     Args:
-        columns: the columns of the runs, or of a query of them.
+        columns: the columns of the table of runs, or of a query on it.
         wanted: the filter.
-        alone: only conditions whose runs one index has in the order of time; so the session is
-            included, and several outcomes are not.
+        alone: only conditions for which one index has the runs in the order of time; the session
+            is such a condition, several outcomes are not.
     """
     found: list[ColumnElement[bool]] = []
     if wanted.session is not None and alone:
@@ -59,7 +59,7 @@ def range_filter(columns: Any, wanted: RunFilter) -> list[ColumnElement[bool]]:
 
 
 def build_conditions(columns: Any, wanted: RunFilter, dialect: str) -> list[ColumnElement[bool]]:
-    """Return every condition except those of `range_filter`, which candidates already meet."""
+    """Return all conditions but those of `range_filter`, which candidates already meet."""
     found = equal_filter(columns, wanted)
     if wanted.session is not None:
         found.append(columns.session == sql_text(wanted.session))
@@ -137,10 +137,10 @@ class RunFilterError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFilter:
-    """Conditions that the runs of a list meet; a field that is not set is no condition."""
+    """Conditions that the runs of a list meet; a field without a value sets no condition."""
 
     search: str = ""
-    """Text in the first characters of question or answer, or a prefix of the id."""
+    """Text in the preview of question or answer, or a prefix of the id."""
     tenant: str | None = None
     model: str | None = None
     outcomes: tuple[Outcome, ...] = ()
@@ -164,7 +164,7 @@ class RunFilter:
     """Whether the run has a score; None: either."""
     sort: RunSort = RunSort.CREATED
     ascending: bool = False
-    """Whether the smallest, or oldest, comes first."""
+    """Whether the smallest value, or the oldest run, comes first."""
 
 
 EVERY_RUN = RunFilter()
@@ -200,7 +200,9 @@ def parse_run_filter(given: Iterable[tuple[str, str]], now: float | None = None)
 
 def _check_parameter(name: str, text: str, known: Mapping[str, str]) -> None:
     if name not in _PARAMETERS:
-        raise RunFilterError(name[:80], f"there are {', '.join(RUN_PARAMETERS)}.")
+        raise RunFilterError(
+            name[:80], f"there is no such parameter: use {', '.join(RUN_PARAMETERS)}."
+        )
     if name in known and name != "tag":
         raise RunFilterError(name, "it is given twice.")
     if not text.strip():

@@ -1,9 +1,9 @@
 """Lists of runs by any filter and order, and totals of a filter, with bounded work.
 
 A search reads a bounded number of candidates from an index. If a condition matches few runs, the
-candidates are all of these, however old; otherwise they are the newest runs of the tenant or of
-all. If there are older runs, `searched_to` is the time of the last candidate; the next page of a
-list by time continues from there.
+candidates are all of these, however old. Otherwise the candidates are the newest runs of a tenant
+or of all tenants (in a list with the oldest run first: the oldest). If further runs exist,
+`searched_to` is the time of the last candidate; the next page of a list by time continues there.
 """
 
 from __future__ import annotations
@@ -57,8 +57,9 @@ from batuta.store.run_search import (
 )
 
 PROBE_MS = 100
-"""Milliseconds that PostgreSQL may take to find out whether a condition matches few runs."""
+"""Milliseconds that PostgreSQL may take to determine whether a condition matches few runs."""
 PERCENTILES = (0.5, 0.95)
+"""The percentiles of durations that totals contain."""
 UNANSWERED = (Outcome.FAILED, Outcome.CANCELLED, Outcome.REFUSED)
 """The outcomes that count as unanswered; runs that a limit ended do not."""
 MOST_MODELS = 200
@@ -83,8 +84,7 @@ class SearchBounds:
     common_words_window: int = 50_000
     """The newest runs, for a text search in PostgreSQL for words that many runs contain."""
     few: int = 4_000
-    """A condition that matches at most so many runs is searched completely, however old they are.
-    """
+    """The runs of a condition that matches at most this many are all candidates, however old."""
 
     def newest(self, wanted: RunFilter, dialect: str) -> int:
         """Return the maximum number of newest runs that the search reads."""
@@ -102,9 +102,10 @@ class RunPage:
 
     rows: list[RunSummary]
     next_cursor: str | None
-    """The cursor of the next page; None: there are no more runs."""
+    """The cursor of the next page; None: no more runs were found."""
     searched_to: float | None
-    """Start time of the last run that was searched; None: all runs were searched."""
+    """Start time of the last run that was searched; None: all runs were searched, or the page is a
+    full page of a list by time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,11 +121,13 @@ class RunTotals:
     median_seconds: float | None
     """None: there is no run."""
     p95_seconds: float | None
+    """None: there is no run."""
     judged: int
     """Runs with a score."""
     mean_score: float | None
+    """None: no run has a score."""
     searched_to: float | None
-    """The cursor, as in `RunPage`."""
+    """Start time of the last run that was counted; None: all runs were counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +176,7 @@ async def sum_runs(
 
 
 def list_models(connection: Connection) -> list[str]:
-    """Return the names of the systems of all runs; one index lookup for each."""
+    """Return the first `MOST_MODELS` names of the systems of all runs, by one index lookup each."""
     names: list[str] = []
     while len(names) < MOST_MODELS:
         further = RUNS.c.model > (names[-1] if names else "")
@@ -232,7 +235,7 @@ def _is_oldest_first(wanted: RunFilter) -> bool:
 
 
 def _is_in_order(wanted: RunFilter, dialect: str) -> bool:
-    """Return True if one index contains exactly the wanted runs in order, so that a page is read.
+    """Return True if one index has exactly the wanted runs in order, so only a page is read.
 
     There are indexes for the runs of a tenant, of a system, of an outcome and of a session.
     """
@@ -257,7 +260,7 @@ def _narrow_time(wanted: RunFilter, position: tuple[Any, ...] | None) -> RunFilt
 def _find_candidates(
     connection: Connection, wanted: RunFilter, bounds: SearchBounds
 ) -> _Candidates:
-    """Choose the candidates: all runs of a condition that matches few, or the newest runs."""
+    """Choose the candidates: all runs of a rare condition, else the first runs by time."""
     within = range_filter(RUNS.c, wanted)
     for condition in _rare_conditions(connection, wanted):
         few = select(*FIGURES, *_shown_columns(wanted)).where(condition, *within)
@@ -279,7 +282,7 @@ def _time_order(wanted: RunFilter) -> list[ColumnElement[Any]]:
 
 
 def _up_to(last: tuple[float, str], wanted: RunFilter) -> ColumnElement[bool]:
-    """Return the condition for the runs of the window up to that one.
+    """Return the condition for the runs of the window up to the run `last`.
 
     The separate condition on the time lets PostgreSQL skip the partitions of other days.
     """
@@ -320,7 +323,7 @@ def _shown_columns(wanted: RunFilter) -> Sequence[ColumnElement[Any]]:
 
 
 def _rare_conditions(connection: Connection, wanted: RunFilter) -> list[ColumnElement[bool]]:
-    """Return the conditions for which an index exists, those that match the fewest runs first."""
+    """Return the conditions that have an index, the presumably rarest condition first."""
     found: list[ColumnElement[bool]] = []
     if wanted.session is not None:
         found.append(RUNS.c.session == sql_text(wanted.session))
@@ -353,7 +356,7 @@ def _are_few(connection: Connection, query: Select[Any], most: int) -> bool:
 
 
 def _start_filter(connection: Connection, wanted: RunFilter) -> list[ColumnElement[bool]]:
-    """Return a condition that starts the window at the first run that meets each condition.
+    """Return the condition, if any, that starts the window at the first run that may match.
 
     So the runs of a system that was not used for months are still in the window.
     """
@@ -413,7 +416,7 @@ def _format_position(wanted: RunFilter, row: RunSummary) -> str:
 
 
 def read_summaries(connection: Connection, keys: Sequence[tuple[Any, ...]]) -> list[RunSummary]:
-    """Read those runs, in that order."""
+    """Return the summaries of the runs with these ids and start times, in this order."""
     if not keys:
         return []
     ids, times = zip(*keys, strict=True)  # the condition on time lets PostgreSQL skip partitions
@@ -438,7 +441,7 @@ def _sum_runs(connection: Connection, wanted: RunFilter, bounds: SearchBounds) -
     return RunTotals(
         runs=found.runs,
         unanswered=int(found.unanswered or 0),
-        cost=Cost(_read_dollars(found.usd, dialect), int(found.unpriced or 0)),
+        cost=Cost(read_dollars(found.usd, dialect), int(found.unpriced or 0)),
         input_tokens=int(found.input or 0),
         output_tokens=int(found.output or 0),
         median_seconds=durations[0],
@@ -490,7 +493,8 @@ def percentile_column(rows: Any, dialect: str) -> ColumnElement[Any]:
     return func.percentile_disc(parts).within_group(rows.seconds)
 
 
-def _read_dollars(total: Any, dialect: str) -> Decimal:
+def read_dollars(total: Any, dialect: str) -> Decimal:
+    """Return a sum of dollars, in SQLite of integer billionths; 0 if nothing was summed."""
     if total is None:
         return Decimal(0)
     return Decimal(int(total)) / _NANO if dialect == "sqlite" else Decimal(total)

@@ -24,7 +24,7 @@ from batuta.store.database import Database
 from batuta.store.models import RUNS
 
 _FEW = 4_000
-"""A search that finds fewer runs is sorted here instead of in the database."""
+"""A search that finds fewer runs is sorted in this process instead of in the database."""
 _SAMPLE = 500
 """Approximate number of sampled runs by which common words are recognised."""
 _MOST_WORDS = 16
@@ -37,21 +37,25 @@ WHERE inhparent = CAST(:name AS regclass)
 """
 """Number of runs in all partitions, by PostgreSQL's statistics."""
 SHOWN = (RUNS.c.question_preview, RUNS.c.answer_preview)
+"""The columns that are searched for words."""
 _ID = re.compile(r"run_[0-9a-z_]{6,64}")
 _HAS_TRIGRAM = re.compile(r"\w{3}")
 
 
 def run_filter(run_id: str, tenant: str | None) -> tuple[ColumnElement[bool], ...]:
-    """Return the conditions for the run of that id, of that tenant if one is given."""
+    """Return the conditions for the run of that id and tenant; None: of any tenant."""
     name = RUNS.c.id == sql_text(run_id)
     return (name,) if tenant is None else (name, RUNS.c.tenant == sql_text(tenant))
 
 
 async def find_ids_by_prefix(database: Database, prefix: str, limit: int) -> list[str]:
-    """Return the ids with that prefix, newest first; the prefix may leave out `run_`."""
-    begun = [prefix, f"run_{prefix}"] if prefix else []
+    """Return at most `limit` ids with that prefix, newest first; none for an empty prefix.
+
+    The prefix may leave out `run_`.
+    """
+    prefixes = [prefix, f"run_{prefix}"] if prefix else []
     query = select(RUNS.c.id).where(
-        or_(*(RUNS.c.id.startswith(sql_text(one), autoescape=True) for one in begun), false())
+        or_(*(RUNS.c.id.startswith(sql_text(one), autoescape=True) for one in prefixes), false())
     )
     if (found := await _find_few(database, query)) is not None:
         return [run_id for run_id, _ in found[:limit]]
@@ -92,7 +96,7 @@ def contains_label(column: ColumnElement[Any], label: str, dialect: str) -> Colu
 
 
 def words_filter(connection: Connection, words: str) -> ColumnElement[bool]:
-    """Return the condition for rows that contain the words, in a form fast for rare ones."""
+    """Return the condition of `search_filter`, in a form that is fast for rare words."""
     dialect, rare = connection.dialect.name, list[str]()
     if dialect == "postgresql" and not is_id(words):
         rare = _rare_words(connection, words)
@@ -118,10 +122,10 @@ def search_filter(words: str, dialect: str, columns: Any = RUNS.c) -> ColumnElem
 
 
 def _rare_filter(words: str, rare: list[str]) -> ColumnElement[bool]:
-    """Return the same condition with index lookups of only the rare words, for PostgreSQL.
+    """Return the condition of `search_filter` with index lookups of only the rare words.
 
-    Looking up a common word in the trigram index is slow, since nearly all runs match. So the
-    whole text is compared with `strpos`, for which no index is used.
+    This form is for PostgreSQL. Looking up a common word in the trigram index is slow, since nearly
+    all runs match. So the whole text is compared with `strpos`, for which no index is used.
     """
     return or_(
         RUNS.c.id.startswith(words, autoescape=True),
@@ -136,7 +140,7 @@ def _rare_filter(words: str, rare: list[str]) -> ColumnElement[bool]:
 
 
 def _rare_words(connection: Connection, words: str) -> list[str]:
-    """Return the rare words, if the other words are common; empty to search by all words."""
+    """Return the words that are rare; empty if all are rare, none is, or there are too many."""
     parts = sorted({word for word in words.split() if _HAS_TRIGRAM.search(word)})
     if not 1 < len(parts) <= _MOST_WORDS:
         return []

@@ -18,6 +18,7 @@ from batuta.core.formatting import format_percent, format_usd
 from batuta.store.codec import sql_text
 from batuta.store.database import Database
 from batuta.store.models import RUNS
+from batuta.store.run_list import read_dollars
 
 SAVINGS_WINDOW = 200_000
 """Maximum number of runs that are read, the newest first."""
@@ -41,14 +42,15 @@ class Saving:
     session: str | None
     """None: all sessions."""
     tenant: str | None
+    """None: all tenants."""
     latest: float
-    """Seconds since the epoch; 0 if there is no run."""
+    """Start of the newest run, in seconds since the epoch; 0 if there is no run."""
     runs: int
     """Number of runs with an estimate."""
     usd: Decimal
-    """Their cost in dollars."""
+    """Dollars that the runs with an estimate cost."""
     alone_usd: Decimal
-    """Estimated dollars that the best single worker would have cost."""
+    """Estimated dollars that the best single worker would have cost for these runs."""
     shadows: dict[ShadowVerdict, int]
     """Number of compared answers, by verdict."""
     shadow_usd: Decimal
@@ -61,7 +63,7 @@ class Saving:
 
     @property
     def share(self) -> float | None:
-        """Saved share of the best single worker's cost; None: its cost is 0."""
+        """Saved share of the best single worker's cost; None: that cost is 0."""
         return float(self.saved_usd / self.alone_usd) if self.alone_usd else None
 
     @property
@@ -91,7 +93,7 @@ async def list_savings(
     session: str | None = None,
     since: float | None = None,
 ) -> list[Saving]:
-    """Return the savings of the most recently active sessions, newest first.
+    """Return the savings of the most recently active sessions, the latest first.
 
     Args:
         database: the store's database.
@@ -107,7 +109,8 @@ async def list_savings(
         sums = _sum_columns(rows.c, connection.dialect.name)
         query = select(*groups, *sums).where(rows.c.session.is_not(None)).group_by(*groups)
         query = query.order_by(func.max(rows.c.created).desc()).limit(limit)
-        return [_read_saving(row, connection) for row in connection.execute(query).mappings()]
+        found = connection.execute(query).mappings()
+        return [_read_saving(row, connection.dialect.name) for row in found]
 
     return await database.run_read(read)
 
@@ -121,7 +124,7 @@ async def sum_savings(
         rows = _select_newest(tenant, None, since).subquery()
         sums = select(*_sum_columns(rows.c, connection.dialect.name))
         found = connection.execute(sums).mappings().one()
-        return _read_saving({"session": None, "tenant": tenant, **found}, connection)
+        return _read_saving({"session": None, "tenant": tenant, **found}, connection.dialect.name)
 
     return await database.run_read(read)
 
@@ -184,20 +187,14 @@ def _sum_columns(rows: Any, dialect: str) -> Sequence[ColumnElement[Any]]:
     )
 
 
-def _read_saving(row: Any, connection: Connection) -> Saving:
-    def dollars(name: str) -> Decimal:
-        found = row[name] or 0
-        if connection.dialect.name == "sqlite":
-            return Decimal(int(found)) / _NANO
-        return Decimal(found)
-
+def _read_saving(row: Any, dialect: str) -> Saving:
     return Saving(
         session=row["session"],
         tenant=row["tenant"],
         latest=row["latest"] or 0.0,
         runs=row["runs"],
-        usd=dollars("usd"),
-        alone_usd=dollars("alone_usd"),
+        usd=read_dollars(row["usd"], dialect),
+        alone_usd=read_dollars(row["alone_usd"], dialect),
         shadows={verdict: row[f"shadow_{verdict.value}"] for verdict in ShadowVerdict},
-        shadow_usd=dollars("shadow_usd"),
+        shadow_usd=read_dollars(row["shadow_usd"], dialect),
     )

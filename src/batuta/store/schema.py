@@ -30,8 +30,8 @@ MIGRATIONS = Path(__file__).parent / "migrations"
 """The migrations, shipped inside the package."""
 
 NEW_SQLITE = MIGRATIONS / "new_sqlite.sql"
-"""The schema of all migrations for an empty SQLite file, ten times as fast; a test compares them.
-"""
+"""A script for an empty SQLite file, ten times as fast as the migrations; a test checks that both
+make the same schema."""
 
 
 async def stored_revision(database: Database) -> str | None:
@@ -40,10 +40,12 @@ async def stored_revision(database: Database) -> str | None:
 
 
 async def usable_revision(database: Database) -> str | None:
-    """Return the revision of a database that can be read and written now; None if it has none.
+    """Return the revision of the schema, after checking that the database can be used now.
+
+    None: the database has no schema.
 
     Raises:
-        StoreError: the database is locked, damaged or fails.
+        StoreError: the database fails, is damaged, or cannot be written because it is locked.
     """
     return await database.probe(_read_some)
 
@@ -58,7 +60,7 @@ def _read_some(connection: Connection) -> str | None:
 
 
 def check_revision(revision: str | None, url: URL) -> None:
-    """Check that this version knows the schema; no schema is fine too.
+    """Check that this version knows the schema; a database without a schema passes.
 
     Raises:
         StoreError: the database is newer than the code.

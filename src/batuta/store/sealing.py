@@ -45,7 +45,7 @@ class RunSealer:
         self._hasher = hasher
 
     def name_tenant(self, tenant: str) -> str:
-        """Return a pseudonym of the tenant."""
+        """Return a pseudonym of the tenant, the same on all replicas."""
         return self._hasher.sign("waiting-runs", f"tenant\0{tenant}")[:32]
 
     def seal(self, run: Run, tenant: str) -> bytes:

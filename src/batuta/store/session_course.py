@@ -1,4 +1,4 @@
-"""A session's requests in order: which worker acted at each, its cost and its cached tokens."""
+"""A session's requests in order, each with the worker that acted, its cost and its tokens."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, case, select
+from sqlalchemy import case, select
 
 from batuta.core import Cost, RunId
 from batuta.store.codec import sql_text
@@ -16,7 +16,7 @@ from batuta.store.rows import ActingNote, RunSummary, take_acting_note
 from batuta.store.run_list import read_summaries
 
 MOST_REQUESTS = 10_000
-"""Maximum requests of a session that are read, the first ones."""
+"""Maximum requests of a session that are read: the first ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,7 @@ class SessionRequest:
     created: float
     """Seconds since the epoch."""
     acted: ActingNote
-    """The worker that acted; its reason is set only if another worker took over."""
+    """The worker that acted; the reason is set only if another worker took over."""
     input_tokens: int
     cached_tokens: int
     cost: Cost
@@ -54,15 +54,11 @@ async def read_session(
     if tenant is not None:
         query = query.where(RUNS.c.tenant == sql_text(tenant))
     query = query.order_by(RUNS.c.created, RUNS.c.id).limit(MOST_REQUESTS)
-
-    def read(connection: Connection) -> list[SessionRequest]:
-        return [_read_request({**row}) for row in connection.execute(query).mappings()]
-
-    return await database.run_read(read)
+    return [_read_request(row) for row in await database.fetch_rows(query)]
 
 
 async def read_requests(database: Database, requests: Sequence[SessionRequest]) -> list[RunSummary]:
-    """Return these requests as summaries of their runs."""
+    """Return the summaries of the runs of these requests."""
     keys = [(request.id, request.created) for request in requests]
     return await database.run_read(lambda connection: read_summaries(connection, keys))
 

@@ -28,8 +28,8 @@ SPEND_GROUPS = {
 }
 """Columns by which spending can be grouped.
 
-`worker` is the conductor's or tool's name for lines of these kinds. The session of a deleted run
-is not known.
+`worker` is the name of the conductor or tool in lines of these kinds. The session of a deleted run
+is None.
 """
 
 
@@ -44,7 +44,7 @@ class SpendGroup:
     input_tokens: int
     output_tokens: int
     estimated_calls: int
-    """Calls of `calls` whose tokens are estimated."""
+    """The part of `calls` with estimated tokens."""
     cost: Cost
     """Dollars, and the number of calls of unknown price, including lost runs."""
     assumed_usd: Decimal
@@ -65,10 +65,10 @@ async def report_spending(
     Args:
         database: the store's database.
         by: names to group by; see `SPEND_GROUPS`.
-        tenant: only that tenant's spending.
-        since: the first day, as `2026-11-21`.
-        until: the last day.
-        only: allowed values by column; no values: all.
+        tenant: only that tenant's spending; None: all.
+        since: the first day, as `2026-11-21`; None: no limit.
+        until: the last day; None: no limit.
+        only: allowed values by a name of `SPEND_GROUPS`; a name without values allows all.
 
     Raises:
         ValueError: spending cannot be grouped by one of the names.
@@ -93,7 +93,9 @@ async def report_spending(
 
     def report(connection: Connection) -> list[SpendGroup]:
         columns = [SPEND_GROUPS[name] for name in by]
-        sums, runs = _sum_query(columns, connection.dialect.name), _run_count_query(columns)
+        sums = _sum_query(columns, connection.dialect.name)
+        counted = func.count(LEDGER.c.run_id.distinct()).label("runs")
+        runs = select(*columns, counted).group_by(*columns)
         if "session" in {*by, *chosen}:
             lines = LEDGER.outerjoin(RUNS, RUNS.c.id == LEDGER.c.run_id)
             sums, runs = sums.select_from(lines), runs.select_from(lines)
@@ -106,21 +108,17 @@ async def report_spending(
     return await database.run_read(report)
 
 
-def _run_count_query(columns: Sequence[ColumnElement[Any]]) -> Select[Any]:
-    """Return the query that counts the runs of each group."""
-    return select(*columns, func.count(LEDGER.c.run_id.distinct()).label("runs")).group_by(*columns)
-
-
 def _sum_query(columns: Sequence[ColumnElement[Any]], dialect: str) -> Select[Any]:
     """Return the query that sums each group.
 
-    For SQLite, each group has a row per distinct amount of dollars, with its count as `lines`.
+    For SQLite, each group has a row for each distinct amount of dollars, with the number of ledger
+    lines of this amount as `lines`.
     """
     sums = [func.sum(LEDGER.c[name]).label(name) for name in _SUM_COLUMNS]
     if dialect != "sqlite":  # PostgreSQL's NUMERIC sums exactly
         money = [func.sum(LEDGER.c[name]).label(name) for name in _MONEY_COLUMNS]
         return select(*columns, *money, literal(1).label("lines"), *sums).group_by(*columns)
-    # SQLite would sum as floats, so it only counts equal amounts; `_sum_groups` adds them.
+    # SQLite would sum as floats, so it only counts equal amounts; `_sum_groups` adds the amounts.
     money = [LEDGER.c[name] for name in _MONEY_COLUMNS]
     return select(*columns, *money, func.count().label("lines"), *sums).group_by(*columns, *money)
 

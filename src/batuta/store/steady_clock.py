@@ -1,7 +1,7 @@
 """A clock for purging old data, which cannot be undone.
 
-The system clock may jump ahead, which would make all records too old at once. This clock follows a
-jump back at once, but moves ahead no faster than the monotonic clock.
+The system clock may jump ahead, which would suddenly make all records too old. This clock follows a
+jump back immediately, but moves ahead no faster than the monotonic clock.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SWEEP_SECONDS = 3600.0
 TRUSTED_GAP_SECONDS = 7 * 86_400.0
 """The clock is trusted if the newest stored row is at most this much older than the start."""
 SETTING_SECONDS = 600.0
-"""Seconds after the start within which a wrong clock is likely to be corrected."""
+"""Seconds after the start of the process within which a wrong clock is likely to be corrected."""
 
 
 @final
@@ -71,7 +71,7 @@ async def unvouched_seconds(
     Args:
         database: the database.
         written: the column with the time of writing, in seconds since the epoch.
-        started: the time of the start; None: this process's.
+        started: the time of the start, in seconds since the epoch; None: the start of this process.
     """
     began = STEADY_CLOCK.started if started is None else started
     query = select(func.max(written).label("newest")).where(written < began)
@@ -86,13 +86,13 @@ async def sweep_hourly(
     sweep: Callable[[], Awaitable[object]],
     complaint: str,
 ) -> Never:
-    """Call `sweep` every hour, first at once if the clock is trusted.
+    """Call `sweep` every hour, first immediately if the clock is trusted.
 
     Args:
         database: the database.
         written: the column with the time of writing, in seconds since the epoch.
         sweep: purges old rows; a StoreError is logged, and the next call follows in an hour.
-        complaint: the log message, before the error.
+        complaint: the beginning of the log message, before the error.
     """
     waited = False
     while True:

@@ -9,7 +9,7 @@ from decimal import Decimal
 from math import isfinite
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar, final
+from typing import Generic, Self, TypeVar, final
 
 import anyio
 from anyio.abc import TaskGroup
@@ -82,14 +82,14 @@ class _OpenTable(Generic[_T]):
 
 
 class Store:
-    """Runs in a database; an asynchronous context manager that owns its writer task.
+    """Runs in a database; an asynchronous context manager with a task that writes the runs.
 
         async with Store("runs.db") as store:
             await store.append(run)
 
-    Laws: a run can be read as soon as `append` returns. After `flush` it survives the process. A
-    run whose id is already stored is not changed. With a `tenant` argument, other tenants' runs
-    are not found.
+    Laws: a run can be read as soon as `append` returns. After `flush` it survives the process.
+    Appending a run with an id that is stored changes nothing. With a `tenant` argument, runs of
+    other tenants are not found.
     """
 
     keys = _OpenTable(ApiKeyStore)
@@ -200,12 +200,13 @@ class Store:
         Args:
             run: the run; ignored if its id is already stored.
             tenant: the owner of the run.
-            content: False: store only its numbers, without text.
+            content: False: store only its numbers, without its texts, user, tags and turn.
             keep: False: write only its ledger lines.
             charge: the payer; None: the tenant, from no budget.
-            session: the id of its session; None: none.
+            session: the id of its session; None: the run has none.
             labels: the user and tags of its request.
-            alone_usd: estimated dollars that the best single worker would have cost.
+            alone_usd: estimated dollars that the best single worker would have cost; None: not
+                known.
             acted: who acted in its session.
 
         Raises:
@@ -253,10 +254,12 @@ class Store:
             .join(RUNS, SAME_RUN)
             .where(*run_filter(run_id, tenant))
         )
-        return next((int(row["size"]) for row in await self._rows(query)), 0)
+        return next((int(row["size"]) for row in await self.database.fetch_rows(query)), 0)
 
     async def get_encoded(self, run_id: str, tenant: str | None = None) -> bytes | None:
-        """Return a run as the bytes of `encode_run`, without decoding it, which may take long.
+        """Return a run as the bytes of `encode_run`; None where `get` returns None.
+
+        The bytes are not decoded, which may take long.
 
         Raises:
             StoreError: the database fails, or another version has written the run.
@@ -269,7 +272,7 @@ class Store:
             .join(RUNS, SAME_RUN)
             .where(*run_filter(run_id, tenant))
         )
-        row = next(iter(await self._rows(query)), None)
+        row = next(iter(await self.database.fetch_rows(query)), None)
         if row is None:
             return None
         check_format(row["format"])
@@ -294,7 +297,7 @@ class Store:
         return (await self.find(RunFilter(tenant=tenant), limit, before)).rows
 
     async def read_all(self) -> AsyncIterator[RunSummary]:
-        """Yield the runs, newest first, reading page by page."""
+        """Yield the runs of all tenants, newest first, reading page by page."""
         before: str | None = None
         while page := await self.list(_PAGE_RUNS, before):
             for row in page:
@@ -324,7 +327,9 @@ class Store:
         entry = self._open_writer.find(RunId(run_id))
         if entry is not None:
             return entry.session if entry.tenant == tenant else None
-        rows = await self._rows(select(RUNS.c.session).where(*run_filter(run_id, tenant)))
+        rows = await self.database.fetch_rows(
+            select(RUNS.c.session).where(*run_filter(run_id, tenant))
+        )
         return rows[0]["session"] if rows else None
 
     async def find_ids(self, prefix: str, limit: int = 2) -> list[str]:
@@ -338,7 +343,7 @@ class Store:
         entry = self._open_writer.find(RunId(run_id))
         if entry is not None and entry.keep and tenant in {None, entry.tenant}:
             return summary_from_entry(entry)
-        rows = await self._rows(select(RUNS).where(*run_filter(run_id, tenant)))
+        rows = await self.database.fetch_rows(select(RUNS).where(*run_filter(run_id, tenant)))
         return summary_from_row(rows[0]) if rows else None
 
     async def score(
@@ -346,7 +351,14 @@ class Store:
     ) -> bool:
         """Judge a run, replacing any earlier judgement; return whether the run exists.
 
-        A run's first score also counts for its worker; see `drift`.
+        If the run's content is kept, its first score also counts for its worker (`drift`), and for
+        the arm of a system that explores (`exploration`).
+
+        Args:
+            run_id: the run.
+            value: the score; None: withdraw an earlier judgement.
+            comment: a comment on the score; empty: none.
+            tenant: the tenant that must own the run; None: any tenant.
 
         Raises:
             ValueError: `value` is not finite.
@@ -361,7 +373,7 @@ class Store:
         )
 
     async def score_runs(self, judgements: Mapping[RunId, Judgement]) -> None:
-        """Judge many runs at once, replacing any earlier judgements."""
+        """Judge many runs in one transaction, replacing any earlier judgements."""
         await self._open_writer.flush()
 
         def write(connection: Connection) -> None:
@@ -372,7 +384,7 @@ class Store:
         await self.database.run_write(write)
 
     async def delete(self, run_id: str, tenant: str | None = None) -> bool:
-        """Delete a run with its numbers; return whether it existed."""
+        """Delete a run with its content and numbers; its cost stays. Return whether it existed."""
         await self._open_writer.flush()
         own = run_filter(run_id, tenant)
         return await self.database.run_write(lambda connection: delete_runs(connection, *own)) > 0
@@ -425,10 +437,10 @@ class Store:
         return self._require_open(self._budgets)
 
     def look_after_budgets(self) -> None:
-        """Start the task that renews this process's reservations and ends those of dead processes.
+        """Start the task that renews this process's reservations and ends abandoned reservations.
 
-        A server calls this at its start, even if no key has a budget. Short-lived processes need
-        not: they would not run long enough to tell that another process is dead.
+        A server calls this at its start, even if no key has a budget. A short-lived process need
+        not, since it would not run long enough to notice that another process is dead.
         """
         database, writer = self.database, self._open_writer
         if self._budgets is None:
@@ -467,7 +479,7 @@ class Store:
         return part
 
     async def _close_all(self) -> StoreError | None:
-        """Write queued runs and disconnect, even if cancelled; return why runs were not written."""
+        """Write queued runs and disconnect, even if cancelled; return the reason for lost runs."""
         assert self._writer is not None  # noqa: S101 - entered
         database, failure = self.database, None
         with anyio.CancelScope(shield=True):
@@ -493,6 +505,3 @@ class Store:
                 await self._open_writer.flush()
             except StoreError:
                 return
-
-    async def _rows(self, query: Any) -> list[dict[str, Any]]:
-        return await self.database.fetch_rows(query)

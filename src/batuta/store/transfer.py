@@ -1,4 +1,4 @@
-"""Moves a store to another database, such as from SQLite to PostgreSQL, while it is in use.
+"""Copies a store to another database, such as from SQLite to PostgreSQL, while it is in use.
 
 Every pass makes the target equal to the source: it writes missing and changed rows, and deletes
 runs and responses that the source has deleted. An interrupted pass can be repeated, since rows
@@ -39,9 +39,9 @@ _COMPARED: Mapping[str, tuple[str, ...]] = {
     LEDGER.name: (),
     RESPONSES.name: ("status",),
 }
-"""Columns that are compared to detect a changed row; for other tables, all columns."""
+"""Columns that are compared to detect a changed row; in other tables, all columns but the key."""
 _DELETABLE = (CONTENTS, RUNS, RESPONSES)
-"""Tables whose rows may be deleted, in the order of deletion."""
+"""Tables with rows that may be deleted, in the order of deletion."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +54,7 @@ class TableTransfer:
     target: int
     """Rows in the target after the pass."""
     written: int
+    """Rows that were missing or different in the target."""
     forgotten: int
     """Rows that were deleted from the target."""
     source_usd: Decimal
@@ -74,13 +75,13 @@ async def transfer_store(
     """Make one pass over every table.
 
     Args:
-        source: a path or a URL.
-        target: another path or URL; its schema is created if needed. Nothing else may write to it
-            yet.
+        source: a path or a URL; its schema is migrated if needed.
+        target: another path or URL; its schema is created if needed. No server may write to the
+            target yet.
         on_progress: called with a table's name and the number of rows read so far.
 
     Raises:
-        StoreError: a database fails, or source and target are the same.
+        StoreError: a database fails, there is no source, or source and target are the same.
     """
     origin, goal = parse_url(source), parse_url(target)
     if origin == goal:
@@ -121,7 +122,7 @@ async def _write_changed(
     """Write the rows that are missing or different in the target; return their number."""
     compared = _compared_columns(table)
     keys = tuple(table.primary_key.columns)
-    written = looked = 0
+    written = read = 0
     async for rows in _read_pages(old, table, (*keys, *compared)):
         names = [tuple(row[key.name] for key in keys) for row in rows]
         known = {
@@ -135,20 +136,20 @@ async def _write_changed(
         ]
         if missing:
             found = await old.fetch_rows(select(table).where(tuple_(*keys).in_(missing)))
-            whole = await _with_parents(new, table, found)
+            writable = await _with_parents(new, table, found)
             await new.run_write(
-                lambda connection, rows=whole: _upsert_rows(connection, table, rows)
+                lambda connection, rows=writable: _upsert_rows(connection, table, rows)
             )
-            written += len(whole)
-        looked += len(rows)
-        on_progress(table.name, looked)
+            written += len(writable)
+        read += len(rows)
+        on_progress(table.name, read)
     return written
 
 
 async def _with_parents(
     new: Database, table: Table, rows: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return the rows whose parents are in the target; others are left to the next pass."""
+    """Return the rows with parents in the target; the next pass writes the others."""
     for foreign in table.foreign_keys:
         child, parent = foreign.parent.name, foreign.column
         query = select(parent).where(parent.in_([row[child] for row in rows]))

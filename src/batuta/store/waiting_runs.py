@@ -25,7 +25,7 @@ _TABLE = WAITING_RUNS.c
 
 @final
 class WaitingTable:
-    """The paused runs of all replicas."""
+    """The table of the paused runs of all replicas."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class WaitingTable:
         self._clock = clock
 
     async def put(self, tenant: str, run: Run, body: bytes) -> None:
-        """Store the encrypted run, unless it was deleted meanwhile."""
+        """Store the encrypted run, unless the run was deleted or is stored already."""
         own, name = sql_text(tenant), sql_text(run.id)
         now = self._clock()
         values = {"tenant": own, "run_id": name, "expires": now + WAITING_SECONDS}
@@ -76,7 +76,7 @@ class WaitingTable:
         connection.execute(delete(WAITING_RUNS).where(_TABLE.tenant == tenant, old))
 
     async def get(self, tenant: str, run_id: RunId) -> bytes | None:
-        """Return the tenant's encrypted run of that id; None: it does not wait any more."""
+        """Return the tenant's encrypted run of that id; None: no such run waits."""
         query = select(_TABLE.body).where(
             _TABLE.tenant == sql_text(tenant),
             _TABLE.run_id == sql_text(run_id),
@@ -86,7 +86,7 @@ class WaitingTable:
         return rows[0]["body"] if rows else None
 
     async def dismiss(self, tenant: str, run_ids: Collection[str] | None = None) -> None:
-        """Delete those runs of the tenant; None: all its runs."""
+        """Delete these runs of the tenant; None: all its runs."""
         own = delete(WAITING_RUNS).where(_TABLE.tenant == sql_text(tenant))
         if run_ids is None:
             await self._database.execute(own)

@@ -1,8 +1,8 @@
 """The single task that writes runs, from a bounded queue, in batches.
 
-A batch leaves the queue only when the database has it. So a failed write is retried, and a queued
-run can be read. Writing a run twice changes nothing, so a write that may have been committed is
-simply repeated.
+A batch leaves the queue only when the database has stored it. So a failed write is retried, and a
+queued run can be read. Writing a run twice changes nothing, so a write that may have been committed
+is simply repeated.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ QUEUE_CAPACITY = 2_000
 """Maximum runs in the queue."""
 
 _INSERT_PAGE_ROWS = 16
-"""Maximum ledger rows that one statement inserts."""
+"""Maximum number of ledger rows that a statement inserts."""
 
 _MAX_LOCKED_ATTEMPTS = 3
 """Consecutive attempts on a locked database after which writing counts as failed."""
@@ -106,7 +106,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class RunWriter:
-    """Queues runs and writes them in batches, in order."""
+    """Queues runs and writes the queue in batches, in order."""
 
     def __init__(
         self, database: Database, leases: Leases | None = None, capacity: int = QUEUE_CAPACITY
@@ -119,8 +119,8 @@ class RunWriter:
         self._queued = 0
         self._written = 0
         self._failures = 0  # total
-        self._streak = 0  # consecutive
-        self._hurry = 0  # number of waiting flushes
+        self._failures_in_row = 0
+        self._waiting_flushes = 0
         self._closing = False
         self._work = _Signal()
         self._progress = _Signal()
@@ -131,7 +131,7 @@ class RunWriter:
         """Number of runs that the database rejected for their values; each was logged."""
 
     def find(self, run_id: RunId) -> RunEntry | None:
-        """Return the queued entry of that id; None: it is written or unknown."""
+        """Return the queued entry of that id; None: the run is written or unknown."""
         return self._pending.get(run_id)
 
     @property
@@ -140,7 +140,7 @@ class RunWriter:
         return len(self._pending)
 
     async def append(self, entry: RunEntry) -> None:
-        """Queue the entry; wait only while the queue is full.
+        """Queue the entry, unless its run is queued already; wait only while the queue is full.
 
         Raises:
             StoreError: the writer has ended, or the queue is full and cannot be written.
@@ -162,10 +162,11 @@ class RunWriter:
         """Wait until every run appended so far is written.
 
         Raises:
-            StoreError: runs could not be written; they stay queued and are retried.
+            StoreError: the store is closed, or runs could not be written; they stay queued and are
+                retried.
         """
         goal, failures = self._queued, self._failures
-        self._hurry += 1
+        self._waiting_flushes += 1
         self._work.notify()
         try:
             while self._written < goal:
@@ -175,7 +176,7 @@ class RunWriter:
                     raise self.failure
                 await self._progress.wait()
         finally:
-            self._hurry -= 1
+            self._waiting_flushes -= 1
 
     async def work(self) -> None:
         """Write until `close`; a failing database raises no error here."""
@@ -193,7 +194,7 @@ class RunWriter:
         """End `work` and write queued runs.
 
         Raises:
-            StoreError: some runs could not be written; they are lost.
+            StoreError: some runs could not be written and are lost.
         """
         self._closing = True
         self._work.notify()
@@ -218,14 +219,14 @@ class RunWriter:
         while not (self._pending or self._closing):
             await self._work.wait()
         with anyio.move_on_after(LINGER_SECONDS):
-            while not (len(self._pending) >= BATCH_RUNS or self._hurry or self._closing):
+            while not (len(self._pending) >= BATCH_RUNS or self._waiting_flushes or self._closing):
                 await self._work.wait()
 
     async def _pause(self) -> None:
         """Pause after a failure; the pause is short if a flush is waiting."""
         await anyio.sleep(_RETRY_PAUSES[0])
-        with anyio.move_on_after(_RETRY_PAUSES[min(self._streak, len(_RETRY_PAUSES)) - 1]):
-            while not (self._hurry or self._closing):
+        with anyio.move_on_after(_RETRY_PAUSES[min(self._failures_in_row, len(_RETRY_PAUSES)) - 1]):
+            while not (self._waiting_flushes or self._closing):
                 await self._work.wait()
 
     async def _attempt(self) -> bool:
@@ -234,7 +235,7 @@ class RunWriter:
         try:
             # Shielded: cancelling a statement would discard the connection and its thread.
             with anyio.CancelScope(shield=True):
-                await self._write(await run_sync(_pack_all, batch))
+                await self._write(await run_sync(lambda: [pack_run(entry) for entry in batch]))
         except DatabaseFailedError as error:
             self._record_failure(error)
             return False
@@ -287,14 +288,14 @@ class RunWriter:
         for entry in batch:
             del self._pending[entry.run.header.id]
         self._written += len(batch)
-        self._streak = 0
+        self._failures_in_row = 0
         self.failure = None
         self._progress.notify()
 
     def _record_failure(self, error: DatabaseFailedError) -> None:
         self._failures += 1
-        self._streak += 1
-        if not is_transient(error) or self._streak >= _MAX_LOCKED_ATTEMPTS:
+        self._failures_in_row += 1
+        if not is_transient(error) or self._failures_in_row >= _MAX_LOCKED_ATTEMPTS:
             if self.failure is None:
                 _LOG.error("runs cannot be written: %s", error)
             self.failure = StoreError(str(error))  # a new error without the traceback's objects
@@ -313,10 +314,6 @@ class _Signal:
 
     async def wait(self) -> None:
         await self._event.wait()
-
-
-def _pack_all(batch: tuple[RunEntry, ...]) -> list[PackedRun]:
-    return [pack_run(entry) for entry in batch]
 
 
 def _write_runs(
@@ -348,7 +345,7 @@ def _write_runs(
 
 
 def _drop_deleted_runs(connection: Connection, packed: Sequence[PackedRun]) -> list[PackedRun]:
-    """Return the runs that were not deleted meanwhile and do not continue a deleted run."""
+    """Return the runs that have not been deleted and do not continue a deleted run."""
     rows = [item.row for item in packed if item.row is not None]
     ids = [row[name] for row in rows for name in ("id", "parent") if row[name] is not None]
     gone = forgotten_among(connection, ids, [(row["tenant"], row["created"]) for row in rows])
@@ -364,7 +361,7 @@ def _drop_deleted_runs(connection: Connection, packed: Sequence[PackedRun]) -> l
 def _drop_stored_runs(
     connection: Connection, packed: Sequence[PackedRun], new: set[str]
 ) -> list[PackedRun]:
-    """Return the runs that are not stored yet, even with another time; `new` are newly billed."""
+    """Leave out runs that are stored, even with another start time; `new` are newly billed runs."""
     again = [
         item.row["id"] for item in packed if item.row is not None and item.row["id"] not in new
     ]
@@ -410,7 +407,7 @@ def _write_charges(
         and (item.reservation not in leased or leased[item.reservation].has_row)
     )
     ended = take_rows(connection, held)
-    # Another process took this one for dead, or a job was given up and then run again.
+    # Another process considered this process dead, or a job was given up and then run again.
     if found and (len(ended) < len(held) or any(row["owner"] == JOBS_OWNER for row in ended)):
         for period, nano in take_back_lost(connection, found).items():
             spent[period] = spent.get(period, 0) - nano

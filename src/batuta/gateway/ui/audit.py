@@ -50,6 +50,6 @@ class AuditPage:
 
 def describe_details(record: AuditRecord) -> str:
     """Return the record's details in one line, with values as JSON."""
-    found = record.told_details
+    found = record.parsed_details
     details = cast("dict[str, Any]", found if isinstance(found, dict) else {"": found})
     return ", ".join(f"{name}: {json.dumps(value)}" for name, value in details.items())

@@ -1,7 +1,7 @@
-"""Partition runs by day in PostgreSQL; contents get their run's time, in both databases.
+"""Partitions of runs by day in PostgreSQL, and the run's time in contents, in both databases.
 
 Existing rows are not copied: their table becomes the partition of all days until today, and only
-one of its indexes is rebuilt.
+its primary key is rebuilt. Rows dated after 2099 are moved to a partition of their own.
 """
 
 import time
@@ -47,7 +47,7 @@ def upgrade() -> None:
 
 
 def _first_day() -> int:
-    """Return the start of the first daily partition, in seconds: after all existing rows."""
+    """Return the start of the first daily partition, in seconds since the epoch: after all rows."""
     latest = sa.text("SELECT max(created) FROM runs WHERE created < :late")
     newest = op.get_bind().execute(latest, {"late": _LATE_START}).scalar()
     if newest is None:
@@ -92,6 +92,6 @@ def _rename_indexes(table: str) -> dict[str, str]:
 
 
 def _create_indexes(table: str, definitions: dict[str, str]) -> None:
-    """Create the indexes on every partition; a partition keeps an index that is equal."""
+    """Create the indexes on every partition; an equal index of a partition is used as it is."""
     for name, definition in definitions.items():
         op.execute(f"CREATE INDEX {name} ON {table} USING {definition}")

@@ -1,4 +1,4 @@
-"""Add a column for the vectors of an uploaded file's passages."""
+"""Column for the vectors of the passages of an uploaded file's text."""
 
 import sqlalchemy as sa
 from alembic import op

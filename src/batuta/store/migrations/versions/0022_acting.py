@@ -1,4 +1,4 @@
-"""Columns for who acted at each request of a session, who acted before, the turn and the reason."""
+"""Columns for the worker that acted at a request, the worker before, the turn and the reason."""
 
 import sqlalchemy as sa
 from alembic import op
