@@ -30,15 +30,6 @@ FetchToken = Callable[[], tuple[str, float]]
 """Returns a token and its expiry in seconds since the epoch; may block."""
 
 
-def _load_module(name: str) -> Any:
-    """Import a module of an extra; typed as Any, as it may not be installed for type checking.
-
-    Raises:
-        ImportError: the extra is not installed.
-    """
-    return import_module(name)
-
-
 class RequestSigner(Protocol):
     """Authenticates requests through their headers."""
 
@@ -80,8 +71,8 @@ class AwsSigner:
     def _sign(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes
     ) -> dict[str, str]:
-        auth, awsrequest = _load_module("botocore.auth"), _load_module("botocore.awsrequest")
-        errors = _load_module("botocore.exceptions")
+        auth, awsrequest = import_module("botocore.auth"), import_module("botocore.awsrequest")
+        errors = import_module("botocore.exceptions")
 
         try:
             found = self._session.get_credentials()
@@ -108,6 +99,7 @@ class TokenSigner:
         self._fetch = fetch
         self._token: Secret | None = None
         self._ends = 0.0
+        """The token's expiry in seconds since the epoch."""
         self._turn = anyio.Lock()
 
     async def sign(
@@ -147,7 +139,7 @@ def open_signer(cloud: Cloud, base_url: str) -> RequestSigner:
 
 
 def _open_aws(base_url: str) -> AwsSigner:
-    session: Any = _load_module("botocore.session").Session()
+    session: Any = import_module("botocore.session").Session()
     return AwsSigner(session, _region_of(base_url) or session.get_config_variable("region"))
 
 
@@ -159,8 +151,8 @@ def _region_of(base_url: str) -> str:
 
 
 def _azure_tokens() -> FetchToken:
-    errors = _load_module("azure.core.exceptions")
-    credential: Any = _load_module("azure.identity").DefaultAzureCredential()
+    errors = import_module("azure.core.exceptions")
+    credential: Any = import_module("azure.identity").DefaultAzureCredential()
 
     def fetch() -> tuple[str, float]:
         try:
@@ -173,8 +165,8 @@ def _azure_tokens() -> FetchToken:
 
 
 def _google_tokens() -> FetchToken:
-    auth, errors = _load_module("google.auth"), _load_module("google.auth.exceptions")
-    requests = _load_module("google.auth.transport.requests")
+    auth, errors = import_module("google.auth"), import_module("google.auth.exceptions")
+    requests = import_module("google.auth.transport.requests")
 
     try:
         found: Any = auth.default(scopes=[GOOGLE_SCOPE])

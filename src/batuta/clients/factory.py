@@ -67,7 +67,7 @@ from batuta.usage import ZERO_USAGE, Usage
 _REQUEST_ERRORS = (BadRequestError, ContextLengthError, NotRecordedError)
 """Errors that would be the same at every deployment."""
 _KEY_CHARACTERS = 2_000
-"""Characters of each message that identify a conversation."""
+"""The number of each message's first characters that identify a conversation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,16 +76,16 @@ class Deployment:
 
     client: Client
     weight: float = 1.0
-    """Share of the calls relative to the other weights; with 0 only used when the others fail."""
+    """Share of the calls, relative to the other weights; 0: called only when the others fail."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.weight < math.inf:
-            raise ValueError("a weight must not be negative")
+            raise ValueError("a weight must be a finite number that is not negative")
 
 
 @final
 class Deployments:
-    """Calls one of the deployments, and another if that fails.
+    """Calls one of the deployments, and another one if the call fails.
 
     A conversation stays at its deployment, where its prompt is cached. A circuit breaker around
     each client skips a deployment that has failed.
@@ -142,9 +142,9 @@ def _conversation_beginning(request: Request) -> str:
 
 
 COOLDOWN = BreakerPolicy(failures=1, pause=15.0)
-"""After one failure a deployment is skipped while the others are used."""
+"""A deployment is skipped for 15 seconds after each failure."""
 CHECK_MAX_TOKENS = 64
-"""Output tokens of a check, with room for a little reasoning before "ok"."""
+"""Maximum number of output tokens of a check, with room for a little reasoning before "ok"."""
 
 
 def open_client(
@@ -249,8 +249,9 @@ def open_provider_client(spec: WorkerSpec, http: HttpTransport) -> Client:
     if provider.key_vars and not provider.local and not spec.key and own:
         http = _signed_transport(spec, provider, base_url, http)
     if spec.extra_body and (provider.api != "chat" or EMBEDDINGS in spec.worker.tags):
-        asks = "chat completions of OpenAI's form"
-        raise ConfigError(f"worker {spec.worker.id}: extra_body is for {asks} only")
+        raise ConfigError(
+            f"worker {spec.worker.id}: extra_body is for chat completions of OpenAI's form only"
+        )
     if EMBEDDINGS in spec.worker.tags:
         return _open_embedding_client(spec, provider, base_url, http)
     adaptations = Adaptations(kinds=frozenset(spec.adapt), fields=spec.field_names)
@@ -324,7 +325,7 @@ _CHECK_PROGRAM = "```python\nprint('ok')\n```"
 
 @dataclass(frozen=True, slots=True)
 class WorkerCheck:
-    """The result of asking a worker whether it answers."""
+    """The result of a short test call to a worker."""
 
     seconds: float
     """Time until the answer or the error."""
@@ -337,7 +338,7 @@ class WorkerCheck:
 async def check_worker(client: Client, worker: Worker) -> WorkerCheck:
     """Ask the worker for one word; this costs a few tokens, or one tool call.
 
-    A worker that reads web pages is given no URL; it only replies that there is none.
+    A worker that reads web pages gets no URL. That it replies so counts as an answer.
     """
     words = _CHECK_PROGRAM if PROGRAM in worker.tags else _CHECK_WORDS
     request = Request(

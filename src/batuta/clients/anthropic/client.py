@@ -36,7 +36,7 @@ from batuta.core.cost_bound import THINKING_TOKENS
 from batuta.errors import UnsupportedFieldError
 
 DEFAULT_MAX_TOKENS = 4096
-"""Sent if no limit is set and the model's own is unknown, as the API requires one."""
+"""The limit sent if none is set and the model's own limit is unknown, as the API requires one."""
 
 _NAME = re.compile(
     r"claude-(?:(?P<family>opus|sonnet|haiku|fable|mythos)-)?"
@@ -51,7 +51,7 @@ class ClaudeRules:
     """The request fields that a model accepts."""
 
     max_output: int = DEFAULT_MAX_TOKENS
-    """Output tokens at most, thinking included."""
+    """Maximum number of output tokens, thinking included."""
     thinking: Literal["none", "budget", "adaptive"] = "none"
     """How thinking is requested: not at all, by `budget_tokens`, or by `output_config.effort`."""
     thinks_unasked: bool = False
@@ -59,11 +59,11 @@ class ClaudeRules:
     thinking_off: Literal["disabled", "between_tools", "never"] = "disabled"
     """How to turn off the thinking of a model that thinks by default."""
     sampling: bool = True
-    """Whether it accepts temperature, top_p and top_k; other models answer them with 400."""
+    """Whether temperature, top_p and top_k are accepted; if not, the API answers with a 400."""
     forced_tools: bool = True
-    """Whether a tool call can be forced; other models answer that with 400."""
+    """Whether a tool call can be forced; if not, the API answers with a 400."""
     wide_efforts: bool = False
-    """Whether it accepts the efforts `xhigh` and `max`."""
+    """Whether the efforts `xhigh` and `max` are accepted."""
 
 
 _UNKNOWN = ClaudeRules()
@@ -71,7 +71,7 @@ _UNKNOWN = ClaudeRules()
 
 @cache
 def claude_rules(model: str) -> ClaudeRules:
-    """Return the rules of the model; the API's oldest rules if it is not a Claude model."""
+    """Return the rules of the model; `_UNKNOWN` if its name is not that of a Claude model."""
     named = _NAME.match(model.lower().rpartition("/")[2].rpartition("anthropic.")[2])
     if named is None:
         return _UNKNOWN
@@ -215,7 +215,7 @@ class AnthropicAdapter:
         return self._rules.thinking == "budget" and _lacks_thoughts(request, self._model)
 
     def _unforced_instruction(self, request: Request) -> str:
-        """Return an instruction that replaces a forced call, for a model that refuses one."""
+        """Return an instruction instead of a forced call that the model would refuse; else ""."""
         if self._rules.forced_tools or not _forces_call(request):
             return ""
         named = request.tool_choice != "required"
@@ -261,9 +261,10 @@ def _add_thinking_budget(most: int, budget: int, request: Request) -> int:
 
 
 def _cap_output(body: dict[str, Any], most: int) -> None:
-    """Limit output and thinking together to `most` tokens.
+    """Limit output and thinking together to `most` tokens, if they may exceed it.
 
-    The thinking budget is at most half of them, or all but `DEFAULT_MAX_TOKENS`.
+    The thinking budget may then take half of them, or all but `DEFAULT_MAX_TOKENS` if that is more.
+    A larger budget is lowered to half; thinking is left out if the API does not accept so little.
     """
     if body["max_tokens"] <= most:
         return
@@ -280,7 +281,7 @@ def _cap_output(body: dict[str, Any], most: int) -> None:
 def _set_temperature(body: dict[str, Any], request: Request) -> None:
     sampling = request.sampling
     if sampling.temperature is not None:
-        body["temperature"] = min(sampling.temperature, 1.0)  # its scale ends where OpenAI's is 2
+        body["temperature"] = min(sampling.temperature, 1.0)  # the API's maximum; OpenAI's is 2
     elif sampling.top_p is not None:  # newer models refuse both together
         body["top_p"] = sampling.top_p
     if sampling.top_k is not None:
@@ -291,13 +292,13 @@ def _lacks_thoughts(request: Request, model: str) -> bool:
     """Return True if the last message is a tool result and its call's reasoning is missing."""
     if not request.messages or request.messages[-1].role is not Role.TOOL:
         return False
-    asked = next((m for m in reversed(request.messages) if m.role is Role.ASSISTANT), None)
-    own = [] if asked is None else [one for one in asked.thoughts if one.model == model]
+    turn = next((m for m in reversed(request.messages) if m.role is Role.ASSISTANT), None)
+    own = [] if turn is None else [one for one in turn.thoughts if one.model == model]
     return not any(thought.signature or thought.redacted for thought in own)
 
 
 def _mark_prompt(body: dict[str, Any], request: Request) -> None:
-    """Mark the whole prompt for caching, if the client's request asked for that in any form."""
+    """Mark the whole prompt for caching if the request has a mark, or a key and no marked part."""
     cache = request.cache
     if cache is None:
         return

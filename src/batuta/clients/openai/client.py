@@ -42,6 +42,7 @@ from batuta.core import (
     Message,
     Reply,
     Request,
+    ResponseFormat,
     Role,
     Text,
     Tool,
@@ -128,7 +129,7 @@ OPENAI_DIALECT = ChatDialect(
 AZURE = replace(OPENAI_DIALECT, key_header="api-key")
 """Azure OpenAI's v1 API, where the model is the name of a deployment."""
 PREFILL_DIALECT = ChatDialect(prefill=True, merges_system=True)
-"""vLLM and SGLang."""
+"""Used for vLLM and SGLang."""
 OPENROUTER_DIALECT = ChatDialect(
     effort="reasoning",
     efforts={"max": "xhigh"},
@@ -182,7 +183,10 @@ class TextCallClient:
         return repr(self.inner)
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """Return `inner`'s reply, with tool calls in its text moved to `tool_calls`."""
+        """Return `inner`'s reply, with tool calls in its text moved to `tool_calls`.
+
+        They are not parsed if the request allows no calls, or wants log probabilities.
+        """
         takes_calls = request.tools and request.tool_choice != "none"
         if not takes_calls or request.sampling.logprobs is not None:
             return await self.inner.complete(request, listener)
@@ -191,7 +195,10 @@ class TextCallClient:
 
 @final
 class OpenAIChatAdapter:
-    """Translates requests to this API and parses its replies; pure functions."""
+    """Translates requests to this API and parses its replies.
+
+    It remembers the field in which the server sends reasoning, and nothing else.
+    """
 
     def __init__(self, model: str, dialect: ChatDialect) -> None:
         self._model = model
@@ -218,7 +225,7 @@ class OpenAIChatAdapter:
             _put_if_set(body, "prompt_cache_key", request.cache.key)
             _put_if_set(body, "prompt_cache_retention", request.cache.retention)
         if request.response_format is not None:
-            body["response_format"] = _response_format_json(request)
+            body["response_format"] = _response_format_json(request.response_format)
         if request.prefill and self.supports_prefill:
             body["continue_final_message"] = True
             body["add_generation_prompt"] = False
@@ -251,7 +258,7 @@ class OpenAIChatAdapter:
         return OpenAIStreamAccumulator(self._model, self._note_field)
 
     def _note_field(self, name: str) -> None:
-        """Remember the field in which the server sends reasoning; it is sent back in the same."""
+        """Remember the field in which the server sends reasoning, to send it back in that field."""
         self._reasoning_field = name or self._reasoning_field
 
     def _add_sampling(self, body: dict[str, Any], request: Request) -> None:
@@ -409,10 +416,9 @@ def _tool_json(tool: Tool, *, marks: bool) -> dict[str, Any]:
     return offered
 
 
-def _response_format_json(request: Request) -> dict[str, Any]:
-    wanted = request.response_format
-    if wanted is None or wanted.kind == "json_object":
+def _response_format_json(form: ResponseFormat) -> dict[str, Any]:
+    if form.kind == "json_object":
         return {"type": "json_object"}
-    schema: dict[str, Any] = {"name": wanted.name, "schema": dict(wanted.schema)}
-    _put_if_set(schema, "strict", wanted.strict)
+    schema: dict[str, Any] = {"name": form.name, "schema": dict(form.schema)}
+    _put_if_set(schema, "strict", form.strict)
     return {"type": "json_schema", "json_schema": schema}
