@@ -13,7 +13,7 @@ from batuta.errors import BadRequestError
 _HEAD = re.compile(r"data:([\w.+-]+/[\w.+*-]+)?((?:;[\w.+-]+(?:=[\w.+\"-]*)?)*),", re.IGNORECASE)
 _PLAIN = re.compile(r"data:(image/[\w.+-]+);base64,")
 _HEAD_CHARACTERS = 256
-"""Characters of a `data:` URL before its data, at most."""
+"""Maximum number of characters of a `data:` URL before its data."""
 _SPELLINGS = {
     "image/jpg": "image/jpeg",
     "image/pjpeg": "image/jpeg",

@@ -235,6 +235,20 @@ def join_halves(text: str, *, alone: str = "replace") -> str:
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", alone)
 
 
+def parse_object(text: str, name: str) -> dict[str, Any]:
+    """Return the JSON object in `text`; another value, or malformed JSON, is put into a field.
+
+    Args:
+        text: JSON text; empty text is an empty object.
+        name: the field's name.
+    """
+    try:
+        value = orjson.loads(text or "{}")
+    except orjson.JSONDecodeError:
+        value = text
+    return value if isinstance(value, dict) else {name: value}  # pyright: ignore[reportUnknownVariableType]
+
+
 def dump_json(value: Any) -> str:
     """Return a provider's value as JSON text, with the halves of surrogate pairs joined.
 

@@ -20,7 +20,7 @@ def idle_sampling(spec: WorkerSpec, wanted: Sampling) -> tuple[str, ...]:
 
     Args:
         spec: the worker.
-        wanted: the sampling settings; some have an effect only without another one.
+        wanted: the sampling settings; some have an effect only if another setting is absent.
     """
     nothing = Sampling()
     chosen = [f.name for f in fields(wanted) if getattr(wanted, f.name) != getattr(nothing, f.name)]

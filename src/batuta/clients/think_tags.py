@@ -14,8 +14,8 @@ from batuta.core.conductor import NULL_LISTENER
 from batuta.core.run import Failure
 
 ThinkTags = Literal["off", "tagged", "open"]
-"""`tagged`: an answer may begin with `<think>`; `open`: it begins inside the tag, because the chat
-template ends with `<think>`."""
+"""`off`: tags are not looked for; `tagged`: an answer may begin with `<think>`; `open`: an answer
+begins inside the tag, because the chat template ends with `<think>`."""
 _OPEN, _CLOSE = "<think>", "</think>"
 
 
@@ -133,7 +133,7 @@ class _SplittingListener:
         self.streaming = listener.streaming
 
     async def before_call(self, request: Request, worker: Worker) -> Request:
-        """Delegate to the listener."""
+        """Pass the request to the listener."""
         return await self._listener.before_call(request, worker)
 
     async def on_failure(self, failure: Failure) -> None:

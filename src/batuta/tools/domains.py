@@ -11,7 +11,7 @@ class DomainRules:
     """Allowed and denied domains with their subdomains; an entry may add a path prefix."""
 
     allow: tuple[str, ...] = ()
-    """Empty allows every domain."""
+    """The allowed domains; empty: every domain is allowed."""
     deny: tuple[str, ...] = ()
 
     def permit(self, url: str) -> bool:

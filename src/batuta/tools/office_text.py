@@ -16,7 +16,7 @@ from typing import Any
 from batuta.core.small_number import read_small_number
 
 MAX_UNPACKED = 64 << 20
-"""The most bytes of all parts together, unpacked."""
+"""Maximum number of bytes of all parts together, unpacked."""
 MAX_PARTS = 2000
 _WORD = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _SHEET = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"

@@ -1,4 +1,4 @@
-"""Search engines: one class for each one's requests and responses, over one transport."""
+"""Search engines: one class for the requests and responses of each engine, over one transport."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from batuta.clients.http_target import HttpTarget
 from batuta.tools.domains import DomainRules
 
 MAX_EXCERPT = 500
-"""The most characters of an excerpt; requested from engines that accept a length."""
+"""Maximum number of characters of an excerpt; sent to engines that accept a length."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,10 +33,10 @@ class SearchEngine(Protocol):
     """
 
     async def search(self, query: str, count: int, domains: DomainRules) -> list[RawResult]:
-        """Return about `count` results; the caller applies rules that the engine cannot.
+        """Return about `count` results; the caller applies the rules that the engine cannot apply.
 
         Raises:
-            ClientError: the engine gave no answer.
+            ClientError: the search failed.
         """
         ...
 
@@ -62,7 +62,7 @@ class _AddressedEngine:
 
 
 def _find_rows(answer: Any, *path: str) -> list[Mapping[str, Any]]:
-    """Return the objects in the list at that path; empty if it is no list."""
+    """Return the objects in the list at that path; empty if there is no list."""
     for name in path:
         answer = cast("dict[str, Any]", answer).get(name) if isinstance(answer, dict) else None
     rows = cast("list[Any]", answer) if isinstance(answer, list) else []
@@ -100,8 +100,8 @@ class SearxngEngine(_AddressedEngine):
 
     async def search(self, query: str, count: int, domains: DomainRules) -> list[RawResult]:
         """See `SearchEngine`."""
-        asked = urlencode({"q": _with_site(query, domains), "format": "json"})
-        target = self._address.target(f"/search?{asked}", {})
+        parameters = urlencode({"q": _with_site(query, domains), "format": "json"})
+        target = self._address.target(f"/search?{parameters}", {})
         answer = await self._address.http.get(target)
         return _read_results(_find_rows(answer, "results"), "content", "publishedDate", "pubdate")
 
@@ -112,9 +112,9 @@ class BraveEngine(_AddressedEngine):
 
     async def search(self, query: str, count: int, domains: DomainRules) -> list[RawResult]:
         """See `SearchEngine`."""
-        asked = urlencode({"q": _with_site(query, domains), "count": min(count, 20)})
+        parameters = urlencode({"q": _with_site(query, domains), "count": min(count, 20)})
         headers = {"X-Subscription-Token": self._address.key.reveal()}
-        target = self._address.target(f"/res/v1/web/search?{asked}", headers)
+        target = self._address.target(f"/res/v1/web/search?{parameters}", headers)
         answer = await self._address.http.get(target)
         return _read_results(_find_rows(answer, "web", "results"), "description", "page_age")
 
@@ -161,4 +161,4 @@ ENGINES: Mapping[str, tuple[Callable[[EngineAddress], SearchEngine], str, str]] 
     "tavily": (TavilyEngine, "https://api.tavily.com", "TAVILY_API_KEY"),
     "exa": (ExaEngine, "https://api.exa.ai", "EXA_API_KEY"),
 }
-"""Each engine with its default URL and the variable of its key; empty if it has none."""
+"""Each engine's class, default URL, and environment variable of its key; "" if it has none."""

@@ -74,6 +74,7 @@ class EmbeddingAdapter:
 
         Raises:
             ErrorReply: `data` is an error object.
+            AttributeError, KeyError, TypeError or ValueError: `data` has no valid vectors.
         """
         if data.get("error"):
             raise ErrorReply(data)

@@ -83,6 +83,7 @@ class ImageAdapter:
 
         Raises:
             ErrorReply: `data` is an error object.
+            AttributeError, KeyError, TypeError or ValueError: `data` has no valid image.
         """
         if data.get("error"):
             raise ErrorReply(data)
@@ -113,7 +114,7 @@ def _read_row(row: dict[str, Any], data: dict[str, Any]) -> Image:
 
 
 def _parse_usage(usage: Any) -> Usage | None:
-    """Return the tokens of the prompt and of the image; None if the provider states none."""
+    """Return the tokens of the prompt and of the image; None if neither number is stated."""
     counts = as_object(usage)
     given, made = as_count(counts.get("input_tokens")), as_count(counts.get("output_tokens"))
     return Usage(calls=1, input=given, output=made) if given or made else None
