@@ -3,8 +3,8 @@
 When an error names something that can be expressed differently or left out, the same request is
 sent again in that form. The form that worked is remembered for the worker until the process ends,
 so each feature is refused only once; a worker's settings `adapt` and `field_names` set it from the
-start. Only the fields in `_FIELDS` may be left out. All others (`stop`, `n`, `top_k`…) never are:
-the setting `unsupported_fields` governs them.
+start. Of the sampling fields, `temperature`, `top_p`, `seed` and the reasoning effort may be left
+out. `stop`, `n`, `top_k` and others never are: the setting `unsupported_fields` governs them.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def put_system_first(request: Request) -> Request:
 
 
 def without_system(request: Request) -> Request:
-    """Move the system messages' text to the beginning, into a user message."""
+    """Move the system messages' text into the user message at the beginning, or into a new one."""
     ordered = put_system_first(request).messages
     if not ordered or ordered[0].role not in _SYSTEM_ROLES:
         return request
@@ -92,7 +92,10 @@ def without_developer(request: Request) -> Request:
 
 
 def alternate_roles(request: Request) -> Request:
-    """Join adjacent messages of the same role, but not tool results; do not begin as assistant."""
+    """Join adjacent messages of the same role, except tool results.
+
+    A short user message is put before an assistant's message at the beginning.
+    """
     turns: list[Message] = []
     for message in request.messages:
         if turns and turns[-1].role is message.role and message.role is not Role.TOOL:
@@ -193,10 +196,10 @@ _BY_SCHEMA = "Answer with JSON that is valid under this JSON schema, and with no
 
 def _schema_text(request: Request) -> str | None:
     """Return the JSON schema of the response format as text; None if there is none."""
-    wanted = request.response_format
-    if wanted is None or wanted.kind != "json_schema":
+    form = request.response_format
+    if form is None or form.kind != "json_schema":
         return None
-    return orjson.dumps(wanted.schema, option=orjson.OPT_SORT_KEYS).decode()
+    return orjson.dumps(form.schema, option=orjson.OPT_SORT_KEYS).decode()
 
 
 def schema_in_words(request: Request) -> Request:
@@ -210,12 +213,11 @@ def schema_in_words(request: Request) -> Request:
 
 def without_json_mode(request: Request) -> Request:
     """Replace the response format by an instruction in the system message."""
-    wanted = request.response_format
-    if wanted is None:
+    form = request.response_format
+    if form is None:
         return request
-    if wanted.kind == "json_schema":
-        return replace(schema_in_words(request), response_format=None)
-    return replace(say_json(request), response_format=None)
+    described = schema_in_words if form.kind == "json_schema" else say_json
+    return replace(described(request), response_format=None)
 
 
 def say_json(request: Request) -> Request:
@@ -269,7 +271,7 @@ class _Remedy:
     kind: Kind
     words: re.Pattern[str]
     needs_refusal: bool = True
-    """True if `words` counts only in a status 4xx whose message also matches `_REFUSAL`."""
+    """True if `words` counts only in the message of a 4xx status that also matches `_REFUSAL`."""
 
 
 _REMEDIES = (
@@ -375,7 +377,7 @@ _FIELDS: Mapping[str, str] = {
     "store": "",
     "usage": "",
 }
-"""Maps fields of the body to the other name that a server may accept; empty: it is left out."""
+"""Maps fields of the body to the name that a server may accept instead; empty: none, left out."""
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _EFFORT_WORD = re.compile(r"\b(none|minimal|low|medium|high|xhigh|max)\b")
 
@@ -390,7 +392,7 @@ class Adaptations:
     efforts: Mapping[str, str] = field(default_factory=dict[str, str])
     """Maps refused reasoning efforts to those sent instead."""
     schemas: tuple[bytes, ...] = ()
-    """Digests of the schemas put into the system message, because the server rejected a part."""
+    """Digests of schemas that are put into the system message, as the server rejects parts."""
 
     def adapt_request(self, request: Request) -> Request:
         """Return the request in the form that the server accepts.
@@ -412,8 +414,8 @@ class Adaptations:
 
     def loses_form(self, request: Request) -> bool:
         """Return True if a response format that must be enforced would only be described."""
-        wanted = request.response_format
-        if wanted is None or wanted.words_suffice:
+        form = request.response_format
+        if form is None or form.words_suffice:
             return False
         return bool(_FORM_IN_WORDS & self.kinds) or _schema_digest(request) in self.schemas
 

@@ -105,7 +105,8 @@ class CallJournal(Protocol):
     async def name_worker(self, worker: str, identity: str) -> str:
         """Return the name under which the replies of a worker with this identity are stored.
 
-        It is the plain id for the first identity with that id; other identities have another name.
+        The name is the plain id for the first identity with that id. Any other identity has another
+        name.
 
         Args:
             worker: the worker's id.

@@ -362,7 +362,7 @@ async def _count_off_loop(
 def _complete_reply(
     endpoint: _ProviderEndpoint, request: Request, provider_reply: ProviderReply
 ) -> Reply:
-    """Return the reply with its prefill, usage, cost and, if it names no model, the worker's."""
+    """Return the reply with its prefill, usage, cost and model, which may be the worker's own."""
     reply = provider_reply.reply
     is_partial = provider_reply.usage_is_partial
     usage, cost = count_reply(endpoint.worker, request, provider_reply, partial=is_partial)

@@ -1,7 +1,8 @@
 """Cloud credentials instead of an API key: AWS request signatures, Azure and Google tokens.
 
-The clouds' own libraries provide them, and find the credentials where the clouds' tools store them.
-They are extras: `bedrock` (botocore), `azure` (azure-identity) and `vertex` (google-auth).
+The clouds' own libraries make the signatures and tokens, and find the credentials where the clouds'
+tools store them. The libraries are extras: `bedrock` (botocore), `azure` (azure-identity) and
+`vertex` (google-auth).
 """
 
 from __future__ import annotations

@@ -160,7 +160,7 @@ _MAX_LENIENT_BYTES = 1 << 20
 
 
 def load_json(text: bytes) -> Any:
-    """Parse JSON; in up to 1 MiB, NaN, lone surrogates and a byte order mark are accepted.
+    """Parse JSON; NaN, lone surrogates and a byte order mark are accepted in texts of up to 1 MiB.
 
     Raises:
         ValueError: `text` is not JSON.
@@ -278,21 +278,21 @@ def _join_all_halves(value: Any, depth: int = 0) -> Any:
 
 
 MAX_TOKENS = 100_000_000
-"""Maximum number of tokens of one call that is believed: ten times the largest context window."""
+"""Maximum plausible number of tokens of one call: ten times the largest context window."""
 
 
 def as_object(value: Any) -> dict[str, Any]:
-    """Return `value` if it is an object, else an empty one."""
+    """Return `value` if it is an object, else an empty object."""
     return value if isinstance(value, dict) else {}  # pyright: ignore[reportUnknownVariableType] - of JSON
 
 
 def as_array(value: Any) -> list[Any]:
-    """Return `value` if it is an array, else an empty one."""
+    """Return `value` if it is an array, else an empty array."""
     return value if isinstance(value, list) else []  # pyright: ignore[reportUnknownVariableType] - of JSON
 
 
 def as_string(value: Any) -> str:
-    """Return `value` if it is a string, else an empty one."""
+    """Return `value` if it is a string, else an empty string."""
     return value if isinstance(value, str) else ""
 
 
@@ -310,7 +310,7 @@ _NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,18})?(e-[0-9]{1,2})?", re.IGNORECASE
 
 
 def as_number(value: Any) -> Any:
-    """Return the number that a string holds, else `value`; some servers send numbers as strings."""
+    """Return the number in a string, as some servers send numbers as strings; else `value`."""
     if not isinstance(value, str) or not (found := _NUMBER.fullmatch(value)):
         return value
     return float(value) if found[1] or found[2] else int(value)
@@ -335,7 +335,7 @@ def is_wrong_count(value: Any) -> bool:
     return isinstance(value, bool) or as_count(value) != value
 
 
-def raise_counts(known: dict[str, Any], stated: Any) -> None:
+def merge_counts(known: dict[str, Any], stated: Any) -> None:
     """Merge the usage of an event into that of earlier events; no number is lowered.
 
     Servers send the usage several times, and some end with zeros or nulls. A value that is not a
@@ -370,8 +370,10 @@ def with_own_names(usage: dict[str, Any], own: tuple[str, str]) -> dict[str, Any
     return usage | _foreign_counts({"usage": usage}, own)
 
 
-def take_foreign(known: dict[str, Any], event: Mapping[str, Any], own: tuple[str, str]) -> None:
-    """Add the token counts of an event in another API's format, so that they are billed.
+def add_foreign_counts(
+    known: dict[str, Any], event: Mapping[str, Any], own: tuple[str, str]
+) -> None:
+    """Add the token counts of an event in another API's format, so that the tokens are billed.
 
     Args:
         known: the usage of earlier events; changed.
@@ -381,7 +383,7 @@ def take_foreign(known: dict[str, Any], event: Mapping[str, Any], own: tuple[str
     Raises:
         ValueError: the event has generated text, which would be lost.
     """
-    raise_counts(known, _foreign_counts(event, own))
+    merge_counts(known, _foreign_counts(event, own))
     choices = map(as_object, as_array(event.get("choices")))
     candidates = map(as_object, as_array(event.get("candidates")))
     objects = [
@@ -581,7 +583,7 @@ def read_finish(reason: Any) -> Finish:
 
 
 def resolve_finish(finish: Finish, calls: Sequence[ToolCall]) -> Finish:
-    """Return `finish`, but TOOL_CALLS for STOP if there are calls, and the reverse if not."""
+    """Return `finish`; for STOP or TOOL_CALLS return the one that fits whether there are calls."""
     if finish not in {Finish.STOP, Finish.TOOL_CALLS}:
         return finish
     return Finish.TOOL_CALLS if calls else Finish.STOP

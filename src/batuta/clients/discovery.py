@@ -32,13 +32,13 @@ PROBE_SECONDS = 0.3
 NAMED_PROBE_SECONDS = 5.0
 """Time limit for a server at a configured address, which may be far away, to list its models."""
 DETAIL_SECONDS = 1.0
-"""Time limit for a server to return details of its models; without them they are still listed."""
+"""Time limit for a server to return details of its models; models without details stay listed."""
 MAX_MODELS = 16
 """Maximum number of models used of one server."""
 _NO_CHAT = ("embed", "rerank", "whisper", "tts", "bge-")
 _BILLION = 1e9
 _GATEWAYS = {"batuta"}
-"""Values of `owned_by` that gateways send; they listen on model servers' ports but are not such."""
+"""Values of `owned_by` from gateways, which listen on model servers' ports but serve no models."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,10 @@ class ModelServer:
 
 
 async def list_models(http: HttpTransport, server: ModelServer) -> tuple[ListedModel, ...] | None:
-    """Return the server's chat models, at most `MAX_MODELS`; None if it lists none in time."""
+    """Return the server's chat models, at most `MAX_MODELS`.
+
+    Returns None if the server cannot be reached, refuses, or takes too long.
+    """
     found: tuple[ListedModel, ...] | None = None
     with anyio.move_on_after(NAMED_PROBE_SECONDS if server.named else PROBE_SECONDS):
         try:
@@ -184,7 +187,7 @@ async def _llamacpp_details(http: HttpTransport, server: ModelServer, found: Fou
 async def _llamacpp_model(
     http: HttpTransport, server: ModelServer, model: ListedModel
 ) -> ListedModel:
-    """Add the properties of one model; a server with several models needs its name."""
+    """Return the model with its properties; a server of several models needs the model's name."""
     query = urlencode({"model": model.name})
     try:
         props = as_object(await http.get(server.root(f"/props?{query}")))
@@ -211,7 +214,7 @@ _DETAILS: dict[str, Callable[[HttpTransport, ModelServer, Found], Awaitable[Foun
 
 
 LIST_SECONDS = 2.5
-"""Time limit for a provider to list its models; after it our own list of names is used."""
+"""Time limit for a provider to list its models; then the names in `Provider.models` are used."""
 _DATE = re.compile(r"-(?:\d{4}-\d{2}-\d{2}|20\d{6})$")
 _NUMBER = re.compile(r"v?\d{1,3}")
 

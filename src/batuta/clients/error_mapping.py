@@ -31,9 +31,9 @@ from batuta.errors import (
 MESSAGE_CHARACTERS = 300
 """A provider's message is truncated to this length."""
 _READ_CHARACTERS = 4 * MESSAGE_CHARACTERS
-"""Characters of a message that are read before secrets are removed and it is truncated."""
+"""Maximum number of a message's characters that are read before secrets are removed."""
 WORDS_CHARACTERS = 4_000
-"""Characters of an error body in which the patterns below are searched."""
+"""Maximum number of an error body's characters in which the patterns below are searched."""
 MAX_STATUS = 599
 
 _NO_CREDIT = re.compile(
@@ -105,7 +105,8 @@ _ERROR_BY_STATUS: Mapping[int, type[ClientError]] = {
     429: RateLimitError,
     498: ProviderOverloadedError,
 }
-"""409: a lock, or a model that is loading; 424: an upstream failure; 498: no capacity."""
+"""Errors by status. 409: a lock, or a model that is loading; 424: an upstream failure; 498: no
+capacity."""
 # The gateway reads token counts and limits out of a message (`stated_sizes`): no sentence here may
 # have a word such as "limit" or "context window" before the status.
 _ERROR_SENTENCES: Mapping[type[ClientError], str] = {

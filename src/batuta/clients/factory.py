@@ -142,7 +142,7 @@ def _conversation_beginning(request: Request) -> str:
 
 
 COOLDOWN = BreakerPolicy(failures=1, pause=15.0)
-"""A deployment is skipped for 15 seconds after each failure."""
+"""A deployment is skipped after one failure: for 15 seconds, then each time twice as long."""
 CHECK_MAX_TOKENS = 64
 """Maximum number of output tokens of a check, with room for a little reasoning before "ok"."""
 
@@ -166,11 +166,12 @@ def open_client(
         policy: the retries.
         limiter: a limiter shared with other clients, such as those of the same key; None: a
             separate one with the spec's limits.
-        shared: Redis, where limits are counted over all processes; None: they hold per process.
         health: records the worker's failures and opens its circuit breaker; None: no breaker.
+        shared: Redis, where limits are counted over all processes; None: limits hold per process.
 
     Raises:
-        ConfigError: the provider is unknown, or its base URL or key is missing.
+        ConfigError: the provider is unknown, its base URL or key is missing, or it does not support
+            a setting of the worker.
     """
     client = _create_limited_client(spec, http, limiter, shared)
     if spec.deployments:
@@ -196,7 +197,7 @@ def _create_limited_client(
 def _create_deployments_client(
     spec: WorkerSpec, first: Client, http: HttpTransport, shared: RedisConnections | None
 ) -> Client:
-    """Return one client over all addresses; one that fails is skipped for a while."""
+    """Return one client over all addresses; an address that fails is skipped for a while."""
     members = [(first, spec.weight)]
     members += [
         (_create_limited_client(each.spec, http, shared=shared), each.weight)
@@ -238,7 +239,8 @@ def open_provider_client(spec: WorkerSpec, http: HttpTransport) -> Client:
     """Return the spec's client without limits and retries.
 
     Raises:
-        ConfigError: the provider is unknown, or its base URL or key is missing.
+        ConfigError: the provider is unknown, its base URL or key is missing, or it does not support
+            a setting of the worker.
     """
     provider = find_provider(spec.provider)
     base_url = spec.base_url or provider.base_url
@@ -338,7 +340,7 @@ class WorkerCheck:
 async def check_worker(client: Client, worker: Worker) -> WorkerCheck:
     """Ask the worker for one word; this costs a few tokens, or one tool call.
 
-    A worker that reads web pages gets no URL. That it replies so counts as an answer.
+    A worker that reads web pages gets no URL; its reply that there is none counts as an answer.
     """
     words = _CHECK_PROGRAM if PROGRAM in worker.tags else _CHECK_WORDS
     request = Request(

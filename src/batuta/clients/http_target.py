@@ -64,7 +64,7 @@ class OutwardRoutes:
         return found
 
     def _is_direct(self, host: str, port: int | None) -> bool:
-        """Return True if the `NO_PROXY` variable matches the host, or it is this machine."""
+        """Return True if the `NO_PROXY` variable matches the host, or the host is this machine."""
         try:
             address = ip_address(host)
         except ValueError:

@@ -252,7 +252,7 @@ class Throttle:
         self._sent: deque[float] = deque()
         self._rate = inf
         self._usual = inf
-        """The rate of calls before the first 429."""
+        """Calls per second before calls were slowed; infinite before the first 429."""
         self._next = 0.0
         """The time at which the next call may begin; 0 before the first 429."""
         self._slowed = -inf

@@ -1,4 +1,4 @@
-"""Distinguishes public internet addresses from this machine's and private networks' addresses.
+"""Distinguishes public internet addresses from those of this machine and of private networks.
 
 URLs from untrusted sources may be fetched only from public addresses: web pages, and images that a
 provider fetches for us.
@@ -95,7 +95,7 @@ def _readable_host(url: str) -> str | None:
 
 
 def _is_public_name(host: str) -> bool:
-    """Return True for a name in the public DNS, but not for addresses as 0x7f.1 or 2130706433."""
+    """Return True for a name in the public DNS; not for an address such as 0x7f.1 or 2130706433."""
     try:
         socket.inet_aton(host)
     except OSError:
@@ -111,7 +111,7 @@ class PrivateAddressError(OSError):
 class PublicResolver(AbstractResolver):
     """Resolves names for aiohttp, which then connects to exactly the addresses checked here.
 
-    A name with a private address among its public ones is refused.
+    A name is refused if one of its addresses is private.
     """
 
     def __init__(

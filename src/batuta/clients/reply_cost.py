@@ -188,7 +188,7 @@ def _max_output_tokens(
 
 
 def _max_usd(worker: Worker, request: Request, prompts: Decimal, output: int) -> Decimal:
-    """Return the largest plausible cost: of `prompts` prompts, `output` tokens, and fees."""
+    """Return the largest plausible cost: `prompts` times the prompt, `output` tokens, and fees."""
     bound = bound_call_cost(request, worker, ASSUMED_PRICE)
     each = bound.token_usd / (request.sampling.choices or 1)
     return prompts * bound.input_usd + output * each + SERVER_USD

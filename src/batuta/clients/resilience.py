@@ -209,8 +209,8 @@ class RetryPolicy:
     max_wait: float = 30.0
     """Seconds: if the provider asks to wait longer, the call is not retried."""
     max_silence: float = 60.0
-    """Seconds: a call that timed out after more is not retried. The caller has waited long enough,
-    and the reasoning of a silent model is billed for every attempt."""
+    """Seconds: a call that timed out later than this is not retried. The caller has waited long
+    enough, and the reasoning of a silent model is billed for every attempt."""
 
     def __post_init__(self) -> None:
         if self.attempts < 1 or min(self.base, self.cap, self.max_wait, self.max_silence) < 0:

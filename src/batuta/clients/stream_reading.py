@@ -44,7 +44,7 @@ _TURN_EVENTS = 64
 USAGE_SECONDS = 10.0
 """Seconds to wait for the usage after a reply has given its finish reason."""
 COUNTS_SECONDS = 0.5
-"""Seconds of silence that end the search for the usage after a malformed event."""
+"""Seconds of silence that end the search for the usage after an error or a malformed event."""
 _BATCH_EVENTS = 8
 """The work of reading one chunk, as a number of events."""
 _KNOWN_EVENTS = 1024

@@ -212,7 +212,10 @@ def _are_fitting(messages: Sequence[Message], rule: CallIdRule) -> bool:
 
 
 def _is_next_result(message: Message, waiting: deque[str]) -> bool:
-    """Return True if the message is one result of a waiting call; drop the calls up to it."""
+    """Return True if the message is one result of a waiting call.
+
+    The call and the calls before it are removed from `waiting`.
+    """
     if len(message.parts) != 1 or not isinstance(message.parts[0], ToolResult):
         return False
     answered = message.parts[0].call_id
@@ -279,14 +282,14 @@ _PREFIX = "chat."
 _TEXT_FIELDS = ("text", "summary", "data", "signature", "thinking")
 """Fields of a detail that are streamed in pieces."""
 _LISTS = {"details": "reasoning_details", "blocks": "thinking_blocks"}
-"""Lists of a turn to send back, by the key under which they are stored: OpenRouter's, LiteLLM's."""
+"""Lists of a turn to send back (OpenRouter's, LiteLLM's), by the key that they are stored under."""
 _OPAQUE = "reasoning_opaque"
-"""The string of a turn to send back: GitHub Copilot's."""
+"""The string of a turn to send back (GitHub Copilot's)."""
 GIVEN_BACK = (*_LISTS.values(), _OPAQUE)
 """The fields of a message, or of its fragments, to send back with the turn."""
 _EXTRAS = {"extras": "extra_content", "fields": "provider_specific_fields"}
-"""Fields of a call to send back with it, by the key under which they are stored: Google's,
-LiteLLM's."""
+"""Fields of a call to send back with it (Google's, LiteLLM's), by the key under which they are
+stored."""
 
 
 def has_extra(call: dict[str, Any]) -> bool:
@@ -381,7 +384,7 @@ def give_back(encoded: dict[str, Any], message: Message, model: str, field: str)
         encoded: the turn's JSON; changed.
         message: the turn.
         model: the called model; it receives only its own thoughts.
-        field: the field for plain-text reasoning; empty: it is not sent back.
+        field: the field for plain-text reasoning; empty: such reasoning is not sent back.
     """
     own = [thought for thought in message.thoughts if thought.model == model]
     reasoning = message.reasoning or "".join(thought.text for thought in own)

@@ -54,7 +54,7 @@ class BoundedResponse(aiohttp.ClientResponse):
         """Read the status line and headers.
 
         Raises:
-            TooManyInterimResponsesError: too many informational responses preceded them.
+            TooManyInterimResponsesError: too many informational responses preceded the headers.
         """
         protocol = connection.protocol
         read, left = protocol.read, MAX_INTERIM_RESPONSES + 1
@@ -147,11 +147,11 @@ def interrupted_body_error(target: HttpTarget, error: Exception) -> ClientError:
     )
 
 
-def wrong_type_error(target: HttpTarget, found: str, wanted: str) -> ClientError:
+def wrong_type_error(target: HttpTarget, found: str, expected: str) -> ClientError:
     """Return the error for a reply with an unexpected content type."""
     found = hide_addresses(found, address_parts(target.url))[:60]
     return with_host(
-        target, InvalidReplyError(f"the provider answered with {found} instead of {wanted}")
+        target, InvalidReplyError(f"the provider answered with {found} instead of {expected}")
     )
 
 
@@ -218,8 +218,8 @@ class HttpTransport:
             max_reply_bytes: a larger reply is refused while it is read; `fetch` has its own limit.
             environ: the environment with `HTTPS_PROXY`, `NO_PROXY`, `SSL_CERT_FILE` etc.; None:
                 that of this process.
-            resolver: resolves host names; with one no proxy is used, since a proxy would resolve
-                the names again. None: the system's resolver.
+            resolver: resolves host names, without a proxy, which would resolve the names again;
+                None: the system's resolver, with a proxy if the environment names one.
         """
         self.connect = connect
         self.idle = idle
@@ -252,7 +252,7 @@ class HttpTransport:
             await session.close()
 
     def signed_by(self, signer: RequestSigner) -> Self:
-        """Return a transport over the same connections whose requests `signer` signs."""
+        """Return a transport that uses the same connections and signs its requests by `signer`."""
         signed = copy(self)
         signed._signer = signer  # noqa: SLF001 - a copy of this object
         return signed
@@ -300,8 +300,8 @@ class HttpTransport:
         Raises:
             ClientError: the request failed; the subclass says why.
         """
-        wanted = "text/event-stream" if streamed else "application/json"
-        response = await self._send(target, body, wanted)
+        accept = "text/event-stream" if streamed else "application/json"
+        response = await self._send(target, body, accept)
         is_stream = False
         try:
             begun = await self._first_bytes(target, response)
@@ -311,7 +311,7 @@ class HttpTransport:
             if is_value and not is_lines:
                 return WholeBody(await self._read_whole(target, response, begun))
             if kind != "text/event-stream" and not is_lines and not _begins_event(begun):
-                raise wrong_type_error(target, kind, wanted)
+                raise wrong_type_error(target, kind, accept)
             is_stream = True
             parser = SseParser(has_bare_lines=is_lines)
             return EventStream(response, target, parser, limit=self._max_reply, begun=begun)
@@ -445,7 +445,8 @@ class HttpTransport:
     async def _first_bytes(self, target: HttpTarget, response: aiohttp.ClientResponse) -> bytes:
         """Return the body's first chunks, up to one that is more than white space.
 
-        The result is empty if the body is, and all white space if there is too much of it.
+        The result is empty if the body is empty, and only white space if the body begins with more
+        than 64 KiB of it.
         """
         begun = b""
         try:
@@ -526,7 +527,7 @@ class EventStream:
     ) -> None:
         self._begun = begun
         self._broken: ClientError | None = None
-        """The failure of the connection, raised after the data received before it was returned."""
+        """The failure of the connection; raised once all data received before it was returned."""
         self._response = response
         self._parser = parser
         self._left = limit

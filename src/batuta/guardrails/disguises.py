@@ -1,8 +1,8 @@
 """Undoes disguises by look-alike and invisible characters, so that detectors see the plain text.
 
-A language model reads as plain text a key in full-width letters, one with zero-width spaces between
-its letters, and orders in Unicode's invisible tags; so must detectors. Letters of other alphabets
-that look like Latin ones are left as they are.
+A language model reads a key in full-width letters, a key with zero-width spaces between its
+letters, and instructions in Unicode's invisible tags like plain text, so detectors must do the
+same. Letters of other alphabets that look like Latin letters are left unchanged.
 """
 
 from __future__ import annotations

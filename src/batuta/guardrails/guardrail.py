@@ -108,7 +108,7 @@ class Guardrail:
     fail_closed: bool = True
     """Whether a text that could not be checked is blocked; if not, it passes. Both are recorded."""
     conversation: bool = False
-    """Whether only the conversation is checked, not the texts beside it, as of the tools."""
+    """Whether only the conversation is checked, and not texts such as descriptions of tools."""
     needs_thread: bool = False
     """Whether the check may wait for another process, so that it needs a thread."""
 
@@ -373,7 +373,10 @@ NO_GUARDRAILS = Guardrails()
 async def _apply_to_part(
     check: GuardrailCheck, part: Part, where: str
 ) -> tuple[Part, GuardrailResult]:
-    """Return a part of a message with its text checked; attachments are not read."""
+    """Return a part of a message with its text, or its file's name, checked.
+
+    The contents of attachments are not read.
+    """
     if isinstance(part, Text):
         found = await check.apply(part.text, where)
         return replace(part, text=found.text), found

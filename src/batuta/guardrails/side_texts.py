@@ -27,7 +27,7 @@ class SideTexts:
 
 
 def find_side_texts(question: Question) -> SideTexts:
-    """Return every text of the request that is not in a message, and the names in its messages."""
+    """Return every text beside the messages, and the names, call ids and URLs in the messages."""
     prose: dict[str, None] = {}
     fixed: dict[str, None] = dict.fromkeys(question.sampling.stop)
     for tool in question.tools:

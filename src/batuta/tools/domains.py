@@ -45,9 +45,8 @@ def _split_entry(entry: str) -> tuple[str, str]:
 
 
 def _holds_host(entry: str, host: str, path: str) -> bool:
-    wanted, beginning = _split_entry(entry)
-    below = host == wanted or host.endswith(f".{wanted}")
-    return below and path.startswith(beginning)
+    domain, prefix = _split_entry(entry)
+    return (host == domain or host.endswith(f".{domain}")) and path.startswith(prefix)
 
 
 ANY_DOMAIN = DomainRules()

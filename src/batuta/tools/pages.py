@@ -176,13 +176,13 @@ class WebFetch:
 
 
 def _is_named(url: str, text: str) -> bool:
-    """Return True if the text contains the URL: a model could put a secret into another one."""
+    """Return True if the text contains the URL, so that no model puts a secret into a URL."""
     bare = url.partition("://")[2].partition("#")[0].rstrip("/")
     return bool(bare) and bare.lower() in text.lower()
 
 
 def _decode_body(body: FetchedBody, most: int) -> str:
-    """Decode plain text, but no more bytes than `most` characters may have; as UTF-8 in doubt."""
+    """Decode the bytes that `most` characters may have; UTF-8 replaces a charset not accepted."""
     try:
         charset = codecs.lookup(body.charset).name
     except LookupError:

@@ -52,7 +52,7 @@ async def parse_apart(
         what: the word for the document in errors.
 
     Raises:
-        ToolError: the document cannot be read in time, or not by this server.
+        ToolError: the document cannot be read, takes too long, or needs a missing package.
     """
     data = base64.b64encode(document).decode()
     try:

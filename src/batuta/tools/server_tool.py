@@ -1,4 +1,4 @@
-"""A client that runs its model's tool calls and asks the model again with the results."""
+"""A client that runs its model's tool calls and calls the model again with the results."""
 
 from __future__ import annotations
 
@@ -350,11 +350,11 @@ class ServerToolClient:
         self, tool: Tool, listener: CallListener, request: Request
     ) -> Tool | None:
         """Return the tool with as many searches as the limits allow; None if it cannot be used."""
-        wanted = self._native[tool.name]
-        if wanted is None or request.tool_choice == "none":
+        granted = self._native[tool.name]
+        if granted is None or request.tool_choice == "none":
             return None
-        for uses in range(wanted.max_uses, 0, -1):
-            search = replace(tool, native=replace(wanted, max_uses=uses))
+        for uses in range(granted.max_uses, 0, -1):
+            search = replace(tool, native=replace(granted, max_uses=uses))
             reserved = Request(messages=(), sampling=_SHORTEST, tools=(search,))
             try:
                 await listener.before_call(reserved, self._worker)

@@ -240,13 +240,13 @@ class TextIndex:
         passages = sum(map(len, self._rows.values()))
         common = max(int(passages * COMMON_SHARE), COMMON_PASSAGES)
         rare = [word for word in list(words)[:MAX_WORDS] if self._count(word, common) <= common]
-        wanted = " OR ".join(rare or list(words)[:MAX_WORDS])
-        if not wanted:
+        expression = " OR ".join(rare or list(words)[:MAX_WORDS])
+        if not expression:
             return []
         if len(named) == len(self._sizes):
-            found = self._database.execute(_FIND, (wanted, most))
+            found = self._database.execute(_FIND, (expression, most))
         else:
-            found = self._database.execute(_FIND_AMONG, (wanted, json.dumps([*named]), most))
+            found = self._database.execute(_FIND_AMONG, (expression, json.dumps([*named]), most))
         return [row for (row,) in found]
 
     def _count(self, word: str, most: int) -> int:

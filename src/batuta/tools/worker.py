@@ -63,8 +63,8 @@ def read_addresses(words: StepWords) -> list[dict[str, str]]:
 class ToolWorker:
     """A Client that calls a tool source; an error is its reply, for a model to read.
 
-    No other worker replaces it in the step: a language model would invent results. If it is the
-    last step, the best worker is asked the whole question.
+    No other worker replaces the tool in the step: a language model would invent results. If the
+    step is the last, the best worker is asked the whole question.
     """
 
     def __init__(self, source: ToolSource, read_arguments: ReadArguments, nothing: str) -> None:

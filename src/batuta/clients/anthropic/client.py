@@ -4,9 +4,10 @@ Deviations a caller should know:
 - A seed is not sent, as the API has none.
 - `json_object` becomes a sentence in the system prompt, as the API has no such mode.
 - Temperature, top_p and top_k are left out while the model thinks, and for models that refuse
-  them (Opus 4.7 and all of version 5).
+  them (version 4.7 and later).
 - For models that refuse a forced tool call, the system prompt asks for the call instead.
-- A `prompt_cache_key` marks the whole prompt for caching, as the API has no keys.
+- A `prompt_cache_key` marks the whole prompt for caching, as the API has no keys, unless the
+  request marks parts of the prompt.
 - Prefill is not sent, as newer models refuse it.
 
 Read from Anthropic's model pages and migration guides on 2026-11-24 (platform.claude.com/docs:
@@ -53,11 +54,12 @@ class ClaudeRules:
     max_output: int = DEFAULT_MAX_TOKENS
     """Maximum number of output tokens, thinking included."""
     thinking: Literal["none", "budget", "adaptive"] = "none"
-    """How thinking is requested: not at all, by `budget_tokens`, or by `output_config.effort`."""
+    """How thinking is requested: by `budget_tokens`, by `output_config.effort`, or not (`none`)."""
     thinks_unasked: bool = False
     """Whether the model thinks by default."""
     thinking_off: Literal["disabled", "between_tools", "never"] = "disabled"
-    """How to turn off the thinking of a model that thinks by default."""
+    """The `thinking.type` that turns off the thinking of a model that thinks by default, or `never`
+    if the thinking cannot be turned off."""
     sampling: bool = True
     """Whether temperature, top_p and top_k are accepted; if not, the API answers with a 400."""
     forced_tools: bool = True
@@ -163,7 +165,11 @@ class AnthropicAdapter:
         self._rules = claude_rules(model)
 
     def build_body(self, request: Request, *, stream: bool) -> dict[str, Any]:
-        """Return the JSON to send."""
+        """Return the JSON to send.
+
+        Raises:
+            BadRequestError: a part of a message, a sampling field or a search is not supported.
+        """
         sampling = request.sampling
         body: dict[str, Any] = {
             "model": self._model,
@@ -204,8 +210,8 @@ class AnthropicAdapter:
         effort, rules = request.sampling.effort, self._rules
         if rules.thinks_unasked:
             return rules.thinking_off == "never" or not self._must_not_think(request)
-        wanted = effort is not None and effort != "none" and rules.thinking != "none"
-        return wanted and not self._must_not_think(request)
+        is_requested = effort is not None and effort != "none" and rules.thinking != "none"
+        return is_requested and not self._must_not_think(request)
 
     def _must_not_think(self, request: Request) -> bool:
         """Return True if thinking is turned off, or not possible with this request."""
@@ -314,8 +320,8 @@ def _is_marked(request: Request) -> bool:
 
 
 def _system_prompt(request: Request, *further: str) -> str | list[dict[str, Any]]:
-    wanted = request.response_format
-    extra = (_JSON_INSTRUCTION,) if wanted is not None and wanted.kind == "json_object" else ()
+    form = request.response_format
+    extra = (_JSON_INSTRUCTION,) if form is not None and form.kind == "json_object" else ()
     return system_texts(request.messages, *extra, *filter(None, further))
 
 

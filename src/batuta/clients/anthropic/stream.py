@@ -9,6 +9,7 @@ from typing import Any, final
 from batuta.clients.decoding import (
     ErrorReply,
     ProviderReply,
+    add_foreign_counts,
     as_array,
     as_count,
     as_object,
@@ -17,11 +18,10 @@ from batuta.clients.decoding import (
     is_end_mark,
     is_wrong_count,
     load_json,
+    merge_counts,
     need_string,
-    raise_counts,
     read_finish,
     resolve_finish,
-    take_foreign,
     with_own_names,
 )
 from batuta.clients.error_mapping import find_stated_error
@@ -104,7 +104,7 @@ class AnthropicStreamAccumulator:
         if kind not in _EVENTS and (event in _EVENTS or not kind):
             kind = event  # the `event:` line also names the type
         if "usage" in content:  # an event of any kind may state what the reply cost
-            raise_counts(self._usage, content["usage"])
+            merge_counts(self._usage, content["usage"])
         index = as_count(content.get("index"))
         if kind == "content_block_delta":
             return self._add_block_delta(index, content["delta"])
@@ -121,7 +121,7 @@ class AnthropicStreamAccumulator:
         """Add an event about the message rather than a block."""
         if kind == "message_start":
             self._model = as_string(event["message"].get("model"))
-            raise_counts(self._usage, event["message"].get("usage"))
+            merge_counts(self._usage, event["message"].get("usage"))
         elif kind == "message_delta":
             delta = as_object(event.get("delta"))
             if reason := as_string(delta.get("stop_reason")):
@@ -133,9 +133,9 @@ class AnthropicStreamAccumulator:
         elif not kind and (stated := find_stated_error(event)):
             raise ErrorReply(stated)
         else:
-            raise_counts(self._usage, as_object(event.get("message")).get("usage"))
+            merge_counts(self._usage, as_object(event.get("message")).get("usage"))
             if kind not in _EVENTS:
-                take_foreign(self._usage, event, _COUNTS)
+                add_foreign_counts(self._usage, event, _COUNTS)
         return ()
 
     def result(self) -> ProviderReply:

@@ -11,6 +11,7 @@ from batuta.clients.data_url import read_picture
 from batuta.clients.decoding import (
     ErrorReply,
     ProviderReply,
+    add_foreign_counts,
     as_array,
     as_count,
     as_object,
@@ -20,10 +21,9 @@ from batuta.clients.decoding import (
     is_end_mark,
     is_wrong_count,
     load_json,
-    raise_counts,
+    merge_counts,
     read_finish,
     resolve_finish,
-    take_foreign,
     with_own_names,
 )
 from batuta.clients.error_mapping import find_stated_error
@@ -196,7 +196,7 @@ class GeminiStreamAccumulator:
         chunk = _with_camel_case(chunk)
         if chunk.get("error"):
             raise ErrorReply(chunk)
-        raise_counts(self._usage, chunk.get("usageMetadata"))
+        merge_counts(self._usage, chunk.get("usageMetadata"))
         self._model = as_string(chunk.get("modelVersion")) or self._model
         if as_object(chunk.get("promptFeedback")).get("blockReason"):
             self._is_blocked = True
@@ -204,7 +204,7 @@ class GeminiStreamAccumulator:
         if not self._usage and not self._is_blocked and (stated := find_stated_error(chunk)):
             raise ErrorReply(stated)
         if not chunk.get("candidates"):
-            take_foreign(self._usage, chunk, _COUNTS)
+            add_foreign_counts(self._usage, chunk, _COUNTS)
         for candidate in sorted(chunk.get("candidates") or (), key=_index_of):
             deltas += self._candidate(_index_of(candidate)).add_candidate(candidate)
         return deltas

@@ -79,8 +79,8 @@ class ChatDialect:
     prefill: bool = False
     """Whether the server can continue an unfinished assistant message."""
     reasoning_field: str = ""
-    """The field in which an assistant's reasoning is sent back; empty: the one in which the
-    server sends it, or none."""
+    """The field in which an assistant's reasoning is sent back; empty: the field in which the
+    server sends reasoning, if any."""
     cache_keys: bool = False
     """Whether `prompt_cache_key` and `prompt_cache_retention` are supported."""
     cache_marks: bool = False
@@ -94,7 +94,7 @@ class ChatDialect:
     files: bool = False
     """Whether parts of type `file` are supported."""
     thinking_switch: tuple[str, ...] = ()
-    """Prefixes of the models whose reasoning is turned on and off by `thinking`, as DeepSeek's."""
+    """Prefixes of models whose reasoning the field `thinking` turns on and off (DeepSeek)."""
     responses: bool = False
     """Whether models that need the Responses API are called through it (`openai.models`)."""
     key_header: str = ""
@@ -105,7 +105,7 @@ class ChatDialect:
 
 _WITH_TOOLS = (Role.ASSISTANT, Role.TOOL)
 """The roles of messages that may contain tool calls or results."""
-_GIVES_REASONING = re.compile(
+_ACCEPTS_REASONING = re.compile(
     r"deepseek|kimi|moonshot|glm-|minimax|qwen[-/]?3|qwq|mimo|step-|hunyuan|gpt-oss|nemotron",
     re.IGNORECASE,
 )
@@ -185,7 +185,7 @@ class TextCallClient:
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
         """Return `inner`'s reply, with tool calls in its text moved to `tool_calls`.
 
-        They are not parsed if the request allows no calls, or wants log probabilities.
+        The text is not parsed if the request allows no calls, or requests log probabilities.
         """
         takes_calls = request.tools and request.tool_choice != "none"
         if not takes_calls or request.sampling.logprobs is not None:
@@ -204,12 +204,16 @@ class OpenAIChatAdapter:
         self._model = model
         self._dialect = dialect
         self._reasoning_field = dialect.reasoning_field
-        if not dialect.reasoning_field and _GIVES_REASONING.search(model):
+        if not dialect.reasoning_field and _ACCEPTS_REASONING.search(model):
             self._reasoning_field = "reasoning_content"
         self.supports_prefill = dialect.prefill
 
     def build_body(self, request: Request, *, stream: bool) -> dict[str, Any]:
-        """Return the JSON to send."""
+        """Return the JSON to send.
+
+        Raises:
+            BadRequestError: the server accepts no files, or a sampling field is not supported.
+        """
         body: dict[str, Any] = {
             "model": self._model,
             "messages": self._messages(request),
@@ -266,7 +270,7 @@ class OpenAIChatAdapter:
         if sampling.is_empty:
             _put_if_set(body, dialect.max_tokens, request.max_output)
             return
-        if not self._model.startswith(dialect.fixed_sampling or ("\0",)):
+        if not self._model.startswith(dialect.fixed_sampling):
             _put_if_set(body, "temperature", sampling.temperature)
             _put_if_set(body, "top_p", sampling.top_p)
             refused = () if dialect.top_k else ("top_k",)
@@ -285,20 +289,21 @@ class OpenAIChatAdapter:
         if sampling.effort:
             self._add_effort(body, sampling.effort)
 
-    def _add_effort(self, body: dict[str, Any], wanted: str) -> None:
+    def _add_effort(self, body: dict[str, Any], effort: str) -> None:
         dialect = self._dialect
-        effort = dialect.efforts.get(wanted, wanted)
-        if dialect.thinking_switch and self._model.startswith(dialect.thinking_switch):
-            body["thinking"] = {"type": "disabled" if wanted == "none" else "enabled"}
-            if wanted != "none":
-                body["reasoning_effort"] = "max" if wanted in {"xhigh", "max"} else "high"
+        own_name = dialect.efforts.get(effort, effort)
+        if self._model.startswith(dialect.thinking_switch):
+            body["thinking"] = {"type": "disabled" if effort == "none" else "enabled"}
+            if effort != "none":
+                body["reasoning_effort"] = "max" if effort in {"xhigh", "max"} else "high"
         elif not dialect.effort or not self._model.startswith(dialect.reasoning_models):
             return
         elif dialect.effort == "reasoning":
-            body["reasoning"] = {"effort": effort}
+            body["reasoning"] = {"effort": own_name}
+        elif dialect.own_efforts:
+            body[dialect.effort] = reasoning_effort(self._model, own_name)
         else:
-            named = reasoning_effort(self._model, effort) if dialect.own_efforts else effort
-            body[dialect.effort] = named
+            body[dialect.effort] = own_name
 
 
 def openai_target(base_url: str, path: str, key: Secret, dialect: ChatDialect) -> HttpTarget:

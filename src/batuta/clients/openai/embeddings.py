@@ -84,7 +84,7 @@ class EmbeddingAdapter:
         return ProviderReply(reply=reply, usage=parse_usage(data.get("usage")))
 
     def new_accumulator(self) -> StreamAccumulator:
-        """Return an accumulator that stays empty, as vectors are not streamed."""
+        """Return an accumulator for the usage of a faulty reply; vectors are not streamed."""
         return OpenAIStreamAccumulator()
 
 

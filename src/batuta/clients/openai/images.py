@@ -68,7 +68,8 @@ class ImageAdapter:
         """Return the JSON to send.
 
         Raises:
-            BadRequestError: the request has attachments, or no text to draw from.
+            BadRequestError: the request has attachments, no text to draw from, or a sampling field
+                that is not supported.
         """
         refuse_fields(self._model, request.sampling, (*PENALTIES, *CHOICES))
         if any(message.attachments for message in request.messages):
@@ -94,7 +95,7 @@ class ImageAdapter:
         return ProviderReply(reply=reply, usage=_parse_usage(data.get("usage")))
 
     def new_accumulator(self) -> StreamAccumulator:
-        """Return an accumulator that stays empty, as images are not streamed."""
+        """Return an accumulator for the usage of a faulty reply; images are not streamed."""
         return OpenAIStreamAccumulator()
 
 

@@ -1,4 +1,4 @@
-"""The request fields that OpenAI's own models accept, by generation.
+"""The API and the reasoning efforts of OpenAI's own models, by generation.
 
 Read from OpenAI's model guidance and migration pages on 2026-11-24 (developers.openai.com/api/docs:
 guides/latest-model, guides/deployment-checklist). A generation that is not listed there is treated

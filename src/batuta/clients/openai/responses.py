@@ -85,7 +85,11 @@ class OpenAIResponsesAdapter:
         self._extra = dialect.extra
 
     def build_body(self, request: Request, *, stream: bool) -> dict[str, Any]:
-        """Return the JSON to send."""
+        """Return the JSON to send.
+
+        Raises:
+            BadRequestError: the request has audio, or a sampling field that is not supported.
+        """
         body: dict[str, Any] = {
             "model": self._model,
             "input": _input_items(fit_tool_turns(request.messages, OPENAI_IDS), self._model),

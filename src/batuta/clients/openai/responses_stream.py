@@ -11,6 +11,7 @@ from batuta.clients.decoding import (
     MAX_TOOL_CALLS,
     ErrorReply,
     ProviderReply,
+    add_foreign_counts,
     as_array,
     as_count,
     as_object,
@@ -21,12 +22,11 @@ from batuta.clients.decoding import (
     is_wrong_count,
     join_halves,
     load_json,
+    merge_counts,
     need_string,
-    raise_counts,
     read_cache_counts,
     read_finish,
     resolve_finish,
-    take_foreign,
     with_own_names,
 )
 from batuta.clients.error_mapping import find_stated_error
@@ -120,11 +120,11 @@ class ResponsesStreamAccumulator:
         if kind in {"error", "response.failed"} or content.get("error"):
             raise ErrorReply(_error_of(content))
         if "usage" in content:  # an event of any kind may state what the reply cost
-            raise_counts(self._usage, content["usage"])
+            merge_counts(self._usage, content["usage"])
         if kind in _FINAL_EVENTS:
             return self.end_response(content["response"])
         if not kind.startswith("response."):
-            take_foreign(self._usage, content, _COUNTS)
+            add_foreign_counts(self._usage, content, _COUNTS)
         if "response" in content:
             self._read_head(as_object(content["response"]))
             return ()
@@ -189,7 +189,7 @@ class ResponsesStreamAccumulator:
 
     def _read_head(self, response: dict[str, Any]) -> None:
         self._model = as_string(response.get("model")) or self._model
-        raise_counts(self._usage, response.get("usage"))
+        merge_counts(self._usage, response.get("usage"))
 
     def _item_at(self, event: dict[str, Any], item_id: str = "", kind: str = "") -> _Item:
         """Return the item of an event by its output index, or by its id if it has no index.
@@ -205,9 +205,9 @@ class ResponsesStreamAccumulator:
         return known
 
     def _find_item(self, position: int, item: dict[str, Any]) -> _Item:
-        """Return the item known for one of the complete response, by call id, position or item id.
+        """Return the known item for an item of the complete response, or a new item.
 
-        If there is none of the same type, a new item is returned.
+        An item is found by its call id, position or item id, if its type is the same.
         """
         call_id, item_id = as_string(item.get("call_id")), as_string(item.get("id"))
         same = (one for one in self._items if call_id and one.call_id == call_id)

@@ -10,6 +10,7 @@ from batuta.clients.data_url import read_picture_address
 from batuta.clients.decoding import (
     ErrorReply,
     ProviderReply,
+    add_foreign_counts,
     as_array,
     as_count,
     as_object,
@@ -19,12 +20,11 @@ from batuta.clients.decoding import (
     is_end_mark,
     is_wrong_count,
     load_json,
+    merge_counts,
     parse_logprobs,
-    raise_counts,
     read_cache_counts,
     read_finish,
     resolve_finish,
-    take_foreign,
     with_own_names,
 )
 from batuta.clients.error_mapping import find_stated_error
@@ -262,13 +262,13 @@ class OpenAIStreamAccumulator:
         if chunk.get("error") or event == "error":
             raise ErrorReply(chunk if chunk.get("error") else {"error": chunk})
         if usage := _usage_of(chunk):
-            raise_counts(self._usage, usage)
+            merge_counts(self._usage, usage)
         self._model = self._model or as_string(chunk.get("model"))
         choices = [as_object(choice) for choice in as_array(chunk.get("choices"))]
         if not choices:
             if not self._usage and (stated := find_stated_error(chunk)):
                 raise ErrorReply(stated)
-            take_foreign(self._usage, chunk, _COUNTS)
+            add_foreign_counts(self._usage, chunk, _COUNTS)
             return ()
         check_choices(len(choices))
         pages = as_array(chunk.get("citations"))
@@ -351,7 +351,10 @@ def _joined_reply(replies: Sequence[Reply], usage: Any) -> ProviderReply:
 
 
 def _audio_tokens(usage: Any) -> int:
-    """Return the prompt's audio tokens not read from a cache, if text is what was cached first."""
+    """Return the audio tokens of the prompt that were not read from a cache.
+
+    The cached tokens are assumed to be text as far as possible.
+    """
     counts = as_object(usage)
     read = as_object(counts.get("prompt_tokens_details"))
     if not read.get("audio_tokens"):
@@ -463,7 +466,7 @@ def _parse_finish(choice: dict[str, Any], reason: Any) -> Finish:
 
 
 def _matched_stop_text(choice: dict[str, Any]) -> str | None:
-    """Return the stop string that ended the reply, as vLLM and SGLang report it."""
+    """Return the stop string that ended the reply, if the server states it as vLLM or SGLang do."""
     matched = choice.get("stop_reason", choice.get("matched_stop"))
     return matched if isinstance(matched, str) and matched else None
 
