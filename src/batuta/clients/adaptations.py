@@ -29,12 +29,7 @@ from batuta.core import (
     system_message,
     user_message,
 )
-from batuta.errors import (
-    BadRequestError,
-    ClientError,
-    FormRefusedError,
-    ProviderOverloadedError,
-)
+from batuta.errors import BadRequestError, ClientError, FormRefusedError, ProviderOverloadedError
 
 _SYSTEM_ROLES = {Role.SYSTEM, Role.DEVELOPER}
 _CONTINUE = "Continue."

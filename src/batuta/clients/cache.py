@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Protocol, Self, final
+from typing import Any, Protocol, Self, final
 from weakref import WeakValueDictionary
 
 import anyio
@@ -134,7 +134,7 @@ class CallCache:
         self.misses = 0
         self._locks: WeakValueDictionary[tuple[str, bytes], anyio.Lock] = WeakValueDictionary()
         self._file = open_journal_file(path, _CREATE_TABLE, "the call journal")
-        self._execute(_CREATE_REACHED)
+        self._execute("used", _CREATE_REACHED)
 
     def __enter__(self) -> Self:
         return self
@@ -148,14 +148,9 @@ class CallCache:
         Raises:
             StoreError: the file cannot be read.
         """
-        try:
-            row = self._file.execute(
-                "SELECT reply FROM calls WHERE worker = ? AND request = ?",
-                (worker, request_fingerprint(request)),
-            ).fetchone()
-        except sqlite3.Error as error:
-            raise StoreError(f"the call journal {self.path} cannot be read: {error}") from None
-        return None if row is None else read_reply(row[0])
+        find = "SELECT reply FROM calls WHERE worker = ? AND request = ?"
+        rows = self._execute("read", find, worker, request_fingerprint(request))
+        return read_reply(rows[0][0]) if rows else None
 
     def write(self, worker: str, request: Request, reply: Reply) -> None:
         """Store a reply; an earlier reply to the same request is not replaced.
@@ -164,10 +159,7 @@ class CallCache:
             StoreError: the file cannot be written.
         """
         row = (worker, request_fingerprint(request), write_reply(reply))
-        try:
-            self._file.execute("INSERT OR IGNORE INTO calls VALUES (?, ?, ?)", row)
-        except sqlite3.Error as error:
-            raise StoreError(f"the call journal {self.path} cannot be written: {error}") from None
+        self._execute("written", "INSERT OR IGNORE INTO calls VALUES (?, ?, ?)", *row)
 
     async def name_worker(self, worker: str, identity: str) -> str:
         """Return the name under which that worker's replies are stored; see `CallJournal`.
@@ -175,15 +167,16 @@ class CallCache:
         Raises:
             StoreError: the file cannot be read or written.
         """
-        self._execute("INSERT OR IGNORE INTO reached VALUES (?, ?)", worker, identity)
-        rows = self._execute("SELECT identity FROM reached WHERE worker = ?", worker)
+        self._execute("used", "INSERT OR IGNORE INTO reached VALUES (?, ?)", worker, identity)
+        rows = self._execute("used", "SELECT identity FROM reached WHERE worker = ?", worker)
         return name_kept(worker, identity, rows[0][0])
 
-    def _execute(self, statement: str, *values: str) -> list[tuple[str, ...]]:
+    def _execute(self, done: str, statement: str, *values: str | bytes) -> list[tuple[Any, ...]]:
+        """Return the rows of a statement; `done` says in the error what the file cannot be."""
         try:
             return self._file.execute(statement, values).fetchall()
         except sqlite3.Error as error:
-            raise StoreError(f"the call journal {self.path} cannot be used: {error}") from None
+            raise StoreError(f"the call journal {self.path} cannot be {done}: {error}") from None
 
     @asynccontextmanager
     async def claim(self, worker: str, request: Request) -> AsyncGenerator[CallClaim]:

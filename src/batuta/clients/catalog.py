@@ -344,11 +344,7 @@ def parameters_in(text: str) -> float | None:
     If the text has several such numbers, the largest is returned; None if it has none.
     """
     found = _BILLIONS.findall(text.replace("_", "-"))
-    return max((_in_billions(number, unit) for number, unit in found), default=None)
-
-
-def _in_billions(number: str, unit: str) -> float:
-    return float(number) / (1000 if unit.lower() == "m" else 1)
+    return max((float(n) / (1000 if unit in {"m", "M"} else 1) for n, unit in found), default=None)
 
 
 def known_worker(provider: str, model: ListedModel, base_url: str = "") -> Worker:

@@ -127,7 +127,9 @@ def open_signer(cloud: Cloud, base_url: str) -> RequestSigner:
     try:
         match cloud:
             case "aws":
-                return _open_aws(base_url)
+                session = import_module("botocore.session").Session()
+                region = _region_of(base_url) or session.get_config_variable("region")
+                return AwsSigner(session, region)
             case "azure":
                 return TokenSigner(_azure_tokens())
             case "google":
@@ -137,11 +139,6 @@ def open_signer(cloud: Cloud, base_url: str) -> RequestSigner:
         raise ConfigError(
             f"or use the cloud's own credentials, which need an extra: {hint}"
         ) from None
-
-
-def _open_aws(base_url: str) -> AwsSigner:
-    session: Any = import_module("botocore.session").Session()
-    return AwsSigner(session, _region_of(base_url) or session.get_config_variable("region"))
 
 
 def _region_of(base_url: str) -> str:

@@ -16,14 +16,7 @@ from typing import Any, TypeVar, final
 import anyio.to_thread
 import orjson
 
-from batuta.core import (
-    Finish,
-    Reply,
-    Thought,
-    TokenLogprob,
-    ToolCall,
-    Usage,
-)
+from batuta.core import Finish, Reply, Thought, TokenLogprob, ToolCall, Usage
 from batuta.core.json_values import count_values
 
 T = TypeVar("T")

@@ -87,4 +87,4 @@ def request_fingerprint(request: Request) -> bytes:
 def _error_from_failure(failure: Failure) -> ClientError:
     kinds = {kind.code: kind for kind in ClientError.__subclasses__()}
     kind = kinds.get(failure.code, ClientError)
-    return kind(failure.message, usage=replace(failure.usage), cost=ZERO_COST)
+    return kind(failure.message, usage=failure.usage, cost=ZERO_COST)

@@ -16,8 +16,9 @@ import secrets
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any, cast, final
+from typing import Any, final
 
+from batuta.clients.decoding import as_array, as_object
 from batuta.clients.python_calls import begins_python_call, read_python_calls
 from batuta.clients.tagged_arguments import DSML, NoCallError, read_arguments
 from batuta.core import CallListener, Client, Delta, Finish, Reply, Request, ToolCall, Worker
@@ -153,7 +154,7 @@ def _read_calls(text: str, at: int, tools: Schemas) -> tuple[tuple[ToolCall, ...
             return (), error.at
         except (ValueError, RecursionError):
             break
-        entries = cast("list[Any]", value) if isinstance(value, list) else [value]
+        entries = as_array(value) if isinstance(value, list) else [value]
         found = [_read_call(entry, tools) for entry in entries]
         if None in found:
             break
@@ -192,12 +193,9 @@ def _end_of(pattern: re.Pattern[str], text: str, at: int) -> int:
 
 def _read_call(value: object, names: Collection[str]) -> ToolCall | None:
     """Return the call that a JSON value describes; None if no offered tool is called."""
-    if not isinstance(value, dict):
-        return None
-    entry = cast("dict[str, Any]", value)
-    inner = entry.get("function")
-    if isinstance(inner, dict):  # the form of OpenAI's replies
-        entry = cast("dict[str, Any]", inner)
+    entry = as_object(value)
+    if isinstance(entry.get("function"), dict):  # the form of OpenAI's replies
+        entry = as_object(entry["function"])
     name, arguments = entry.get("name"), entry.get("arguments", entry.get("parameters"))
     if not _KEYS.issuperset(entry) or not isinstance(name, str) or name not in names:
         return None

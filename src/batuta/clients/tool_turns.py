@@ -176,7 +176,7 @@ def fit_tool_turns(messages: Sequence[Message], rule: CallIdRule) -> tuple[Messa
             continue
         fitted += sorted(results, key=lambda one: _call_position(one, order))
         results = []
-        if calls := _calls_of(message):
+        if calls := [part for part in message.parts if isinstance(part, ToolCall)]:
             made = [_fit_id(call.id, rule, used, tried) for call in calls]
             names |= {call.id: deque[str]() for call in calls}
             for call, name in zip(calls, made, strict=True):
@@ -223,10 +223,6 @@ def _is_next_result(message: Message, waiting: deque[str]) -> bool:
         if waiting.popleft() == answered:
             return True
     return False
-
-
-def _calls_of(message: Message) -> list[ToolCall]:
-    return [part for part in message.parts if isinstance(part, ToolCall)]
 
 
 def _fit_id(given: str, rule: CallIdRule, used: set[str], tried: dict[str, int]) -> str:

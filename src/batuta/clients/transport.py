@@ -506,7 +506,7 @@ class WholeBody:
         try:
             return await read_pieces(self.pieces, read)
         except MalformedTextError:
-            failure = InvalidReplyError("the provider answered with malformed JSON")
+            failure = InvalidReplyError("the provider answered with malformed or too much JSON")
         raise with_host(target, failure)
 
 

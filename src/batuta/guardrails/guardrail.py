@@ -140,7 +140,11 @@ class GuardrailCheck:
 
     def strict(self) -> GuardrailCheck:
         """Return a check that blocks what this check would redact, and ends at the same time."""
-        return self._with(_strict_guardrail(policy) for policy in self.policies)
+        redact, block = GuardrailAction.REDACT, GuardrailAction.BLOCK
+        return self._with(
+            replace(policy, action=block) if policy.action is redact else policy
+            for policy in self.policies
+        )
 
     def _with(self, policies: Iterable[Guardrail]) -> GuardrailCheck:
         return GuardrailCheck(policies, self._end - monotonic())
@@ -208,15 +212,6 @@ def describe_block(policy: str, acts: Iterable[GuardrailTriggered], what: str) -
     if any(act.policy == policy and act.action == TIMED_OUT for act in acts):
         return f"the policy {policy} could not check {what} in time"
     return f"the policy {policy} forbids {what}"
-
-
-def _strict_guardrail(policy: Guardrail) -> Guardrail:
-    """Return the policy for texts that cannot be redacted: what it would redact, it blocks."""
-    return (
-        policy
-        if policy.action is GuardrailAction.FLAG
-        else replace(policy, action=GuardrailAction.BLOCK)
-    )
 
 
 def _removal_note(policy: Guardrail) -> str:

@@ -84,7 +84,7 @@ def build_guardrails(
     for one in settings:
         if one.kind == GROUNDED:
             if grounded is not None:
-                raise ConfigError("policies: only one may be of kind grounded")
+                raise ConfigError("policies: only one policy may be of kind grounded")
             grounded = _grounded_policy(one, workers, bounds_of)
             continue
         options = DetectorOptions(one.max_characters, one.countries, one.json_schema)

@@ -13,12 +13,7 @@ from batuta.core.server_tools import CODE_INTERPRETER, NamedFiles
 from batuta.core.tool_classes import ToolClass
 from batuta.errors import SandboxError, StoreError
 from batuta.sandbox import SandboxLimits
-from batuta.sandbox.notebook import (
-    keep_pictures,
-    keep_written,
-    read_given,
-    run_in_notebook,
-)
+from batuta.sandbox.notebook import keep_pictures, keep_written, read_given, run_in_notebook
 from batuta.sandbox.program import MEGABYTE
 from batuta.sandbox.python_worker import limit_text
 from batuta.tools.source import ToolContext, ToolError, ToolLimits, ToolOutput

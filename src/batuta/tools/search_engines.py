@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, cast, final
+from typing import Any, Protocol, final
 from urllib.parse import urlencode
 
 from batuta.clients import NO_KEY, HttpTransport, Secret
+from batuta.clients.decoding import as_array, as_object, as_string
 from batuta.clients.http_target import HttpTarget
 from batuta.tools.domains import DomainRules
 
@@ -64,9 +65,8 @@ class _AddressedEngine:
 def _find_rows(answer: Any, *path: str) -> list[Mapping[str, Any]]:
     """Return the objects in the list at that path; empty if there is no list."""
     for name in path:
-        answer = cast("dict[str, Any]", answer).get(name) if isinstance(answer, dict) else None
-    rows = cast("list[Any]", answer) if isinstance(answer, list) else []
-    return [cast("dict[str, Any]", row) for row in rows if isinstance(row, dict)]
+        answer = as_object(answer).get(name)
+    return [as_object(row) for row in as_array(answer) if isinstance(row, dict)]
 
 
 def _read_results(rows: Iterable[Mapping[str, Any]], excerpt: str, *dates: str) -> list[RawResult]:
@@ -84,8 +84,7 @@ def _read_results(rows: Iterable[Mapping[str, Any]], excerpt: str, *dates: str) 
 
 def _find_text(row: Mapping[str, Any], *names: str) -> str:
     """Return the first of those fields that is a non-empty string."""
-    found = (row.get(name) for name in names)
-    return next((text for text in found if isinstance(text, str) and text), "")
+    return next(filter(None, (as_string(row.get(name)) for name in names)), "")
 
 
 def _with_site(query: str, domains: DomainRules) -> str:

@@ -7,10 +7,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
-from typing import Any, cast, final
+from typing import final
 
 import anyio
 
+from batuta.clients.decoding import as_object
 from batuta.clients.native_search import UNAVAILABLE, USED_UP, find_native
 from batuta.core import (
     CallListener,
@@ -493,8 +494,7 @@ def _turn_messages(
 def _find_input(arguments: str) -> str:
     """Return the first string among the arguments of a call, shortened; empty if there is none."""
     try:
-        read: Any = json.loads(arguments)
+        given = as_object(json.loads(arguments)).values()
     except (ValueError, RecursionError):
         return ""
-    given = cast("dict[str, Any]", read).values() if isinstance(read, dict) else ()
     return next((each[:_MAX_INPUT_CHARACTERS] for each in given if isinstance(each, str)), "")

@@ -171,10 +171,11 @@ class AnthropicAdapter:
             BadRequestError: a part of a message, a sampling field or a search is not supported.
         """
         sampling = request.sampling
+        thinker = self._model if self._thinks(request) else ""
         body: dict[str, Any] = {
             "model": self._model,
             "max_tokens": sampling.max_tokens or self._rules.max_output,
-            "messages": anthropic_messages(request.messages, self._thinker(request)),
+            "messages": anthropic_messages(request.messages, thinker),
         }
         system = _system_prompt(request, self._unforced_instruction(request))
         if system:
@@ -201,10 +202,6 @@ class AnthropicAdapter:
     def new_accumulator(self) -> StreamAccumulator:
         """Return an accumulator for a new reply."""
         return AnthropicStreamAccumulator(self._model)
-
-    def _thinker(self, request: Request) -> str:
-        """Return the model whose thoughts are sent back: this one if it thinks now, else ""."""
-        return self._model if self._thinks(request) else ""
 
     def _thinks(self, request: Request) -> bool:
         effort, rules = request.sampling.effort, self._rules

@@ -25,13 +25,7 @@ from batuta.clients.openai.stream import (
 )
 from batuta.clients.stream_reading import StreamAccumulator
 from batuta.clients.text_tool_calls import complete_with_calls
-from batuta.clients.tool_turns import (
-    ANY_ID,
-    OPENAI_IDS,
-    fit_tool_turns,
-    give_back,
-    rule_of_model,
-)
+from batuta.clients.tool_turns import ANY_ID, OPENAI_IDS, fit_tool_turns, give_back, rule_of_model
 from batuta.clients.transport import HttpTransport
 from batuta.core import (
     Audio,
