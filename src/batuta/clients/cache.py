@@ -169,7 +169,7 @@ class CallCache:
         """
         self._execute("used", "INSERT OR IGNORE INTO reached VALUES (?, ?)", worker, identity)
         rows = self._execute("used", "SELECT identity FROM reached WHERE worker = ?", worker)
-        return name_kept(worker, identity, rows[0][0])
+        return stored_worker_name(worker, identity, rows[0][0])
 
     def _execute(self, done: str, statement: str, *values: str | bytes) -> list[tuple[Any, ...]]:
         """Return the rows of a statement; `done` says in the error what the file cannot be."""
@@ -246,7 +246,7 @@ class CallCacheClient:
         return known
 
 
-def name_kept(worker: str, identity: str, first: str) -> str:
+def stored_worker_name(worker: str, identity: str, first: str) -> str:
     """Return the worker's id if `identity` is the first one stored for the id, else both."""
     return worker if identity == first else f"{worker} {identity}"
 

@@ -23,8 +23,8 @@ from batuta.clients.cache import (
     CallCache,
     CallClaim,
     CallJournal,
-    name_kept,
     read_reply,
+    stored_worker_name,
     write_reply,
 )
 from batuta.clients.replay import request_fingerprint
@@ -202,7 +202,7 @@ class SharedJournal:
             StoreError: the database is unavailable for longer than a minute, or reports an error.
         """
         first = await self._ask(lambda pool: pool.fetchval(_NAME, self._scope, worker, identity))
-        return name_kept(worker, identity, first)
+        return stored_worker_name(worker, identity, first)
 
     @asynccontextmanager
     async def claim(self, worker: str, request: Request) -> AsyncGenerator[CallClaim]:

@@ -33,7 +33,7 @@ from batuta.clients.decoding import (
 )
 from batuta.clients.error_mapping import find_stated_error, name_dialect_mistake
 from batuta.clients.http_target import HttpTarget, with_host
-from batuta.clients.reply_cost import count_reply, counts_by_itself, price_searches
+from batuta.clients.reply_cost import count_reply, has_small_usage, price_searches
 from batuta.clients.stream_reading import (
     DECODING_ERRORS,
     StreamAccumulator,
@@ -354,7 +354,7 @@ async def _count_off_loop(
     complete = partial(_complete_reply, endpoint, request, provider_reply)
     if len(reply.text) + len(reply.reasoning) > LARGE_BODY:
         return await anyio.to_thread.run_sync(complete)
-    if counts_by_itself(provider_reply):
+    if has_small_usage(provider_reply):
         return complete()  # the request need not be read
     return await read_off_loop(request.messages, complete)
 

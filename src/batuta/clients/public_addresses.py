@@ -45,7 +45,7 @@ def is_public_url(url: str, private_hosts: Collection[str] = ()) -> bool:
     host = _readable_host(url)
     if host is None:
         return False
-    if private_hosts and not private_hosts_of(url).isdisjoint(private_hosts):
+    if private_hosts and not _host_forms(url).isdisjoint(private_hosts):
         return True
     host = host.rstrip(".").lower()
     try:
@@ -55,7 +55,7 @@ def is_public_url(url: str, private_hosts: Collection[str] = ()) -> bool:
     return is_public_address(host)
 
 
-def private_hosts_of(url: str) -> frozenset[str]:
+def _host_forms(url: str) -> frozenset[str]:
     """Return the URL's host alone and as `host:port`, the two forms that settings may use."""
     parts = urlsplit(url)
     host = (parts.hostname or "").lower()

@@ -93,7 +93,7 @@ def _is_believable(
     )
 
 
-def counts_by_itself(provider_reply: ProviderReply) -> bool:
+def has_small_usage(provider_reply: ProviderReply) -> bool:
     """Return True if the stated usage is so small that `count_reply` need not read the request."""
     usage = _whole_usage(provider_reply, partial=provider_reply.usage_is_partial)
     return usage is not None and provider_reply.usd is None and _is_small(usage)

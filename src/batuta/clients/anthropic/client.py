@@ -55,7 +55,7 @@ class ClaudeRules:
     """Maximum number of output tokens, thinking included."""
     thinking: Literal["none", "budget", "adaptive"] = "none"
     """How thinking is requested: by `budget_tokens`, by `output_config.effort`, or not (`none`)."""
-    thinks_unasked: bool = False
+    thinks_by_default: bool = False
     """Whether the model thinks by default."""
     thinking_off: Literal["disabled", "between_tools", "never"] = "disabled"
     """The `thinking.type` that turns off the thinking of a model that thinks by default, or `never`
@@ -88,7 +88,7 @@ def claude_rules(model: str) -> ClaudeRules:
     return ClaudeRules(
         max_output=128_000,
         thinking="adaptive",
-        thinks_unasked=version >= (5, 0),
+        thinks_by_default=version >= (5, 0),
         thinking_off=_thinking_off(family, version),
         sampling=version < (4, 7),
         forced_tools=not newest,
@@ -205,7 +205,7 @@ class AnthropicAdapter:
 
     def _thinks(self, request: Request) -> bool:
         effort, rules = request.sampling.effort, self._rules
-        if rules.thinks_unasked:
+        if rules.thinks_by_default:
             return rules.thinking_off == "never" or not self._must_not_think(request)
         is_requested = effort is not None and effort != "none" and rules.thinking != "none"
         return is_requested and not self._must_not_think(request)
@@ -243,14 +243,14 @@ class AnthropicAdapter:
         names = _EFFORTS if rules.wide_efforts else _NARROW_EFFORTS
         if thinks and effort is not None:
             body["thinking"] = {"type": "adaptive"}
-        elif rules.thinks_unasked and not thinks:
+        elif rules.thinks_by_default and not thinks:
             body["thinking"] = {"type": rules.thinking_off}
         if effort is None or (effort == "none" and not thinks):
             return
         named = names.get(effort, effort)
         if thinks:
             body["output_config"] = {"effort": named}
-        elif rules.thinks_unasked:
+        elif rules.thinks_by_default:
             body["output_config"] = {"effort": named if named in _OFF_EFFORTS else "high"}
 
 

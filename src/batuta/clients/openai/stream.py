@@ -389,15 +389,15 @@ def _parse_choice(
     choice: dict[str, Any], model: str, called_model: str, pages: Sequence[Any]
 ) -> Reply:
     message = _whole_message(choice)
-    made = _tool_calls_of(message)
-    calls = _whole_calls(made) if made else ()
+    raw_calls = _tool_calls_of(message)
+    calls = _whole_calls(raw_calls) if raw_calls else ()
     finish = _parse_finish(choice, choice.get("finish_reason"))
     text = _message_text(message)
     if pages or message.get("annotations"):
         cited = SearchReader()
         _read_cited(cited, message, pages)
         text += cited.end_text((text,))
-    gives_back = made or any(map(message.get, GIVEN_BACK))
+    gives_back = raw_calls or any(map(message.get, GIVEN_BACK))
     return Reply(
         text=text,
         reasoning=_message_reasoning(message),
@@ -405,16 +405,16 @@ def _parse_choice(
         finish=resolve_finish(finish, calls),
         model=model,
         stop_sequence=_matched_stop_text(choice),
-        thoughts=thoughts_to_give_back(message, made, called_model) if gives_back else (),
+        thoughts=thoughts_to_give_back(message, raw_calls, called_model) if gives_back else (),
         is_refusal=_is_refusal(message),
         logprobs=parse_logprobs(choice),
         images=_pictures_of(message),
     )
 
 
-def _whole_calls(made: Sequence[dict[str, Any]]) -> tuple[ToolCall, ...]:
+def _whole_calls(raw_calls: Sequence[dict[str, Any]]) -> tuple[ToolCall, ...]:
     calls = ToolCallAccumulator()
-    for call in made:
+    for call in raw_calls:
         function = called_function(call)
         arguments = arguments_text(function_arguments(function))
         calls.start_call(as_string(call.get("id")), function["name"], arguments)
