@@ -269,7 +269,6 @@ def open_provider_client(spec: WorkerSpec, http: HttpTransport) -> Client:
 def _open_openai_client(
     spec: WorkerSpec, provider: Provider, base_url: str, http: HttpTransport
 ) -> Client:
-    """Return the client of a worker behind one of OpenAI's APIs."""
     images = spec.openai_api == "images"
     extra: dict[str, Any] = {} if images else {**provider.dialect.extra}
     if IMAGE in spec.worker.tags and not images:
@@ -284,9 +283,9 @@ def _open_openai_client(
     chat = OpenAIChatClient(spec.worker, http, **common).adapt(adaptations)
     if not asks_by_responses(spec):
         tags = spec.think_tags
-        read = chat if tags == "off" else ThinkTagClient(chat, spec.worker, tags)
+        read = chat if tags == "off" else ThinkTagClient(chat, tags)
         if provider.local or provider.name == COMPATIBLE:
-            read = TextCallClient(read, spec.worker)
+            read = TextCallClient(read)
         return StreamedClient(read) if provider.always_streams else read
     if dialect.merges_system:
         kinds = adaptations.kinds | {"merge_first_system_messages"}
@@ -312,7 +311,6 @@ def _signed_transport(
 def _open_embedding_client(
     spec: WorkerSpec, provider: Provider, base_url: str, http: HttpTransport
 ) -> Client:
-    """Return the client of an embedding model."""
     if provider.api != "chat":
         message = f"embeddings of the provider {provider.name} are not supported"
         raise ConfigError(f"worker {spec.worker.id} has the tag '{EMBEDDINGS}': {message}")

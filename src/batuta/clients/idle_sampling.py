@@ -50,7 +50,6 @@ def _request_of(sampling: Sampling) -> Request:
 
 
 def _provider_adapter(spec: WorkerSpec) -> ProviderAdapter:
-    """Return the adapter that builds requests for the worker."""
     provider, model = find_provider(spec.provider), spec.worker.model
     if provider.api == "anthropic":
         return AnthropicAdapter(model)

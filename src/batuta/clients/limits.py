@@ -206,7 +206,6 @@ class CallLimiter:
 
 
 def _token_estimate(request: Request) -> int:
-    """Return the estimated input and output tokens of a call."""
     return estimate_request_tokens(request) + (request.sampling.max_tokens or ASSUMED_OUTPUT_TOKENS)
 
 
@@ -309,7 +308,6 @@ class Throttle:
             self.extensions += 1
 
     def _recent_rate(self, now: float) -> float:
-        """Return the recent calls per second."""
         elapsed = now - self._sent[0] if self._sent else 0.0
         return len(self._sent) / min(max(elapsed, 1.0), _RATE_WINDOW_SECONDS)
 

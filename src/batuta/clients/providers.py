@@ -304,7 +304,6 @@ def _azure_url(endpoint: str) -> str:
 
 
 def _bedrock_url(region: str) -> str:
-    """Return the base URL of Bedrock's chat completions in that region."""
     return f"https://bedrock-runtime.{region}.amazonaws.com/openai/v1"
 
 

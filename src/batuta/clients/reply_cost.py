@@ -84,7 +84,6 @@ def count_reply(
 def _is_believable(
     worker: Worker, request: Request, provider_reply: ProviderReply, stated: Usage
 ) -> bool:
-    """Return True if the stated usage is plausible for the call."""
     if _is_small(stated):
         return True
     prompt = -(-(stated.input - SERVER_TOKENS) // MARGIN)

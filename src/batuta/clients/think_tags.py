@@ -106,9 +106,8 @@ def split_reply(reply: Reply, tags: ThinkTags) -> Reply:
 class ThinkTagClient:
     """Calls `inner` and separates the reasoning in its answers from their text."""
 
-    def __init__(self, inner: Client, worker: Worker, tags: ThinkTags) -> None:
+    def __init__(self, inner: Client, tags: ThinkTags) -> None:
         self.inner = inner
-        self.worker = worker
         self._tags: ThinkTags = tags
 
     def __repr__(self) -> str:

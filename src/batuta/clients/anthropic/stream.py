@@ -82,7 +82,6 @@ class AnthropicStreamAccumulator:
 
     @property
     def _has_begun(self) -> bool:
-        """Whether any part of the reply was received."""
         return bool(self._model or self._stop or self._usage or self._text or len(self._calls))
 
     @property

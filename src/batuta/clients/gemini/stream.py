@@ -36,8 +36,6 @@ _COUNTS = ("promptTokenCount", "candidatesTokenCount")
 
 @final
 class _CandidateAccumulator:
-    """Accumulates one candidate of a stream."""
-
     def __init__(self, number: int, called_model: str) -> None:
         self._number = number
         self._called_model = called_model

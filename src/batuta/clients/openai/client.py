@@ -169,9 +169,8 @@ class OpenAIChatClient(ProviderClient):
 class TextCallClient:
     """Calls `inner` and parses tool calls in the text of its answers."""
 
-    def __init__(self, inner: Client, worker: Worker) -> None:
+    def __init__(self, inner: Client) -> None:
         self.inner = inner
-        self.worker = worker
 
     def __repr__(self) -> str:
         return repr(self.inner)

@@ -237,7 +237,6 @@ class ResponsesOrChatClient:
     """Uses the Responses API; chat completions instead, if the server lacks the Responses API."""
 
     def __init__(self, responses: OpenAIResponsesClient, chat: OpenAIChatClient) -> None:
-        self.worker = responses.worker
         self._responses = responses
         self._chat = chat
         self._has_responses = True
@@ -263,7 +262,6 @@ class ResponsesOrChatClient:
 
 
 def _has_no_responses(error: ClientError) -> bool:
-    """Return True if the error means that the server has no Responses API."""
     words = error.words.lower()
     if error.usage is not None or error.status is None:
         return False

@@ -46,9 +46,7 @@ _COUNTS = ("prompt_tokens", "completion_tokens")
 
 @final
 class _ChoiceAccumulator:
-    """Accumulates one choice of a stream."""
-
-    def __init__(self, number: int, called_model: str = "") -> None:
+    def __init__(self, number: int, called_model: str) -> None:
         self._number = number
         self._called_model = called_model
         self._given_back: GivenBack | None = None
