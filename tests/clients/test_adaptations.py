@@ -493,7 +493,7 @@ def test_schemas_that_were_refused_do_not_pile_up():
     for number in range(2_000):
         form = ResponseFormat(kind="json_schema", schema={"title": f"{number}" * 1_000})
         request = Request(messages=HI, response_format=form)
-        learned.keep(next(learned.current.answers(refusal, request, {})))
+        learned.keep(next(learned.current.remedies(refusal, request, {})))
         assert learned.current.adapt_request(request).response_format.kind == "json_object"
     assert sum(map(len, learned.current.schemas)) <= 16 << 10
     assert learned.current.kinds == Adaptations().kinds

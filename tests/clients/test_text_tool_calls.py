@@ -11,7 +11,6 @@ from batuta.clients.openai.client import TextCallClient
 from batuta.clients.text_tool_calls import find_calls
 from batuta.core import CallListener, Delta, Finish, Reply, Request, Tool, ToolCall, user_message
 from batuta.core.conductor import NULL_LISTENER, NullListener
-from clients.cases import worker
 
 pytestmark = pytest.mark.anyio
 
@@ -257,7 +256,7 @@ TEXTS = st.sampled_from([*CALLS.values(), *ANSWERS.values()]) | st.lists(
 @given(TEXTS.flatmap(pieces_of))
 async def test_a_stream_shows_what_the_reply_has_and_nothing_is_lost(pieces):
     stream = Stream()
-    reply = await TextCallClient(Pieces(pieces), worker()).complete(request(), stream)
+    reply = await TextCallClient(Pieces(pieces)).complete(request(), stream)
     assert stream.text == reply.text and stream.calls == reply.tool_calls
     assert reply.finish is (Finish.TOOL_CALLS if reply.tool_calls else Finish.STOP)
     said = "".join(pieces)
@@ -267,14 +266,14 @@ async def test_a_stream_shows_what_the_reply_has_and_nothing_is_lost(pieces):
 @pytest.mark.parametrize("text", CALLS.values(), ids=CALLS)
 async def test_a_call_that_comes_letter_by_letter_is_not_shown(text):
     stream = Stream()
-    reply = await TextCallClient(Pieces(text), worker()).complete(request(), stream)
+    reply = await TextCallClient(Pieces(text)).complete(request(), stream)
     assert stream.text == reply.text and stream.calls == reply.tool_calls != ()
 
 
 @given(pieces_of("```python\nprint(1)\n```\nand `more` <b>of</b> it"))
 async def test_an_answer_that_is_no_call_is_not_kept_back(pieces):
     stream = Stream()
-    await TextCallClient(Pieces([*pieces, "."]), worker()).complete(request(), stream)
+    await TextCallClient(Pieces([*pieces, "."])).complete(request(), stream)
     assert stream.deltas[-1].text == "."
 
 
@@ -282,7 +281,7 @@ async def test_an_answer_that_is_no_call_is_not_kept_back(pieces):
     "asked", [request(tools=()), request(tool_choice="none")], ids=["no tools", "forbidden"]
 )
 async def test_where_no_call_is_wanted_the_text_stays(asked):
-    reply = await TextCallClient(Pieces([CALL]), worker()).complete(asked, Stream())
+    reply = await TextCallClient(Pieces([CALL])).complete(asked, Stream())
     assert reply.text == CALL and not reply.tool_calls
 
 
@@ -313,7 +312,7 @@ async def test_no_answer_takes_much_longer_to_read_than_words(text, size):
     async def seconds(said):
         pieces = [said[at : at + size] for at in range(0, len(said), size)]
         began = time.process_time()
-        reply = await TextCallClient(Pieces(pieces), worker()).complete(request(), Stream())
+        reply = await TextCallClient(Pieces(pieces)).complete(request(), Stream())
         assert reply.text == said and not reply.tool_calls
         return time.process_time() - began
 
@@ -333,14 +332,14 @@ SLOW = {
 async def test_what_may_be_a_call_is_not_read_again_with_each_piece(begun, piece):
     pieces = [begun, *[piece] * 15_000]
     began = time.process_time()
-    reply = await TextCallClient(Pieces(pieces), worker()).complete(request(), stream := Stream())
+    reply = await TextCallClient(Pieces(pieces)).complete(request(), stream := Stream())
     assert stream.text == reply.text == "".join(pieces)
     assert time.process_time() - began < 0.7
 
 
 async def test_calls_that_the_server_has_read_are_the_calls():
     own = ToolCall(id="1", name="time", arguments="{}")
-    client = TextCallClient(Pieces([CALL], tool_calls=(own,)), worker())
+    client = TextCallClient(Pieces([CALL], tool_calls=(own,)))
     stream = Stream()
     reply = await client.complete(request(), stream)
     assert reply.tool_calls == (own,) and reply.text == stream.text == CALL

@@ -255,7 +255,7 @@ def test_a_policy_of_sources_names_its_checker():
     policies = build_guardrails([grounded()], [eve])
     assert policies.grounded is not None and policies.grounded.worker is eve
     assert policies.stages == {GuardrailStage.OUTPUT} and policies.names == ("a",)
-    with pytest.raises(ConfigError, match="only one may be of kind grounded"):
+    with pytest.raises(ConfigError, match="only one policy may be of kind grounded"):
         build_guardrails([grounded(), grounded(name="b")], [eve])
     with pytest.raises(ConfigError, match="eve is not a model of the pool"):
         build_guardrails([grounded()], [Worker(id=eve.id, model="m", tags=("search",))])

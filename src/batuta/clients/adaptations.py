@@ -1,10 +1,10 @@
 """Adaptations of requests to what a worker's server refuses, learned from its error responses.
 
-When an error names something that can be expressed differently, or left out without changing the
-answer, the same request is sent again in that form. The form that worked is remembered for the
-worker until the process ends, so each feature is refused only once; a worker's settings `adapt` and
-`field_names` set it from the start. Fields that the caller requested and would miss (`stop`, `n`,
-`top_k`…) are never left out: the setting `unsupported_fields` governs them.
+When an error names something that can be expressed differently or left out, the same request is
+sent again in that form. The form that worked is remembered for the worker until the process ends,
+so each feature is refused only once; a worker's settings `adapt` and `field_names` set it from the
+start. Of the sampling fields, `temperature`, `top_p`, `seed` and the reasoning effort may be left
+out. `stop`, `n`, `top_k` and others never are: the setting `unsupported_fields` governs them.
 """
 
 from __future__ import annotations
@@ -29,12 +29,7 @@ from batuta.core import (
     system_message,
     user_message,
 )
-from batuta.errors import (
-    BadRequestError,
-    ClientError,
-    FormRefusedError,
-    ProviderOverloadedError,
-)
+from batuta.errors import BadRequestError, ClientError, FormRefusedError, ProviderOverloadedError
 
 _SYSTEM_ROLES = {Role.SYSTEM, Role.DEVELOPER}
 _CONTINUE = "Continue."
@@ -43,7 +38,7 @@ _CALL_ONE = "Call {} now: an answer without a call is not accepted."
 
 
 def add_to_system(request: Request, text: str) -> Request:
-    """Append `text` to the leading system messages."""
+    """Append `text` to the last leading system message; insert such a message if there is none."""
     messages = request.messages
     first = _count_first_system_messages(messages)
     if not first:
@@ -72,7 +67,7 @@ def put_system_first(request: Request) -> Request:
 
 
 def without_system(request: Request) -> Request:
-    """Move the system messages' text to the beginning of the first user message."""
+    """Move the system messages' text into the user message at the beginning, or into a new one."""
     ordered = put_system_first(request).messages
     if not ordered or ordered[0].role not in _SYSTEM_ROLES:
         return request
@@ -92,7 +87,10 @@ def without_developer(request: Request) -> Request:
 
 
 def alternate_roles(request: Request) -> Request:
-    """Join adjacent messages of the same role; begin with a user message."""
+    """Join adjacent messages of the same role, except tool results.
+
+    A short user message is put before an assistant's message at the beginning.
+    """
     turns: list[Message] = []
     for message in request.messages:
         if turns and turns[-1].role is message.role and message.role is not Role.TOOL:
@@ -191,17 +189,17 @@ _JSON = "Answer with one JSON object and nothing else."
 _BY_SCHEMA = "Answer with JSON that is valid under this JSON schema, and with nothing else: {}"
 
 
-def refused_schema(request: Request) -> str | None:
+def _schema_text(request: Request) -> str | None:
     """Return the JSON schema of the response format as text; None if there is none."""
-    wanted = request.response_format
-    if wanted is None or wanted.kind != "json_schema":
+    form = request.response_format
+    if form is None or form.kind != "json_schema":
         return None
-    return orjson.dumps(wanted.schema, option=orjson.OPT_SORT_KEYS).decode()
+    return orjson.dumps(form.schema, option=orjson.OPT_SORT_KEYS).decode()
 
 
 def schema_in_words(request: Request) -> Request:
     """Request any JSON object, and put the schema into the system message."""
-    schema = refused_schema(request)
+    schema = _schema_text(request)
     if schema is None:
         return request
     explained = add_to_system(request, _BY_SCHEMA.format(schema))
@@ -210,12 +208,11 @@ def schema_in_words(request: Request) -> Request:
 
 def without_json_mode(request: Request) -> Request:
     """Replace the response format by an instruction in the system message."""
-    wanted = request.response_format
-    if wanted is None:
+    form = request.response_format
+    if form is None:
         return request
-    if wanted.kind == "json_schema":
-        return replace(schema_in_words(request), response_format=None)
-    return replace(say_json(request), response_format=None)
+    described = schema_in_words if form.kind == "json_schema" else say_json
+    return replace(described(request), response_format=None)
 
 
 def say_json(request: Request) -> Request:
@@ -246,10 +243,10 @@ Kind = Literal[
 """The kinds of adaptation; these names are used in the settings."""
 KINDS: tuple[Kind, ...] = get_args(Kind)
 MAX_ADAPTATIONS = 8
-"""Times that one call is sent again in another form, at most."""
+"""Maximum number of times that one call is sent again in another form."""
 
 _MAX_SCHEMAS = 256
-"""Schemas remembered for one worker at most; the oldest is dropped first."""
+"""Maximum number of schemas remembered for one worker; the oldest is dropped first."""
 
 _REFUSAL = re.compile(
     r"unsupported|not (?:currently )?support|n't support|unrecogni[sz]ed|not recogni[sz]ed"
@@ -263,25 +260,25 @@ _REFUSAL = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
-    """An adaptation to try after a refusal that contains these words."""
+class _Remedy:
+    """An adaptation to try after an error whose lower-case message matches `words`."""
 
     kind: Kind
     words: re.Pattern[str]
-    refuses: bool = True
-    """True if `words` counts only in a message that also matches `_REFUSAL`."""
+    needs_refusal: bool = True
+    """True if `words` counts only in the message of a 4xx status that also matches `_REFUSAL`."""
 
 
-_ANSWERS = (
-    _Answer(
+_REMEDIES = (
+    _Remedy(
         "no_system_message",
         re.compile(
             r"system (?:role|messages?|prompts?|instructions?)(?: is| are)? not supported"
             r"|not support (?:the |a )?system|developer instruction is not enabled"
         ),
-        refuses=False,
+        needs_refusal=False,
     ),
-    _Answer(
+    _Remedy(
         "one_system_message",
         re.compile(
             r"system (?:role|messages?|prompts?)[^a-z].{0,60}"
@@ -289,48 +286,48 @@ _ANSWERS = (
             r"|(?:one|single|multiple|two|duplicate) system|first message.{0,30}system"
             r"|unexpected role.{0,4}system|system.{0,20}(?:not |in )the middle"
         ),
-        refuses=False,
+        needs_refusal=False,
     ),
-    _Answer(
+    _Remedy(
         "assistant_after_results",
         re.compile(r"role .{0,4}user.{0,4} after role .{0,4}tool"),
-        refuses=False,
+        needs_refusal=False,
     ),
-    _Answer(
+    _Remedy(
         "end_with_user",
         re.compile(
             r"expected last role|must end with a user|last message must"
             r"|not support assistant (?:message )?prefill"
         ),
-        refuses=False,
+        needs_refusal=False,
     ),
-    _Answer(
+    _Remedy(
         "alternate_roles",
         re.compile(
             r"alternat|consecutive .{0,40}(?:role|message|user|assistant)|same role"
             r"|(?:role|message)s? .{0,4}(?:user|assistant).{0,4} after"
             r"|(?:first message|conversation) must (?:be|start|begin).{0,30}user"
         ),
-        refuses=False,
+        needs_refusal=False,
     ),
-    _Answer("no_developer_role", re.compile(r"developer|message role|invalid role")),
-    _Answer("no_reasoning", re.compile(r"reasoning_content|reasoning_details|[.'\"`]reasoning\b")),
-    _Answer("no_forced_calls", re.compile(r"tool[_ ]choice|toolchoice|tool_config|forced tool")),
-    _Answer("no_effort", re.compile(r"reasoning|thinking|\bthink\b|effort")),
-    _Answer("say_json", re.compile(r"must contain the word.{0,6}json"), refuses=False),
-    _Answer(
+    _Remedy("no_developer_role", re.compile(r"developer|message role|invalid role")),
+    _Remedy("no_reasoning", re.compile(r"reasoning_content|reasoning_details|[.'\"`]reasoning\b")),
+    _Remedy("no_forced_calls", re.compile(r"tool[_ ]choice|toolchoice|tool_config|forced tool")),
+    _Remedy("no_effort", re.compile(r"reasoning|thinking|\bthink\b|effort")),
+    _Remedy("say_json", re.compile(r"must contain the word.{0,6}json"), needs_refusal=False),
+    _Remedy(
         "no_json_schema",
         re.compile(
             r"response_?format|json_?schema|structured|grammar|\bschema|text\.format|output_(?:config|format)"
         ),
     ),
-    _Answer(
+    _Remedy(
         "no_json_mode",
         re.compile(r"response_?format|json_object|json mode|text\.format|mime"),
     ),
-    _Answer("no_strict", re.compile(r"\bstrict\b")),
-    _Answer("no_cache_marks", re.compile(r"cache_?control|\bcaching|cachepoint")),
-    _Answer("no_names", re.compile(r"\bname\b")),
+    _Remedy("no_strict", re.compile(r"\bstrict\b")),
+    _Remedy("no_cache_marks", re.compile(r"cache_?control|\bcaching|cachepoint")),
+    _Remedy("no_names", re.compile(r"\bname\b")),
 )
 """Tried in this order, the more specific patterns first."""
 
@@ -375,7 +372,7 @@ _FIELDS: Mapping[str, str] = {
     "store": "",
     "usage": "",
 }
-"""Fields of the body, and the other name a server may accept; empty: the field can be left out."""
+"""Maps fields of the body to the name that a server may accept instead; empty: none, left out."""
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _EFFORT_WORD = re.compile(r"\b(none|minimal|low|medium|high|xhigh|max)\b")
 
@@ -390,7 +387,7 @@ class Adaptations:
     efforts: Mapping[str, str] = field(default_factory=dict[str, str])
     """Maps refused reasoning efforts to those sent instead."""
     schemas: tuple[bytes, ...] = ()
-    """Digests of schemas put into the system message, because the server rejects part of them."""
+    """Digests of schemas that are put into the system message, as the server rejects parts."""
 
     def adapt_request(self, request: Request) -> Request:
         """Return the request in the form that the server accepts.
@@ -412,8 +409,8 @@ class Adaptations:
 
     def loses_form(self, request: Request) -> bool:
         """Return True if a response format that must be enforced would only be described."""
-        wanted = request.response_format
-        if wanted is None or wanted.words_suffice:
+        form = request.response_format
+        if form is None or form.words_suffice:
             return False
         return bool(_FORM_IN_WORDS & self.kinds) or _schema_digest(request) in self.schemas
 
@@ -433,7 +430,7 @@ class Adaptations:
             schemas=tuple(dict.fromkeys((*self.schemas, *other.schemas)))[-_MAX_SCHEMAS:],
         )
 
-    def answers(
+    def remedies(
         self, error: ClientError, request: Request, body: Mapping[str, Any]
     ) -> Iterator[Adaptations]:
         """Yield these adaptations with one more that may avoid the error, the likeliest first.
@@ -452,13 +449,14 @@ class Adaptations:
             for name in _named_fields(words, body):
                 if name not in self.fields and name not in self.fields.values():
                     yield replace(self, fields={**self.fields, name: _FIELDS[name]})
-        for answer in _ANSWERS:
-            if answer.kind in self.kinds or (answer.refuses and not refused):
+        for remedy in _REMEDIES:
+            if remedy.kind in self.kinds or (remedy.needs_refusal and not refused):
                 continue
-            if answer.words.search(words):
-                yield from self._answer(answer.kind, words, request)
+            if remedy.words.search(words):
+                yield from self._with_kind(remedy.kind, words, request)
 
-    def _answer(self, kind: Kind, words: str, request: Request) -> Iterator[Adaptations]:
+    def _with_kind(self, kind: Kind, words: str, request: Request) -> Iterator[Adaptations]:
+        """Yield these adaptations with this kind, or with a narrower change that may suffice."""
         if kind == "no_effort" and (other := _other_effort(words, request.sampling.effort)):
             sent = request.sampling.effort or ""
             if sent not in self.efforts:
@@ -481,7 +479,7 @@ _PART_OF_SCHEMA = re.compile(
 
 
 def _schema_digest(request: Request) -> bytes | None:
-    schema = refused_schema(request)
+    schema = _schema_text(request)
     return None if schema is None else blake2b(schema.encode(), digest_size=16).digest()
 
 
@@ -498,7 +496,7 @@ def _named_fields(words: str, body: Mapping[str, Any]) -> list[str]:
 
 
 def _other_effort(words: str, sent: str | None) -> str | None:
-    """Return the nearest effort that the error message lists; None if it lists none."""
+    """Return the nearest effort that the error message lists; None if none can be used instead."""
     if sent not in _EFFORTS:
         return None
     listed = {match[1] for match in _EFFORT_WORD.finditer(words)} - {sent}

@@ -1,4 +1,4 @@
-"""A journal of finished calls, so that none is paid for twice: replies are stored on disk first.
+"""A journal of finished calls on disk, so that no call is paid for twice.
 
 A training or evaluation run that was killed repeats its calls when it is resumed. Calls that were
 already answered are read from the journal, with their original usage and cost.
@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Protocol, Self, final
+from typing import Any, Protocol, Self, final
 from weakref import WeakValueDictionary
 
 import anyio
@@ -51,7 +51,7 @@ def warn_if_emptied(*paths: str | Path) -> None:
 
 
 def open_journal_file(path: Path, table: str, name: str) -> sqlite3.Connection:
-    """Open an SQLite file of one table; every row is committed at once, so a kill loses none.
+    """Open an SQLite file of one table; each row is committed immediately, so a kill loses none.
 
     Args:
         path: path of the file; its folder is created.
@@ -84,25 +84,29 @@ class CallClaim:
     reply: Reply | None
     """The stored reply; None if the holder must make the call."""
     keep: Callable[[Reply], Awaitable[Reply]]
-    """Stores the reply; returns the stored one, which is an earlier reply if there is one."""
+    """Stores the reply; returns the reply to use, which may be one that was stored earlier."""
 
 
 class CallJournal(Protocol):
     """Finished calls, each paid for once.
 
     Laws:
-    - If several callers claim the same call, one makes it and the others wait for its reply.
+    - If several callers claim the same call, one makes it and the others wait for its reply. In a
+      file this holds within one process; in a database it holds over all processes.
     - If a claim ends without a reply, the next caller makes the call.
     - A stored reply is returned to all later callers, whichever processes die.
     """
 
     hits: int
+    """Number of calls that were answered from the journal."""
     misses: int
+    """Number of calls that were made."""
 
     async def name_worker(self, worker: str, identity: str) -> str:
         """Return the name under which the replies of a worker with this identity are stored.
 
-        It is the plain id for the first identity with that id; other identities have another name.
+        The name is the plain id for the first identity with that id. Any other identity has another
+        name.
 
         Args:
             worker: the worker's id.
@@ -127,12 +131,10 @@ class CallCache:
         """
         self.path = path
         self.hits = 0
-        """Calls that were answered from the file."""
         self.misses = 0
-        """Calls that were made and stored."""
         self._locks: WeakValueDictionary[tuple[str, bytes], anyio.Lock] = WeakValueDictionary()
         self._file = open_journal_file(path, _CREATE_TABLE, "the call journal")
-        self._execute(_CREATE_REACHED)
+        self._execute("used", _CREATE_REACHED)
 
     def __enter__(self) -> Self:
         return self
@@ -141,35 +143,40 @@ class CallCache:
         self._file.close()
 
     def read(self, worker: str, request: Request) -> Reply | None:
-        """Return the stored reply to exactly this request, including its seed; None if none."""
-        try:
-            row = self._file.execute(
-                "SELECT reply FROM calls WHERE worker = ? AND request = ?",
-                (worker, request_fingerprint(request)),
-            ).fetchone()
-        except sqlite3.Error as error:
-            raise StoreError(f"the call journal {self.path} cannot be read: {error}") from None
-        return None if row is None else read_reply(row[0])
+        """Return the stored reply to exactly this request, including its seed; None if none exists.
+
+        Raises:
+            StoreError: the file cannot be read.
+        """
+        find = "SELECT reply FROM calls WHERE worker = ? AND request = ?"
+        rows = self._execute("read", find, worker, request_fingerprint(request))
+        return read_reply(rows[0][0]) if rows else None
 
     def write(self, worker: str, request: Request, reply: Reply) -> None:
-        """Store a reply; an earlier reply to the same request is not replaced."""
+        """Store a reply; an earlier reply to the same request is not replaced.
+
+        Raises:
+            StoreError: the file cannot be written.
+        """
         row = (worker, request_fingerprint(request), write_reply(reply))
-        try:
-            self._file.execute("INSERT OR IGNORE INTO calls VALUES (?, ?, ?)", row)
-        except sqlite3.Error as error:
-            raise StoreError(f"the call journal {self.path} cannot be written: {error}") from None
+        self._execute("written", "INSERT OR IGNORE INTO calls VALUES (?, ?, ?)", *row)
 
     async def name_worker(self, worker: str, identity: str) -> str:
-        """Return the name under which that worker's replies are stored; see `CallJournal`."""
-        self._execute("INSERT OR IGNORE INTO reached VALUES (?, ?)", worker, identity)
-        rows = self._execute("SELECT identity FROM reached WHERE worker = ?", worker)
-        return name_kept(worker, identity, rows[0][0])
+        """Return the name under which that worker's replies are stored; see `CallJournal`.
 
-    def _execute(self, statement: str, *values: str) -> list[tuple[str, ...]]:
+        Raises:
+            StoreError: the file cannot be read or written.
+        """
+        self._execute("used", "INSERT OR IGNORE INTO reached VALUES (?, ?)", worker, identity)
+        rows = self._execute("used", "SELECT identity FROM reached WHERE worker = ?", worker)
+        return stored_worker_name(worker, identity, rows[0][0])
+
+    def _execute(self, done: str, statement: str, *values: str | bytes) -> list[tuple[Any, ...]]:
+        """Return the rows of a statement; `done` says in the error what the file cannot be."""
         try:
             return self._file.execute(statement, values).fetchall()
         except sqlite3.Error as error:
-            raise StoreError(f"the call journal {self.path} cannot be used: {error}") from None
+            raise StoreError(f"the call journal {self.path} cannot be {done}: {error}") from None
 
     @asynccontextmanager
     async def claim(self, worker: str, request: Request) -> AsyncGenerator[CallClaim]:
@@ -221,6 +228,7 @@ class CallCacheClient:
 
         Raises:
             ClientError: the call failed; failures are not stored.
+            StoreError: the journal cannot be read or written.
         """
         if request.sampling.seed is None:
             return await self._client.complete(request, listener)
@@ -238,8 +246,8 @@ class CallCacheClient:
         return known
 
 
-def name_kept(worker: str, identity: str, first: str) -> str:
-    """Return the worker's id if its identity is the first one with that id, else both."""
+def stored_worker_name(worker: str, identity: str, first: str) -> str:
+    """Return the worker's id if `identity` is the first one stored for the id, else both."""
     return worker if identity == first else f"{worker} {identity}"
 
 

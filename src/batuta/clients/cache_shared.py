@@ -23,8 +23,8 @@ from batuta.clients.cache import (
     CallCache,
     CallClaim,
     CallJournal,
-    name_kept,
     read_reply,
+    stored_worker_name,
     write_reply,
 )
 from batuta.clients.replay import request_fingerprint
@@ -37,11 +37,12 @@ LEASE_S = 15.0
 RENEWAL_S = 3.0
 """Seconds between two renewals."""
 FIRST_POLL_S, LONGEST_POLL_S = 0.05, 1.0
-"""Shortest and longest seconds between polls for another process's reply; doubled each time."""
+"""First and longest pause in seconds between polls for another process's reply; each pause is twice
+as long as the one before."""
 OUTAGE_S = 60.0
-"""Seconds for which PostgreSQL may be unavailable, for example during a restart."""
+"""Seconds for which queries are repeated while PostgreSQL is unavailable, as during a restart."""
 CONNECTIONS = 4
-"""Connections per process at most."""
+"""Maximum number of connections per process."""
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS batuta_calls (
     scope text, worker text, request bytea,
@@ -151,9 +152,8 @@ async def open_shared_journal(url: str, scope: str) -> AsyncGenerator[SharedJour
     except (OSError, ValueError, driver.PostgresError, driver.InterfaceError) as error:
         raise StoreError(f"the call journal's database cannot be used: {error}") from None
     journal = SharedJournal(pool, driver, scope)
-    group = (
-        anyio.create_task_group()
-    )  # entered manually, so that an error of the block is not wrapped
+    # Entered without `async with`, so that an error of the block is not wrapped in a group.
+    group = anyio.create_task_group()
     await group.__aenter__()
     group.start_soon(journal.renew_leases)
     try:
@@ -183,6 +183,7 @@ class SharedJournal:
         self._pool = pool
         self._scope = scope
         self._held: set[UUID] = set()
+        """The owners of the claims that are renewed."""
         self._outages = (
             OSError,
             driver.PostgresConnectionError,
@@ -201,7 +202,7 @@ class SharedJournal:
             StoreError: the database is unavailable for longer than a minute, or reports an error.
         """
         first = await self._ask(lambda pool: pool.fetchval(_NAME, self._scope, worker, identity))
-        return name_kept(worker, identity, first)
+        return stored_worker_name(worker, identity, first)
 
     @asynccontextmanager
     async def claim(self, worker: str, request: Request) -> AsyncGenerator[CallClaim]:
@@ -259,7 +260,11 @@ class SharedJournal:
                     _LOG.warning("claimed calls could not be renewed: %s", type(error).__name__)
 
     async def _ask(self, ask: Callable[[Any], Awaitable[_T]]) -> _T:
-        """Query the database, with retries while it is unavailable."""
+        """Query the database, with retries while it is unavailable.
+
+        Raises:
+            StoreError: the database is unavailable for longer than a minute, or reports an error.
+        """
         until = time.monotonic() + OUTAGE_S
         while True:
             try:

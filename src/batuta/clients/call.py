@@ -1,6 +1,6 @@
 """One call of one model over HTTP: what all providers' APIs share.
 
-A `ProviderAdapter` implements one API: pure functions between our types and its JSON.
+A `ProviderAdapter` implements one API: it converts between our types and the API's JSON.
 `ProviderClient` does the rest: it sends requests, reads replies and streams, counts and prices
 tokens, and turns every failure into a ClientError.
 
@@ -33,7 +33,7 @@ from batuta.clients.decoding import (
 )
 from batuta.clients.error_mapping import find_stated_error, name_dialect_mistake
 from batuta.clients.http_target import HttpTarget, with_host
-from batuta.clients.reply_cost import count_reply, counts_by_itself, price_searches
+from batuta.clients.reply_cost import count_reply, has_small_usage, price_searches
 from batuta.clients.stream_reading import (
     DECODING_ERRORS,
     StreamAccumulator,
@@ -77,6 +77,7 @@ class ProviderAdapter(Protocol):
 
         Raises:
             ErrorReply: `data` is an error object.
+            AttributeError, IndexError, KeyError, TypeError or ValueError: `data` is malformed.
         """
         ...
 
@@ -87,10 +88,7 @@ class ProviderAdapter(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ProviderEndpoint:
-    """A worker, its adapter and its addresses.
-
-    `learned` holds the adaptations learned from the server's refusals.
-    """
+    """A worker with its adapter, its addresses and what was learned from its server's refusals."""
 
     worker: Worker
     adapter: ProviderAdapter
@@ -140,7 +138,7 @@ class ProviderClient:
 
         Raises:
             ClientError: there is no usable reply; the error has the known or estimated usage and
-                cost if the provider had already begun to answer.
+                cost if the provider may charge for the call.
         """
         endpoint = self._endpoint
         sampling = request.sampling.with_defaults(endpoint.worker.sampling)
@@ -198,7 +196,7 @@ def _adapt_request(
 async def _adapt_off_loop(
     adapter: ProviderAdapter, adaptations: Adaptations, original: Request, *, stream: bool
 ) -> _Form:
-    """Do as `_adapt_request`; a request with many parts is serialized in a thread."""
+    """Call `_adapt_request`, in a thread if the request has many parts."""
     adapt = partial(_adapt_request, adapter, adaptations, original, stream=stream)
     if sum(len(message.parts) for message in original.messages) <= _MANY_PARTS:
         return adapt()
@@ -219,7 +217,7 @@ def _other_form(
     if error.usage is not None or not error.words or len(tried) > MAX_ADAPTATIONS:
         return None
     in_words: Adaptations | None = None
-    for adaptations in form.adaptations.answers(error, form.original, form.body):
+    for adaptations in form.adaptations.remedies(error, form.original, form.body):
         if adaptations.loses_form(form.original):
             in_words = in_words or adaptations
             continue
@@ -304,7 +302,11 @@ async def _send_whole(
 async def _parse_whole(
     endpoint: _ProviderEndpoint, target: HttpTarget, body: WholeBody, accumulator: StreamAccumulator
 ) -> ProviderReply:
-    """Parse a whole reply; if it is an error, the usage that it states goes to the accumulator."""
+    """Parse a whole reply; the usage that a faulty one states is added to the accumulator.
+
+    Raises:
+        ClientError: the reply is an error, or is malformed.
+    """
     try:
         return await body.read(target, lambda data: _parse_reply(endpoint, target, data))
     except _FaultyReplyError as caught:
@@ -347,12 +349,12 @@ def _parse_reply(endpoint: _ProviderEndpoint, target: HttpTarget, data: Any) -> 
 async def _count_off_loop(
     endpoint: _ProviderEndpoint, request: Request, provider_reply: ProviderReply
 ) -> Reply:
-    """Return the reply with its usage and cost; much text is counted in a thread."""
+    """Call `_complete_reply`, in a thread if much text must be counted."""
     reply = provider_reply.reply
     complete = partial(_complete_reply, endpoint, request, provider_reply)
     if len(reply.text) + len(reply.reasoning) > LARGE_BODY:
         return await anyio.to_thread.run_sync(complete)
-    if counts_by_itself(provider_reply):
+    if has_small_usage(provider_reply):
         return complete()  # the request need not be read
     return await read_off_loop(request.messages, complete)
 
@@ -360,7 +362,7 @@ async def _count_off_loop(
 def _complete_reply(
     endpoint: _ProviderEndpoint, request: Request, provider_reply: ProviderReply
 ) -> Reply:
-    """Return the reply with its prefill, usage and cost."""
+    """Return the reply with its prefill, usage, cost and model, which may be the worker's own."""
     reply = provider_reply.reply
     is_partial = provider_reply.usage_is_partial
     usage, cost = count_reply(endpoint.worker, request, provider_reply, partial=is_partial)

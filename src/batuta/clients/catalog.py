@@ -40,7 +40,7 @@ _ABILITIES: tuple[tuple[str, tuple[str, ...]], ...] = (
 )
 """Abilities of model families: patterns of how plain names begin; the first match counts."""
 _ABOUT_CHARACTERS = 160
-"""Characters of a maker's description at most."""
+"""Maximum number of characters of a maker's description."""
 _BILLIONS = re.compile(r"(?<![a-z\d.])(\d+(?:\.\d+)?)\s*(b|m)(?![a-z\d])", re.IGNORECASE)
 _FREE_PRICE = Price(input=Decimal(0), output=Decimal(0))
 _SENTENCE = re.compile(r"(?<=[.!?])\s")
@@ -51,12 +51,15 @@ class ModelFacts:
     """Facts about a model."""
 
     price: Price | None = None
-    """Price for prompts of ordinary length; some providers charge more for very long ones."""
+    """Price for prompts of ordinary length, as some providers charge more for very long prompts.
+
+    None if it is unknown.
+    """
     context_window: int | None = None
-    """Tokens."""
+    """In tokens; None if it is unknown."""
     tags: tuple[str, ...] = ()
     description: str = ""
-    """The maker's description."""
+    """The first sentence of the maker's description; empty if there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,13 +68,13 @@ class ListedModel:
 
     name: str
     context_window: int | None = None
-    """Tokens."""
+    """In tokens; None if the server does not state it."""
     parameters: float | None = None
-    """Billions."""
+    """In billions; None if it is unknown."""
     tags: tuple[str, ...] | None = None
     """The model's abilities; None if the server does not state them."""
     thinks: bool | None = None
-    """True if it accepts a reasoning effort; None if the server does not state it."""
+    """Whether the model accepts a reasoning effort; None if the server does not state it."""
 
 
 def find_model_facts(provider: str, model: str, base_url: str = "") -> ModelFacts | None:
@@ -336,16 +339,12 @@ def _by_name() -> dict[str, tuple[Skill, ...]]:
 
 
 def parameters_in(text: str) -> float | None:
-    """Return the billions of parameters in a name or size such as `qwen3:8b` or `135M`."""
+    """Return the billions of parameters that a name or size such as `qwen3:8b` or `135M` states.
+
+    If the text has several such numbers, the largest is returned; None if it has none.
+    """
     found = _BILLIONS.findall(text.replace("_", "-"))
-    if not found:
-        return None
-    number, unit = found[-1] if len(found) == 1 else max(found, key=lambda f: _in_billions(*f))
-    return _in_billions(number, unit)
-
-
-def _in_billions(number: str, unit: str) -> float:
-    return float(number) / (1000 if unit.lower() == "m" else 1)
+    return max((float(n) / (1000 if unit in {"m", "M"} else 1) for n, unit in found), default=None)
 
 
 def known_worker(provider: str, model: ListedModel, base_url: str = "") -> Worker:

@@ -1,7 +1,8 @@
 """Cloud credentials instead of an API key: AWS request signatures, Azure and Google tokens.
 
-The clouds' own libraries provide them, and find the credentials where the clouds' tools store them.
-They are extras: `bedrock` (botocore), `azure` (azure-identity) and `vertex` (google-auth).
+The clouds' own libraries make the signatures and tokens, and find the credentials where the clouds'
+tools store them. The libraries are extras: `bedrock` (botocore), `azure` (azure-identity) and
+`vertex` (google-auth).
 """
 
 from __future__ import annotations
@@ -28,15 +29,6 @@ RENEWAL_SECONDS = 120.0
 _EXTRAS: Mapping[Cloud, str] = {"aws": "bedrock", "azure": "azure", "google": "vertex"}
 FetchToken = Callable[[], tuple[str, float]]
 """Returns a token and its expiry in seconds since the epoch; may block."""
-
-
-def _load_module(name: str) -> Any:
-    """Import a module of an extra; typed as Any, as it may not be installed for type checking.
-
-    Raises:
-        ImportError: the extra is not installed.
-    """
-    return import_module(name)
 
 
 class RequestSigner(Protocol):
@@ -80,8 +72,8 @@ class AwsSigner:
     def _sign(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes
     ) -> dict[str, str]:
-        auth, awsrequest = _load_module("botocore.auth"), _load_module("botocore.awsrequest")
-        errors = _load_module("botocore.exceptions")
+        auth, awsrequest = import_module("botocore.auth"), import_module("botocore.awsrequest")
+        errors = import_module("botocore.exceptions")
 
         try:
             found = self._session.get_credentials()
@@ -108,6 +100,7 @@ class TokenSigner:
         self._fetch = fetch
         self._token: Secret | None = None
         self._ends = 0.0
+        """The token's expiry in seconds since the epoch."""
         self._turn = anyio.Lock()
 
     async def sign(
@@ -134,7 +127,9 @@ def open_signer(cloud: Cloud, base_url: str) -> RequestSigner:
     try:
         match cloud:
             case "aws":
-                return _open_aws(base_url)
+                session = import_module("botocore.session").Session()
+                region = _region_of(base_url) or session.get_config_variable("region")
+                return AwsSigner(session, region)
             case "azure":
                 return TokenSigner(_azure_tokens())
             case "google":
@@ -146,11 +141,6 @@ def open_signer(cloud: Cloud, base_url: str) -> RequestSigner:
         ) from None
 
 
-def _open_aws(base_url: str) -> AwsSigner:
-    session: Any = _load_module("botocore.session").Session()
-    return AwsSigner(session, _region_of(base_url) or session.get_config_variable("region"))
-
-
 def _region_of(base_url: str) -> str:
     """Return the region in a Bedrock URL; "" for another URL."""
     host = base_url.partition("://")[2].partition("/")[0]
@@ -159,8 +149,8 @@ def _region_of(base_url: str) -> str:
 
 
 def _azure_tokens() -> FetchToken:
-    errors = _load_module("azure.core.exceptions")
-    credential: Any = _load_module("azure.identity").DefaultAzureCredential()
+    errors = import_module("azure.core.exceptions")
+    credential: Any = import_module("azure.identity").DefaultAzureCredential()
 
     def fetch() -> tuple[str, float]:
         try:
@@ -173,8 +163,8 @@ def _azure_tokens() -> FetchToken:
 
 
 def _google_tokens() -> FetchToken:
-    auth, errors = _load_module("google.auth"), _load_module("google.auth.exceptions")
-    requests = _load_module("google.auth.transport.requests")
+    auth, errors = import_module("google.auth"), import_module("google.auth.exceptions")
+    requests = import_module("google.auth.transport.requests")
 
     try:
         found: Any = auth.default(scopes=[GOOGLE_SCOPE])

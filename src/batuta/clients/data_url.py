@@ -13,7 +13,7 @@ from batuta.errors import BadRequestError
 _HEAD = re.compile(r"data:([\w.+-]+/[\w.+*-]+)?((?:;[\w.+-]+(?:=[\w.+\"-]*)?)*),", re.IGNORECASE)
 _PLAIN = re.compile(r"data:(image/[\w.+-]+);base64,")
 _HEAD_CHARACTERS = 256
-"""Characters of a `data:` URL before its data, at most."""
+"""Maximum number of characters of a `data:` URL before its data."""
 _SPELLINGS = {
     "image/jpg": "image/jpeg",
     "image/pjpeg": "image/jpeg",
@@ -84,7 +84,7 @@ def picture_data_url(media_type: str, data: str) -> str:
 
 
 def shown_picture_url(url: str) -> str:
-    """Return `plain_picture_url`; "" unless it is an `https:` URL or a `data:` URL of an image."""
+    """Return the URL in its plain form; "" if that is neither `https:` nor a `data:` image."""
     try:
         plain = plain_picture_url(url)
     except BadRequestError:
@@ -129,7 +129,11 @@ def _plain_base64(data: str) -> str:
 
 
 def _type_of_bytes(text: str) -> str | None:
-    """Return the media type that the first bytes indicate; None if they indicate none."""
+    """Return the media type that the first bytes indicate; None if they indicate none.
+
+    Raises:
+        BadRequestError: the text is not base64.
+    """
     try:
         first = base64.b64decode(text[:64], validate=True)
     except (binascii.Error, ValueError):

@@ -16,32 +16,27 @@ from typing import Any, TypeVar, final
 import anyio.to_thread
 import orjson
 
-from batuta.core import (
-    Finish,
-    Reply,
-    Thought,
-    TokenLogprob,
-    ToolCall,
-    Usage,
-)
+from batuta.core import Finish, Reply, Thought, TokenLogprob, ToolCall, Usage
 from batuta.core.json_values import count_values
 
 T = TypeVar("T")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 SseEvent = tuple[str, bytes]
-"""The event's name (empty if it has none) and its data, lines joined by a line feed."""
+"""The event's name (empty if it has none), and the lines of its data joined by line feeds."""
 
 
 @final
 class SseParser:
     """Parses one stream; chunks may end anywhere, lines may end in LF, CR LF or CR.
 
-    Comments, `id` and `retry` are dropped. Some servers put no blank line between events: then a
-    line with a complete JSON object is an event as soon as another one follows.
+    Comments, `id` and `retry` are dropped. Some servers put no blank line between events. Then a
+    line with a complete JSON object is an event as soon as another event begins.
     """
 
-    __slots__ = ("_cr", "_data", "_first", "_has_bare_lines", "_is_dense", "_name", "_rest")
+    __slots__ = (
+        "_data", "_ended_in_cr", "_has_bare_lines", "_is_dense", "_is_first", "_name", "_rest",
+    )  # fmt: skip
 
     def __init__(self, *, has_bare_lines: bool = False) -> None:
         """Begin a stream.
@@ -51,12 +46,16 @@ class SseParser:
         """
         self._has_bare_lines = has_bare_lines
         self._rest: list[bytes] = []
+        """The pieces of the last line, which has not ended."""
         self._data: list[bytes] = []
+        """The lines of data of the event that has not ended."""
         self._name = ""
-        self._cr = False
-        self._first = True
+        self._ended_in_cr = False
+        """True if the last chunk ended in CR, so that an LF belongs to the same line end."""
+        self._is_first = True
+        """True until the first line was read, which may begin with a byte order mark."""
         self._is_dense = False
-        """True once two events were not separated by a blank line."""
+        """True once data followed a complete event without a blank line between them."""
 
     def feed(self, chunk: bytes) -> list[SseEvent]:
         """Return the events that `chunk` completes."""
@@ -69,22 +68,22 @@ class SseParser:
         block = b"".join((*self._rest, chunk[:cut]))
         self._rest = [chunk[cut + 1 :]]
         lines = block.split(b"\n")
-        if self._first:
-            self._first = False
+        if self._is_first:
+            self._is_first = False
             lines[0] = lines[0].removeprefix(_BYTE_ORDER_MARK)
         return self._read(lines)
 
     def close(self) -> list[SseEvent]:
-        """Return the last event if no blank line ended it; it may be truncated."""
+        """Return the last event if no blank line ended it, else nothing; it may be truncated."""
         return self.feed(b"\n\n")
 
     def _unify(self, chunk: bytes) -> bytes:
         """Return `chunk` with all line ends as LF."""
-        if self._cr and chunk:
-            self._cr = False
+        if self._ended_in_cr and chunk:
+            self._ended_in_cr = False
             chunk = chunk.removeprefix(b"\n")
         if b"\r" in chunk:
-            self._cr = chunk.endswith(b"\r")
+            self._ended_in_cr = chunk.endswith(b"\r")
             chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         return chunk
 
@@ -148,12 +147,13 @@ def _is_whole(data: bytes) -> bool:
 
 
 _HALF = re.compile("[\ud800-\udfff]")
-_MOST_LENIENT_BYTES = 1 << 20
-"""Largest text in bytes that is parsed although it is not strict JSON."""
+"""Matches one half of a surrogate pair."""
+_MAX_LENIENT_BYTES = 1 << 20
+"""Maximum size of a text that is parsed although it is not strict JSON."""
 
 
 def load_json(text: bytes) -> Any:
-    """Parse JSON; common deviations are accepted: NaN, lone surrogates, a byte order mark.
+    """Parse JSON; NaN, lone surrogates and a byte order mark are accepted in texts of up to 1 MiB.
 
     Raises:
         ValueError: `text` is not JSON.
@@ -161,7 +161,7 @@ def load_json(text: bytes) -> Any:
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
-        if len(text) > _MOST_LENIENT_BYTES:
+        if len(text) > _MAX_LENIENT_BYTES:
             raise
     try:
         return json.loads(text.decode("utf-8-sig", "replace"))
@@ -178,18 +178,19 @@ def is_end_mark(data: bytes) -> bool:
 
 
 LARGE_BODY = 200_000
-"""Replies with more bytes are parsed in another thread, after their values are counted."""
+"""A reply with more bytes is parsed in another thread, after its values are counted."""
 _MAX_VALUES = 1_000_000
-"""JSON values of one reply at most; 8,000 tokens with 20 `top_logprobs` each have as many."""
+"""Maximum number of JSON values in a large reply; 8,000 tokens with 20 `top_logprobs` each have
+as many."""
 
 
 async def read_pieces(pieces: Sequence[bytes], read: Callable[[Any], T]) -> T:
-    """Join and parse JSON text; return `read` of its value.
+    """Parse the JSON text that the pieces make, pass its value to `read` and return the result.
 
-    Large text is parsed in another thread, so that the event loop is not blocked.
+    All this happens in another thread if the text is large, so that the event loop is not blocked.
 
     Raises:
-        MalformedTextError: the text is not JSON, or has too many values.
+        MalformedTextError: the text is not JSON, or is large and has too many values.
     """
     if sum(map(len, pieces)) <= LARGE_BODY:
         return _read_text(b"".join(pieces), read)
@@ -212,7 +213,7 @@ def _read_text(text: bytes, read: Callable[[Any], T]) -> T:
 
 
 class MalformedTextError(Exception):
-    """A reply that should be JSON is not, or has too many values."""
+    """A reply that should be JSON is not JSON, or has too many values."""
 
 
 def join_halves(text: str, *, alone: str = "replace") -> str:
@@ -225,6 +226,20 @@ def join_halves(text: str, *, alone: str = "replace") -> str:
     if text.isascii() or not _HALF.search(text):
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", alone)
+
+
+def parse_object(text: str, name: str) -> dict[str, Any]:
+    """Return the JSON object in `text`; another value, or malformed JSON, is put into a field.
+
+    Args:
+        text: JSON text; empty text is an empty object.
+        name: the field's name.
+    """
+    try:
+        value = orjson.loads(text or "{}")
+    except orjson.JSONDecodeError:
+        value = text
+    return value if isinstance(value, dict) else {name: value}  # pyright: ignore[reportUnknownVariableType]
 
 
 def dump_json(value: Any) -> str:
@@ -255,40 +270,40 @@ def _join_all_halves(value: Any, depth: int = 0) -> Any:
     return value
 
 
-MOST_TOKENS = 100_000_000
-"""Tokens of one call at most, ten times the largest context window; larger counts are ignored."""
+MAX_TOKENS = 100_000_000
+"""Maximum plausible number of tokens of one call: ten times the largest context window."""
 
 
 def as_object(value: Any) -> dict[str, Any]:
-    """Return `value` if it is an object, else an empty one."""
+    """Return `value` if it is an object, else an empty object."""
     return value if isinstance(value, dict) else {}  # pyright: ignore[reportUnknownVariableType] - of JSON
 
 
 def as_array(value: Any) -> list[Any]:
-    """Return `value` if it is an array, else an empty one."""
+    """Return `value` if it is an array, else an empty array."""
     return value if isinstance(value, list) else []  # pyright: ignore[reportUnknownVariableType] - of JSON
 
 
 def as_string(value: Any) -> str:
-    """Return `value` if it is a string, else an empty one."""
+    """Return `value` if it is a string, else an empty string."""
     return value if isinstance(value, str) else ""
 
 
 def as_count(value: Any) -> int:
-    """Return `value` if it is a plausible number of tokens, else 0."""
+    """Return a plausible number of tokens as an integer, also from a string; else 0."""
     if type(value) is int:
-        return value if 0 <= value <= MOST_TOKENS else 0
+        return value if 0 <= value <= MAX_TOKENS else 0
     value = as_number(value)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return 0
-    return max(int(value), 0) if value == value and abs(value) <= MOST_TOKENS else 0  # noqa: PLR0124 - NaN
+    return max(int(value), 0) if value == value and abs(value) <= MAX_TOKENS else 0  # noqa: PLR0124 - NaN
 
 
 _NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,18})?(e-[0-9]{1,2})?", re.IGNORECASE)
 
 
 def as_number(value: Any) -> Any:
-    """Return the number in a string, as some servers send counts and prices; else `value`."""
+    """Return the number in a string, as some servers send numbers as strings; else `value`."""
     if not isinstance(value, str) or not (found := _NUMBER.fullmatch(value)):
         return value
     return float(value) if found[1] or found[2] else int(value)
@@ -306,14 +321,14 @@ def need_string(value: Any) -> str:
 
 
 def is_wrong_count(value: Any) -> bool:
-    """Return True if `value` is given but is not a plausible number of tokens."""
+    """Return True if `value` is not None and not a plausible, whole number of tokens."""
     if value is None:
         return False
     value = as_number(value)
     return isinstance(value, bool) or as_count(value) != value
 
 
-def raise_counts(known: dict[str, Any], stated: Any) -> None:
+def merge_counts(known: dict[str, Any], stated: Any) -> None:
     """Merge the usage of an event into that of earlier events; no number is lowered.
 
     Servers send the usage several times, and some end with zeros or nulls. A value that is not a
@@ -337,14 +352,21 @@ _CACHE_INPUTS = ("cache_read_input_tokens", "cache_creation_input_tokens")
 
 
 def with_own_names(usage: dict[str, Any], own: tuple[str, str]) -> dict[str, Any]:
-    """Return `usage`; if it only has the field names of another API, its counts under `own`."""
+    """Return `usage`; if it has only another API's field names, with its counts under `own` too.
+
+    Args:
+        usage: the usage that a provider states.
+        own: the fields of input and output tokens in the expected API.
+    """
     if not usage or any(name in usage for name in own):
         return usage
     return usage | _foreign_counts({"usage": usage}, own)
 
 
-def take_foreign(known: dict[str, Any], event: Mapping[str, Any], own: tuple[str, str]) -> None:
-    """Add the token counts of an event in another API's format, so that they are billed.
+def add_foreign_counts(
+    known: dict[str, Any], event: Mapping[str, Any], own: tuple[str, str]
+) -> None:
+    """Add the token counts of an event in another API's format, so that the tokens are billed.
 
     Args:
         known: the usage of earlier events; changed.
@@ -354,7 +376,7 @@ def take_foreign(known: dict[str, Any], event: Mapping[str, Any], own: tuple[str
     Raises:
         ValueError: the event has generated text, which would be lost.
     """
-    raise_counts(known, _foreign_counts(event, own))
+    merge_counts(known, _foreign_counts(event, own))
     choices = map(as_object, as_array(event.get("choices")))
     candidates = map(as_object, as_array(event.get("candidates")))
     objects = [
@@ -414,7 +436,7 @@ def read_cache_counts(usage: dict[str, Any]) -> tuple[int, int]:
 
 
 def _higher_count(old: Any, new: Any) -> Any:
-    """Return the larger number; anything else is returned only if neither is a number."""
+    """Return the larger number; if neither is a number, `new` unless it is empty, else `old`."""
     if _is_number(new):
         return max(old, new) if _is_number(old) else new
     return new if new and not _is_number(old) else old
@@ -423,11 +445,11 @@ def _higher_count(old: Any, new: Any) -> Any:
 def _is_number(value: Any) -> bool:
     """Return True if `value` is a plausible number of tokens."""
     plain = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return plain and 0 <= value <= MOST_TOKENS
+    return plain and 0 <= value <= MAX_TOKENS
 
 
 def with_joined_halves(provider_reply: ProviderReply) -> ProviderReply:
-    """Return the reply with the halves of surrogate pairs joined in all its strings."""
+    """Return the reply with the halves of surrogate pairs joined in its strings."""
     reply = _join_reply(provider_reply.reply)
     return provider_reply if reply is provider_reply.reply else replace(provider_reply, reply=reply)
 
@@ -466,7 +488,7 @@ def join_thought(thought: Thought) -> Thought:
 
 
 class ErrorReply(Exception):
-    """An error object in a reply with status 200; adapters raise it, `ProviderClient` maps it."""
+    """An error object in a reply with status 200; `ProviderClient` turns it into a ClientError."""
 
     def __init__(self, payload: Any) -> None:
         super().__init__("an error object in a reply")
@@ -479,11 +501,11 @@ class ProviderReply:
 
     reply: Reply
     usage: Usage | None = None
-    """None: the provider stated none."""
+    """None if the provider stated no plausible usage."""
     usage_is_partial: bool = False
     """True if the usage was stated before the reply ended."""
     usd: Decimal | None = None
-    """The cost in dollars, if the provider states it."""
+    """The cost in dollars; None if the provider does not state it."""
     hour_cache_write: int = 0
     """Tokens written to a cache with a lifetime of an hour; included in `usage.cache_write`."""
     audio_input: int = 0
@@ -491,9 +513,9 @@ class ProviderReply:
 
 
 MAX_TOOL_CALLS = 1024
-"""Tool calls of one reply at most."""
+"""Maximum number of tool calls in one reply."""
 MAX_CHOICES = 128
-"""Choices (`n`) of one request at most: OpenAI's limit."""
+"""Maximum number of choices (`n`) of one request; the limit is OpenAI's."""
 
 
 def check_choices(count: int) -> None:
@@ -516,11 +538,11 @@ _FINISHES = {
     "tool_use": Finish.TOOL_CALLS,
     "content_filter": Finish.CONTENT_FILTER,
 }
-_BROKEN = re.compile(
+_INTERRUPTED = re.compile(
     r"error|abort|cancel|fail|insufficient|interrupt|time_?d?_?out|unavailable|overload"
     r"|rate_limit|quota"
 )
-_BOTCHED = re.compile(r"malformed|too_many_tool|unexpected_tool|missing_thought")
+_INVALID_OUTPUT = re.compile(r"malformed|too_many_tool|unexpected_tool|missing_thought")
 _FINISH_WORDS = (
     (re.compile(r"filter|safety|sensitive|block|refus|guardrail|recitation|prohibit|spii|language"
                 r"|moderat|risk|policy|armor|unsafe|censor|harm"), Finish.CONTENT_FILTER),
@@ -528,7 +550,7 @@ _FINISH_WORDS = (
     (re.compile(r"length|max|limit|trunc|window|incomplete|exceed|pause"), Finish.LENGTH),
     (re.compile(r"tool|function|call"), Finish.TOOL_CALLS),
 )  # fmt: skip
-_MOST_REASON_CHARACTERS = 100
+_MAX_REASON_CHARACTERS = 100
 
 
 def read_finish(reason: Any) -> Finish:
@@ -541,20 +563,20 @@ def read_finish(reason: Any) -> Finish:
         ErrorReply: the provider interrupted the reply, so it is not a complete answer.
         ValueError: the model's output is invalid, such as a malformed tool call.
     """
-    name = as_string(reason)[:_MOST_REASON_CHARACTERS]
+    name = as_string(reason)[:_MAX_REASON_CHARACTERS]
     if (plain := _FINISHES.get(name)) is not None:
         return plain
     words = re.sub(r"[^a-z]+", "_", name.lower())
-    if _BOTCHED.search(words):
+    if _INVALID_OUTPUT.search(words):
         raise ValueError(f"the model's output is not a valid answer: {name}")
-    if _BROKEN.search(words):
+    if _INTERRUPTED.search(words):
         message = f"the provider interrupted its reply: {name}"
         raise ErrorReply({"error": {"message": message, "code": 502}})
     return next((finish for pattern, finish in _FINISH_WORDS if pattern.search(words)), Finish.STOP)
 
 
 def resolve_finish(finish: Finish, calls: Sequence[ToolCall]) -> Finish:
-    """Return `finish`, but choose between STOP and TOOL_CALLS by whether there are calls."""
+    """Return `finish`; for STOP or TOOL_CALLS return the one that fits whether there are calls."""
     if finish not in {Finish.STOP, Finish.TOOL_CALLS}:
         return finish
     return Finish.TOOL_CALLS if calls else Finish.STOP

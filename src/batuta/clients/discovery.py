@@ -28,17 +28,17 @@ from batuta.clients.transport import HttpTransport
 from batuta.errors import ClientError, ConfigError
 
 PROBE_SECONDS = 0.3
-"""Time limit for a server on a common port to list its models; every start waits for it."""
+"""Time limit for a server on a common port to list its models; each discovery waits for it."""
 NAMED_PROBE_SECONDS = 5.0
-"""The same for a configured address, which may be far away."""
+"""Time limit for a server at a configured address, which may be far away, to list its models."""
 DETAIL_SECONDS = 1.0
-"""Time limit for a server to return details of its models; without them they are still listed."""
-MODELS_AT_MOST = 16
-"""Models used of one server at most."""
+"""Time limit for a server to return details of its models; models without details stay listed."""
+MAX_MODELS = 16
+"""Maximum number of models used of one server."""
 _NO_CHAT = ("embed", "rerank", "whisper", "tts", "bge-")
 _BILLION = 1e9
 _GATEWAYS = {"batuta"}
-"""Values of `owned_by` of gateways, which listen on the same ports but are not model servers."""
+"""Values of `owned_by` from gateways, which listen on model servers' ports but serve no models."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class ModelServer:
     base_url: str
     key: Secret = NO_KEY
     named: bool = False
-    """Whether the address is configured; on a merely common port any program may listen."""
+    """Whether the address is configured; if it is only a common port, any program may listen."""
 
     def api(self, path: str) -> HttpTarget:
         """Return the target for a path under the base URL."""
@@ -66,7 +66,10 @@ class ModelServer:
 
 
 async def list_models(http: HttpTransport, server: ModelServer) -> tuple[ListedModel, ...] | None:
-    """Return the server's chat models, at most `MODELS_AT_MOST`; None if it does not answer."""
+    """Return the server's chat models, at most `MAX_MODELS`.
+
+    Returns None if the server cannot be reached, refuses, or takes too long.
+    """
     found: tuple[ListedModel, ...] | None = None
     with anyio.move_on_after(NAMED_PROBE_SECONDS if server.named else PROBE_SECONDS):
         try:
@@ -75,9 +78,10 @@ async def list_models(http: HttpTransport, server: ModelServer) -> tuple[ListedM
             return None
     if found is None:
         return None
-    known = found[:MODELS_AT_MOST]
-    with anyio.move_on_after(DETAIL_SECONDS):
-        known = await _DETAILS.get(server.kind, _no_details)(http, server, known)
+    known = found[:MAX_MODELS]
+    if add_details := _DETAILS.get(server.kind):
+        with anyio.move_on_after(DETAIL_SECONDS):
+            known = await add_details(http, server, known)
     return tuple(m for m in known if not any(word in m.name.lower() for word in _NO_CHAT))
 
 
@@ -139,7 +143,7 @@ def _count_billions(count: object) -> float | None:
 
 
 def _listed_abilities(row: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """Return the abilities in OpenRouter's fields; None if this server does not send them."""
+    """Return the abilities in the fields that OpenRouter sends; None if the row lacks them."""
     reads, takes = (
         as_object(row.get("architecture")).get("input_modalities"),
         row.get("supported_parameters"),
@@ -153,14 +157,10 @@ def _listed_abilities(row: Mapping[str, Any]) -> tuple[str, ...] | None:
 Found = tuple[ListedModel, ...]
 
 
-async def _no_details(_http: HttpTransport, _server: ModelServer, found: Found) -> Found:
-    return found
-
-
 async def _ollama_details(http: HttpTransport, server: ModelServer, found: Found) -> Found:
     details: dict[str, ListedModel | None] = {model.name: model for model in found}
 
-    async def ask_about(model: ListedModel) -> None:
+    async def add_details(model: ListedModel) -> None:
         try:
             shown = as_object(await http.post(server.root("/api/show"), {"model": model.name}))
         except ClientError:
@@ -176,7 +176,7 @@ async def _ollama_details(http: HttpTransport, server: ModelServer, found: Found
     with anyio.move_on_after(DETAIL_SECONDS):
         async with anyio.create_task_group() as group:
             for model in found:
-                group.start_soon(ask_about, model)
+                group.start_soon(add_details, model)
     return tuple(model for model in details.values() if model is not None)
 
 
@@ -187,7 +187,7 @@ async def _llamacpp_details(http: HttpTransport, server: ModelServer, found: Fou
 async def _llamacpp_model(
     http: HttpTransport, server: ModelServer, model: ListedModel
 ) -> ListedModel:
-    """Add the properties of one model; a server with several models needs its name."""
+    """Return the model with its properties; a server of several models needs the model's name."""
     query = urlencode({"model": model.name})
     try:
         props = as_object(await http.get(server.root(f"/props?{query}")))
@@ -214,7 +214,7 @@ _DETAILS: dict[str, Callable[[HttpTransport, ModelServer, Found], Awaitable[Foun
 
 
 LIST_SECONDS = 2.5
-"""Time limit for a provider to list its models; after it our own list of names is used."""
+"""Time limit for a provider to list its models; then the names in `Provider.models` are used."""
 _DATE = re.compile(r"-(?:\d{4}-\d{2}-\d{2}|20\d{6})$")
 _NUMBER = re.compile(r"v?\d{1,3}")
 
@@ -225,7 +225,7 @@ _Version = tuple[int, ...]
 async def list_hosted_models(
     http: HttpTransport, provider: Provider, base_url: str, key: Secret
 ) -> tuple[ListedModel, ...]:
-    """Return the models that the provider lists for the key; empty if it does not in time."""
+    """Return the models that the provider lists for the key; empty if it lists none in time."""
     target = _list_target(provider, base_url.rstrip("/"), key)
     with anyio.move_on_after(LIST_SECONDS):
         try:
@@ -264,8 +264,9 @@ def choose_models(
 
     Args:
         provider: a name in `PROVIDERS`.
-        names: one model of each wanted family; a name without a version means that very model.
-        listed: the models that the key can call; families that are not listed are left out.
+        names: one model of each requested family; a listed name without a version means only the
+            model of that name.
+        listed: the models that the key can call; families without a listed model are left out.
 
     Returns:
         The models in the order of `names`; `names` themselves if none of them is listed.
@@ -284,14 +285,14 @@ def choose_models(
 
 
 def _family_of(model: str) -> tuple[_Family, _Version]:
-    """Return the words of a model name, and its version."""
+    """Return the words of a model's name and the numbers of its version, without its date."""
     parts = [part for part in re.split(r"[-.:]", _DATE.sub("", model.lower())) if part]
     words = tuple(part for part in parts if not _NUMBER.fullmatch(part))
     return words, tuple(int(part.lstrip("v")) for part in parts if _NUMBER.fullmatch(part))
 
 
 def _newness_in(provider: str) -> Callable[[ListedModel], tuple[bool, _Version, int]]:
-    """Return a sort key: price known, then version, then shorter names (without a date)."""
+    """Return a sort key: a known price first, then the version, then the shorter name."""
 
     def key(model: ListedModel) -> tuple[bool, _Version, int]:
         facts = find_model_facts(provider, model.name)
@@ -308,7 +309,7 @@ class Discovery:
     specs: tuple[WorkerSpec, ...]
     """Hosted providers first, each provider's models in its own order."""
     silent: tuple[str, ...] = ()
-    """Environment variables that name a server which does not answer."""
+    """Environment variables with the address of a server that does not list its models."""
     unasked: tuple[WorkerSpec, ...] = ()
     """The workers of `specs` on local servers that are not configured but were found."""
 
@@ -363,18 +364,15 @@ def _list_providers(
     """Return the hosted providers that have a key, and the servers to probe."""
     hosted: list[_ProviderAccess] = []
     servers: list[_ProviderAccess] = []
-    for provider in filter(_is_findable, PROVIDERS.values()):
+    for provider in PROVIDERS.values():
+        if not provider.base_url:
+            continue  # a key or an address alone does not suffice to find its models
         access = _provider_access(provider, environ)
         if provider.api == "chat" and (provider.local or access.has_own_url):
             servers.append(access)
         elif access.key:
             hosted.append(access)
     return hosted, servers
-
-
-def _is_findable(provider: Provider) -> bool:
-    """Return True if the provider's models can be found from its key or address alone."""
-    return bool(provider.base_url)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -406,7 +404,7 @@ def _provider_access(provider: Provider, environ: Mapping[str, str]) -> _Provide
 def _hosted_workers(
     server: _ProviderAccess, listed: tuple[ListedModel, ...]
 ) -> tuple[WorkerSpec, ...]:
-    """Return a hosted provider's workers; `listed` holds the models of the key, if known."""
+    """Return a hosted provider's workers; `listed` is empty if its models could not be listed."""
     name, base_url = server.provider.name, server.base_url if server.has_own_url else ""
     models = choose_models(name, server.provider.models, listed)
     workers = (known_worker(name, model) for model in models)
@@ -419,7 +417,7 @@ def _hosted_workers(
 async def _probe_server(
     server: _ProviderAccess, http: HttpTransport
 ) -> tuple[WorkerSpec, ...] | None:
-    """Return the server's workers; None if it does not answer."""
+    """Return the server's workers; None if it does not list its models in time."""
     provider = server.provider
     address = ModelServer(
         kind=provider.name, base_url=server.base_url, key=server.key, named=server.has_own_url

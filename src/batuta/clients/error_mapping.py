@@ -31,9 +31,9 @@ from batuta.errors import (
 MESSAGE_CHARACTERS = 300
 """A provider's message is truncated to this length."""
 _READ_CHARACTERS = 4 * MESSAGE_CHARACTERS
-"""Characters of a message that are read before secrets are removed and it is truncated."""
+"""Maximum number of a message's characters that are read before secrets are removed."""
 WORDS_CHARACTERS = 4_000
-"""Characters of an error body in which the patterns below are searched."""
+"""Maximum number of an error body's characters in which the patterns below are searched."""
 MAX_STATUS = 599
 
 _NO_CREDIT = re.compile(
@@ -105,7 +105,8 @@ _ERROR_BY_STATUS: Mapping[int, type[ClientError]] = {
     429: RateLimitError,
     498: ProviderOverloadedError,
 }
-"""409: a lock, or a model that is loading; 424: an upstream failure; 498: no capacity."""
+"""Errors by status. 409: a lock, or a model that is loading; 424: an upstream failure; 498: no
+capacity."""
 # The gateway reads token counts and limits out of a message (`stated_sizes`): no sentence here may
 # have a word such as "limit" or "context window" before the status.
 _ERROR_SENTENCES: Mapping[type[ClientError], str] = {
@@ -139,8 +140,8 @@ def error_from_response(
     """
     codes, message = _error_codes_and_message(payload)
     kind = _error_class(status, " ".join(codes), message)
-    said_first = " ".join(join_halves(first_words(message, _READ_CHARACTERS)).split())
-    short = hide_addresses(redact_secrets(said_first, key), address)
+    beginning = " ".join(join_halves(first_words(message, _READ_CHARACTERS)).split())
+    short = hide_addresses(redact_secrets(beginning, key), address)
     if len(short) > MESSAGE_CHARACTERS:
         short = short[: MESSAGE_CHARACTERS - 1].rstrip() + "…"
     fallback = _ERROR_SENTENCES[kind]
@@ -232,7 +233,7 @@ def _error_codes_and_message(payload: Any) -> tuple[tuple[str, ...], str]:
 
 def _stated_codes_and_message(payload: Any) -> tuple[tuple[str, ...], str]:
     if isinstance(payload, str):
-        # A proxy's HTML page is no useful message.
+        # A proxy's HTML page is not a useful message.
         return (), "" if _PAGE.match(payload) else payload
     top = as_object(as_array(payload)[0] if as_array(payload) else payload)
     body = as_object(top.get("error")) or top
@@ -244,11 +245,11 @@ def _stated_codes_and_message(payload: Any) -> tuple[tuple[str, ...], str]:
     return tuple(as_string(f) for f in fields if f), f"{message}: {raw}" if raw else message
 
 
-_MOST_NESTED = 4
+_MAX_NESTING = 4
 
 
-def _find_words(value: Any, nested: int = _MOST_NESTED) -> str:
-    """Return the first message in an error body, at any nesting level."""
+def _find_words(value: Any, nested: int = _MAX_NESTING) -> str:
+    """Return the first message in an error body, searched to a depth of `nested` levels."""
     if isinstance(value, str) or not nested:
         return as_string(value)
     fields = as_object(value)
@@ -298,7 +299,7 @@ def _error_of_fields(fields: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 PENALTIES = ("frequency_penalty", "presence_penalty", "top_k")
-"""Penalty fields of `Sampling` that some providers do not support."""
+"""Fields of `Sampling` about the choice of tokens that some providers do not support."""
 CHOICES = ("choices", "logprobs")
 """Fields of `Sampling` about the reply that some providers do not support."""
 _CLIENT_NAMES = {"choices": "n"}
@@ -306,7 +307,7 @@ _CLIENT_NAMES = {"choices": "n"}
 
 
 def name_dialect_mistake(payload: Any) -> str:
-    """Return a description of a payload in another API's format, with a fix if one is known."""
+    """Return the end of a sentence about a payload in a wrong format, with a remedy if known."""
     fields = as_object(payload)
     if isinstance(fields.get("done"), bool) and ("message" in fields or "response" in fields):
         return "in the format of Ollama's native API (/api): let `base_url` end with /v1"

@@ -67,7 +67,7 @@ from batuta.usage import ZERO_USAGE, Usage
 _REQUEST_ERRORS = (BadRequestError, ContextLengthError, NotRecordedError)
 """Errors that would be the same at every deployment."""
 _KEY_CHARACTERS = 2_000
-"""Characters of each message that identify a conversation."""
+"""The number of each message's first characters that identify a conversation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,16 +76,16 @@ class Deployment:
 
     client: Client
     weight: float = 1.0
-    """Share of the calls relative to the other weights; with 0 only used when the others fail."""
+    """Share of the calls, relative to the other weights; 0: called only when the others fail."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.weight < math.inf:
-            raise ValueError("a weight must not be negative")
+            raise ValueError("a weight must be a finite number that is not negative")
 
 
 @final
 class Deployments:
-    """Calls one of the deployments, and another if that fails.
+    """Calls one of the deployments, and another one if the call fails.
 
     A conversation stays at its deployment, where its prompt is cached. A circuit breaker around
     each client skips a deployment that has failed.
@@ -142,9 +142,9 @@ def _conversation_beginning(request: Request) -> str:
 
 
 COOLDOWN = BreakerPolicy(failures=1, pause=15.0)
-"""After one failure a deployment is skipped while the others are used."""
+"""A deployment is skipped after one failure: for 15 seconds, then each time twice as long."""
 CHECK_MAX_TOKENS = 64
-"""Output tokens of a check, with room for a little reasoning before "ok"."""
+"""Maximum number of output tokens of a check, with room for a little reasoning before "ok"."""
 
 
 def open_client(
@@ -166,11 +166,12 @@ def open_client(
         policy: the retries.
         limiter: a limiter shared with other clients, such as those of the same key; None: a
             separate one with the spec's limits.
-        shared: Redis, where limits are counted over all processes; None: they hold per process.
         health: records the worker's failures and opens its circuit breaker; None: no breaker.
+        shared: Redis, where limits are counted over all processes; None: limits hold per process.
 
     Raises:
-        ConfigError: the provider is unknown, or its base URL or key is missing.
+        ConfigError: the provider is unknown, its base URL or key is missing, or it does not support
+            a setting of the worker.
     """
     client = _create_limited_client(spec, http, limiter, shared)
     if spec.deployments:
@@ -196,7 +197,7 @@ def _create_limited_client(
 def _create_deployments_client(
     spec: WorkerSpec, first: Client, http: HttpTransport, shared: RedisConnections | None
 ) -> Client:
-    """Return one client over all addresses; one that fails is skipped for a while."""
+    """Return one client over all addresses; an address that fails is skipped for a while."""
     members = [(first, spec.weight)]
     members += [
         (_create_limited_client(each.spec, http, shared=shared), each.weight)
@@ -238,7 +239,8 @@ def open_provider_client(spec: WorkerSpec, http: HttpTransport) -> Client:
     """Return the spec's client without limits and retries.
 
     Raises:
-        ConfigError: the provider is unknown, or its base URL or key is missing.
+        ConfigError: the provider is unknown, its base URL or key is missing, or it does not support
+            a setting of the worker.
     """
     provider = find_provider(spec.provider)
     base_url = spec.base_url or provider.base_url
@@ -249,8 +251,9 @@ def open_provider_client(spec: WorkerSpec, http: HttpTransport) -> Client:
     if provider.key_vars and not provider.local and not spec.key and own:
         http = _signed_transport(spec, provider, base_url, http)
     if spec.extra_body and (provider.api != "chat" or EMBEDDINGS in spec.worker.tags):
-        asks = "chat completions of OpenAI's form"
-        raise ConfigError(f"worker {spec.worker.id}: extra_body is for {asks} only")
+        raise ConfigError(
+            f"worker {spec.worker.id}: extra_body is for chat completions of OpenAI's form only"
+        )
     if EMBEDDINGS in spec.worker.tags:
         return _open_embedding_client(spec, provider, base_url, http)
     adaptations = Adaptations(kinds=frozenset(spec.adapt), fields=spec.field_names)
@@ -266,7 +269,6 @@ def open_provider_client(spec: WorkerSpec, http: HttpTransport) -> Client:
 def _open_openai_client(
     spec: WorkerSpec, provider: Provider, base_url: str, http: HttpTransport
 ) -> Client:
-    """Return the client of a worker behind one of OpenAI's APIs."""
     images = spec.openai_api == "images"
     extra: dict[str, Any] = {} if images else {**provider.dialect.extra}
     if IMAGE in spec.worker.tags and not images:
@@ -281,9 +283,9 @@ def _open_openai_client(
     chat = OpenAIChatClient(spec.worker, http, **common).adapt(adaptations)
     if not asks_by_responses(spec):
         tags = spec.think_tags
-        read = chat if tags == "off" else ThinkTagClient(chat, spec.worker, tags)
+        read = chat if tags == "off" else ThinkTagClient(chat, tags)
         if provider.local or provider.name == COMPATIBLE:
-            read = TextCallClient(read, spec.worker)
+            read = TextCallClient(read)
         return StreamedClient(read) if provider.always_streams else read
     if dialect.merges_system:
         kinds = adaptations.kinds | {"merge_first_system_messages"}
@@ -309,7 +311,6 @@ def _signed_transport(
 def _open_embedding_client(
     spec: WorkerSpec, provider: Provider, base_url: str, http: HttpTransport
 ) -> Client:
-    """Return the client of an embedding model."""
     if provider.api != "chat":
         message = f"embeddings of the provider {provider.name} are not supported"
         raise ConfigError(f"worker {spec.worker.id} has the tag '{EMBEDDINGS}': {message}")
@@ -324,7 +325,7 @@ _CHECK_PROGRAM = "```python\nprint('ok')\n```"
 
 @dataclass(frozen=True, slots=True)
 class WorkerCheck:
-    """The result of asking a worker whether it answers."""
+    """The result of a short test call to a worker."""
 
     seconds: float
     """Time until the answer or the error."""
@@ -337,7 +338,7 @@ class WorkerCheck:
 async def check_worker(client: Client, worker: Worker) -> WorkerCheck:
     """Ask the worker for one word; this costs a few tokens, or one tool call.
 
-    A worker that reads web pages is given no URL; it only replies that there is none.
+    A worker that reads web pages gets no URL; its reply that there is none counts as an answer.
     """
     words = _CHECK_PROGRAM if PROGRAM in worker.tags else _CHECK_WORDS
     request = Request(

@@ -30,7 +30,7 @@ class Proxy:
     url: URL | None = None
     """None: a direct connection."""
     headers: Mapping[str, str] | None = field(default=None, repr=False)
-    """Headers with the proxy's credentials, if any."""
+    """Headers with the proxy's credentials; None if it needs none."""
 
 
 NO_PROXY = Proxy()
@@ -50,10 +50,10 @@ class OutwardRoutes:
             named["http"] = ""  # in CGI programs HTTP_PROXY may come from a request header
         self._proxies = {kind: _parse_proxy(kind, url) for kind, url in named.items() if url}
         self.are_direct = not self._proxies
-        """Whether no proxy is named at all."""
+        """Whether no proxy is configured."""
         self._without = _read_either(environ, "no_proxy")
         self.certificates = _load_certificates(environ)
-        """None: the default certificates."""
+        """The context with the trusted certificates; None: the default certificates."""
 
     def find_proxy(self, url: str) -> Proxy:
         """Return the proxy for `url`; `NO_PROXY` for a direct connection."""
@@ -64,7 +64,7 @@ class OutwardRoutes:
         return found
 
     def _is_direct(self, host: str, port: int | None) -> bool:
-        """Return True if the `NO_PROXY` variable matches the host, or it is this machine."""
+        """Return True if the `NO_PROXY` variable matches the host, or the host is this machine."""
         try:
             address = ip_address(host)
         except ValueError:

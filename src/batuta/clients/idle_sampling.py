@@ -15,33 +15,32 @@ from batuta.core.worker import EMBEDDINGS
 from batuta.errors import UnsupportedFieldError
 
 
-def idle_sampling(spec: WorkerSpec, wanted: Sampling) -> tuple[str, ...]:
+def idle_sampling(spec: WorkerSpec, sampling: Sampling) -> tuple[str, ...]:
     """Return the names of settings that are not sent to the model, or that its API refuses.
 
     Args:
         spec: the worker.
-        wanted: the sampling settings; some have an effect only without another one.
+        sampling: the sampling settings; some have an effect only if another setting is absent.
     """
-    nothing = Sampling()
-    chosen = [f.name for f in fields(wanted) if getattr(wanted, f.name) != getattr(nothing, f.name)]
+    unset = Sampling()
+    chosen = [f.name for f in fields(unset) if getattr(sampling, f.name) != getattr(unset, f.name)]
     if EMBEDDINGS in spec.worker.tags:
         return tuple(chosen)
     adapter = _provider_adapter(spec)
-    return tuple(name for name in chosen if _is_idle(adapter, wanted, name))
+    return tuple(name for name in chosen if _is_idle(adapter, sampling, name))
 
 
-def _is_idle(adapter: ProviderAdapter, wanted: Sampling, name: str) -> bool:
-    nothing = getattr(Sampling(), name)
-    alone = replace(Sampling(), **{name: getattr(wanted, name)})
+def _is_idle(adapter: ProviderAdapter, sampling: Sampling, name: str) -> bool:
+    unset = Sampling()
+    alone = replace(unset, **{name: getattr(sampling, name)})
+    without = replace(sampling, **{name: getattr(unset, name)})
     try:
         adapter.build_body(_request_of(alone), stream=False)
     except UnsupportedFieldError:
         return True
     try:
-        with_it = adapter.build_body(_request_of(wanted), stream=False)
-        return with_it == adapter.build_body(
-            _request_of(replace(wanted, **{name: nothing})), stream=False
-        )
+        body = adapter.build_body(_request_of(sampling), stream=False)
+        return body == adapter.build_body(_request_of(without), stream=False)
     except UnsupportedFieldError:
         return False  # another setting is refused, and is reported instead
 
@@ -51,7 +50,6 @@ def _request_of(sampling: Sampling) -> Request:
 
 
 def _provider_adapter(spec: WorkerSpec) -> ProviderAdapter:
-    """Return the adapter that builds requests for the worker."""
     provider, model = find_provider(spec.provider), spec.worker.model
     if provider.api == "anthropic":
         return AnthropicAdapter(model)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from math import inf
 from typing import final
@@ -25,26 +26,22 @@ from batuta.core.conductor import NULL_LISTENER
 from batuta.core.run import Failure
 from batuta.core.server_tools import NamedFiles, TakesFiles
 from batuta.core.token_estimate import estimate_request_tokens
-from batuta.errors import (
-    RateLimitError,
-)
+from batuta.errors import RateLimitError
 
 WINDOW_SECONDS = 60.0
 SHORT_WAIT_SECONDS, MAX_WAIT_SECONDS = 2.0, 30.0
-"""A call that must wait longer than the first after a 429 is reported to the listener, who may use
+"""A wait that is longer than the first, after a 429, is reported to the listener, which may use
 another worker instead; a call that must wait longer than the second is refused."""
 ASSUMED_OUTPUT_TOKENS = 1024
 """Output tokens assumed while a call runs, if the request sets no limit."""
 
 
+@dataclass(slots=True, eq=False)
 class _Grant:
-    """An entry of a window: its time and its amount."""
+    """An entry of a window: calls or tokens, and the time from which they may be used."""
 
-    __slots__ = ("amount", "at")
-
-    def __init__(self, at: float, amount: int) -> None:
-        self.at = at
-        self.amount = amount
+    at: float
+    amount: int
 
 
 class _Window:
@@ -101,11 +98,11 @@ class CallLimiter:
         if concurrency < 1 or (rpm is not None and rpm < 1) or (tpm is not None and tpm < 1):
             raise ValueError("limits on concurrency, calls and tokens must be at least 1")
         self._shared = shared
-        part = 1 if shared is None else shared.share
+        processes = 1 if shared is None else shared.processes
         self._slots = anyio.Semaphore(concurrency, fast_acquire=True)
-        self._own_slots = anyio.Semaphore(max(1, concurrency // part), fast_acquire=True)
-        self._calls = _Window(max(1, rpm // part)) if rpm is not None else None
-        self._tokens = _Window(max(1, tpm // part)) if tpm is not None else None
+        self._own_slots = anyio.Semaphore(max(1, concurrency // processes), fast_acquire=True)
+        self._calls = _Window(max(1, rpm // processes)) if rpm is not None else None
+        self._tokens = _Window(max(1, tpm // processes)) if tpm is not None else None
         self._clock = clock
         self._sleep = sleep
         self.throttle = Throttle(clock=clock)
@@ -116,6 +113,7 @@ class CallLimiter:
         Raises:
             RateLimitError: the provider answered 429, or the pause after an earlier 429 is longer
                 than a call may wait.
+            ClientError: the call failed, or the listener chose another worker instead.
         """
         reported = await self._report_pause(listener)
         if self._shared is None:
@@ -179,10 +177,10 @@ class CallLimiter:
         while True:
             if throttle.is_slowed and (wait := throttle.wait()) > MAX_WAIT_SECONDS:
                 raise self._rate_limit_error(wait)
-            refusals, wait = throttle.refusals, throttle.next_turn()
+            extensions, wait = throttle.extensions, throttle.next_turn()
             if wait > 0:
                 await self._sleep(wait)
-            if refusals == throttle.refusals:  # otherwise an earlier call was refused meanwhile
+            if extensions == throttle.extensions:  # no 429 came while this call was waiting
                 return
 
     def _rate_limit_error(self, wait: float) -> RateLimitError:
@@ -191,24 +189,23 @@ class CallLimiter:
 
     async def _wait_for_grants(self, request: Request) -> list[_Grant]:
         now = self._clock()
-        asked: list[tuple[_Window, _Grant]] = []
+        granted: list[tuple[_Window, _Grant]] = []
         if self._calls is not None:
-            asked.append((self._calls, self._calls.ask(now, 1)))
+            granted.append((self._calls, self._calls.ask(now, 1)))
         if self._tokens is not None:
-            asked.append((self._tokens, self._tokens.ask(now, _token_estimate(request))))
-        wait = max((grant.at - now for _, grant in asked), default=0.0)
+            granted.append((self._tokens, self._tokens.ask(now, _token_estimate(request))))
+        wait = max((grant.at - now for _, grant in granted), default=0.0)
         if wait > 0:
             try:
                 await self._sleep(wait)
             except BaseException:
-                for window, grant in asked:
+                for window, grant in granted:
                     window.give_back(grant)
                 raise
-        return [grant for _, grant in asked]
+        return [grant for _, grant in granted]
 
 
 def _token_estimate(request: Request) -> int:
-    """Return the estimated input and output tokens of a call."""
     return estimate_request_tokens(request) + (request.sampling.max_tokens or ASSUMED_OUTPUT_TOKENS)
 
 
@@ -237,7 +234,7 @@ class RateLimitedClient:
 _RATE_WINDOW_SECONDS = 10.0
 """Seconds over which the rate of calls is measured."""
 _MIN_RATE = 2.0
-"""Calls per second that are always let through after a pause; slower limits show as new 429s."""
+"""Minimum rate after a pause, in calls per second; a provider with a lower limit sends new 429s."""
 _UNNAMED_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 1.0, 2.0, 30.0
 """Seconds: the first pause if the provider names none, the longest first pause if it names one, and
 the longest pause of all. Each consecutive 429 doubles the pause."""
@@ -247,19 +244,21 @@ _RATE_INCREASE = 1.1
 
 @final
 class Throttle:
-    """The pause and the token bucket of one provider's key; only reads the clock."""
+    """The pause and the token bucket of one provider's key; computes times and never waits."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._sent: deque[float] = deque()
         self._rate = inf
         self._usual = inf
-        """The rate of calls before the first 429."""
+        """Calls per second before calls were slowed; infinite before the first 429."""
         self._next = 0.0
+        """The time at which the next call may begin; 0 before the first 429."""
         self._slowed = -inf
-        self._row = 0
-        """Consecutive 429 responses."""
-        self.refusals = 0
+        """The time at which the rate was last lowered."""
+        self._consecutive = 0
+        """The number of consecutive 429 responses; concurrent calls count as one."""
+        self.extensions = 0
         """The number of times that the pause was extended."""
 
     @property
@@ -277,7 +276,7 @@ class Throttle:
         return max(0.0, self._next - self._clock())
 
     def next_turn(self) -> float:
-        """Reserve the next slot; return the seconds until it."""
+        """Reserve the next slot; return the seconds until the slot begins."""
         now = self._clock()
         at = max(now, self._next)
         if self._rate < inf:
@@ -296,26 +295,25 @@ class Throttle:
         """
         now = self._clock()
         if began >= self._slowed:
-            self._row += 1
+            self._consecutive += 1
             if self._rate == inf:
                 self._usual = max(self._recent_rate(now), 2 * _MIN_RATE)
             self._rate = max(_MIN_RATE, min(self._rate, self._usual) / 2)
             self._slowed = now
         first = _UNNAMED_PAUSE_SECONDS if retry_after is None else _FIRST_PAUSE_SECONDS
-        longest = min(first * 2.0 ** min(self._row - 1, 10), _MAX_PAUSE_SECONDS)
+        longest = min(first * 2.0 ** min(self._consecutive - 1, 10), _MAX_PAUSE_SECONDS)
         until = now + (longest if retry_after is None else min(retry_after, longest))
         if until > self._next:
             self._next = until
-            self.refusals += 1
+            self.extensions += 1
 
     def _recent_rate(self, now: float) -> float:
-        """Return the recent calls per second."""
         elapsed = now - self._sent[0] if self._sent else 0.0
         return len(self._sent) / min(max(elapsed, 1.0), _RATE_WINDOW_SECONDS)
 
     def record_success(self) -> None:
         """Record that the provider answered a call."""
-        self._row = 0
+        self._consecutive = 0
         if self._rate < inf:
             self._rate *= _RATE_INCREASE
             if self._rate >= 2 * self._usual:

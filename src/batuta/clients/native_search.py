@@ -13,10 +13,10 @@ from batuta.core.server_tools import WEB_SEARCH
 
 _TRACKING_PARAMETERS = ("?utm_source=openai", "&utm_source=openai")
 """The query parameter that OpenAI adds to cited URLs."""
-_MOST_SEARCHED = 50_000_000
-"""Characters of a reply searched for cited URLs at most."""
+_MAX_SEARCHED = 50_000_000
+"""Maximum number of characters of a reply that are searched for cited URLs."""
 MAX_QUOTED = 2_000
-"""Characters of the quotes from one page that are stored at most."""
+"""Maximum number of characters stored of all quotes from one page."""
 USED_UP = "max_uses_exceeded"
 UNAVAILABLE = "unavailable"
 
@@ -58,8 +58,8 @@ class SearchReader:
     _quotes: dict[str, str] = field(default_factory=dict[str, str])
     _cited: list[str] = field(default_factory=list[str])
     """URLs cited since the last `end_text`."""
-    _left: int = _MOST_SEARCHED
-    """Characters that may still be searched."""
+    _left: int = _MAX_SEARCHED
+    """The number of characters that may still be searched."""
 
     def __len__(self) -> int:
         return len(self._calls)
@@ -77,7 +77,7 @@ class SearchReader:
         pages: Sequence[Citation] = (),
         error: str = "",
     ) -> Sequence[Delta]:
-        """Add a finished call; return its delta, or nothing if the call is already known.
+        """Add a finished call; return its delta, or no delta if the call is already known.
 
         Raises:
             ValueError: the reply has too many searches.
@@ -99,7 +99,7 @@ class SearchReader:
         return (Delta(server_call=call),)
 
     def cite(self, url: str, title: str = "", quote: str = "") -> None:
-        """Add a citation of the current text."""
+        """Add a citation of the current text; a URL that is not http(s) is ignored."""
         url = page_address(url)
         if not url.startswith(("http://", "https://")):
             return

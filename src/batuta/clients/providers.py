@@ -68,9 +68,9 @@ class Provider:
     schema_bounds: tuple[str, ...] = ("minItems", "maxItems", "maxLength")
     """JSON Schema length keywords that its structured outputs support."""
     local: bool = False
-    """Runs on the user's own machine: needs no key, and tokens cost nothing."""
+    """Whether it runs on the user's own machine, where it needs no key and tokens cost nothing."""
     always_streams: bool = False
-    """Whether all replies are streamed, even if no deltas are wanted; see `StreamedClient`."""
+    """Whether all replies are streamed, even if nobody reads the deltas; see `StreamedClient`."""
 
 
 _KNOWN_PROVIDERS = (
@@ -201,11 +201,11 @@ class WorkerSpec:
     """Empty: the provider's default."""
     key: Secret = NO_KEY
     concurrency: int = 32
-    """Concurrent calls."""
+    """Maximum number of concurrent calls."""
     rpm: int | None = None
-    """Calls per minute; None: no limit."""
+    """Maximum number of calls per minute; None: no limit."""
     tpm: int | None = None
-    """Tokens per minute; None: no limit."""
+    """Maximum number of tokens per minute; None: no limit."""
     deployments: tuple[DeploymentSpec, ...] = ()
     """Further deployments of the model, besides the address above."""
     weight: float = 1.0
@@ -289,14 +289,13 @@ def _ollama_url(host: str) -> str:
     if ":" in address.rpartition("]")[2]:
         name, _, port = address.rpartition(":")
     name = _LISTENING.get(name, name)
-    port = port or _USUAL_PORTS.get(scheme.lower(), "11434")
+    port = port or ("443" if scheme.lower() == "https" else "11434")
     path = (slash + path).rstrip("/").removesuffix("/v1")
     return f"{scheme.lower() or 'http'}://{user}{at}{name}:{port}{path}/v1"
 
 
 _LISTENING = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "[::]": "[::1]", "*": "127.0.0.1"}  # noqa: S104
-"""Addresses to listen on that no client can connect to, and the ones to connect to instead."""
-_USUAL_PORTS = {"https": "443"}
+"""Maps addresses that a server can only listen on to those that a client can connect to."""
 
 
 def _azure_url(endpoint: str) -> str:
@@ -305,7 +304,6 @@ def _azure_url(endpoint: str) -> str:
 
 
 def _bedrock_url(region: str) -> str:
-    """Return the base URL of Bedrock's chat completions in that region."""
     return f"https://bedrock-runtime.{region}.amazonaws.com/openai/v1"
 
 
@@ -319,7 +317,7 @@ _URL_FORMS: Mapping[str, Callable[[str], str]] = {
 
 
 Identity = Mapping[str, str]
-"""The settings that decide a worker's replies, by name; secret values are replaced by digests."""
+"""The settings that decide a worker's replies, by name; values that may be secret are digests."""
 
 
 @runtime_checkable

@@ -1,4 +1,4 @@
-"""Distinguishes public internet addresses from this machine's and private networks' addresses.
+"""Distinguishes public internet addresses from those of this machine and of private networks.
 
 URLs from untrusted sources may be fetched only from public addresses: web pages, and images that a
 provider fetches for us.
@@ -45,7 +45,7 @@ def is_public_url(url: str, private_hosts: Collection[str] = ()) -> bool:
     host = _readable_host(url)
     if host is None:
         return False
-    if private_hosts and not private_hosts_of(url).isdisjoint(private_hosts):
+    if private_hosts and not _host_forms(url).isdisjoint(private_hosts):
         return True
     host = host.rstrip(".").lower()
     try:
@@ -55,7 +55,7 @@ def is_public_url(url: str, private_hosts: Collection[str] = ()) -> bool:
     return is_public_address(host)
 
 
-def private_hosts_of(url: str) -> frozenset[str]:
+def _host_forms(url: str) -> frozenset[str]:
     """Return the URL's host alone and as `host:port`, the two forms that settings may use."""
     parts = urlsplit(url)
     host = (parts.hostname or "").lower()
@@ -95,7 +95,7 @@ def _readable_host(url: str) -> str | None:
 
 
 def _is_public_name(host: str) -> bool:
-    """Return True for a name in the public DNS, but not for addresses as 0x7f.1 or 2130706433."""
+    """Return True for a name in the public DNS; not for an address such as 0x7f.1 or 2130706433."""
     try:
         socket.inet_aton(host)
     except OSError:
@@ -111,7 +111,7 @@ class PrivateAddressError(OSError):
 class PublicResolver(AbstractResolver):
     """Resolves names for aiohttp, which then connects to exactly the addresses checked here.
 
-    A name with a private address among its public ones is refused.
+    A name is refused if one of its addresses is private.
     """
 
     def __init__(

@@ -32,14 +32,14 @@ _SPELLED = {"true": "True", "false": "False", "null": "None"}
 _PUNCTUATION = re.compile(r"[\[\](){},:]")
 _PAIRS = {"[": "]", "(": ")", "{": "}"}
 _CALL_TOKENS = 16
-"""The time to read a call, in tokens, about."""
+"""The approximate time to read a call, as a number of tokens."""
 _BLANKS = re.compile(r"\s*+")
 _ESCAPE = re.compile(r"\\(.)|\n|\r|\0", re.DOTALL)
 _RAW = {"\n": r"\n", "\r": r"\r", "\0": r"\0", "\\\n": ""}
 _ESCAPED = frozenset("\\'\"abfnrtvxuUN01234567")
-_MOST_NESTED = 32
-_MOST_TOKENS = 4096
-"""Tokens (names, numbers, strings and punctuation) read of an answer's calls at most."""
+_MAX_NESTING = 32
+_MAX_TOKENS = 4096
+"""Maximum number of tokens (numbers, strings, punctuation) that are read of an answer's calls."""
 _ESCAPES_PER_TOKEN = 5
 """Escape sequences in a string that take about as long as one token."""
 
@@ -67,10 +67,10 @@ def read_python_calls(
     """Return the calls at `at` as names and arguments, and the position after them.
 
     Raises:
-        ValueError: there are no valid calls.
+        NoCallError: there are no valid calls, or they are too long.
     """
     calls: list[dict[str, Any]] = []
-    budget = _MOST_TOKENS
+    budget = _MAX_TOKENS
     at = _skip_blanks(text, at)
     in_list = text.startswith("[", at)
     at += in_list
@@ -113,7 +113,7 @@ def _read_value(text: str, at: int, budget: int) -> tuple[Any, int, int]:
             closing.append(_PAIRS[token])
         elif token in {"]", ")", "}"} and (not closing or closing.pop() != token):
             raise NoCallError(at)
-        if budget < 0 or len(closing) > _MOST_NESTED:
+        if budget < 0 or len(closing) > _MAX_NESTING:
             raise NoCallError(at)
         pieces.append(token)
         at = _skip_blanks(text, end)
@@ -131,7 +131,7 @@ def _next_token(text: str, at: int) -> tuple[str, int]:
         return _SPELLED.get(found[0], found[0]), found.end()
     if (found := _STRING.match(text, at)) is not None:
         escapes = found[0].count("\\") + found[0].count("\n")
-        if escapes > _ESCAPES_PER_TOKEN * _MOST_TOKENS:
+        if escapes > _ESCAPES_PER_TOKEN * _MAX_TOKENS:
             raise NoCallError(found.end())
         return _ESCAPE.sub(_keep_escape, found[0]), found.end()
     raise NoCallError(len(text) if text[at : at + 1] in {'"', "'"} else at)
@@ -147,7 +147,7 @@ def _to_json_value(value: Any) -> Any:
     """Return a Python literal as a JSON value.
 
     Raises:
-        ValueError: the literal has no JSON equivalent.
+        TypeError or ValueError: the literal has no JSON equivalent.
     """
     if isinstance(value, list | tuple):
         return [_to_json_value(one) for one in cast("Sequence[Any]", value)]

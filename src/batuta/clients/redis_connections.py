@@ -1,6 +1,6 @@
 """Redis connections, and rate limits of providers counted in Redis over all processes.
 
-While Redis does not answer, calls to it return at once, and each process enforces its share of
+While Redis does not answer, calls to it return immediately, and each process enforces its share of
 every limit by itself.
 
 One script takes a slot of an account or returns how long to wait. It checks all three limits
@@ -31,10 +31,11 @@ from batuta.errors import ConfigError
 REST_S = 5.0
 """Seconds for which Redis is skipped after it failed."""
 TIMEOUT_S = 2.0
-"""Time limit of Redis; with a shorter one a busy moment of this process looks like an outage."""
+"""Seconds that Redis may take to answer; if it had less, a busy moment of this process would look
+like an outage."""
 CONNECTIONS = 8
-"""Connections per event loop. Redis answers in a tenth of a millisecond, so waiting for a free one
-is short."""
+"""Maximum number of connections per event loop; as Redis answers in a tenth of a millisecond, a
+call waits for a free connection only briefly."""
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
@@ -51,13 +52,13 @@ class RedisConnections:
         patience: float = TIMEOUT_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Connect on first use.
+        """Check the URL; connections are opened on first use.
 
         Args:
             url: redis://host:6379.
             processes: the number of processes that share the limits.
             patience: seconds that connecting, or an answer, may take.
-            clock: returns the current time, for the pause after a failure.
+            clock: returns the current time in seconds, for the pause after a failure.
 
         Raises:
             ConfigError: the extra is not installed, or `url` is not a Redis URL.
@@ -88,7 +89,7 @@ class RedisConnections:
         """Whether Redis is unavailable, so that each process enforces its share of the limits."""
 
     async def ask(self, ask: Callable[[Any], Awaitable[_T]]) -> _T | None:
-        """Return the result of `ask`, called with a Redis client; None while Redis is down."""
+        """Return the result of `ask`, called with a Redis client; None if Redis is unavailable."""
         if self.clock() < self._down_until:
             return None
         try:
@@ -142,7 +143,7 @@ LEASE_S = 30.0
 """Seconds for which a slot is held unless it is renewed."""
 RENEWAL_S = 10.0
 POLL_S = 0.05
-"""Seconds between attempts to get a slot, about: Redis does not notify when one becomes free."""
+"""Approximate seconds between attempts to get a slot; Redis does not notify when a slot is free."""
 _TAKE = """
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -216,9 +217,9 @@ class ProviderCaps:
 
     concurrency: int
     rpm: int | None = None
-    """Calls per minute."""
+    """Maximum number of calls per minute; None: no limit."""
     tpm: int | None = None
-    """Tokens per minute."""
+    """Maximum number of tokens per minute; None: no limit."""
 
 
 @final
@@ -240,8 +241,8 @@ class RedisTurns:
         self._first = anyio.Lock()
 
     @property
-    def share(self) -> int:
-        """The number of processes."""
+    def processes(self) -> int:
+        """The number of processes that share the limits."""
         return self._connections.processes
 
     async def run(self, tokens: int, call: Callable[[], Awaitable[Reply]]) -> Reply | None:
@@ -258,7 +259,7 @@ class RedisTurns:
             await self._end(owner, tokens, used)
 
     async def _call_with_renewals(self, owner: str, call: Callable[[], Awaitable[Reply]]) -> Reply:
-        """Make the call and return its reply, renewing its lease meanwhile."""
+        """Make the call and return its reply; renew its lease while it runs."""
         found: Reply | Exception | None = None
         async with anyio.create_task_group() as group:
             group.start_soon(self._renew, owner)

@@ -11,7 +11,6 @@ from typing import Self, final
 import anyio.lowlevel
 import orjson
 
-from batuta import errors
 from batuta.clients.scripted_client import split_reply
 from batuta.core import CallListener, Failure, Reply, Request, Run
 from batuta.core.conductor import NULL_LISTENER
@@ -74,7 +73,7 @@ _ADDED_FIELDS = (b',"cache":null', b',"thoughts":[]', b',"tokens":[]', b',"words
 
 
 def request_fingerprint(request: Request) -> bytes:
-    """Return a hash of everything in `request`; equal requests have equal ones."""
+    """Return a hash of everything in `request`; equal requests have equal hashes."""
     text = orjson.dumps(request, option=orjson.OPT_SORT_KEYS)
     # Drop fields that were added later, so that older recordings keep their fingerprints.
     text = text.replace(_NO_CHOICES, b"}").replace(_DEFAULT_SAMPLING_END, b"}")
@@ -87,5 +86,5 @@ def request_fingerprint(request: Request) -> bytes:
 
 def _error_from_failure(failure: Failure) -> ClientError:
     kinds = {kind.code: kind for kind in ClientError.__subclasses__()}
-    kind = kinds.get(failure.code, errors.ClientError)
-    return kind(failure.message, usage=replace(failure.usage), cost=ZERO_COST)
+    kind = kinds.get(failure.code, ClientError)
+    return kind(failure.message, usage=failure.usage, cost=ZERO_COST)

@@ -84,7 +84,6 @@ def count_reply(
 def _is_believable(
     worker: Worker, request: Request, provider_reply: ProviderReply, stated: Usage
 ) -> bool:
-    """Return True if the stated usage is plausible for the call."""
     if _is_small(stated):
         return True
     prompt = -(-(stated.input - SERVER_TOKENS) // MARGIN)
@@ -93,8 +92,8 @@ def _is_believable(
     )
 
 
-def counts_by_itself(provider_reply: ProviderReply) -> bool:
-    """Return True if `count_reply` need not read the request: the stated usage is small."""
+def has_small_usage(provider_reply: ProviderReply) -> bool:
+    """Return True if the stated usage is so small that `count_reply` need not read the request."""
     usage = _whole_usage(provider_reply, partial=provider_reply.usage_is_partial)
     return usage is not None and provider_reply.usd is None and _is_small(usage)
 
@@ -128,8 +127,8 @@ def _whole_usage(provider_reply: ProviderReply, *, partial: bool) -> Usage | Non
     Zero prompt tokens, or zero output tokens for a non-empty reply, count as not stated.
     """
     stated, reply = provider_reply.usage, provider_reply.reply
-    says = reply.text or reply.reasoning or reply.tool_calls or reply.images
-    is_whole = stated is not None and stated.input and (stated.output or not says)
+    content = reply.text or reply.reasoning or reply.tool_calls or reply.images
+    is_whole = stated is not None and stated.input and (stated.output or not content)
     return stated if is_whole and not partial else None
 
 
@@ -165,9 +164,9 @@ def _bound_usage(stated: Usage, most_input: int, most_output: int) -> Usage:
 def _max_output_tokens(
     worker: Worker, request: Request, provider_reply: ProviderReply, stated: int
 ) -> int:
-    """Return the plausible number of output tokens, from the cap or from the received reply.
+    """Return the largest plausible number of output tokens, by the cap or by the received reply.
 
-    The reply is measured only if more than the cap is `stated`, or a cost is.
+    The reply is measured only if more tokens than the cap allows, or a cost, are stated.
     """
     capped = request.max_output is not None or (
         request.sampling.with_defaults(worker.sampling).max_tokens is not None
@@ -188,7 +187,7 @@ def _max_output_tokens(
 
 
 def _max_usd(worker: Worker, request: Request, prompts: Decimal, output: int) -> Decimal:
-    """Return the plausible cost: `prompts` times the prompt, `output` tokens, and fees."""
+    """Return the largest plausible cost: `prompts` times the prompt, `output` tokens, and fees."""
     bound = bound_call_cost(request, worker, ASSUMED_PRICE)
     each = bound.token_usd / (request.sampling.choices or 1)
     return prompts * bound.input_usd + output * each + SERVER_USD

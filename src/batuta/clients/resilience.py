@@ -1,8 +1,9 @@
 """Circuit breaker and retries around a provider's client.
 
-A closed breaker lets calls pass. After `failures` in a row it opens: calls fail at once, so that
-another worker takes over without a wait. After a pause one call is let through. If that call is
-answered, the breaker closes; else it opens again for twice as long.
+A closed breaker lets calls pass. After `failures` in a row it opens: calls fail immediately, so
+that another worker takes over without a wait. After a pause one call is let through. If that call
+is answered, the breaker closes; if the provider fails it, the breaker opens again for twice as
+long.
 """
 
 from __future__ import annotations
@@ -44,15 +45,18 @@ class BreakerPolicy:
     """When a breaker opens, and for how long."""
 
     failures: int = 5
-    """Consecutive failures after which it opens."""
+    """Number of consecutive failures after which the breaker opens."""
     pause: float = 15.0
-    """Seconds of the first pause; each following one is twice as long."""
+    """Seconds of the first pause; each following pause is twice as long, up to `longest`."""
     longest: float = 300.0
-    """Seconds of a pause at most."""
+    """Maximum seconds of a pause."""
 
     def __post_init__(self) -> None:
         if self.failures < 1 or self.pause <= 0 or self.longest < self.pause:
-            raise ValueError("a breaker opens after 1 failure or more, for more than 0 seconds")
+            raise ValueError(
+                "a breaker needs at least 1 failure to open, a first pause of more than 0 seconds, "
+                "and a longest pause that is not shorter"
+            )
 
 
 class BreakerState(StrEnum):
@@ -77,20 +81,22 @@ class WorkerHealth:
         self.policy = policy
         self._clock = clock
         self._until: float | None = None
+        """The time at which the pause ends; None while the breaker is closed."""
         self._pause = policy.pause
+        """Seconds of the current or next pause."""
         self._probing = False
         self.calls = 0
-        """Calls that were answered or failed."""
+        """Number of calls that were answered or failed."""
         self.failures = 0
-        """Calls that the provider failed."""
+        """Number of calls that the provider failed."""
         self.row = 0
-        """Failures since the last answer."""
+        """Number of failures since the last answer."""
         self.opened = 0
         """Number of times that the breaker opened."""
         self.seconds: float | None = None
         """Moving average of the seconds of answered calls; None before the first answer."""
         self.error: str | None = None
-        """The code of the last failure."""
+        """The code of the last failure; None before the first failure."""
         self.reason = ""
         """The provider's message of the last failure; it may repeat another caller's request, so
         only the operator is shown it."""
@@ -104,13 +110,13 @@ class WorkerHealth:
 
     @property
     def wait(self) -> float:
-        """Seconds until a call is let through; 0 if it would be now."""
+        """Seconds until the pause ends; 0 if there is none."""
         if self._until is None:
             return 0.0
         return max(0.0, self._until - self._clock())
 
     def allow_call(self) -> bool:
-        """Return True if a call may be made; it must end in one of the three methods below."""
+        """Return True if a call may be made; report its end to one of the three methods below."""
         if self._until is None:
             return True
         if self._probing or self.wait > 0:
@@ -161,6 +167,7 @@ class CircuitBreakerClient:
 
         Raises:
             CircuitOpenError: the provider has failed too often; nothing was sent.
+            ClientError: the call failed.
         """
         health = self.health
         if not health.allow_call():
@@ -194,16 +201,16 @@ class RetryPolicy:
     """How often a call is retried, and after which waits."""
 
     attempts: int = 3
-    """Attempts at most, including the first."""
+    """Maximum number of attempts, including the first."""
     base: float = 0.5
-    """Seconds: the first wait is drawn from [0, base], each following one from twice as much."""
+    """Seconds: the first wait is drawn from [0, base], each following wait from twice as much."""
     cap: float = 8.0
-    """Seconds of a drawn wait at most."""
+    """Maximum seconds of a drawn wait."""
     max_wait: float = 30.0
     """Seconds: if the provider asks to wait longer, the call is not retried."""
     max_silence: float = 60.0
-    """Seconds: a call that timed out after more is not retried. The caller has waited long enough,
-    and the reasoning of a silent model is billed for every attempt."""
+    """Seconds: a call that timed out later than this is not retried. The caller has waited long
+    enough, and the reasoning of a silent model is billed for every attempt."""
 
     def __post_init__(self) -> None:
         if self.attempts < 1 or min(self.base, self.cap, self.max_wait, self.max_silence) < 0:
@@ -217,11 +224,13 @@ class RetryPolicy:
         if attempt >= self.attempts or not error.retryable:
             return None
         drawn = rng.uniform(0.0, min(self.cap, self.base * 2 ** (attempt - 1)))
-        asked = error.retry_after
-        if asked is None:
+        retry_after = error.retry_after
+        if retry_after is None:
             return drawn
+        if retry_after > self.max_wait:
+            return None
         # Jitter, so that calls with the same `Retry-After` are not repeated at the same moment.
-        return None if asked > self.max_wait else asked + min(drawn, 0.1 * asked)
+        return retry_after + min(drawn, 0.1 * retry_after)
 
 
 def _is_silence(error: ClientError) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 from batuta.clients.decoding import as_array, as_object, as_string
 
 MAX_RETRY_SECONDS = 86_400.0
-"""The longest wait returned; longer ones are reduced to it."""
+"""The longest wait that is returned; a longer wait is reduced to it."""
 _MILLISECONDS = ("retry-after-ms", "x-ms-retry-after-ms")
 _RESETS = re.compile(r"(?:(?:x|anthropic)-)?ratelimit-(?:(\w+)-)?(?:reset|remaining)(?:-(\w+))?")
 """Matches headers with a limit's remaining amount, or the time of its reset."""
@@ -31,7 +31,7 @@ _SECONDS_SINCE = 1_000_000_000
 
 
 def parse_retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds to wait from `retry-after-ms` or `retry-after`; None if neither is set.
+    """Return the seconds to wait from `retry-after-ms` or `retry-after`; None if neither is valid.
 
     The value may be a number, a duration such as `1m30s`, or a date.
     """
@@ -112,7 +112,8 @@ def _wait_in_words(words: str) -> float | None:
 def _wait_for_reset(headers: Mapping[str, str]) -> float | None:
     """Return the seconds until all exhausted limits are reset; None if no header states it.
 
-    If no limit is stated to be exhausted, those without a remaining amount are used.
+    If no header states that a limit is exhausted, the limits whose remaining amount is not stated
+    are used.
     """
     left: dict[str, float | None] = {}
     resets: dict[str, float] = {}

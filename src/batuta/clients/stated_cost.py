@@ -7,8 +7,8 @@ from typing import Any
 
 from batuta.clients.decoding import as_number, as_object
 
-_MOST_USD = 10_000
-"""Dollars of one call at most; a larger stated cost is ignored."""
+_MAX_USD = 10_000
+"""Maximum plausible cost of one call in dollars; a larger stated cost is ignored."""
 _USD_PLACES = 15
 _TICKS = 10_000_000_000
 """xAI's cost ticks per dollar."""
@@ -36,6 +36,6 @@ def _read_usd(value: Any, parts: int = 1) -> Decimal | None:
     value = as_number(value)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    if not 0 <= value <= _MOST_USD * parts:
+    if not 0 <= value <= _MAX_USD * parts:
         return None
     return round(Decimal(str(value)) / parts, _USD_PLACES)

@@ -44,11 +44,11 @@ _TURN_EVENTS = 64
 USAGE_SECONDS = 10.0
 """Seconds to wait for the usage after a reply has given its finish reason."""
 COUNTS_SECONDS = 0.5
-"""Seconds of silence that end the search for the usage after a malformed event."""
+"""Seconds of silence that end the search for the usage after an error or a malformed event."""
 _BATCH_EVENTS = 8
-"""The work of reading one chunk, in events."""
+"""The work of reading one chunk, as a number of events."""
 _KNOWN_EVENTS = 1024
-"""Different events after the end of a reply that are remembered, to skip their repetitions."""
+"""Number of different events after the end of a reply that are remembered, to skip repetitions."""
 DECODING_ERRORS = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 """Errors raised when JSON does not have the shape of the API's format."""
 _FIRST_HALVES = ("\ud800", "\udbff")
@@ -73,6 +73,7 @@ class StreamAccumulator(Protocol):
 
         Raises:
             ErrorReply: the event is an error object.
+            AttributeError, IndexError, KeyError, TypeError or ValueError: the event is malformed.
         """
         ...
 
@@ -127,9 +128,9 @@ class FragmentSender:
         self._listener = listener
         self._halves = HalfJoiner()
         self._held: Delta | None = None
-        """The first of the deltas that were not sent yet."""
+        """The first delta that was not sent yet; None if all were sent."""
         self._pieces: list[str] = []
-        """The text of the held deltas after it."""
+        """The texts of the held deltas after the first."""
 
     async def add(self, delta: Delta) -> None:
         """Send the delta, or hold it until `send_held` if it is plain text."""
@@ -187,7 +188,7 @@ async def read_stream(
     events: EventStream,
     listener: CallListener,
 ) -> ProviderReply:
-    """Read the stream to its end; return the accumulated reply.
+    """Read the stream until the reply has ended; return the accumulated reply.
 
     Raises:
         ClientError: the stream contains an error, is malformed, or ends too early.
@@ -230,7 +231,7 @@ async def _check_end(
     """Return the reply with any usage that follows its end.
 
     Raises:
-        InvalidReplyError: text that is not in the reply follows its end.
+        InvalidReplyError: text that is not in the reply, or a tool call, follows its end.
     """
     result = accumulator.result()
     if not trailing and events.is_over:
@@ -252,10 +253,18 @@ async def _read_trailing(
     *,
     silence: float,
 ) -> list[Delta]:
-    """Read events after the end of the reply, or after a malformed event, until a silence.
+    """Return the deltas of the events after the end of the reply, or after a malformed event.
 
     A stream states its usage at its end, which must be counted. And a connection can be reused only
     if its body was read to the end.
+
+    Args:
+        target: the called address, for errors.
+        accumulator: takes the events and their usage.
+        events: the stream.
+        batch: events that were received but not parsed yet.
+        silence: seconds without data after which reading stops; it stops after `USAGE_SECONDS` in
+            any case.
     """
     more: Sequence[SseEvent] | None = batch
     yielder, trailing = _LoopYielder(), _TrailingEvents(target, accumulator)
@@ -300,7 +309,7 @@ class _TrailingEvents:
 
 
 async def _batch_within(events: EventStream, seconds: float) -> list[SseEvent] | None:
-    """Return the next events; None if none arrives in time, or the stream has ended."""
+    """Return the next events; None if none arrive in time, or the stream has ended or failed."""
     if events.is_over:
         return None
     with anyio.move_on_after(seconds), suppress(ClientError):
@@ -309,7 +318,7 @@ async def _batch_within(events: EventStream, seconds: float) -> list[SseEvent] |
 
 
 async def _next_batch(accumulator: StreamAccumulator, events: EventStream) -> list[SseEvent] | None:
-    """Return the next events; None at the end of the stream, or if a finished reply has no more."""
+    """Return the next events; None at the end, or if nothing follows a finished reply in time."""
     if not accumulator.is_finished:
         return await events.batch()
     with anyio.move_on_after(USAGE_SECONDS):
@@ -359,7 +368,7 @@ class _LoopYielder:
         self._done = 0
 
     async def count(self, work: int) -> None:
-        """Add `work`, in events; yield the loop once there was enough."""
+        """Add `work`, in events; yield the loop after every `_TURN_EVENTS` of them."""
         self._done += work
         if self._done >= _TURN_EVENTS:
             self._done = 0
@@ -373,10 +382,8 @@ _EMPTY = {b"", b"null", b"[]"}
 def _parse_event(
     target: HttpTarget, accumulator: StreamAccumulator, event: str, data: bytes
 ) -> Sequence[Delta]:
-    if data in _EMPTY or data.startswith(
-        b":"
-    ):  # some servers put keep-alive comments into the data
-        return ()
+    if data in _EMPTY or data.startswith(b":"):
+        return ()  # some servers put keep-alive comments into the data
     try:
         return accumulator.add_event(event, data)
     except ErrorReply as error:

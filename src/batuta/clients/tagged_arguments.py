@@ -26,7 +26,7 @@ _END_OF_VALUE = re.compile(
 )
 """Matches an end tag only where the value can end, as a value may contain the same tag."""
 _END = re.compile(_END_OF_CALL)
-_MOST_ARGUMENTS = 256
+_MAX_ARGUMENTS = 256
 _TYPES: Mapping[str, tuple[type, ...]] = {
     "string": (str,),
     "integer": (int,),
@@ -37,7 +37,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "null": (type(None),),
 }
 _PYTHON_CONSTANTS = {"True": True, "False": False, "None": None}
-_MOST_NESTED = 4
+_MAX_NESTING = 4
 
 
 class NoCallError(ValueError):
@@ -60,10 +60,10 @@ def read_arguments(text: str, at: int, schema: Mapping[str, Any]) -> tuple[dict[
         schema: JSON schema of the tool's arguments.
 
     Raises:
-        NoCallError: the arguments are incomplete.
+        NoCallError: the arguments are incomplete, or there are too many.
     """
     arguments: dict[str, Any] = {}
-    while len(arguments) < _MOST_ARGUMENTS and (begun := _PARAMETER.match(text, at)):
+    while len(arguments) < _MAX_ARGUMENTS and (begun := _PARAMETER.match(text, at)):
         name = (begun[1] or begun[3]).strip()
         ended = _END_OF_VALUE.search(text, begun.end())
         if ended is None:
@@ -99,7 +99,7 @@ def _has_type(value: Any, kind: str) -> bool:
     return isinstance(value, _TYPES.get(kind, ()))
 
 
-def _types_of(schema: Any, nested: int = _MOST_NESTED) -> set[str]:
+def _types_of(schema: Any, nested: int = _MAX_NESTING) -> set[str]:
     """Return the types that a schema allows at its top level; empty if it allows any."""
     fields = as_object(schema)
     stated = fields.get("type")

@@ -16,8 +16,9 @@ import secrets
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any, cast, final
+from typing import Any, final
 
+from batuta.clients.decoding import as_array, as_object
 from batuta.clients.python_calls import begins_python_call, read_python_calls
 from batuta.clients.tagged_arguments import DSML, NoCallError, read_arguments
 from batuta.core import CallListener, Client, Delta, Finish, Reply, Request, ToolCall, Worker
@@ -72,9 +73,9 @@ _BLANKS = re.compile(r"\s*")
 _NAME = re.compile(r'\[?\{"name":"([^"]*)"')
 _MARK = re.compile("|".join(map(re.escape, _MARKS)))
 _MAX_POSITIONS = 256
-"""Positions of an answer where calls are searched, at most; bounds the time."""
-_MOST_CALLS = 128
-"""Calls of one answer at most."""
+"""Maximum number of positions in an answer at which calls are searched; bounds the time."""
+_MAX_CALLS = 128
+"""Maximum number of calls in one answer."""
 _DECODER = json.JSONDecoder(strict=False)  # models write line breaks into strings
 
 
@@ -87,7 +88,7 @@ def find_calls(text: str, tools: Schemas) -> tuple[str, tuple[ToolCall, ...]]:
 
     Args:
         text: the answer.
-        tools: the offered tools.
+        tools: the offered tools' schemas.
     """
     end = 0
     for at in islice(_candidate_positions(text), _MAX_POSITIONS):
@@ -146,14 +147,14 @@ def _read_beginning(text: str, at: int) -> str:
 def _read_calls(text: str, at: int, tools: Schemas) -> tuple[tuple[ToolCall, ...], int]:
     """Return the calls from `at` on, and the position after them."""
     calls: list[ToolCall] = []
-    while at < len(text) and len(calls) < _MOST_CALLS:
+    while at < len(text) and len(calls) < _MAX_CALLS:
         try:
             value, end = _read_next(text, at, tools)
         except NoCallError as error:
             return (), error.at
         except (ValueError, RecursionError):
             break
-        entries = cast("list[Any]", value) if isinstance(value, list) else [value]
+        entries = as_array(value) if isinstance(value, list) else [value]
         found = [_read_call(entry, tools) for entry in entries]
         if None in found:
             break
@@ -191,12 +192,10 @@ def _end_of(pattern: re.Pattern[str], text: str, at: int) -> int:
 
 
 def _read_call(value: object, names: Collection[str]) -> ToolCall | None:
-    if not isinstance(value, dict):
-        return None
-    entry = cast("dict[str, Any]", value)
-    inner = entry.get("function")
-    if isinstance(inner, dict):  # the form of OpenAI's replies
-        entry = cast("dict[str, Any]", inner)
+    """Return the call that a JSON value describes; None if no offered tool is called."""
+    entry = as_object(value)
+    if isinstance(entry.get("function"), dict):  # the form of OpenAI's replies
+        entry = as_object(entry["function"])
     name, arguments = entry.get("name"), entry.get("arguments", entry.get("parameters"))
     if not _KEYS.issuperset(entry) or not isinstance(name, str) or name not in names:
         return None
@@ -215,7 +214,7 @@ async def complete_with_calls(inner: Client, request: Request, listener: CallLis
     """Return `inner`'s reply with the calls in its text moved to `tool_calls`."""
     holding = _HoldingListener(listener, {tool.name: tool.parameters for tool in request.tools})
     reply = await inner.complete(request, holding)
-    choices = [await holding.settle(number, one) for number, one in enumerate(reply.choices)]
+    choices = [await holding.end_choice(number, one) for number, one in enumerate(reply.choices)]
     return replace(choices[0], alternatives=tuple(choices[1:]))
 
 
@@ -225,14 +224,14 @@ class _HeldText:
 
     pieces: list[str] = field(default_factory=list[str])
     is_decided: bool = False
-    """True once the held text names a tool or is too long to be anything else.
+    """True once further text cannot change that the held text may be a call.
 
     Then all further text is held.
     """
     is_begun: bool = False
     """True once some text of the choice has been passed on."""
     tried: int = 0
-    """Positions checked so far at which no call begins."""
+    """The number of positions checked so far at which no call begins."""
 
     def take(self, names: Collection[str]) -> str:
         """Return the text that cannot belong to a call, and hold the rest."""
@@ -262,7 +261,7 @@ class _HoldingListener:
         self.streaming = listener.streaming
 
     async def before_call(self, request: Request, worker: Worker) -> Request:
-        """Delegate to the listener."""
+        """Pass the request to the listener."""
         return await self._listener.before_call(request, worker)
 
     async def on_failure(self, failure: Failure) -> None:
@@ -271,7 +270,7 @@ class _HoldingListener:
         await self._listener.on_failure(failure)
 
     async def on_delta(self, delta: Delta) -> None:
-        """Pass on text that cannot belong to a call."""
+        """Pass on the delta, without text that may belong to a call."""
         if not delta.text or delta.is_refusal:
             await self._listener.on_delta(delta)
             return
@@ -282,7 +281,7 @@ class _HoldingListener:
         if passed or delta.reasoning:
             await self._listener.on_delta(replace(delta, text=passed))
 
-    async def settle(self, number: int, reply: Reply) -> Reply:
+    async def end_choice(self, number: int, reply: Reply) -> Reply:
         """Return a choice with its calls parsed; pass on its held text and the calls."""
         held = "".join(self._choices.pop(number, _HeldText()).pieces)
         text, calls = find_calls(reply.text, self._tools)
@@ -305,8 +304,12 @@ class _HoldingListener:
 def _candidate_positions(held: str, *, is_begun: bool = False) -> Iterator[int]:
     """Yield the positions in an answer, or its held part, where calls may begin.
 
-    A call without a marker can only begin at the very beginning; a marker at the end may still be
-    incomplete.
+    A call without a marker can only begin at the beginning of the answer, and a marker at the end
+    of the text may still be incomplete.
+
+    Args:
+        held: the text.
+        is_begun: whether other text of the answer precedes it.
     """
     if not is_begun:
         blank = len(held) - len(held.lstrip())

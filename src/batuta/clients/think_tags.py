@@ -14,8 +14,8 @@ from batuta.core.conductor import NULL_LISTENER
 from batuta.core.run import Failure
 
 ThinkTags = Literal["off", "tagged", "open"]
-"""`tagged`: an answer may begin with `<think>`; `open`: it begins inside the tag, because the chat
-template ends with `<think>`."""
+"""`off`: tags are not looked for; `tagged`: an answer may begin with `<think>`; `open`: an answer
+begins inside the tag, because the chat template ends with `<think>`."""
 _OPEN, _CLOSE = "<think>", "</think>"
 
 
@@ -106,9 +106,8 @@ def split_reply(reply: Reply, tags: ThinkTags) -> Reply:
 class ThinkTagClient:
     """Calls `inner` and separates the reasoning in its answers from their text."""
 
-    def __init__(self, inner: Client, worker: Worker, tags: ThinkTags) -> None:
+    def __init__(self, inner: Client, tags: ThinkTags) -> None:
         self.inner = inner
-        self.worker = worker
         self._tags: ThinkTags = tags
 
     def __repr__(self) -> str:
@@ -133,7 +132,7 @@ class _SplittingListener:
         self.streaming = listener.streaming
 
     async def before_call(self, request: Request, worker: Worker) -> Request:
-        """Delegate to the listener."""
+        """Pass the request to the listener."""
         return await self._listener.before_call(request, worker)
 
     async def on_failure(self, failure: Failure) -> None:

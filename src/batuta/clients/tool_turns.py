@@ -43,9 +43,9 @@ _FENCED = re.compile(r"```(?:json)?\s*(\{.*\})\s*```", re.DOTALL)
 
 
 def arguments_text(given: str) -> str:
-    """Return a call's arguments as a JSON object, unwrapped from a JSON string or a code block.
+    """Return a call's arguments; a JSON object in a JSON string or in a code block is unwrapped.
 
-    White space and `null` mean no arguments.
+    White space and `null` become an empty object. Other text is returned unchanged.
     """
     text = given.strip()
     if text in {"", "null"}:
@@ -83,8 +83,8 @@ class ToolCallAccumulator:
             need_string(value)
         if len(self) >= MAX_TOOL_CALLS:
             raise ValueError(f"more than {MAX_TOOL_CALLS:,} tool calls in one reply")
-        given = bool(call_id) and call_id not in self._ids
-        self._ids.append(call_id if given else f"call_{secrets.token_hex(8)}")
+        is_usable = bool(call_id) and call_id not in self._ids
+        self._ids.append(call_id if is_usable else f"call_{secrets.token_hex(8)}")
         self._names.append(name)
         self._arguments.append([arguments])
         return Delta(
@@ -124,7 +124,12 @@ class CallIdRule:
     """Number of letters and digits after the prefix."""
 
     def make_id(self, given: str, number: int) -> str:
-        """Return a new id, the same for the same arguments, so that prompt caches stay valid."""
+        """Return a new id, the same for the same arguments, so that prompt caches stay valid.
+
+        Args:
+            given: the original id.
+            number: how many ids were made for the original id before.
+        """
         left = int.from_bytes(hashlib.sha256(f"{number} {given}".encode()).digest(), "big")
         made = ""
         for _ in range(self.digits):
@@ -171,7 +176,7 @@ def fit_tool_turns(messages: Sequence[Message], rule: CallIdRule) -> tuple[Messa
             continue
         fitted += sorted(results, key=lambda one: _call_position(one, order))
         results = []
-        if calls := _calls_of(message):
+        if calls := [part for part in message.parts if isinstance(part, ToolCall)]:
             made = [_fit_id(call.id, rule, used, tried) for call in calls]
             names |= {call.id: deque[str]() for call in calls}
             for call, name in zip(calls, made, strict=True):
@@ -207,7 +212,10 @@ def _are_fitting(messages: Sequence[Message], rule: CallIdRule) -> bool:
 
 
 def _is_next_result(message: Message, waiting: deque[str]) -> bool:
-    """Return True if the message is one result of a waiting call; drop the calls up to it."""
+    """Return True if the message is one result of a waiting call.
+
+    The call and the calls before it are removed from `waiting`.
+    """
     if len(message.parts) != 1 or not isinstance(message.parts[0], ToolResult):
         return False
     answered = message.parts[0].call_id
@@ -215,10 +223,6 @@ def _is_next_result(message: Message, waiting: deque[str]) -> bool:
         if waiting.popleft() == answered:
             return True
     return False
-
-
-def _calls_of(message: Message) -> list[ToolCall]:
-    return [part for part in message.parts if isinstance(part, ToolCall)]
 
 
 def _fit_id(given: str, rule: CallIdRule, used: set[str], tried: dict[str, int]) -> str:
@@ -274,14 +278,14 @@ _PREFIX = "chat."
 _TEXT_FIELDS = ("text", "summary", "data", "signature", "thinking")
 """Fields of a detail that are streamed in pieces."""
 _LISTS = {"details": "reasoning_details", "blocks": "thinking_blocks"}
-"""Lists of a turn to send back, by the key under which they are stored: OpenRouter's, LiteLLM's."""
+"""Lists of a turn to send back (OpenRouter's, LiteLLM's), by the key that they are stored under."""
 _OPAQUE = "reasoning_opaque"
-"""The string of a turn to send back: GitHub Copilot's."""
+"""The string of a turn to send back (GitHub Copilot's)."""
 GIVEN_BACK = (*_LISTS.values(), _OPAQUE)
-"""The fields of a message, or of a fragment of one, to send back with the turn."""
+"""The fields of a message, or of its fragments, to send back with the turn."""
 _EXTRAS = {"extras": "extra_content", "fields": "provider_specific_fields"}
-"""Fields of a call to send back with it, by the key under which they are stored: Google's,
-LiteLLM's."""
+"""Fields of a call to send back with it (Google's, LiteLLM's), by the key under which they are
+stored."""
 
 
 def has_extra(call: dict[str, Any]) -> bool:
@@ -307,7 +311,7 @@ class GivenBack:
         self._extras: dict[str, dict[str, Any]] = {}
 
     def add_fields(self, message: dict[str, Any]) -> None:
-        """Add the fields of a message, or of a fragment of one, to send back with the turn."""
+        """Add the fields of a message or fragment that must be sent back with the turn."""
         for detail in map(as_object, as_array(message.get(_LISTS["details"]))):
             index = detail.get("index")
             if not isinstance(index, int):
@@ -336,7 +340,10 @@ class GivenBack:
                 self._extras.setdefault(kept, {})[str(number)] = extra
 
     def thought(self, model: str) -> Thought | None:
-        """Return the collected fields as a thought of that model; None if there are none."""
+        """Return the collected fields as a thought of that model.
+
+        Returns None if there are none, or if they cannot be written as JSON.
+        """
         kept: dict[str, Any] = {}
         for key, row in self._rows.items():
             texts = self._pieces.get(key, {}).items()
@@ -373,7 +380,7 @@ def give_back(encoded: dict[str, Any], message: Message, model: str, field: str)
         encoded: the turn's JSON; changed.
         message: the turn.
         model: the called model; it receives only its own thoughts.
-        field: the field for plain-text reasoning; empty: it is not sent back.
+        field: the field for plain-text reasoning; empty: such reasoning is not sent back.
     """
     own = [thought for thought in message.thoughts if thought.model == model]
     reasoning = message.reasoning or "".join(thought.text for thought in own)
@@ -414,7 +421,7 @@ def kept_signatures(message: Message, model: str) -> dict[int, str]:
 
 
 def _read_kept(redacted: str) -> dict[str, Any]:
-    """Decode the stored fields; empty for another API's thought, or one that a client damaged."""
+    """Decode the stored fields; empty if the thought is another API's, or a client damaged it."""
     if not redacted.startswith(_PREFIX):
         return {}
     try:

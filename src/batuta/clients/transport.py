@@ -1,4 +1,4 @@
-"""The pooled HTTP session of all clients; it uses the proxy that the environment names, if any."""
+"""The pooled HTTP connections of all clients, through the environment's proxy if it names one."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class BoundedResponse(aiohttp.ClientResponse):
         """Read the status line and headers.
 
         Raises:
-            TooManyInterimResponsesError: too many informational responses preceded them.
+            TooManyInterimResponsesError: too many informational responses preceded the headers.
         """
         protocol = connection.protocol
         read, left = protocol.read, MAX_INTERIM_RESPONSES + 1
@@ -99,7 +99,13 @@ class BoundedResponse(aiohttp.ClientResponse):
 
 
 def connection_error(target: HttpTarget, error: Exception, idle: float) -> ClientError:
-    """Return the error for a request that received no response."""
+    """Return the error for a request that failed before its response's headers were read.
+
+    Args:
+        target: the address that was called.
+        error: what aiohttp or the system raised.
+        idle: the idle timeout in seconds.
+    """
     if isinstance(error, aiohttp.ClientProxyConnectionError):
         failure = ProviderUnreachableError("no connection to the proxy could be made")
     elif isinstance(error, aiohttp.ClientHttpProxyError):
@@ -141,11 +147,11 @@ def interrupted_body_error(target: HttpTarget, error: Exception) -> ClientError:
     )
 
 
-def wrong_type_error(target: HttpTarget, found: str, wanted: str) -> ClientError:
+def wrong_type_error(target: HttpTarget, found: str, expected: str) -> ClientError:
     """Return the error for a reply with an unexpected content type."""
     found = hide_addresses(found, address_parts(target.url))[:60]
     return with_host(
-        target, InvalidReplyError(f"the provider answered with {found} instead of {wanted}")
+        target, InvalidReplyError(f"the provider answered with {found} instead of {expected}")
     )
 
 
@@ -157,16 +163,17 @@ def too_large_error(target: HttpTarget, limit: int) -> ClientError:
 
 MEBIBYTE = 1 << 20
 MAX_ERROR_BYTES = 1 << 16
-"""Bytes read of an error response's body at most."""
+"""Size in bytes at which reading the body of an error response stops."""
 _LINES = re.compile(r"ndjson|jsonl|json-?lines|stream\+json")
 """Matches content types of streams that are JSON lines instead of server-sent events."""
 _SPACE = b"\xef\xbb\xbf \t\r\n"
+"""White space, and the bytes of the byte order mark, both of which may precede a body."""
 _FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
 """Beginnings of the lines of a server-sent event."""
 MAX_HEADER_BYTES = 1 << 16
-"""Largest response header; some providers send more than aiohttp's default of 8 KiB."""
+"""Maximum bytes of one response header; some providers send more than aiohttp's default, 8 KiB."""
 DRAIN_SECONDS = 0.05
-"""How long to wait for more data after the end of a reply; usually only the end of the body."""
+"""Seconds to wait for data after the end of a reply; usually only the end of the body follows."""
 
 _CONNECTION_ERRORS = (aiohttp.ClientError, OSError, TimeoutError)
 
@@ -207,12 +214,12 @@ class HttpTransport:
             idle: seconds without data after which a call times out; there is no total limit.
                 It is long because a reasoning model sends nothing while it reasons, and its
                 reasoning is billed.
-            max_request_bytes: a larger body is refused before it is sent.
-            max_reply_bytes: a larger reply is refused while it is read.
+            max_request_bytes: a larger JSON body is refused before it is sent.
+            max_reply_bytes: a larger reply is refused while it is read; `fetch` has its own limit.
             environ: the environment with `HTTPS_PROXY`, `NO_PROXY`, `SSL_CERT_FILE` etc.; None:
                 that of this process.
-            resolver: resolves host names; with one no proxy is used, since a proxy would resolve
-                the names again. None: the system's resolver.
+            resolver: resolves host names, without a proxy, which would resolve the names again;
+                None: the system's resolver, with a proxy if the environment names one.
         """
         self.connect = connect
         self.idle = idle
@@ -237,7 +244,7 @@ class HttpTransport:
         self.idle = max(self.idle, seconds)
 
     async def close(self) -> None:
-        """Close this event loop's connections; the next call opens new ones."""
+        """Close the companions and this event loop's connections; the next call opens new ones."""
         for companion in self._companions.values():
             await companion.close()
         session = self._sessions.pop(asyncio.get_running_loop(), None)
@@ -245,13 +252,13 @@ class HttpTransport:
             await session.close()
 
     def signed_by(self, signer: RequestSigner) -> Self:
-        """Return a transport over the same connections whose requests `signer` signs."""
+        """Return a transport that uses the same connections and signs its requests by `signer`."""
         signed = copy(self)
         signed._signer = signer  # noqa: SLF001 - a copy of this object
         return signed
 
     def companion(self, name: str, make: Callable[[], ClosableT]) -> ClosableT:
-        """Return the object of that name, made on first use; it is closed with this transport."""
+        """Return the companion called `name`: made on first use, closed with this transport."""
         if name not in self._companions:
             self._companions[name] = make()
         return cast("ClosableT", self._companions[name])
@@ -262,11 +269,7 @@ class HttpTransport:
         Raises:
             ClientError: the request failed; the subclass says why.
         """
-        response = await self._send(target, body, "application/json")
-        try:
-            return await self._json(target, response)
-        finally:
-            _release_connection(response)
+        return await self._json(target, await self._send(target, body, "application/json"))
 
     async def send(self, target: HttpTarget, body: Mapping[str, Any]) -> None:
         """Send `body` as JSON and ignore the body of the response.
@@ -284,25 +287,22 @@ class HttpTransport:
         """
         payload, kind = urlencode(fields).encode(), "application/x-www-form-urlencoded"
         response = await self._request("POST", target, payload, "application/json", kind=kind)
-        try:
-            return await self._json(target, response)
-        finally:
-            _release_connection(response)
+        return await self._json(target, response)
 
     async def open_reply(
         self, target: HttpTarget, body: Mapping[str, Any], *, streamed: bool
     ) -> WholeBody | EventStream:
         """Send `body`; return the reply as one JSON body or as a stream of events.
 
-        The first bytes decide which it is, because some servers send a wrong content type. An
+        The first bytes count more than the content type, which is wrong on some servers. An
         `EventStream` must be closed: use it in a `with` block.
 
         Raises:
             ClientError: the request failed; the subclass says why.
         """
-        wanted = "text/event-stream" if streamed else "application/json"
-        response = await self._send(target, body, wanted)
-        is_read = False
+        accept = "text/event-stream" if streamed else "application/json"
+        response = await self._send(target, body, accept)
+        is_stream = False
         try:
             begun = await self._first_bytes(target, response)
             kind = response.content_type
@@ -311,12 +311,12 @@ class HttpTransport:
             if is_value and not is_lines:
                 return WholeBody(await self._read_whole(target, response, begun))
             if kind != "text/event-stream" and not is_lines and not _begins_event(begun):
-                raise wrong_type_error(target, kind, wanted)
-            is_read = True
+                raise wrong_type_error(target, kind, accept)
+            is_stream = True
             parser = SseParser(has_bare_lines=is_lines)
             return EventStream(response, target, parser, limit=self._max_reply, begun=begun)
         finally:
-            if not is_read:
+            if not is_stream:
                 _release_connection(response)
 
     async def get(self, target: HttpTarget) -> Any:
@@ -325,14 +325,12 @@ class HttpTransport:
         Raises:
             ClientError: the request failed; the subclass says why.
         """
-        response = await self._request("GET", target, None, "application/json")
-        try:
-            return await self._json(target, response)
-        finally:
-            _release_connection(response)
+        return await self._json(
+            target, await self._request("GET", target, None, "application/json")
+        )
 
     async def fetch(self, target: HttpTarget, accept: str, max_bytes: int) -> FetchedBody:
-        """Return the raw body at `target`, whatever its status.
+        """Return the response at `target` undecoded, whatever its status.
 
         A redirect is returned, not followed.
 
@@ -434,14 +432,22 @@ class HttpTransport:
         raise failure
 
     async def _json(self, target: HttpTarget, response: aiohttp.ClientResponse) -> Any:
-        begun = await self._first_bytes(target, response)
-        if "json" not in response.content_type and not _begins_value(begun):
-            raise wrong_type_error(target, response.content_type, "application/json")
-        body = WholeBody(await self._read_whole(target, response, begun))
-        return await body.read(target, lambda value: value)
+        """Return the decoded JSON of the response, and release its connection."""
+        try:
+            begun = await self._first_bytes(target, response)
+            if "json" not in response.content_type and not _begins_value(begun):
+                raise wrong_type_error(target, response.content_type, "application/json")
+            body = WholeBody(await self._read_whole(target, response, begun))
+            return await body.read(target, lambda value: value)
+        finally:
+            _release_connection(response)
 
     async def _first_bytes(self, target: HttpTarget, response: aiohttp.ClientResponse) -> bytes:
-        """Read the body until a chunk has something but white space; b"" if the body is empty."""
+        """Return the body's first chunks, up to one that is more than white space.
+
+        The result is empty if the body is empty, and only white space if the body begins with more
+        than 64 KiB of it.
+        """
         begun = b""
         try:
             while not begun.strip(_SPACE) and len(begun) <= MAX_HEADER_BYTES:
@@ -490,15 +496,17 @@ class WholeBody:
     pieces: Sequence[bytes]
 
     async def read(self, target: HttpTarget, read: Callable[[Any], T]) -> T:
-        """Decode the JSON and return `read` of it; a large body is read in another thread.
+        """Decode the JSON, pass its value to `read` and return the result.
+
+        This happens in another thread if the body is large.
 
         Raises:
-            InvalidReplyError: the body is not JSON.
+            InvalidReplyError: the body is not JSON, or has too many values.
         """
         try:
             return await read_pieces(self.pieces, read)
         except MalformedTextError:
-            failure = InvalidReplyError("the provider answered with malformed JSON")
+            failure = InvalidReplyError("the provider answered with malformed or too much JSON")
         raise with_host(target, failure)
 
 
@@ -519,6 +527,7 @@ class EventStream:
     ) -> None:
         self._begun = begun
         self._broken: ClientError | None = None
+        """The failure of the connection; raised once all data received before it was returned."""
         self._response = response
         self._parser = parser
         self._left = limit
@@ -532,7 +541,7 @@ class EventStream:
         _release_connection(self._response)
 
     async def batch(self) -> list[SseEvent] | None:
-        """Return the events completed by the next chunk, maybe none; None at the end of the body.
+        """Return the events that the next chunk completes, if any; None at the end of the body.
 
         Raises:
             ProviderTimeoutError: no data was received for too long.
@@ -557,7 +566,7 @@ class EventStream:
         return self._parser.feed(chunk)
 
     def rest(self) -> list[SseEvent]:
-        """Return the last event if it was not terminated; it may be truncated."""
+        """Return the last event if it was not terminated, else nothing; it may be truncated."""
         return self._parser.close()
 
     @property
@@ -578,7 +587,7 @@ def _take_unread(content: aiohttp.StreamReader) -> bytes:
 
 
 def _begins_value(begun: bytes) -> bool:
-    """Return True if a body with this beginning is JSON; no server-sent event begins like it."""
+    """Return True if a body with this beginning is JSON; no server-sent event begins like JSON."""
     return begun.strip(_SPACE)[:1] in {b"{", b"["}
 
 
@@ -603,8 +612,8 @@ async def _read_body(
 
     Args:
         response: the response to read.
-        limit: bytes that the body may have.
-        begun: the part of the body that was read before.
+        limit: the allowed size of the body in bytes.
+        begun: the beginning of the body, if it was read before.
 
     Returns:
         The body in pieces, since joining a large body would block the event loop; and whether it

@@ -29,7 +29,7 @@ MAX_AGE_SECONDS = 300
 """Seconds by which a message's timestamp may differ from our clock."""
 _PAUSES = (1.0, 5.0, 25.0)
 """Seconds before each retry of a message that was not accepted."""
-_LEAST_BYTES = 24
+_MIN_KEY_BYTES = 24
 _PREFIX = "whsec_"
 
 logger = logging.getLogger(__name__)
@@ -61,9 +61,11 @@ class Webhook:
             key = base64.b64decode(secret.reveal().removeprefix(_PREFIX), validate=True)
         except binascii.Error:
             key = b""
-        if len(key) < _LEAST_BYTES:
-            requirement = f"is base64 of {_LEAST_BYTES} bytes or more: openssl rand -base64 32"
-            raise ConfigError(f"the secret of a webhook {requirement}")
+        if len(key) < _MIN_KEY_BYTES:
+            raise ConfigError(
+                f"the secret of a webhook is base64 of {_MIN_KEY_BYTES} bytes or more: "
+                "openssl rand -base64 32"
+            )
         self._key = key
         self._url = url
         self._pauses = pauses
@@ -104,9 +106,9 @@ class Webhook:
             ForgedMessageError: the signature is wrong, or the message is too old.
         """
         stamp = headers.get(TIME_HEADER, "")
-        wanted = self._signature(headers.get(ID_HEADER, ""), stamp, body).encode()
+        expected = self._signature(headers.get(ID_HEADER, ""), stamp, body).encode()
         given = headers.get(SIGNATURE_HEADER, "")[:4096].encode().split()
-        if not any(hmac.compare_digest(wanted, each) for each in given):
+        if not any(hmac.compare_digest(expected, each) for each in given):
             raise ForgedMessageError("the signature does not match the message")
         if not stamp.isascii() or not stamp.isdigit() or abs(time() - int(stamp)) > MAX_AGE_SECONDS:
             raise ForgedMessageError("the message is too old")

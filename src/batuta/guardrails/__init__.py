@@ -1,4 +1,4 @@
-"""Named rules on what goes in, what goes between agents, and what comes out."""
+"""Named rules on the texts that go in, that pass between workers, and that come out."""
 
 from batuta.guardrails.grounded import GroundedAction, GroundedPolicy
 from batuta.guardrails.guardrail import (

@@ -1,4 +1,4 @@
-"""Detectors of guardrails: each is a pure function from a text to spans of it.
+"""Detectors of guardrails: each is a pure function from a text to spans of the text.
 
 Keys are found by the prefixes that their issuers publish; design/0005-policies.md says why no
 library does it. Cards and bank accounts are checked by python-stdnum and telephone numbers by
@@ -30,16 +30,15 @@ _EMAIL = regex.compile(
 )
 _CARD = regex.compile(r"(?<![\w.])\d(?:[ -]?\d){12,18}(?![\w.]\d)")
 _IBAN = regex.compile(r"\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{2,4}){3,8}\b")
-
-
 _NUMERAL = regex.compile(r"[\d+([]")
 _MAX_INLINE_NUMERALS = 80
-"""The most digits times countries that are checked inline, which takes milliseconds."""
+"""Maximum number of digits times countries in a text that is checked in this process, which takes
+milliseconds."""
 
 
 @final
 class PersonalDetector:
-    """Finds personal data: inline if that is quick, else in a process that can be killed."""
+    """Finds personal data: in this process if that is quick, else in one that can be killed."""
 
     def __init__(self, countries: Sequence[str]) -> None:
         """Import the libraries.
@@ -55,7 +54,7 @@ class PersonalDetector:
         yield from self._find(text)
 
     def process_call(self, text: str) -> tuple[Any, ...] | None:
-        """Return the function and arguments for another process; None if inline is quick."""
+        """Return the function and arguments for another process; None if none is needed."""
         if len(text) <= MAX_INLINE_CHARACTERS:
             numerals = len(_NUMERAL.findall(text))
             if numerals * max(1, len(self._countries)) <= _MAX_INLINE_NUMERALS:
@@ -154,15 +153,9 @@ def build_detector(kind: str, options: DetectorOptions) -> Detector:
     return DETECTORS[kind](options)
 
 
-def _secrets_detector(_: DetectorOptions) -> Detector:
+def _pattern_detector(pattern: regex.Pattern[str]) -> Detector:
     return see_through_disguises(
-        lambda text: (match.span() for match in find_matches(_SECRETS, text))
-    )
-
-
-def _injection_detector(_: DetectorOptions) -> Detector:
-    return see_through_disguises(
-        lambda text: (match.span() for match in find_matches(_INJECTION, text))
+        lambda text: (match.span() for match in find_matches(pattern, text))
     )
 
 
@@ -194,14 +187,10 @@ def _schema_detector(options: DetectorOptions) -> Detector:
     return find
 
 
-def _personal_detector(options: DetectorOptions) -> Detector:
-    return PersonalDetector(options.countries)
-
-
 DETECTORS: Mapping[str, Callable[[DetectorOptions], Detector]] = {
-    "secrets": _secrets_detector,
-    "injection": _injection_detector,
-    "personal": _personal_detector,
+    "secrets": lambda _: _pattern_detector(_SECRETS),
+    "injection": lambda _: _pattern_detector(_INJECTION),
+    "personal": lambda options: PersonalDetector(options.countries),
     "size": _size_detector,
     "schema": _schema_detector,
 }

@@ -1,8 +1,8 @@
 """Undoes disguises by look-alike and invisible characters, so that detectors see the plain text.
 
-A language model reads as plain text a key in full-width letters, one with zero-width spaces between
-its letters, and orders in Unicode's invisible tags; so must detectors. Letters of other alphabets
-that look like Latin ones are left as they are.
+A language model reads a key in full-width letters, a key with zero-width spaces between its
+letters, and instructions in Unicode's invisible tags like plain text, so detectors must do the
+same. Letters of other alphabets that look like Latin letters are left unchanged.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TAGS = range(0xE0020, 0xE007F)
 """Invisible tag characters; each stands for the ASCII character `_TAG_OFFSET` below it."""
 _TAG_OFFSET = 0xE0000
 _PIECE = 100_000
-"""Characters that are translated at once."""
+"""Number of characters that are translated in one step."""
 _LOOKALIKES = (
     range(0x80, 0x10000),
     range(0x1D400, 0x1D800),
@@ -33,16 +33,16 @@ _LOOKALIKES = (
 
 
 def find_matches(pattern: Any, text: str) -> Iterator[Any]:
-    """Yield the matches, searching without the GIL: other threads can run meanwhile."""
+    """Yield the matches, searched for without the GIL, so that other threads can run."""
     return pattern.finditer(text, concurrent=True)
 
 
 def see_through_disguises(detect: Detector) -> Detector:
     """Return a detector that searches a text both as it is and without disguises.
 
-    Its spans are those of the text as it is.
+    Its spans are positions in the text as it is.
     """
-    _plain_letters()  # computed ahead of time, so that no question waits for it
+    _plain_letters()  # both are computed ahead of time, so that no question waits for them
     _invisible_characters()
 
     def find(text: str) -> Iterator[TextSpan]:

@@ -17,9 +17,9 @@ class GroundedAction(StrEnum):
     FLAG = "flag"
     """The run records their number."""
     MARK = "mark"
-    """Each is followed by a mark."""
+    """Each such statement is followed by a mark."""
     REPAIR = "repair"
-    """Their worker is asked once more; statements still unsupported are marked."""
+    """The worker that wrote them is called once more; those that stay unsupported are marked."""
     REFUSE = "refuse"
     """The answer is withheld."""
 
@@ -33,6 +33,6 @@ class GroundedPolicy:
     """The worker that checks."""
     action: GroundedAction
     bounds: tuple[str, ...] = ()
-    """Schema keywords by which its provider bounds a list, which a small model may not end."""
+    """Schema keywords by which its provider limits lists, as a small model may not end a list."""
     fail_closed: bool = True
     """Whether an answer that could not be checked is refused."""

@@ -46,10 +46,8 @@ Detector = Callable[[str], Iterable[TextSpan]]
 """A pure function from a text to the spans that a guardrail looks for."""
 MAX_INLINE_CHARACTERS = 4_000
 """Longer texts are checked in a thread, so that the event loop is not blocked."""
-
-
 MAX_SECONDS = 10.0
-"""Seconds that all policies may spend in processes on one question or reply."""
+"""Time limit for all policies together that check one question or reply in other processes."""
 TIMED_OUT = "timed out"
 """The recorded action of a policy that ran out of time."""
 _TIMEOUTS = (ProcessTimeoutError, SchemaTimeoutError)
@@ -66,7 +64,7 @@ class ProcessDetector(Protocol):
         ...
 
     def process_call(self, text: str) -> tuple[Any, ...] | None:
-        """Return the function and arguments for another process; None if inline is quick."""
+        """Return the function and arguments for another process; None if none is needed."""
         ...
 
 
@@ -76,7 +74,7 @@ class GuardrailStage(StrEnum):
     INPUT = "input"
     """The caller's conversation, before any model reads it."""
     BETWEEN = "between"
-    """A step's reply, before it is recorded and read by other agents."""
+    """A step's reply, before it is recorded and read by other workers."""
     OUTPUT = "output"
     """The answer, before the caller sees it."""
 
@@ -108,9 +106,9 @@ class Guardrail:
     stages: frozenset[GuardrailStage]
     action: GuardrailAction = GuardrailAction.REDACT
     fail_closed: bool = True
-    """Whether a text that could not be checked is blocked; else it passes, and is recorded."""
+    """Whether a text that could not be checked is blocked; if not, it passes. Both are recorded."""
     conversation: bool = False
-    """Whether only the conversation is checked, not the texts beside it, such as tools."""
+    """Whether only the conversation is checked, and not texts such as descriptions of tools."""
     needs_thread: bool = False
     """Whether the check may wait for another process, so that it needs a thread."""
 
@@ -122,7 +120,7 @@ class GuardrailResult:
     text: str
     actions: tuple[GuardrailTriggered, ...] = ()
     blocked_by: str | None = None
-    """The policy that blocks the text, if any."""
+    """The name of the first policy that blocks the text; None if no policy does."""
 
 
 @final
@@ -134,18 +132,33 @@ class GuardrailCheck:
         self._end = monotonic() + seconds
 
     def beside(self) -> GuardrailCheck:
-        """Return a check with the policies for texts beside the conversation, in the same time."""
+        """Return a check with the policies for texts beside the conversation.
+
+        It ends at the same time as this check.
+        """
         return self._with(policy for policy in self.policies if not policy.conversation)
 
     def strict(self) -> GuardrailCheck:
-        """Return a check that blocks what this one would redact, in the same time."""
-        return self._with(_strict_guardrail(policy) for policy in self.policies)
+        """Return a check that blocks what this check would redact, and ends at the same time."""
+        redact, block = GuardrailAction.REDACT, GuardrailAction.BLOCK
+        return self._with(
+            replace(policy, action=block) if policy.action is redact else policy
+            for policy in self.policies
+        )
 
     def _with(self, policies: Iterable[Guardrail]) -> GuardrailCheck:
         return GuardrailCheck(policies, self._end - monotonic())
 
     async def apply(self, text: str, where: str) -> GuardrailResult:
-        """Apply each policy in turn, even after one blocks, and return the redacted text."""
+        """Apply each policy in turn, even after one blocks; return the redacted text.
+
+        If a policy that fails closed cannot check the text, the note of its removal replaces all of
+        the text, and no further policy is applied.
+
+        Args:
+            text: the text to check.
+            where: the place of the text in the run, for the record.
+        """
         acts: list[GuardrailTriggered] = []
         blocked: str | None = None
         for policy in self.policies if text else ():
@@ -172,10 +185,10 @@ class GuardrailCheck:
         return GuardrailResult(text, tuple(acts), blocked)
 
     async def _find(self, policy: Guardrail, text: str) -> list[TextSpan]:
-        """Return what the policy finds; long work is cancelled with the caller.
+        """Return what the policy finds; a check in another process is cancelled with the caller.
 
         Raises:
-            ProcessTimeoutError: no time is left.
+            ProcessTimeoutError: no time is left, or the check took too long.
             Exception: any error of the policy.
         """
         detect = policy.detect
@@ -199,15 +212,6 @@ def describe_block(policy: str, acts: Iterable[GuardrailTriggered], what: str) -
     if any(act.policy == policy and act.action == TIMED_OUT for act in acts):
         return f"the policy {policy} could not check {what} in time"
     return f"the policy {policy} forbids {what}"
-
-
-def _strict_guardrail(policy: Guardrail) -> Guardrail:
-    """Return the policy for texts that cannot be redacted: it blocks instead."""
-    return (
-        policy
-        if policy.action is GuardrailAction.FLAG
-        else replace(policy, action=GuardrailAction.BLOCK)
-    )
 
 
 def _removal_note(policy: Guardrail) -> str:
@@ -242,7 +246,7 @@ class Guardrails:
     ) -> None:
         chosen = tuple(policies)
         self.grounded = grounded
-        """The policy that the engine carries out, after the others have checked the answer."""
+        """The policy that the engine carries out after all others have checked the answer."""
         self.names = tuple(each.name for each in (*chosen, grounded) if each is not None)
         if len(set(self.names)) != len(self.names):
             raise ValueError("two policies have the same name")
@@ -256,7 +260,7 @@ class Guardrails:
     async def check_question(
         self, question: Question
     ) -> tuple[Question, tuple[GuardrailTriggered, ...], str]:
-        """Return the redacted question, the actions, and the policy that blocks it, if any."""
+        """Return the redacted question, the actions, and the policy that blocks it, else ""."""
         if not self._on[GuardrailStage.INPUT]:
             return question, (), ""
         check = self._check(GuardrailStage.INPUT)
@@ -286,7 +290,7 @@ class Guardrails:
     async def workflow(
         self, workflow: Workflow
     ) -> tuple[Workflow, tuple[GuardrailTriggered, ...], str]:
-        """Return a caller's workflow redacted, the actions taken, and the policy that blocks it."""
+        """Return the redacted workflow, the actions, and the policy that blocks it, else ""."""
         check, acts, blocked = self._check(GuardrailStage.INPUT), list[GuardrailTriggered](), ""
         steps: list[Step] = []
         for number, step in enumerate(workflow.steps):
@@ -320,7 +324,7 @@ class Guardrails:
     async def check_reply(
         self, reply: Reply, stage: GuardrailStage, step: int
     ) -> tuple[Reply, tuple[GuardrailTriggered, ...], str]:
-        """Return the redacted reply, the actions taken, and the policy that blocks it, if any."""
+        """Return the redacted reply, the actions, and the policy that blocks it, else ""."""
         if not self._on[stage]:
             return reply, (), ""
         where = f"{stage}:step {step}"
@@ -346,7 +350,7 @@ class Guardrails:
     async def _check_choices(
         self, reply: Reply, stage: GuardrailStage, step: int
     ) -> tuple[Reply, tuple[GuardrailTriggered, ...], str]:
-        """Return a reply with several choices, each checked as by `check_reply`."""
+        """Do what `check_reply` does for a reply with several choices."""
         first, *others = [
             await self.check_reply(replace(choice, alternatives=()), stage, step)
             for choice in reply.choices
@@ -364,7 +368,10 @@ NO_GUARDRAILS = Guardrails()
 async def _apply_to_part(
     check: GuardrailCheck, part: Part, where: str
 ) -> tuple[Part, GuardrailResult]:
-    """Return a part of a message with its text checked; attachments are not read."""
+    """Return a part of a message with its text, or its file's name, checked.
+
+    The contents of attachments are not read.
+    """
     if isinstance(part, Text):
         found = await check.apply(part.text, where)
         return replace(part, text=found.text), found
@@ -381,7 +388,7 @@ async def _apply_to_part(
 
 
 def _plain_arguments(arguments: str) -> str:
-    """Return the JSON without unnecessary escapes; text that is no JSON stays as it is."""
+    """Return the JSON without unnecessary escapes; other text is returned unchanged."""
     if "\\" not in arguments:
         return arguments
     try:
@@ -393,24 +400,24 @@ def _plain_arguments(arguments: str) -> str:
 async def _join_texts_if_needed(
     check: GuardrailCheck, parts: tuple[Part, ...], where: str
 ) -> tuple[Part, ...]:
-    """Return the parts, with adjacent texts joined if a policy finds more in the joined text.
+    """Return the parts, with adjacent texts joined if the policies find more in the joined text.
 
     Models read adjacent texts as one.
     """
     joined: list[Part] = []
-    for texts, group in groupby(parts, key=lambda part: isinstance(part, Text)):
+    for _, group in groupby(parts, key=lambda part: isinstance(part, Text)):
         run = list(group)
-        together = [part for part in run if isinstance(part, Text)]
-        if not texts or len(together) < 2:  # noqa: PLR2004 - nothing to join
+        texts = [part for part in run if isinstance(part, Text)]
+        if len(texts) < 2:  # noqa: PLR2004 - nothing to join
             joined += run
             continue
-        whole = "".join(part.text for part in together)
-        apart = [await check.apply(part.text, where) for part in together]
+        whole = "".join(part.text for part in texts)
+        apart = [await check.apply(part.text, where) for part in texts]
         found = await check.apply(whole, where)
         if found.text == "".join(each.text for each in apart) and bool(found.blocked_by) == any(
             each.blocked_by for each in apart
         ):
             joined += run
         else:
-            joined.append(replace(together[-1], text=whole))
+            joined.append(replace(texts[-1], text=whole))
     return tuple(joined)

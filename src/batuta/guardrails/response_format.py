@@ -12,16 +12,14 @@ from batuta.schemas import JsonValidator, validator_for
 class ResponseFormatChecker:
     """Checks texts against one response format."""
 
-    def __init__(self, wanted: ResponseFormat) -> None:
+    def __init__(self, form: ResponseFormat) -> None:
         """Check the schema's size; `check_schema` checks that it is valid.
 
         Raises:
             ValueError: the schema is too large; the message says in which way.
         """
-        schema = wanted.schema if wanted.kind == "json_schema" else None
-        self._validator: JsonValidator = validator_for(
-            schema, is_object=wanted.kind == "json_object"
-        )
+        schema = form.schema if form.kind == "json_schema" else None
+        self._validator: JsonValidator = validator_for(schema, is_object=form.kind == "json_object")
 
     async def check_schema(self) -> None:
         """Check that the schema is valid.

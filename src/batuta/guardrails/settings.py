@@ -10,7 +10,6 @@ action = "redact"                         # redact, block or flag
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -42,9 +41,9 @@ class GuardrailSetting(BaseModel):
     fail_closed: bool = True
     """Whether a text that could not be checked is blocked."""
     max_characters: int | None = Field(default=None, ge=1)
-    """The most characters that a text may have, for the kind `size`."""
+    """Maximum number of characters of a text, for the kind `size`."""
     countries: tuple[str, ...] = ()
-    """Countries whose telephone numbers are known without a prefix, for the kind `personal`."""
+    """Countries whose telephone numbers are found without a prefix too, for the kind `personal`."""
     json_schema: dict[str, Any] | None = None
     """The schema that a text must fit, for the kind `schema`."""
     worker: str | None = None
@@ -70,7 +69,7 @@ def build_guardrails(
     workers: Iterable[Worker] = (),
     bounds_of: Callable[[WorkerId], tuple[str, ...]] = lambda _: (),
 ) -> Guardrails:
-    """Return the policies.
+    """Return the policies of the settings, ready to check texts.
 
     Args:
         settings: the settings of each policy.
@@ -85,25 +84,23 @@ def build_guardrails(
     for one in settings:
         if one.kind == GROUNDED:
             if grounded is not None:
-                raise ConfigError("policies: only one may be of kind grounded")
-            grounded = _grounded_policy(one, workers)
-            grounded = replace(grounded, bounds=bounds_of(grounded.worker.id))
+                raise ConfigError("policies: only one policy may be of kind grounded")
+            grounded = _grounded_policy(one, workers, bounds_of)
             continue
         options = DetectorOptions(one.max_characters, one.countries, one.json_schema)
         try:
             find = build_detector(one.kind, options)
         except ConfigError as error:
             raise ConfigError(f"policy {one.name}: {error}") from None
-        form = one.kind == "schema"  # no name or description would fit a schema
-        stages = frozenset(one.on)
+        is_schema = one.kind == "schema"  # no name or description would fit a schema
         policy = Guardrail(
             name=one.name,
             detect=find,
-            stages=stages,
+            stages=frozenset(one.on),
             action=GuardrailAction(one.action),
             fail_closed=one.fail_closed,
-            conversation=form,
-            needs_thread=form,
+            conversation=is_schema,
+            needs_thread=is_schema,
         )
         chosen.append(policy)
     try:
@@ -112,7 +109,11 @@ def build_guardrails(
         raise ConfigError(f"policies: {error}") from None
 
 
-def _grounded_policy(setting: GuardrailSetting, workers: Iterable[Worker]) -> GroundedPolicy:
+def _grounded_policy(
+    setting: GuardrailSetting,
+    workers: Iterable[Worker],
+    bounds_of: Callable[[WorkerId], tuple[str, ...]],
+) -> GroundedPolicy:
     worker = next((each for each in workers if each.id == setting.worker and each.is_model), None)
     if worker is None:
         raise ConfigError(f"policy {setting.name}: {setting.worker} is not a model of the pool")
@@ -120,5 +121,6 @@ def _grounded_policy(setting: GuardrailSetting, workers: Iterable[Worker]) -> Gr
         name=setting.name,
         worker=worker,
         action=GroundedAction(setting.action),
+        bounds=bounds_of(worker.id),
         fail_closed=setting.fail_closed,
     )

@@ -23,11 +23,11 @@ class SideTexts:
     prose: tuple[str, ...]
     """Texts that may be redacted."""
     fixed: tuple[str, ...]
-    """Texts that may not."""
+    """Texts that may not be redacted."""
 
 
 def find_side_texts(question: Question) -> SideTexts:
-    """Return every text of the request that is not part of what its messages say."""
+    """Return every text beside the messages, and the names, call ids and URLs in the messages."""
     prose: dict[str, None] = {}
     fixed: dict[str, None] = dict.fromkeys(question.sampling.stop)
     for tool in question.tools:

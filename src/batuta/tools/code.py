@@ -1,4 +1,4 @@
-"""Runs programs that a model writes while it answers, each continuing from the last."""
+"""Runs programs that a model writes while it answers; each continues from the one before."""
 
 from __future__ import annotations
 
@@ -13,18 +13,13 @@ from batuta.core.server_tools import CODE_INTERPRETER, NamedFiles
 from batuta.core.tool_classes import ToolClass
 from batuta.errors import SandboxError, StoreError
 from batuta.sandbox import SandboxLimits
-from batuta.sandbox.notebook import (
-    keep_pictures,
-    keep_written,
-    read_given,
-    run_in_notebook,
-)
+from batuta.sandbox.notebook import keep_pictures, keep_written, read_given, run_in_notebook
+from batuta.sandbox.program import MEGABYTE
 from batuta.sandbox.python_worker import limit_text
 from batuta.tools.source import ToolContext, ToolError, ToolLimits, ToolOutput
 
 MAX_CODE = 50_000
-"""The most characters of one program."""
-MEGABYTE = 1 << 20
+"""Maximum number of characters of one program."""
 _START_SECONDS = 10.0
 """Seconds for starting a sandbox, added to the program's own time."""
 CODE_SCHEMA: Mapping[str, Any] = {
@@ -44,7 +39,7 @@ CODE_SCHEMA: Mapping[str, Any] = {
 
 @final
 class CodeInterpreter:
-    """A tool source that runs Python without network; variables and files last to the next call.
+    """A tool source that runs Python without network; later calls have the variables and files.
 
     No process waits between calls: each call first reruns the earlier programs, with their output
     discarded, so its time limit covers all of them.
@@ -68,12 +63,12 @@ class CodeInterpreter:
         python: str | Path = sys.executable,
         files: NamedFiles | None = None,
     ) -> None:
-        """Start nothing yet, without earlier programs.
+        """Create the source without earlier programs; nothing is started yet.
 
         Args:
             seconds: time limit of one call.
             memory: memory limit of its processes, in bytes.
-            characters: the most characters of output to return.
+            characters: maximum number of characters of output to return.
             python: the interpreter, with the packages that programs may import.
             files: the files of the request, which programs can read and add to; None: programs
                 have no files, and those that they write are dropped.
@@ -89,7 +84,7 @@ class CodeInterpreter:
         """Run `code` after the earlier programs.
 
         Raises:
-            ToolError: no sandbox works on this machine.
+            ToolError: no sandbox works on this machine, or the files cannot be read.
         """
         code = arguments["code"]
         try:

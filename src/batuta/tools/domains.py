@@ -11,7 +11,7 @@ class DomainRules:
     """Allowed and denied domains with their subdomains; an entry may add a path prefix."""
 
     allow: tuple[str, ...] = ()
-    """Empty allows every domain."""
+    """The allowed domains; empty: every domain is allowed."""
     deny: tuple[str, ...] = ()
 
     def permit(self, url: str) -> bool:
@@ -45,9 +45,8 @@ def _split_entry(entry: str) -> tuple[str, str]:
 
 
 def _holds_host(entry: str, host: str, path: str) -> bool:
-    wanted, beginning = _split_entry(entry)
-    below = host == wanted or host.endswith(f".{wanted}")
-    return below and path.startswith(beginning)
+    domain, prefix = _split_entry(entry)
+    return (host == domain or host.endswith(f".{domain}")) and path.startswith(prefix)
 
 
 ANY_DOMAIN = DomainRules()

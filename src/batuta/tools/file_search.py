@@ -26,14 +26,15 @@ from batuta.tools.text_index import Passage, TextIndex
 
 NOTHING_FOUND = "Nothing was found in the files: try other words."
 MAX_INDEXED = 200_000_000
-"""The most characters of all tenants' files in memory at once."""
+"""Maximum size of all tenants' indexes in memory: characters of texts plus bytes of vectors."""
 MAX_FOLDER_FILES = 20_000
 MAX_FILE_BYTES = 16_000_000
 LOOK_SECONDS = 60.0
-"""Least seconds between two scans of the folder."""
+"""Minimum seconds between two scans of the folder."""
 ENCODE_SECONDS = 5.0
 """Seconds per search for encoding passages of the folder that lack vectors."""
-_READ_AT_ONCE = 100
+_BATCH_FILES = 100
+"""Number of files that are read and indexed together."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -46,11 +47,11 @@ class TenantIndexes:
     """
 
     def __init__(self, most: int = MAX_INDEXED, encoder: SentenceEncoder | None = None) -> None:
-        """Build nothing yet.
+        """Create the object; indexes are built by searches.
 
         Args:
-            most: the most characters plus bytes of vectors in all indexes; beyond that, the least
-                recently used index is evicted.
+            most: maximum size of all indexes, in characters plus bytes of vectors; beyond that, the
+                least recently used indexes are evicted, but never the last one.
             encoder: for embedding search; None: keyword search only.
         """
         self._most = most
@@ -61,14 +62,14 @@ class TenantIndexes:
     async def search(
         self, files: NamedFiles, query: str, most: int
     ) -> tuple[list[Passage], Mapping[str, str]]:
-        """Return the best passages of those files, and the files' names by id."""
+        """Return at most `most` passages of those files, best first, and the files' names by id."""
         names = await files.list_names()
         async with self._building:
             index = self._indexes.setdefault(files.tenant, TextIndex(self._encoder))
             self._indexes.move_to_end(files.tenant)
             missing = index.find_missing(names)
-            for at in range(0, len(missing), _READ_AT_ONCE):
-                batch = missing[at : at + _READ_AT_ONCE]
+            for at in range(0, len(missing), _BATCH_FILES):
+                batch = missing[at : at + _BATCH_FILES]
                 vectors = await files.read_vectors(batch) if self._encoder else None
                 await run_sync(index.add, await files.read_texts(batch), vectors)
             if len(index) > len(names):
@@ -95,7 +96,7 @@ class FolderIndex:
         self._refreshing = anyio.Lock()
 
     async def search(self, query: str, most: int) -> list[Passage]:
-        """Return the best passages, by the files' paths in the folder."""
+        """Return at most `most` passages, best first; `Passage.file` is the path in the folder."""
         async with self._refreshing:
             if monotonic() - self._looked_at > LOOK_SECONDS:
                 await self._refresh()
@@ -107,14 +108,14 @@ class FolderIndex:
         """Index new and changed files, and drop deleted ones."""
         found = await run_sync(_list_files, self._folder)
         changed = [name for name, at in found.items() if self._seen.get(name) != at]
-        for at in range(0, len(changed), _READ_AT_ONCE):
-            texts = [(name, await self._read(name)) for name in changed[at : at + _READ_AT_ONCE]]
+        for at in range(0, len(changed), _BATCH_FILES):
+            texts = [(name, await self._read(name)) for name in changed[at : at + _BATCH_FILES]]
             await run_sync(self._index.add, texts)
         await run_sync(self._index.keep_only, found.keys())
         self._seen = found
 
     async def _read(self, name: str) -> str:
-        """Return a file's text; empty if it has none."""
+        """Return a file's text; empty if it has no text or cannot be read."""
         try:
             content = await run_sync((self._folder / name).read_bytes)
             return await read_document(name, content, MAX_FILE_BYTES) or ""
@@ -126,7 +127,8 @@ class FolderIndex:
 def _list_files(folder: Path) -> dict[str, float]:
     """Return the paths of the files below a folder with their modification times.
 
-    Hidden files, links and too large files are left out.
+    Hidden files and folders, links, too large files, and all files after the first
+    `MAX_FOLDER_FILES` are left out.
     """
     found: dict[str, float] = {}
     for parent, inner, names in os.walk(folder):
@@ -164,13 +166,13 @@ class FileSearch:
         results: int = 8,
         limits: ToolLimits,
     ) -> None:
-        """Search nothing yet.
+        """Create the source; nothing is searched yet.
 
         Args:
             indexes: the indexes of all tenants.
-            files: the caller's files, if they are searched.
-            folder: the operator's folder, if it is searched.
-            results: the most passages of one search.
+            files: the caller's files; None if they are not searched.
+            folder: the operator's folder; None if it is not searched.
+            results: maximum number of passages of one search.
             limits: limits of one search, including the indexing of new files.
         """
         self._indexes = indexes
@@ -180,7 +182,7 @@ class FileSearch:
         self.limits = limits
 
     async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
-        """Search for `query`."""
+        """Search for the argument `query`; passages of the caller's files come first."""
         query, found = arguments["query"], list[Citation]()
         if self._files is not None:
             hits, names = await self._indexes.search(self._files, query, self._results)

@@ -16,7 +16,7 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
 MAX_OUTPUT_BYTES = 4_000_000
-"""The most bytes that a server may send: on stdout per call, or in one HTTP response."""
+"""Maximum number of bytes that a server may send: on stdout per call, or in one HTTP response."""
 _RELAY = """
 import os, subprocess, sys
 
@@ -53,7 +53,7 @@ async def bound_url(url: str) -> AsyncGenerator[Transport]:
 
 
 class _BoundStream(httpx2.AsyncByteStream):
-    """The bytes of a response; reading more than the limit raises."""
+    """The bytes of a response; reading more than the limit raises an error."""
 
     def __init__(self, stream: httpx2.AsyncByteStream) -> None:
         self._stream = stream

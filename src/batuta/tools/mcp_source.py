@@ -18,14 +18,14 @@ from batuta.language.material import wrap_fetched
 from batuta.tools.source import ToolContext, ToolError, ToolLimits, ToolOutput, call_cost
 
 MAX_ARGUMENT = 20_000
-"""The most characters of a tool's argument."""
+"""Maximum number of characters of a tool's argument."""
 
 
 @final
 class McpTool:
     """One tool of an MCP server, which is started or connected to for each call.
 
-    Process and connection end with the call, also if it is cancelled.
+    The server's process or connection ends with the call, even if the call is cancelled.
     """
 
     def __init__(
@@ -39,13 +39,13 @@ class McpTool:
         price: Decimal | None = None,
         limits: ToolLimits,
     ) -> None:
-        """Start nothing yet.
+        """Create the source; no server is started yet.
 
         Args:
             tool: the tool's name at the server.
             argument: the name of the tool's argument, a string.
-            command: starts a server that uses stdin and stdout.
-            url: the URL of a server over HTTP, if there is no command.
+            command: the command that starts a server over stdin and stdout; not used with a `url`.
+            url: the URL of a server over HTTP; empty: the `command` is used.
             description: a sentence for models.
             price: dollars per call; None if unknown.
             limits: limits of one call.
@@ -86,7 +86,7 @@ class McpTool:
 
         # Not `client.call_tool`: it checks the result against a schema of the server, in this
         # process, and a pattern in the schema may take hours.
-        asked = CallToolRequest(
+        request = CallToolRequest(
             params=CallToolRequestParams(name=self._tool, arguments=dict(arguments))
         )
         try:
@@ -94,7 +94,7 @@ class McpTool:
                 bound_url(self._url) if self._url else bound_command(self._command) as transport
             ):
                 async with Client(transport) as client:
-                    result = await client.session.send_request(asked, CallToolResult)
+                    result = await client.session.send_request(request, CallToolResult)
         except Exception as error:  # noqa: BLE001 - a foreign server may cause any error
             kind = type(_first_error(error)).__name__
             failure = f"the server of the tool {self._tool} could not be called ({kind})"

@@ -1,7 +1,7 @@
 """Extracts text from untrusted Word and Excel files, in a separate process.
 
 Both are XML in a ZIP archive. A file is refused before anything is unpacked if its parts declare
-too large a size; a part that unpacks to more than it declares is damaged.
+too large a size, and while it is read if a part unpacks to more than it declares.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from batuta.core.small_number import read_small_number
 
 MAX_UNPACKED = 64 << 20
-"""The most bytes of all parts together, unpacked."""
+"""Maximum number of bytes of all parts together, unpacked."""
 MAX_PARTS = 2000
 _WORD = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _SHEET = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"

@@ -10,7 +10,7 @@ import io
 from typing import Any
 
 MAX_PDF_PAGES = 200
-"""The most pages of a PDF that are read."""
+"""Maximum number of pages of a PDF that are read."""
 
 
 def html_text(data: str, url: str, most: int) -> dict[str, str]:
@@ -19,7 +19,7 @@ def html_text(data: str, url: str, most: int) -> dict[str, str]:
     Args:
         data: the page in Base64.
         url: the page's URL, to which its links are relative.
-        most: the most characters of text to return.
+        most: maximum number of characters of text to return.
     """
     import trafilatura  # noqa: PLC0415 - loaded only in the separate process
 

@@ -28,7 +28,7 @@ from batuta.tools.source import ToolContext, ToolError, ToolLimits, ToolOutput
 
 MAX_REDIRECTS = 5
 MAX_BYTES = 5 << 20
-"""The most bytes of a page."""
+"""Maximum number of bytes of a page."""
 _ACCEPTED = "text/html,application/xhtml+xml,application/pdf;q=0.9,text/*;q=0.8,*/*;q=0.1"
 _HTML = {"text/html", "application/xhtml+xml"}
 _PLAIN = re.compile(r"text/.*|application/(?:json|xml|.*\+(?:json|xml)|yaml|x-yaml)")
@@ -36,7 +36,7 @@ _CHARSETS = re.compile(
     r"ascii|utf-8(?:-sig)?|utf-16(?:-[bl]e)?|iso8859-\d+|cp\d+|koi8-\w|mac-\w+|hz|johab|tis-620"
     r"|(?:gb|big5|euc_|iso2022_|shift_jis)\w*"
 )
-"""Accepted charsets. Others that Python knows raise, or take quadratic time (punycode)."""
+"""Accepted charsets. Others that Python knows raise errors, or take quadratic time (punycode)."""
 _NO_ADDRESS = re.compile(r"[<>\"]")
 _LIMITS = ToolLimits()
 UNNAMED_URL = "only an address that the conversation, a search or a page has named is read"
@@ -77,13 +77,13 @@ class WebFetch:
         max_bytes: int = MAX_BYTES,
         limits: ToolLimits = _LIMITS,
     ) -> None:
-        """Read nothing yet.
+        """Create the source; nothing is fetched yet.
 
         Args:
             http: a transport whose `PublicResolver` has the same private hosts.
             domains: the operator's rules.
             private_hosts: hosts, or `host:port`, of private networks that may be read.
-            max_bytes: the most bytes of a page; a larger one is not read.
+            max_bytes: maximum number of bytes of a page; a larger page is refused.
             limits: limits of one call.
         """
         self._http = http
@@ -98,10 +98,10 @@ class WebFetch:
         Raises:
             ToolError: the page cannot be read; the message says why.
         """
-        asked = arguments["url"].strip()
-        if context.named_in is not None and not _is_named(asked, context.named_in):
+        url = arguments["url"].strip()
+        if context.named_in is not None and not _is_named(url, context.named_in):
             raise ToolError(UNNAMED_URL)
-        url, body = await self._follow(asked, context)
+        url, body = await self._follow(url, context)
         if body.status >= HTTPStatus.BAD_REQUEST:
             raise ToolError(f"the page could not be read: its server answered {body.status}")
         read = await self._read_body(url, body)
@@ -119,7 +119,8 @@ class WebFetch:
         """Follow redirects; return the final URL and the response.
 
         Raises:
-            ToolError: a URL on the way may not be read, or its server does not answer.
+            ToolError: a URL on the way may not be read, its server does not answer, or there are
+                too many redirects.
         """
         for _ in range(MAX_REDIRECTS + 1):
             self._check(url, context)
@@ -143,13 +144,11 @@ class WebFetch:
         Raises:
             ToolError: the URL may not be fetched.
         """
-        if not url.startswith(("http://", "https://")) or not is_public_url(
-            url, self._private_hosts
-        ):
+        is_web = url.startswith(("http://", "https://"))
+        if not (is_web and is_public_url(url, self._private_hosts)):
             raise ToolError("only pages with a public http:// or https:// address are read")
-        if len(url) > MAX_URL or _NO_ADDRESS.search(
-            url
-        ):  # a redirect could contain text for models
+        # A redirect could contain text for models.
+        if len(url) > MAX_URL or _NO_ADDRESS.search(url):
             raise ToolError("the address is too long, or holds signs that no address holds")
         try:
             is_same = URL(url).host == (urlsplit(url).hostname or "").lower()
@@ -177,13 +176,13 @@ class WebFetch:
 
 
 def _is_named(url: str, text: str) -> bool:
-    """Return True if the text contains the URL, so that no model can put a secret into it."""
+    """Return True if the text contains the URL, so that no model puts a secret into a URL."""
     bare = url.partition("://")[2].partition("#")[0].rstrip("/")
     return bool(bare) and bare.lower() in text.lower()
 
 
 def _decode_body(body: FetchedBody, most: int) -> str:
-    """Decode at least `most` characters of plain text, if there are as many."""
+    """Decode the bytes that `most` characters may have; UTF-8 replaces a charset not accepted."""
     try:
         charset = codecs.lookup(body.charset).name
     except LookupError:
@@ -193,5 +192,5 @@ def _decode_body(body: FetchedBody, most: int) -> str:
 
 
 def _site_error_text(error: ClientError) -> str:
-    """Return the transport's message, which names a provider, reworded for a web site."""
+    """Return the transport's message, with the web site's server in place of a provider."""
     return str(error).replace("the provider", "its server")

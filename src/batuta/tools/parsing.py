@@ -22,13 +22,14 @@ from batuta.tools.source import ToolError
 PARSE_CPU_SECONDS = 10.0
 """CPU time for reading a document, including the import of the libraries."""
 PARSE_SECONDS = 20.0
+"""Time limit for reading a document."""
 PDF_MARK = b"%PDF-"
 ZIP_MARK = b"PK\x03\x04"
 _PARSERS = ProcessPool()
 """A separate pool, so that hostile pages do not delay schema checks or graders."""
 atexit.register(_PARSERS.close)
 Parser = Callable[[str, str, int], dict[str, str]]
-"""Takes the document in Base64, its URL, and the most characters to return."""
+"""Takes the document in Base64, its URL, and the maximum number of characters to return."""
 _BY_ENDING: Mapping[str, tuple[Parser, str]] = {
     ".docx": (docx_text, "lxml"),
     ".xlsx": (xlsx_text, "lxml"),
@@ -46,12 +47,12 @@ async def parse_apart(
         parse: the parser of the document's kind.
         library: the package that it needs, named in the error if it is missing.
         document: the document's bytes.
-        most: the most characters of text to return.
+        most: maximum number of characters of text to return.
         url: the document's URL.
         what: the word for the document in errors.
 
     Raises:
-        ToolError: the document cannot be read, or not in time.
+        ToolError: the document cannot be read, takes too long, or needs a missing package.
     """
     data = base64.b64encode(document).decode()
     try:
@@ -70,7 +71,12 @@ async def parse_apart(
 
 
 async def read_document(name: str, document: bytes, most: int) -> str | None:
-    """Return a file's text, None if its content and name show no kind that can be read.
+    """Return a file's text; None if it is of a kind that cannot be read.
+
+    Args:
+        name: the file's name, whose ending may show the kind.
+        document: the file's bytes.
+        most: maximum number of characters of text to return.
 
     Raises:
         ToolError: the file is of a known kind, but cannot be read.

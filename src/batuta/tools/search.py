@@ -20,7 +20,7 @@ from batuta.tools.search_engines import MAX_EXCERPT, RawResult, SearchEngine
 from batuta.tools.source import ToolContext, ToolError, ToolLimits, ToolOutput, call_cost
 
 MAX_QUERY = 400
-"""The most characters of a query, as Brave and Tavily accept."""
+"""Maximum number of characters of a query; Brave and Tavily accept no more."""
 MAX_RESULTS = 20
 MAX_TITLE = 200
 _LIMITS = ToolLimits(seconds=20.0)
@@ -67,12 +67,12 @@ class WebSearch:
         domains: DomainRules = ANY_DOMAIN,
         limits: ToolLimits = _LIMITS,
     ) -> None:
-        """Search nothing yet.
+        """Create the source; nothing is searched yet.
 
         Args:
             engine: finds the pages.
             price: dollars per search; None if unknown.
-            results: the most results of one search.
+            results: maximum number of results of one search, at most `MAX_RESULTS`.
             domains: the operator's rules.
             limits: limits of one search.
         """
@@ -83,13 +83,13 @@ class WebSearch:
         self._domains = domains
 
     async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
-        """Search for `query`.
+        """Search for the argument `query`.
 
         Raises:
-            ToolError: the engine gave no answer.
+            ToolError: the search failed.
         """
-        asked = context.domains if context.domains.allow else self._domains
-        found = await self._search_twice(" ".join(arguments["query"].split()), asked)
+        domains = context.domains if context.domains.allow else self._domains
+        found = await self._search_twice(" ".join(arguments["query"].split()), domains)
         permitted = (
             row
             for row in found
@@ -105,12 +105,12 @@ class WebSearch:
         """Search, and retry once after a retryable error.
 
         Raises:
-            ToolError: the engine gave no answer.
+            ToolError: the search failed.
         """
-        wanted = min(2 * self._results, MAX_RESULTS)  # some will be filtered out
+        count = min(2 * self._results, MAX_RESULTS)  # some will be filtered out
         for retries_left in (1, 0):
             try:
-                return await self._engine.search(query, wanted, domains)
+                return await self._engine.search(query, count, domains)
             except ClientError as error:
                 if not (error.retryable and retries_left):
                     failure = f"the search failed: {error}"
@@ -140,7 +140,10 @@ def distinct_pages(rows: Iterable[RawResult], most: int) -> list[Citation]:
 
 
 def _page_key(url: str) -> str | None:
-    """Return a key that equal pages share whatever their URL; None if it is no web address."""
+    """Return a key that is the same for all usual URLs of one page; None if `url` is not valid.
+
+    The scheme, `www.`, tracking parameters, the fragment and a slash at the end do not count.
+    """
     if len(url) > MAX_URL or not url.isascii() or re.search(r"[\x00-\x20<>\"\\]", url):
         return None
     try:

@@ -1,18 +1,19 @@
-"""Search engines: one class for each one's requests and responses, over one transport."""
+"""Search engines: one class for the requests and responses of each engine, over one transport."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, cast, final
+from typing import Any, Protocol, final
 from urllib.parse import urlencode
 
 from batuta.clients import NO_KEY, HttpTransport, Secret
+from batuta.clients.decoding import as_array, as_object, as_string
 from batuta.clients.http_target import HttpTarget
 from batuta.tools.domains import DomainRules
 
 MAX_EXCERPT = 500
-"""The most characters of an excerpt; requested from engines that accept a length."""
+"""Maximum number of characters of an excerpt; sent to engines that accept a length."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,10 +34,10 @@ class SearchEngine(Protocol):
     """
 
     async def search(self, query: str, count: int, domains: DomainRules) -> list[RawResult]:
-        """Return about `count` results; the caller applies rules that the engine cannot.
+        """Return about `count` results; the caller applies the rules that the engine cannot apply.
 
         Raises:
-            ClientError: the engine gave no answer.
+            ClientError: the search failed.
         """
         ...
 
@@ -62,11 +63,10 @@ class _AddressedEngine:
 
 
 def _find_rows(answer: Any, *path: str) -> list[Mapping[str, Any]]:
-    """Return the objects in the list at that path; empty if it is no list."""
+    """Return the objects in the list at that path; empty if there is no list."""
     for name in path:
-        answer = cast("dict[str, Any]", answer).get(name) if isinstance(answer, dict) else None
-    rows = cast("list[Any]", answer) if isinstance(answer, list) else []
-    return [cast("dict[str, Any]", row) for row in rows if isinstance(row, dict)]
+        answer = as_object(answer).get(name)
+    return [as_object(row) for row in as_array(answer) if isinstance(row, dict)]
 
 
 def _read_results(rows: Iterable[Mapping[str, Any]], excerpt: str, *dates: str) -> list[RawResult]:
@@ -84,8 +84,7 @@ def _read_results(rows: Iterable[Mapping[str, Any]], excerpt: str, *dates: str) 
 
 def _find_text(row: Mapping[str, Any], *names: str) -> str:
     """Return the first of those fields that is a non-empty string."""
-    found = (row.get(name) for name in names)
-    return next((text for text in found if isinstance(text, str) and text), "")
+    return next(filter(None, (as_string(row.get(name)) for name in names)), "")
 
 
 def _with_site(query: str, domains: DomainRules) -> str:
@@ -100,8 +99,8 @@ class SearxngEngine(_AddressedEngine):
 
     async def search(self, query: str, count: int, domains: DomainRules) -> list[RawResult]:
         """See `SearchEngine`."""
-        asked = urlencode({"q": _with_site(query, domains), "format": "json"})
-        target = self._address.target(f"/search?{asked}", {})
+        parameters = urlencode({"q": _with_site(query, domains), "format": "json"})
+        target = self._address.target(f"/search?{parameters}", {})
         answer = await self._address.http.get(target)
         return _read_results(_find_rows(answer, "results"), "content", "publishedDate", "pubdate")
 
@@ -112,9 +111,9 @@ class BraveEngine(_AddressedEngine):
 
     async def search(self, query: str, count: int, domains: DomainRules) -> list[RawResult]:
         """See `SearchEngine`."""
-        asked = urlencode({"q": _with_site(query, domains), "count": min(count, 20)})
+        parameters = urlencode({"q": _with_site(query, domains), "count": min(count, 20)})
         headers = {"X-Subscription-Token": self._address.key.reveal()}
-        target = self._address.target(f"/res/v1/web/search?{asked}", headers)
+        target = self._address.target(f"/res/v1/web/search?{parameters}", headers)
         answer = await self._address.http.get(target)
         return _read_results(_find_rows(answer, "web", "results"), "description", "page_age")
 
@@ -161,4 +160,4 @@ ENGINES: Mapping[str, tuple[Callable[[EngineAddress], SearchEngine], str, str]] 
     "tavily": (TavilyEngine, "https://api.tavily.com", "TAVILY_API_KEY"),
     "exa": (ExaEngine, "https://api.exa.ai", "EXA_API_KEY"),
 }
-"""Each engine with its default URL and the variable of its key; empty if it has none."""
+"""Each engine's class, default URL, and environment variable of its key; "" if it has none."""

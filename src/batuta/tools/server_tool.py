@@ -1,4 +1,4 @@
-"""A client that runs its model's tool calls and asks the model again with the results."""
+"""A client that runs its model's tool calls and calls the model again with the results."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
-from typing import Any, cast, final
+from typing import final
 
 import anyio
 
+from batuta.clients.decoding import as_object
 from batuta.clients.native_search import UNAVAILABLE, USED_UP, find_native
 from batuta.core import (
     CallListener,
@@ -47,8 +48,8 @@ SEPARATOR = "\n\n"
 SEARCH_DESCRIPTION = "Searches the web."
 SEARCH_SCHEMA = {"type": "object", "properties": {"query": {"type": "string"}}}
 _SHORTEST = Sampling(max_tokens=1)
-MAX_SHOWN = 50_000
-"""The most characters of a call's input that are recorded."""
+_MAX_INPUT_CHARACTERS = 50_000
+"""Maximum number of characters of a call's input that are recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +57,17 @@ class OfferedTool:
     """A tool that API clients may request."""
 
     open_source: Callable[[RequestedTool | None], ToolSource]
-    """Opens it for one worker of one run, as some tools keep state; None: only to describe it."""
+    """Opens the tool for one worker of one run, as some tools keep state.
+
+    The argument is None if the tool is opened only to read its name, description and schema.
+    """
     max_uses: int
-    """The most calls of the tool within one call of a model."""
+    """Maximum number of calls of the tool for one reply."""
+
+
+def _lower_limit(allowed: int, requested: RequestedTool) -> int:
+    """Return the lower of the operator's limit and the client's, if the client states a limit."""
+    return allowed if requested.max_uses is None else min(allowed, requested.max_uses)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +94,12 @@ class NativeOffer:
     """The web search that the providers of some workers run themselves."""
 
     max_uses: int
-    """The most searches within one call of a model."""
+    """Maximum number of searches for one reply."""
     domains: DomainRules = ANY_DOMAIN
     """The operator's domain rules, which apply in addition to the client's."""
 
     def grant(self, requested: RequestedTool) -> NativeSearch | None:
-        """Return the search that a client requested; None if no domain is left to search."""
-        most = (
-            self.max_uses if requested.max_uses is None else min(self.max_uses, requested.max_uses)
-        )
+        """Return the requested search within the operator's rules; None if they leave no domain."""
         client, allow = DomainRules(allow=requested.allow, deny=requested.deny), self.domains.allow
         if requested.allow:
             allow = tuple(
@@ -112,6 +118,7 @@ class NativeOffer:
             )
             if not allow:
                 return None
+        most = _lower_limit(self.max_uses, requested)
         return NativeSearch(max_uses=most, allow=allow, deny=deny)
 
 
@@ -127,7 +134,7 @@ def open_server_tools(
 
     Args:
         offered: the tools that the server runs itself.
-        native: the search that providers run; None if none does.
+        native: the search that providers run; None if no provider may run searches.
     """
     first = [each.open_source(None) for each in offered]
     by_name = {source.name: tool for source, tool in zip(first, offered, strict=True)}
@@ -145,11 +152,7 @@ def open_server_tools(
             if tool is None:
                 searches[requested.tool] = None
                 continue
-            most = (
-                tool.max_uses
-                if requested.max_uses is None
-                else min(tool.max_uses, requested.max_uses)
-            )
+            most = _lower_limit(tool.max_uses, requested)
             granted[requested.tool] = _GrantedTool(tool.open_source(requested), requested, most)
         forced = next(
             (requested.tool for requested in requested_tools if requested.is_forced), None
@@ -201,15 +204,17 @@ class _TurnListener:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Loop:
-    """The turns so far, merged into one reply."""
+class _TurnsSoFar:
+    """The model's turns so far, merged into one reply."""
 
     reply: Reply
     texts: list[str]
-    """The texts in which URLs may be named."""
+    """All texts of the conversation; pages whose URLs they contain may be opened."""
     calls: tuple[ServerCall, ...] = ()
     uses: Counter[str] = field(default_factory=Counter[str])
+    """The number of calls of each tool, refused calls included."""
     began: float = field(default_factory=anyio.current_time)
+    """The time at which the first turn began, on anyio's clock."""
 
     def add(self, turn: Reply) -> None:
         """Append a turn, with the searches that its provider ran."""
@@ -250,14 +255,16 @@ class ServerToolClient:
         native: Mapping[str, NativeSearch | None],
         forced: str | None,
     ) -> None:
-        """Call nothing yet.
+        """Create the client; nothing is called yet.
 
         Args:
             client: calls the model.
             worker: the model's worker, for the limits of each turn.
             granted: the tools that the server runs, by the names that models use.
-            native: the searches that the provider runs, by tool; None if the tool cannot be run.
-            forced: the tool that the model must call before it answers, if it has the tool.
+            native: the searches that the provider runs, by the tool's name; the value None means
+                that the tool cannot be run and is removed from requests.
+            forced: the tool that the model must call before it answers, if it has the tool; None
+                if it need not call any.
         """
         self._native = native
         self._forced = forced
@@ -271,6 +278,9 @@ class ServerToolClient:
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
         """Return the reply once the model calls no more of the server's tools.
 
+        If a limit of the run forbids the next turn, the turns so far are returned, with the finish
+        reason LENGTH.
+
         Raises:
             ClientError: the model gave no usable reply; the error has the cost of all turns.
         """
@@ -281,43 +291,45 @@ class ServerToolClient:
         if request.tool_choice == "none" or not (searches or offered & self._granted.keys()):
             return await self._client.complete(request, listener)
         forced = self._forced in offered
-        asked = replace(request, tool_choice=self._forced) if forced else request
+        next_request = replace(request, tool_choice=self._forced) if forced else request
         texts = [text for message in request.messages for text in _message_texts(message)]
-        loop = _Loop(reply=Reply(text="", usage=ZERO_USAGE, cost=ZERO_COST), texts=texts)
-        while own := await self._take_turn(asked, listener, loop):
+        so_far = _TurnsSoFar(reply=Reply(text="", usage=ZERO_USAGE, cost=ZERO_COST), texts=texts)
+        while own := await self._take_turn(next_request, listener, so_far):
             turn, calls = own
-            results = [await self._run_call(call, listener, loop) for call in calls]
+            results = [await self._run_call(call, listener, so_far) for call in calls]
             answered = _turn_messages(turn, calls, results)
-            choice = "none" if self._is_over(loop) else request.tool_choice
-            asked = _deduct_searches(asked, len(turn.server_calls))
-            asked = replace(asked, messages=(*asked.messages, *answered), tool_choice=choice)
+            choice = "none" if self._is_over(so_far) else request.tool_choice
+            next_request = _deduct_searches(next_request, len(turn.server_calls))
+            next_request = replace(
+                next_request, messages=(*next_request.messages, *answered), tool_choice=choice
+            )
             try:
-                asked = await listener.before_call(asked, self._worker)
+                next_request = await listener.before_call(next_request, self._worker)
             except LimitReachedError:  # return what was paid for so far
-                return replace(loop.reply, finish=Finish.LENGTH, server_calls=loop.calls)
-        return replace(loop.reply, server_calls=loop.calls)
+                return replace(so_far.reply, finish=Finish.LENGTH, server_calls=so_far.calls)
+        return replace(so_far.reply, server_calls=so_far.calls)
 
     async def _take_turn(
-        self, asked: Request, listener: CallListener, loop: _Loop
+        self, next_request: Request, listener: CallListener, so_far: _TurnsSoFar
     ) -> tuple[Reply, tuple[ToolCall, ...]] | None:
-        """Call the model once; return its turn and the tool calls to run, None if none are left.
+        """Call the model once; return its turn and the tool calls to run, None after the last turn.
 
         Raises:
             ClientError: the call failed; the error includes the cost of earlier turns.
         """
         names = self._granted
-        turn = await self._next_turn(asked, listener, loop)
+        turn = await self._next_turn(next_request, listener, so_far)
         own = tuple(call for call in turn.tool_calls if call.name in names)
         others = tuple(call for call in turn.tool_calls if call.name not in names)
-        loop.add(replace(turn, tool_calls=others))
+        so_far.add(replace(turn, tool_calls=others))
         if not own or others:
             return None
         if turn.text and not turn.text.endswith("\n"):
-            loop.reply = replace(loop.reply, text=loop.reply.text + SEPARATOR)
+            so_far.reply = replace(so_far.reply, text=so_far.reply.text + SEPARATOR)
             if listener.streaming:
                 await listener.on_delta(Delta(text=SEPARATOR))
         if isinstance(listener, TurnListener):
-            listener.note_turns(loop.reply.usage, loop.reply.cost)
+            listener.note_turns(so_far.reply.usage, so_far.reply.cost)
         return turn, own
 
     async def _with_native(self, request: Request, listener: CallListener) -> Request:
@@ -338,12 +350,12 @@ class ServerToolClient:
     async def _reserve_search(
         self, tool: Tool, listener: CallListener, request: Request
     ) -> Tool | None:
-        """Return the tool with as many searches as the limits allow; None if they allow none."""
-        wanted = self._native[tool.name]
-        if wanted is None or request.tool_choice == "none":
+        """Return the tool with as many searches as the limits allow; None if it cannot be used."""
+        granted = self._native[tool.name]
+        if granted is None or request.tool_choice == "none":
             return None
-        for uses in range(wanted.max_uses, 0, -1):
-            search = replace(tool, native=replace(wanted, max_uses=uses))
+        for uses in range(granted.max_uses, 0, -1):
+            search = replace(tool, native=replace(granted, max_uses=uses))
             reserved = Request(messages=(), sampling=_SHORTEST, tools=(search,))
             try:
                 await listener.before_call(reserved, self._worker)
@@ -352,41 +364,43 @@ class ServerToolClient:
             return search
         return None
 
-    def _is_over(self, loop: _Loop) -> bool:
+    def _is_over(self, so_far: _TurnsSoFar) -> bool:
         """Return True if the model called a tool again after its calls were used up."""
-        return any(loop.uses[name] > tool.max_uses for name, tool in self._granted.items())
+        return any(so_far.uses[name] > tool.max_uses for name, tool in self._granted.items())
 
-    async def _next_turn(self, asked: Request, listener: CallListener, loop: _Loop) -> Reply:
+    async def _next_turn(
+        self, next_request: Request, listener: CallListener, so_far: _TurnsSoFar
+    ) -> Reply:
         """Call the model once.
 
         Raises:
             ClientError: the call failed; the error includes the cost of earlier turns.
         """
         try:
-            return await self._client.complete(asked, _TurnListener(listener, self._granted))
+            return await self._client.complete(next_request, _TurnListener(listener, self._granted))
         except ClientError as error:
-            if loop.reply.usage.calls:
-                error.usage = loop.reply.usage + (error.usage or ZERO_USAGE)
-                error.cost = loop.reply.cost + (error.cost or ZERO_COST)
+            if so_far.reply.usage.calls:
+                error.usage = so_far.reply.usage + (error.usage or ZERO_USAGE)
+                error.cost = so_far.reply.cost + (error.cost or ZERO_COST)
             raise
 
-    async def _run_call(self, call: ToolCall, listener: CallListener, loop: _Loop) -> str:
+    async def _run_call(self, call: ToolCall, listener: CallListener, so_far: _TurnsSoFar) -> str:
         """Run one call, record and stream it, and return its result for the model."""
         done = ServerCall(
             id=call.id,
             name=call.name,
             query=_find_input(call.arguments),
-            at=len(loop.reply.text),
-            began=anyio.current_time() - loop.began,
+            at=len(so_far.reply.text),
+            began=anyio.current_time() - so_far.began,
         )
-        loop.uses[call.name] += 1
-        if loop.uses[call.name] > self._granted[call.name].max_uses:
+        so_far.uses[call.name] += 1
+        if so_far.uses[call.name] > self._granted[call.name].max_uses:
             done, text = replace(done, error=USED_UP), NO_MORE.format(name=call.name)
         else:
-            done, text = await self._call_source(call, done, listener, loop)
-            loop.texts.append(text)
-        done = replace(done, seconds=anyio.current_time() - loop.began - done.began)
-        loop.calls = (*loop.calls, done)
+            done, text = await self._call_source(call, done, listener, so_far)
+            so_far.texts.append(text)
+        done = replace(done, seconds=anyio.current_time() - so_far.began - done.began)
+        so_far.calls = (*so_far.calls, done)
         if listener.streaming:
             await listener.on_delta(Delta(server_call=done))
         return text
@@ -396,13 +410,17 @@ class ServerToolClient:
         call: ToolCall,
         done: ServerCall,
         listener: CallListener,
-        loop: _Loop,
+        so_far: _TurnsSoFar,
     ) -> tuple[ServerCall, str]:
-        """Call the tool within the run's limits and the caller's domain rules."""
+        """Call the tool within the run's limits and the client's domain rules.
+
+        Returns:
+            The finished call, and its result for the model.
+        """
         tool = self._granted[call.name]
         rules = DomainRules(allow=tool.requested.allow, deny=tool.requested.deny)
         context = ToolContext(
-            domains=rules, first_number=loop.found + 1, named_in="\n".join(loop.texts)
+            domains=rules, first_number=so_far.found + 1, named_in="\n".join(so_far.texts)
         )
         try:
             await listener.before_call(Request(messages=()), tool.worker)
@@ -410,10 +428,10 @@ class ServerToolClient:
         except LimitReachedError as error:
             return replace(done, error=USED_UP), f"{call.name} was not called: {error}."
         except ToolError as error:
-            loop.reply = replace(loop.reply, cost=loop.reply.cost + error.cost)
+            so_far.reply = replace(so_far.reply, cost=so_far.reply.cost + error.cost)
             failed = replace(done, error=UNAVAILABLE, cost=error.cost)
             return failed, f"{call.name} gave nothing: {error}."
-        loop.reply = replace(loop.reply, cost=loop.reply.cost + output.cost)
+        so_far.reply = replace(so_far.reply, cost=so_far.reply.cost + output.cost)
         kept = replace(
             done,
             citations=output.citations,
@@ -427,7 +445,7 @@ class ServerToolClient:
 
 
 def _deduct_searches(request: Request, searches: int) -> Request:
-    """Return the request with fewer searches left; without the tool, if none is left."""
+    """Lower the number of allowed searches by `searches`; remove the tool if none remains."""
     if not searches:
         return request
     tools: list[Tool] = []
@@ -474,10 +492,9 @@ def _turn_messages(
 
 
 def _find_input(arguments: str) -> str:
-    """Return the first string among the arguments of a call; empty if there is none."""
+    """Return the first string among the arguments of a call, shortened; empty if there is none."""
     try:
-        read: Any = json.loads(arguments)
+        given = as_object(json.loads(arguments)).values()
     except (ValueError, RecursionError):
         return ""
-    given = cast("dict[str, Any]", read).values() if isinstance(read, dict) else ()
-    return next((each[:MAX_SHOWN] for each in given if isinstance(each, str)), "")
+    return next((each[:_MAX_INPUT_CHARACTERS] for each in given if isinstance(each, str)), "")

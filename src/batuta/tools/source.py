@@ -33,7 +33,7 @@ class ToolLimits:
 
     seconds: float = 30.0
     characters: int = 20_000
-    """The most characters of the output's texts together."""
+    """Maximum number of characters of all the output's texts together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,10 +43,10 @@ class ToolContext:
     domains: DomainRules = ANY_DOMAIN
     """The caller's rules, in addition to the operator's."""
     first_number: int | None = None
-    """The number of its first result, if results are cited by number; None: a search counts from 1,
-    and a page has no number."""
+    """The number of the call's first result, if results are cited by number; None: the results of a
+    search are numbered from 1, and a page has no number."""
     named_in: str | None = None
-    """The texts that named URLs so far; other URLs are not read. None allows any URL."""
+    """The texts that name the URLs that may be read; None: any URL may be read."""
 
 
 NO_CONTEXT = ToolContext()
@@ -63,7 +63,7 @@ class ToolOutput:
     files: tuple[WrittenFile, ...] = ()
     """The files that a program wrote."""
     failure: str = ""
-    """The error of a program that ran; `parts` then has its output before the error."""
+    """The error of a program that ran, whose output before the error is in `parts`; else empty."""
 
     @property
     def text(self) -> str:
@@ -93,7 +93,7 @@ class ToolSource(Protocol):
 
     @property
     def description(self) -> str:
-        """A sentence or two for models."""
+        """What the tool does, in a sentence or two for models."""
         ...
 
     @property
@@ -126,7 +126,7 @@ class ToolSource(Protocol):
 
 
 def call_cost(source: ToolSource) -> Cost:
-    """Return the cost of one call."""
+    """Return the cost of one call of the source."""
     return Cost(unpriced_calls=1) if source.price is None else Cost(source.price)
 
 
@@ -141,7 +141,7 @@ async def call_tool(
         context: the caller's rules.
 
     Raises:
-        ToolError: the call gave no output.
+        ToolError: the arguments do not fit, or the call gave no output in time.
     """
     try:
         fault = await validator_for(source.schema).find_fault(arguments)

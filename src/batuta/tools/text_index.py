@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from batuta.encoder import ENCODER_NAME, WIDTH, SentenceEncoder
 
 MAX_ENCODED = 400
-"""The most passages of one text with vectors; later ones are found by keywords only."""
+"""Maximum number of passages with vectors in one text; later passages are found by keywords."""
 MIN_COSINE = 0.3
-"""Passages with a lower similarity to the query are ignored."""
+"""Minimum similarity to the query at which embedding search finds a passage."""
 _MARK = ENCODER_NAME.encode() + b"\n"
 """Prefix of stored vectors; vectors of another encoder are ignored."""
 
@@ -74,7 +74,7 @@ class PassageVectors:
             self.size -= self._known.pop(name)[1].nbytes
 
     def find_near(self, query_vector: Floats, named: Collection[str], most: int) -> list[int]:
-        """Return the rows of the texts' passages nearest to the query, nearest first."""
+        """Return at most `most` rows of the texts' passages near the query, nearest first."""
         known = [self._known[name] for name in named if name in self._known]
         if not known:
             return []
@@ -86,9 +86,9 @@ class PassageVectors:
 
 
 PASSAGE = 1200
-"""Approximate characters of a passage; a longer line is its own passage, split at twice that."""
+"""Approximate characters of a passage; a longer line is a passage, split at twice this length."""
 MAX_WORDS = 32
-"""The most words of a query that are searched."""
+"""Maximum number of words of a query that are searched."""
 _PAGE = re.compile(r"\[page (\d{1,6})\]")
 _WORD = re.compile(r"\w+")
 _CREATE = (
@@ -102,13 +102,13 @@ _FIND_AMONG = (
 )
 _READ = "SELECT file, place, body FROM passages WHERE rowid = ?"
 _DEPTH = 4
-"""Each ranking has this many times the wanted passages before both are fused."""
+"""Each ranking has this many times the requested passages before both are fused."""
 _FUSED = 60
 """The constant of reciprocal rank fusion: the larger it is, the less the first ranks count."""
 _COUNT = "SELECT count(*) FROM (SELECT 1 FROM passages WHERE passages MATCH ? LIMIT ?)"
 COMMON_SHARE, COMMON_PASSAGES = 0.1, 100
-"""A word in more than 10 % of the passages and in more than 100 is dropped from a query that also
-has rarer words."""
+"""A word in more than 10 % of the passages, and in more than 100 of them, is dropped from a query
+that also has rarer words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +127,7 @@ class TextIndex:
     """Searchable texts by id. Methods may be called from any thread, and block each other."""
 
     def __init__(self, encoder: SentenceEncoder | None = None) -> None:
-        """Index nothing yet.
+        """Create an empty index.
 
         Args:
             encoder: for embedding search; None: keyword search only.
@@ -148,7 +148,7 @@ class TextIndex:
 
     @property
     def size(self) -> int:
-        """Characters of all its texts, and bytes of their vectors."""
+        """The characters of all texts plus the bytes of their vectors."""
         return sum(self._sizes.values()) + self._vectors.size
 
     def find_missing(self, ids: Iterable[str]) -> list[str]:
@@ -180,7 +180,7 @@ class TextIndex:
                     self._vectors.add_stored(name, self._rows[name], vectors[name])
 
     def keep_only(self, ids: Collection[str]) -> None:
-        """Drop all other texts."""
+        """Drop all texts with other ids."""
         with self._lock, self._database:
             for name in [name for name in self._sizes if name not in ids]:
                 self._remove(name)
@@ -196,7 +196,7 @@ class TextIndex:
     def encode_missing(self, seconds: float) -> None:
         """Encode texts without vectors, until the time is over or every text has its vectors.
 
-        The text in progress is finished. If another thread is encoding, return at once.
+        The text in progress is finished. If another thread is encoding, this returns immediately.
         """
         if self._encoder is None or not self._encoding.acquire(blocking=False):
             return
@@ -216,7 +216,7 @@ class TextIndex:
             self._encoding.release()
 
     def search(self, query: str, ids: Iterable[str], most: int) -> list[Passage]:
-        """Return those texts' passages that match by keyword or embedding, best first."""
+        """Return at most `most` passages of those texts that match the query, best first."""
         named = set(ids) & self._sizes.keys()
         if not named:
             return []
@@ -235,18 +235,18 @@ class TextIndex:
         return Passage(file=file, place=place, text=text)
 
     def _find_words(self, query: str, named: set[str], most: int) -> list[int]:
-        """Return the rows of passages with the query's words, best first."""
+        """Return at most `most` rows of passages with a word of the query, best first."""
         words = dict.fromkeys(f'"{word.lower()}"' for word in _WORD.findall(query))
         passages = sum(map(len, self._rows.values()))
         common = max(int(passages * COMMON_SHARE), COMMON_PASSAGES)
         rare = [word for word in list(words)[:MAX_WORDS] if self._count(word, common) <= common]
-        wanted = " OR ".join(rare or list(words)[:MAX_WORDS])
-        if not wanted:
+        expression = " OR ".join(rare or list(words)[:MAX_WORDS])
+        if not expression:
             return []
         if len(named) == len(self._sizes):
-            found = self._database.execute(_FIND, (wanted, most))
+            found = self._database.execute(_FIND, (expression, most))
         else:
-            found = self._database.execute(_FIND_AMONG, (wanted, json.dumps([*named]), most))
+            found = self._database.execute(_FIND_AMONG, (expression, json.dumps([*named]), most))
         return [row for (row,) in found]
 
     def _count(self, word: str, most: int) -> int:

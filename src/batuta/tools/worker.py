@@ -26,20 +26,28 @@ ReadArguments = Callable[[StepWords], list[dict[str, str]]]
 
 
 def read_query(words: StepWords) -> list[dict[str, str]]:
-    """Return a search's arguments: the subtask, or the reply of the last step that it reads."""
-    asked = words.subtask or next(iter(words.responses[::-1]), "")
-    query = " ".join(asked.split()).strip("\"'` ")[:MAX_QUERY]
+    """Return a search's arguments: the subtask, or the reply of the last step that is read."""
+    query = " ".join(_input_text(words).split()).strip("\"'` ")[:MAX_QUERY]
     return [{"query": query}] if query else []
 
 
 def open_argument_reader(argument: str, most: int) -> ReadArguments:
-    """Return a reader of a tool's one argument: the subtask, or the last step's reply."""
+    """Return a reader of a tool's one argument: the subtask, or the last read step's reply.
+
+    Args:
+        argument: the argument's name.
+        most: maximum number of characters; the rest is cut off.
+    """
 
     def read_argument(words: StepWords) -> list[dict[str, str]]:
-        query = (words.subtask or next(iter(words.responses[::-1]), "")).strip()[:most]
-        return [{argument: query}] if query else []
+        value = _input_text(words).strip()[:most]
+        return [{argument: value}] if value else []
 
     return read_argument
+
+
+def _input_text(words: StepWords) -> str:
+    return words.subtask or next(reversed(words.responses), "")
 
 
 def read_addresses(words: StepWords) -> list[dict[str, str]]:
@@ -55,12 +63,12 @@ def read_addresses(words: StepWords) -> list[dict[str, str]]:
 class ToolWorker:
     """A Client that calls a tool source; an error is its reply, for a model to read.
 
-    No other worker replaces it in the step: a language model would invent results. If it is the
-    last step, the best worker is asked the whole question.
+    No other worker replaces the tool in the step: a language model would invent results. If the
+    step is the last, the best worker is asked the whole question.
     """
 
     def __init__(self, source: ToolSource, read_arguments: ReadArguments, nothing: str) -> None:
-        """Call nothing yet.
+        """Create the client; nothing is called yet.
 
         Args:
             source: the tool.
@@ -77,7 +85,7 @@ class ToolWorker:
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
         """Reply with the tool's outputs, or with its errors.
 
-        Errors alone are not streamed: even as the last step's reply they may not become the answer.
+        Errors alone are not streamed: not even as the last step's reply may they be the answer.
         """
         calls = self._read_arguments(read_step(request.messages))
         texts, cost, finish = list[str](), ZERO_COST, Finish.NO_OUTPUT

@@ -4,9 +4,10 @@ Deviations a caller should know:
 - A seed is not sent, as the API has none.
 - `json_object` becomes a sentence in the system prompt, as the API has no such mode.
 - Temperature, top_p and top_k are left out while the model thinks, and for models that refuse
-  them (Opus 4.7 and all of version 5).
+  them (version 4.7 and later).
 - For models that refuse a forced tool call, the system prompt asks for the call instead.
-- A `prompt_cache_key` marks the whole prompt for caching, as the API has no keys.
+- A `prompt_cache_key` marks the whole prompt for caching, as the API has no keys, unless the
+  request marks parts of the prompt.
 - Prefill is not sent, as newer models refuse it.
 
 Read from Anthropic's model pages and migration guides on 2026-11-24 (platform.claude.com/docs:
@@ -36,7 +37,7 @@ from batuta.core.cost_bound import THINKING_TOKENS
 from batuta.errors import UnsupportedFieldError
 
 DEFAULT_MAX_TOKENS = 4096
-"""Sent if no limit is set and the model's own is unknown, as the API requires one."""
+"""The limit sent if none is set and the model's own limit is unknown, as the API requires one."""
 
 _NAME = re.compile(
     r"claude-(?:(?P<family>opus|sonnet|haiku|fable|mythos)-)?"
@@ -51,19 +52,20 @@ class ClaudeRules:
     """The request fields that a model accepts."""
 
     max_output: int = DEFAULT_MAX_TOKENS
-    """Output tokens at most, thinking included."""
+    """Maximum number of output tokens, thinking included."""
     thinking: Literal["none", "budget", "adaptive"] = "none"
-    """How thinking is requested: not at all, by `budget_tokens`, or by `output_config.effort`."""
-    thinks_unasked: bool = False
+    """How thinking is requested: by `budget_tokens`, by `output_config.effort`, or not (`none`)."""
+    thinks_by_default: bool = False
     """Whether the model thinks by default."""
     thinking_off: Literal["disabled", "between_tools", "never"] = "disabled"
-    """How to turn off the thinking of a model that thinks by default."""
+    """The `thinking.type` that turns off the thinking of a model that thinks by default, or `never`
+    if the thinking cannot be turned off."""
     sampling: bool = True
-    """Whether it accepts temperature, top_p and top_k; other models answer them with 400."""
+    """Whether temperature, top_p and top_k are accepted; if not, the API answers with a 400."""
     forced_tools: bool = True
-    """Whether a tool call can be forced; other models answer that with 400."""
+    """Whether a tool call can be forced; if not, the API answers with a 400."""
     wide_efforts: bool = False
-    """Whether it accepts the efforts `xhigh` and `max`."""
+    """Whether the efforts `xhigh` and `max` are accepted."""
 
 
 _UNKNOWN = ClaudeRules()
@@ -71,7 +73,7 @@ _UNKNOWN = ClaudeRules()
 
 @cache
 def claude_rules(model: str) -> ClaudeRules:
-    """Return the rules of the model; the API's oldest rules if it is not a Claude model."""
+    """Return the rules of the model; `_UNKNOWN` if its name is not that of a Claude model."""
     named = _NAME.match(model.lower().rpartition("/")[2].rpartition("anthropic.")[2])
     if named is None:
         return _UNKNOWN
@@ -86,7 +88,7 @@ def claude_rules(model: str) -> ClaudeRules:
     return ClaudeRules(
         max_output=128_000,
         thinking="adaptive",
-        thinks_unasked=version >= (5, 0),
+        thinks_by_default=version >= (5, 0),
         thinking_off=_thinking_off(family, version),
         sampling=version < (4, 7),
         forced_tools=not newest,
@@ -163,12 +165,17 @@ class AnthropicAdapter:
         self._rules = claude_rules(model)
 
     def build_body(self, request: Request, *, stream: bool) -> dict[str, Any]:
-        """Return the JSON to send."""
+        """Return the JSON to send.
+
+        Raises:
+            BadRequestError: a part of a message, a sampling field or a search is not supported.
+        """
         sampling = request.sampling
+        thinker = self._model if self._thinks(request) else ""
         body: dict[str, Any] = {
             "model": self._model,
             "max_tokens": sampling.max_tokens or self._rules.max_output,
-            "messages": anthropic_messages(request.messages, self._thinker(request)),
+            "messages": anthropic_messages(request.messages, thinker),
         }
         system = _system_prompt(request, self._unforced_instruction(request))
         if system:
@@ -196,16 +203,12 @@ class AnthropicAdapter:
         """Return an accumulator for a new reply."""
         return AnthropicStreamAccumulator(self._model)
 
-    def _thinker(self, request: Request) -> str:
-        """Return the model whose thoughts are sent back: this one if it thinks now, else ""."""
-        return self._model if self._thinks(request) else ""
-
     def _thinks(self, request: Request) -> bool:
         effort, rules = request.sampling.effort, self._rules
-        if rules.thinks_unasked:
+        if rules.thinks_by_default:
             return rules.thinking_off == "never" or not self._must_not_think(request)
-        wanted = effort is not None and effort != "none" and rules.thinking != "none"
-        return wanted and not self._must_not_think(request)
+        is_requested = effort is not None and effort != "none" and rules.thinking != "none"
+        return is_requested and not self._must_not_think(request)
 
     def _must_not_think(self, request: Request) -> bool:
         """Return True if thinking is turned off, or not possible with this request."""
@@ -215,7 +218,7 @@ class AnthropicAdapter:
         return self._rules.thinking == "budget" and _lacks_thoughts(request, self._model)
 
     def _unforced_instruction(self, request: Request) -> str:
-        """Return an instruction that replaces a forced call, for a model that refuses one."""
+        """Return an instruction instead of a forced call that the model would refuse; else ""."""
         if self._rules.forced_tools or not _forces_call(request):
             return ""
         named = request.tool_choice != "required"
@@ -240,14 +243,14 @@ class AnthropicAdapter:
         names = _EFFORTS if rules.wide_efforts else _NARROW_EFFORTS
         if thinks and effort is not None:
             body["thinking"] = {"type": "adaptive"}
-        elif rules.thinks_unasked and not thinks:
+        elif rules.thinks_by_default and not thinks:
             body["thinking"] = {"type": rules.thinking_off}
         if effort is None or (effort == "none" and not thinks):
             return
         named = names.get(effort, effort)
         if thinks:
             body["output_config"] = {"effort": named}
-        elif rules.thinks_unasked:
+        elif rules.thinks_by_default:
             body["output_config"] = {"effort": named if named in _OFF_EFFORTS else "high"}
 
 
@@ -261,9 +264,10 @@ def _add_thinking_budget(most: int, budget: int, request: Request) -> int:
 
 
 def _cap_output(body: dict[str, Any], most: int) -> None:
-    """Limit output and thinking together to `most` tokens.
+    """Limit output and thinking together to `most` tokens, if they may exceed it.
 
-    The thinking budget is at most half of them, or all but `DEFAULT_MAX_TOKENS`.
+    The thinking budget may then take half of them, or all but `DEFAULT_MAX_TOKENS` if that is more.
+    A larger budget is lowered to half; thinking is left out if the API does not accept so little.
     """
     if body["max_tokens"] <= most:
         return
@@ -280,7 +284,7 @@ def _cap_output(body: dict[str, Any], most: int) -> None:
 def _set_temperature(body: dict[str, Any], request: Request) -> None:
     sampling = request.sampling
     if sampling.temperature is not None:
-        body["temperature"] = min(sampling.temperature, 1.0)  # its scale ends where OpenAI's is 2
+        body["temperature"] = min(sampling.temperature, 1.0)  # the API's maximum; OpenAI's is 2
     elif sampling.top_p is not None:  # newer models refuse both together
         body["top_p"] = sampling.top_p
     if sampling.top_k is not None:
@@ -291,13 +295,13 @@ def _lacks_thoughts(request: Request, model: str) -> bool:
     """Return True if the last message is a tool result and its call's reasoning is missing."""
     if not request.messages or request.messages[-1].role is not Role.TOOL:
         return False
-    asked = next((m for m in reversed(request.messages) if m.role is Role.ASSISTANT), None)
-    own = [] if asked is None else [one for one in asked.thoughts if one.model == model]
+    turn = next((m for m in reversed(request.messages) if m.role is Role.ASSISTANT), None)
+    own = [] if turn is None else [one for one in turn.thoughts if one.model == model]
     return not any(thought.signature or thought.redacted for thought in own)
 
 
 def _mark_prompt(body: dict[str, Any], request: Request) -> None:
-    """Mark the whole prompt for caching, if the client's request asked for that in any form."""
+    """Mark the whole prompt for caching if the request has a mark, or a key and no marked part."""
     cache = request.cache
     if cache is None:
         return
@@ -313,8 +317,8 @@ def _is_marked(request: Request) -> bool:
 
 
 def _system_prompt(request: Request, *further: str) -> str | list[dict[str, Any]]:
-    wanted = request.response_format
-    extra = (_JSON_INSTRUCTION,) if wanted is not None and wanted.kind == "json_object" else ()
+    form = request.response_format
+    extra = (_JSON_INSTRUCTION,) if form is not None and form.kind == "json_object" else ()
     return system_texts(request.messages, *extra, *filter(None, further))
 
 

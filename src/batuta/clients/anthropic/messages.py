@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import orjson
-
 from batuta.clients.data_url import split_data_url
+from batuta.clients.decoding import parse_object
 from batuta.clients.tool_turns import CLAUDE_IDS, fit_tool_turns
 from batuta.core import Audio, File, Image, Message, Part, Role, Text, Thought, ToolCall
 from batuta.errors import BadRequestError
 
-_USUAL = "5m"
+_DEFAULT_LIFETIME = "5m"
 """The API's default lifetime of a cached prefix."""
 _SYSTEM_ROLES = {Role.SYSTEM, Role.DEVELOPER}
 
@@ -37,7 +36,9 @@ def system_texts(messages: Sequence[Message], *extra: str) -> str | list[dict[st
 
 
 def anthropic_messages(messages: Sequence[Message], thinker: str = "") -> list[dict[str, Any]]:
-    """Return all other messages; adjacent ones of a role are merged, and the first is a user's.
+    """Return the conversation without system messages, in turns that alternate and begin with user.
+
+    Adjacent messages of one role are merged.
 
     Args:
         messages: the conversation.
@@ -77,7 +78,7 @@ def _is_not_tool_result(block: dict[str, Any]) -> bool:
 
 def cache_control(mark: str) -> dict[str, Any]:
     """Return the API's `cache_control` object for a lifetime such as `5m` or `1h`."""
-    return {"type": "ephemeral"} | ({"ttl": mark} if mark != _USUAL else {})
+    return {"type": "ephemeral"} | ({"ttl": mark} if mark != _DEFAULT_LIFETIME else {})
 
 
 def _thinking_block(thought: Thought) -> dict[str, Any]:
@@ -107,7 +108,7 @@ def _unmarked_block(part: Part) -> dict[str, Any] | None:
             "type": "tool_use",
             "id": part.id,
             "name": part.name,
-            "input": _tool_input(part.arguments),
+            "input": parse_object(part.arguments, "arguments"),
         }
     return {
         "type": "tool_result",
@@ -126,12 +127,3 @@ def _image_source(url: str) -> dict[str, Any]:
     if data is None:
         return {"type": "url", "url": url}
     return {"type": "base64", "media_type": data[0], "data": data[1]}
-
-
-def _tool_input(arguments: str) -> dict[str, Any]:
-    """Return the arguments as an object; malformed JSON or another value is put into a field."""
-    try:
-        value = orjson.loads(arguments or "{}")
-    except orjson.JSONDecodeError:
-        value = arguments
-    return value if isinstance(value, dict) else {"arguments": value}  # pyright: ignore[reportUnknownVariableType]

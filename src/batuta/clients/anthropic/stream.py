@@ -9,6 +9,7 @@ from typing import Any, final
 from batuta.clients.decoding import (
     ErrorReply,
     ProviderReply,
+    add_foreign_counts,
     as_array,
     as_count,
     as_object,
@@ -17,11 +18,10 @@ from batuta.clients.decoding import (
     is_end_mark,
     is_wrong_count,
     load_json,
+    merge_counts,
     need_string,
-    raise_counts,
     read_finish,
     resolve_finish,
-    take_foreign,
     with_own_names,
 )
 from batuta.clients.error_mapping import find_stated_error
@@ -49,7 +49,7 @@ class AnthropicStreamAccumulator:
         Args:
             model: the called model; its signed thoughts are returned only to it.
         """
-        self._asked = model
+        self._called_model = model
         self._thoughts: list[Thought] = []
         self._thought: Thought | None = None
         self._thought_pieces: list[str] = []
@@ -60,6 +60,7 @@ class AnthropicStreamAccumulator:
         self._reasoning: list[str] = []
         self._calls = ToolCallAccumulator()
         self._blocks: dict[int, int] = {}
+        """The index of the tool call in each block that has one, by the block's index."""
         self._searches = SearchReader()
         self._search_inputs: dict[str, list[str]] = {}
         """The pieces of each search's input, by the search's id."""
@@ -81,7 +82,6 @@ class AnthropicStreamAccumulator:
 
     @property
     def _has_begun(self) -> bool:
-        """Whether any part of the reply was received."""
         return bool(self._model or self._stop or self._usage or self._text or len(self._calls))
 
     @property
@@ -90,7 +90,12 @@ class AnthropicStreamAccumulator:
         return self.is_closed or bool(self._stop)
 
     def add_event(self, event: str, data: bytes) -> Sequence[Delta]:
-        """Return the deltas of one event; `ping` and unknown events have none."""
+        """Add an event and return its deltas; `ping` and unknown events have none.
+
+        Raises:
+            ErrorReply: the event is an error.
+            AttributeError, KeyError, TypeError or ValueError: the event is malformed.
+        """
         if is_end_mark(data):
             return ()
         content = load_json(data)
@@ -98,7 +103,7 @@ class AnthropicStreamAccumulator:
         if kind not in _EVENTS and (event in _EVENTS or not kind):
             kind = event  # the `event:` line also names the type
         if "usage" in content:  # an event of any kind may state what the reply cost
-            raise_counts(self._usage, content["usage"])
+            merge_counts(self._usage, content["usage"])
         index = as_count(content.get("index"))
         if kind == "content_block_delta":
             return self._add_block_delta(index, content["delta"])
@@ -115,21 +120,21 @@ class AnthropicStreamAccumulator:
         """Add an event about the message rather than a block."""
         if kind == "message_start":
             self._model = as_string(event["message"].get("model"))
-            raise_counts(self._usage, event["message"].get("usage"))
+            merge_counts(self._usage, event["message"].get("usage"))
         elif kind == "message_delta":
             delta = as_object(event.get("delta"))
             if reason := as_string(delta.get("stop_reason")):
                 self._stop = read_finish(reason)
             self._matched = as_string(delta.get("stop_sequence")) or self._matched
         elif kind == "message_stop":
-            self.is_closed = self._has_begun  # at the very beginning it means nothing
+            self.is_closed = self._has_begun  # an end before any content is ignored
             return (*self._emit_given(), *self._emit_early(*self._early))
         elif not kind and (stated := find_stated_error(event)):
             raise ErrorReply(stated)
         else:
-            raise_counts(self._usage, as_object(event.get("message")).get("usage"))
+            merge_counts(self._usage, as_object(event.get("message")).get("usage"))
             if kind not in _EVENTS:
-                take_foreign(self._usage, event, _COUNTS)
+                add_foreign_counts(self._usage, event, _COUNTS)
         return ()
 
     def result(self) -> ProviderReply:
@@ -173,7 +178,7 @@ class AnthropicStreamAccumulator:
         if block["type"].endswith("_tool_use"):
             self._foreign.add(index)
         _read_citations(self._searches, block)
-        self._thought = thought_of(block, self._asked)
+        self._thought = thought_of(block, self._called_model)
         self._thought_pieces, self._signature_pieces = [], []
         return self._add_text(as_string(block.get("text")), as_string(block.get("thinking")))
 
@@ -181,7 +186,7 @@ class AnthropicStreamAccumulator:
         """Return deltas with arguments that were sent at the start of a call and not streamed.
 
         Args:
-            before: only of the calls with a lower index; None: of all.
+            before: the index of the first call that is left out; None: no call is left out.
         """
         numbers = [n for n in self._given if before is None or n < before]
         return [self._calls.add_arguments(n, self._given.pop(n)) for n in numbers]
@@ -267,8 +272,8 @@ class AnthropicStreamAccumulator:
     def _read_result(self, call_id: str, block: dict[str, Any]) -> Sequence[Delta]:
         if call_id in self._searches:
             return ()  # the query, which may be long, is not parsed again
-        asked = "".join(self._search_inputs.get(call_id, ()))
-        return _read_result(self._searches, block, _query_of(asked), self._length)
+        search_input = "".join(self._search_inputs.get(call_id, ()))
+        return _read_result(self._searches, block, _query_of(search_input), self._length)
 
 
 _FOUND = "web_search_tool_result"
@@ -304,10 +309,10 @@ def _read_result(
 
 def _find_queries(blocks: Sequence[dict[str, Any]]) -> dict[str, str]:
     """Return the search queries of a whole message, by the searches' ids."""
-    asked = (block for block in blocks if block["type"] == "server_tool_use")
     return {
         as_string(block.get("id")): as_string(as_object(block.get("input")).get("query"))
-        for block in asked
+        for block in blocks
+        if block["type"] == "server_tool_use"
     }
 
 
@@ -343,10 +348,11 @@ def parse_message(data: Any, model: str = "") -> ProviderReply:
 
     Args:
         data: the message.
-        model: the called model.
+        model: the called model; its signed thoughts are returned only to it.
 
     Raises:
         ErrorReply: `data` is an error object.
+        AttributeError, KeyError, TypeError or ValueError: `data` is not a valid message.
     """
     if data.get("type") == "error" or data.get("error"):
         raise ErrorReply(data)
@@ -389,7 +395,10 @@ def parse_message(data: Any, model: str = "") -> ProviderReply:
 
 
 def parse_usage(usage: Any) -> Usage | None:
-    """Return the usage of one call; its input includes cache reads and writes."""
+    """Return the usage of one call; None if it is not stated, implausible or zero.
+
+    Its input includes cache reads and writes.
+    """
     counts = _with_iterations(with_own_names(as_object(usage), _COUNTS))
     if any(is_wrong_count(counts.get(name)) for name in _COUNTS):
         return None
@@ -403,7 +412,7 @@ def parse_usage(usage: Any) -> Usage | None:
 
 
 def _with_iterations(counts: dict[str, Any]) -> dict[str, Any]:
-    """Return the counts summed over all `iterations`, such as compactions of the context.
+    """Return the counts, each raised to its sum over all `iterations`, such as compactions.
 
     The top-level counts cover the answer alone, but every iteration is billed.
     """

@@ -1,7 +1,7 @@
 """Google's Gemini API: generateContent and its stream.
 
 Deviations a caller should know: prefill is not sent; thinking is set by a budget for models named
-`gemini-2.5…`, by a level for `gemini-3…` and later ones, and not at all for others. Levels were
+`gemini-2.5…`, by a level for `gemini-3…` and later ones, and is not set for others. Levels were
 read from Google's developer guides on 2026-11-24: low and high from 3 on, medium from 3.1 on and
 for every Flash.
 """
@@ -81,7 +81,12 @@ class GeminiAdapter:
         self._draws = draws
 
     def build_body(self, request: Request, *, stream: bool) -> dict[str, Any]:
-        """Return the JSON to send."""
+        """Return the JSON to send.
+
+        Raises:
+            BadRequestError: an image, log probabilities, or a search with other tools or domains
+                cannot be sent.
+        """
         signed = _gemini_version(self._model) >= (3, 0)
         body: dict[str, Any] = {
             "contents": gemini_contents(request.messages, needs_signature=signed, model=self._model)
@@ -122,10 +127,9 @@ class GeminiAdapter:
                 self._thinking_config(sampling.effort), request.max_output
             ),
         }
-        wanted = request.response_format
-        if wanted is not None:
+        if request.response_format is not None:
             config["responseMimeType"] = "application/json"
-            config["responseJsonSchema"] = dict(wanted.schema) or None
+            config["responseJsonSchema"] = dict(request.response_format.schema) or None
         return {name: value for name, value in config.items() if value is not None}
 
     def _thinking_config(self, effort: str | None) -> dict[str, Any] | None:

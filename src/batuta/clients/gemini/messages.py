@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-import orjson
-
 from batuta.clients.data_url import split_data_url
+from batuta.clients.decoding import parse_object
 from batuta.clients.tool_turns import ANY_ID, fit_tool_turns, kept_signatures
 from batuta.core import Audio, File, Image, Message, Part, Role, Text, ToolCall
 
@@ -26,7 +25,7 @@ def system_texts(messages: Sequence[Message]) -> tuple[str, ...]:
 def gemini_contents(
     messages: Sequence[Message], *, needs_signature: bool, model: str = ""
 ) -> list[dict[str, Any]]:
-    """Return all other messages, with adjacent ones of a role merged.
+    """Return the conversation without system messages, with adjacent messages of one role merged.
 
     Args:
         messages: the conversation.
@@ -56,7 +55,7 @@ def gemini_contents(
 
 
 def _sign_calls(parts: list[dict[str, Any]], signatures: dict[int, str]) -> None:
-    """Replace the placeholder signatures of calls by the ones that the model sent."""
+    """Replace the placeholder signatures of calls by the signatures that the model sent."""
     calls = [part for part in parts if "functionCall" in part] if signatures else []
     for number, call in enumerate(calls):
         # Gemini signs only the first of parallel calls.
@@ -76,12 +75,12 @@ def _content_part(part: Part, names: dict[str, str], *, signed: bool) -> dict[st
     if isinstance(part, Audio):
         return {"inlineData": {"mimeType": f"audio/{part.format}", "data": part.data}}
     if isinstance(part, ToolCall):
-        called = {"name": part.name, "args": _parse_object(part.arguments, "arguments")}
+        called = {"name": part.name, "args": parse_object(part.arguments, "arguments")}
         call: dict[str, Any] = {"functionCall": ({"id": part.id} if signed else {}) | called}
         return call | ({"thoughtSignature": _SKIP_SIGNATURE} if signed else {})
     # The result must name the function; only the earlier call has its name.
     name = names.get(part.call_id, part.call_id)
-    returned = {"name": name, "response": _parse_object(part.content, "result")}
+    returned = {"name": name, "response": parse_object(part.content, "result")}
     return {"functionResponse": ({"id": part.call_id} if signed else {}) | returned}
 
 
@@ -91,12 +90,3 @@ def _image_part(url: str) -> dict[str, Any]:
         return {"inlineData": {"mimeType": data[0], "data": data[1]}}
     guessed = mimetypes.guess_type(urlsplit(url).path)[0] or "image/jpeg"
     return {"fileData": {"mimeType": guessed, "fileUri": url}}
-
-
-def _parse_object(text: str, name: str) -> dict[str, Any]:
-    """Return `text` as a JSON object; anything else is wrapped in one under `name`."""
-    try:
-        value = orjson.loads(text or "{}")
-    except orjson.JSONDecodeError:
-        value = text
-    return value if isinstance(value, dict) else {name: value}  # pyright: ignore[reportUnknownVariableType]

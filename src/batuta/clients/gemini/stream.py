@@ -11,6 +11,7 @@ from batuta.clients.data_url import read_picture
 from batuta.clients.decoding import (
     ErrorReply,
     ProviderReply,
+    add_foreign_counts,
     as_array,
     as_count,
     as_object,
@@ -20,10 +21,9 @@ from batuta.clients.decoding import (
     is_end_mark,
     is_wrong_count,
     load_json,
-    raise_counts,
+    merge_counts,
     read_finish,
     resolve_finish,
-    take_foreign,
     with_own_names,
 )
 from batuta.clients.error_mapping import find_stated_error
@@ -36,11 +36,9 @@ _COUNTS = ("promptTokenCount", "candidatesTokenCount")
 
 @final
 class _CandidateAccumulator:
-    """Accumulates one candidate of a stream."""
-
-    def __init__(self, number: int, asked: str) -> None:
+    def __init__(self, number: int, called_model: str) -> None:
         self._number = number
-        self._asked = asked
+        self._called_model = called_model
         self._given_back = GivenBack()
         self._text: list[str] = []
         self._length = 0
@@ -57,7 +55,7 @@ class _CandidateAccumulator:
         self.finish: Finish | None = None
 
     def add_candidate(self, candidate: dict[str, Any]) -> Sequence[Delta]:
-        """Return the deltas of this candidate in one response."""
+        """Add what one response has of this candidate, and return its deltas."""
         if reason := candidate.get("finishReason"):
             self.finish = read_finish(reason)
         parts = as_array(as_object(candidate.get("content")).get("parts"))
@@ -67,7 +65,7 @@ class _CandidateAccumulator:
         if self.finish is not None:
             deltas += self._emit_searches()
             if named := self._searches.end_text(self._text):
-                deltas.append(self._say(named))
+                deltas.append(self._add_text(named))
         return deltas
 
     def _add_grounding(self, grounding: dict[str, Any]) -> None:
@@ -96,7 +94,10 @@ class _CandidateAccumulator:
                     self._searches.cite(page.url, page.title, quote)
 
     def _emit_searches(self) -> list[Delta]:
-        """Return deltas for new searches; the first has all pages, as Google assigns none."""
+        """Return deltas for new searches.
+
+        The first search gets all pages, since Google does not say which search found which page.
+        """
         deltas = list[Delta]()
         for number, query in enumerate(
             [*self._queries][len(self._searches) :], len(self._searches)
@@ -111,7 +112,7 @@ class _CandidateAccumulator:
         """Return what has been received of the reply so far."""
         calls = self._calls.tool_calls()
         self._emit_searches()
-        thought = self._given_back.thought(self._asked)
+        thought = self._given_back.thought(self._called_model)
         return Reply(
             thoughts=() if thought is None else (thought,),
             text="".join(self._text),
@@ -142,9 +143,9 @@ class _CandidateAccumulator:
         if part.get("thought"):
             self._reasoning.append(text)
             return Delta(reasoning=text, choice=self._number)
-        return self._say(text)
+        return self._add_text(text)
 
-    def _say(self, text: str) -> Delta:
+    def _add_text(self, text: str) -> Delta:
         self._text.append(text)
         self._length += len(text)
         return Delta(text=text, choice=self._number)
@@ -154,13 +155,13 @@ class _CandidateAccumulator:
 class GeminiStreamAccumulator:
     """Accumulates a stream of `GenerateContentResponse` objects, or a single one."""
 
-    def __init__(self, asked: str = "") -> None:
+    def __init__(self, called_model: str = "") -> None:
         """Begin an empty reply.
 
         Args:
-            asked: the called model; its reasoning is returned only to it.
+            called_model: the called model; its reasoning is returned only to it.
         """
-        self._asked = asked
+        self._called_model = called_model
         self._candidates: dict[int, _CandidateAccumulator] = {}
         self._is_blocked = False
         self._usage: dict[str, Any] = {}
@@ -175,19 +176,25 @@ class GeminiStreamAccumulator:
         return self._is_blocked or (bool(ended) and all(ended))
 
     def add_event(self, event: str, data: bytes) -> Sequence[Delta]:
-        """Return the deltas of one event."""
+        """Add an event and return its deltas.
+
+        Raises:
+            ErrorReply: the event is an error.
+            AttributeError, KeyError, TypeError or ValueError: the event is malformed.
+        """
         return () if is_end_mark(data) else self.add_chunk(load_json(data))
 
     def add_chunk(self, chunk: Any) -> Sequence[Delta]:
-        """Return the deltas of one response.
+        """Add a response, whole or a chunk of a stream, and return its deltas.
 
         Raises:
             ErrorReply: `chunk` is an error object.
+            AttributeError, KeyError, TypeError or ValueError: `chunk` is malformed.
         """
         chunk = _with_camel_case(chunk)
         if chunk.get("error"):
             raise ErrorReply(chunk)
-        raise_counts(self._usage, chunk.get("usageMetadata"))
+        merge_counts(self._usage, chunk.get("usageMetadata"))
         self._model = as_string(chunk.get("modelVersion")) or self._model
         if as_object(chunk.get("promptFeedback")).get("blockReason"):
             self._is_blocked = True
@@ -195,7 +202,7 @@ class GeminiStreamAccumulator:
         if not self._usage and not self._is_blocked and (stated := find_stated_error(chunk)):
             raise ErrorReply(stated)
         if not chunk.get("candidates"):
-            take_foreign(self._usage, chunk, _COUNTS)
+            add_foreign_counts(self._usage, chunk, _COUNTS)
         for candidate in sorted(chunk.get("candidates") or (), key=_index_of):
             deltas += self._candidate(_index_of(candidate)).add_candidate(candidate)
         return deltas
@@ -205,7 +212,7 @@ class GeminiStreamAccumulator:
         if known is None:
             check_choices(len(self._candidates) + 1)
             # Numbered by first appearance: a single candidate may have an index other than 0.
-            known = _CandidateAccumulator(len(self._candidates), self._asked)
+            known = _CandidateAccumulator(len(self._candidates), self._called_model)
             self._candidates[number] = known
         return known
 
@@ -227,7 +234,7 @@ def _index_of(candidate: Any) -> int:
     return as_count(candidate.get("index"))
 
 
-_MOST_NESTED = 12
+_MAX_NESTING = 12
 _NAME_IN_SNAKE_CASE = re.compile(r"_([a-z])")
 
 
@@ -242,7 +249,7 @@ def _with_camel_case(chunk: Any) -> Any:
     return _rename_fields(chunk) if is_snake_case else chunk
 
 
-def _rename_fields(value: Any, nested: int = _MOST_NESTED) -> Any:
+def _rename_fields(value: Any, nested: int = _MAX_NESTING) -> Any:
     if not nested:
         return value
     if isinstance(value, list):
@@ -257,27 +264,31 @@ def _rename_fields(value: Any, nested: int = _MOST_NESTED) -> Any:
     return value
 
 
-def parse_response(data: Any, asked: str = "") -> ProviderReply:
+def parse_response(data: Any, called_model: str = "") -> ProviderReply:
     """Parse a complete response.
 
     Args:
         data: the response.
-        asked: the called model; its reasoning is returned only to it.
+        called_model: the called model; its reasoning is returned only to it.
 
     Raises:
         ErrorReply: `data` is an error object.
+        AttributeError, KeyError, TypeError or ValueError: `data` is malformed, or has no candidate.
     """
-    fold = GeminiStreamAccumulator(asked)
+    accumulator = GeminiStreamAccumulator(called_model)
     chunks = as_array(data) or [data]  # a server that ignores `alt=sse` streams one array
     for chunk in chunks:
-        fold.add_chunk(chunk)
-    if not fold.is_finished and not any(chunk["candidates"] for chunk in chunks):
+        accumulator.add_chunk(chunk)
+    if not accumulator.is_finished and not any(chunk["candidates"] for chunk in chunks):
         raise ValueError("no candidates")
-    return fold.result()
+    return accumulator.result()
 
 
 def parse_usage(usage: Any) -> Usage | None:
-    """Return the usage of one call; thought tokens, counted separately, are added to the output."""
+    """Return the usage of one call; None if it is not stated, implausible or zero.
+
+    Thought tokens, which the API counts separately, are added to the output.
+    """
     counts = with_own_names(as_object(usage), _COUNTS)
     if any(is_wrong_count(counts.get(name)) for name in _COUNTS):
         return None
@@ -295,7 +306,7 @@ def parse_usage(usage: Any) -> Usage | None:
 
 
 def _audio_tokens(usage: Any) -> int:
-    """Return the audio tokens of the prompt that were not cached."""
+    """Return the audio tokens of the prompt that were not read from a cache."""
     counts = as_object(usage)
     recorded, cached = (
         sum(

@@ -1,1 +1,1 @@
-"""Openai."""
+"""OpenAI's APIs: chat completions, responses, embeddings, images and moderation."""

@@ -35,14 +35,14 @@ class _Call:
     """The call's position in the order in which the calls began."""
     name: str = ""
     may_be_echo: bool = False
-    """True if it begins at the index of a complete call of the same name. Unless arguments follow,
-    it is that call's last fragment with another id."""
+    """True if this call begins at the index of a complete call of the same name. Unless arguments
+    follow, it is only a repetition of that call's name with another id."""
     number: int | None = None
     """The index in the emitted reply; None while the start is held, as the name may be partial."""
     pieces: list[str] = field(default_factory=list[str])
-    """The pieces of its arguments."""
+    """The pieces of the arguments."""
     size: int = 0
-    """Characters of its arguments."""
+    """Characters of the arguments so far."""
     sent: int = 0
     """The number of pieces that were emitted."""
     read: int = 0
@@ -50,6 +50,7 @@ class _Call:
     backslash: str = ""
     """An escaping backslash at the end of the scanned pieces; it belongs to the next character."""
     depth: int = 0
+    """The number of objects and arrays that are open after the scanned pieces."""
     in_string: bool = False
     is_cumulative: bool = False
     """True if fragments have been seen to repeat all earlier arguments."""
@@ -71,7 +72,7 @@ class _Call:
         return self.pieces == ["{}"] or "".join(self.pieces[:2]).lstrip()[:1] in _HELD_BEGINNINGS
 
     def add_arguments(self, arguments: str) -> None:
-        """Add a piece of the arguments."""
+        """Add a piece of the arguments; it replaces an empty object that is still held."""
         if arguments:
             if self.pieces == ["{}"] and self.number is None:
                 self.pieces, self.size, self.read, self.is_whole = [], 0, 0, False
@@ -79,7 +80,7 @@ class _Call:
             self.size += len(arguments)
 
     def new_part(self, arguments: str) -> str:
-        """Return what a fragment adds; some servers repeat all earlier arguments in each."""
+        """Return what a fragment adds, as some servers repeat all earlier arguments in each."""
         if not self.size or len(arguments) < self.size:
             return arguments
         so_far = "".join(self.pieces)
@@ -103,7 +104,7 @@ class _Call:
         return self.size == len(arguments) and "".join(self.pieces) == arguments
 
     def has_whole_arguments(self) -> bool:
-        """Return True if the arguments so far are a complete object."""
+        """Scan the new pieces; return True if the arguments are a complete object or array."""
         text = self.backslash + "".join(self.pieces[self.read :])
         self.read = len(self.pieces)
         backslashes = len(text) - len(text.rstrip("\\"))

@@ -25,13 +25,7 @@ from batuta.clients.openai.stream import (
 )
 from batuta.clients.stream_reading import StreamAccumulator
 from batuta.clients.text_tool_calls import complete_with_calls
-from batuta.clients.tool_turns import (
-    ANY_ID,
-    OPENAI_IDS,
-    fit_tool_turns,
-    give_back,
-    rule_of_model,
-)
+from batuta.clients.tool_turns import ANY_ID, OPENAI_IDS, fit_tool_turns, give_back, rule_of_model
 from batuta.clients.transport import HttpTransport
 from batuta.core import (
     Audio,
@@ -42,6 +36,7 @@ from batuta.core import (
     Message,
     Reply,
     Request,
+    ResponseFormat,
     Role,
     Text,
     Tool,
@@ -78,8 +73,8 @@ class ChatDialect:
     prefill: bool = False
     """Whether the server can continue an unfinished assistant message."""
     reasoning_field: str = ""
-    """The field in which an assistant's reasoning is sent back; empty: the one in which the
-    server sends it, or none."""
+    """The field in which an assistant's reasoning is sent back; empty: the field in which the
+    server sends reasoning, if any."""
     cache_keys: bool = False
     """Whether `prompt_cache_key` and `prompt_cache_retention` are supported."""
     cache_marks: bool = False
@@ -93,7 +88,7 @@ class ChatDialect:
     files: bool = False
     """Whether parts of type `file` are supported."""
     thinking_switch: tuple[str, ...] = ()
-    """Prefixes of the models whose reasoning is turned on and off by `thinking`, as DeepSeek's."""
+    """Prefixes of models whose reasoning the field `thinking` turns on and off (DeepSeek)."""
     responses: bool = False
     """Whether models that need the Responses API are called through it (`openai.models`)."""
     key_header: str = ""
@@ -104,7 +99,7 @@ class ChatDialect:
 
 _WITH_TOOLS = (Role.ASSISTANT, Role.TOOL)
 """The roles of messages that may contain tool calls or results."""
-_GIVES_REASONING = re.compile(
+_ACCEPTS_REASONING = re.compile(
     r"deepseek|kimi|moonshot|glm-|minimax|qwen[-/]?3|qwq|mimo|step-|hunyuan|gpt-oss|nemotron",
     re.IGNORECASE,
 )
@@ -128,7 +123,7 @@ OPENAI_DIALECT = ChatDialect(
 AZURE = replace(OPENAI_DIALECT, key_header="api-key")
 """Azure OpenAI's v1 API, where the model is the name of a deployment."""
 PREFILL_DIALECT = ChatDialect(prefill=True, merges_system=True)
-"""vLLM and SGLang."""
+"""Used for vLLM and SGLang."""
 OPENROUTER_DIALECT = ChatDialect(
     effort="reasoning",
     efforts={"max": "xhigh"},
@@ -174,15 +169,17 @@ class OpenAIChatClient(ProviderClient):
 class TextCallClient:
     """Calls `inner` and parses tool calls in the text of its answers."""
 
-    def __init__(self, inner: Client, worker: Worker) -> None:
+    def __init__(self, inner: Client) -> None:
         self.inner = inner
-        self.worker = worker
 
     def __repr__(self) -> str:
         return repr(self.inner)
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """Return `inner`'s reply, with tool calls in its text moved to `tool_calls`."""
+        """Return `inner`'s reply, with tool calls in its text moved to `tool_calls`.
+
+        The text is not parsed if the request allows no calls, or requests log probabilities.
+        """
         takes_calls = request.tools and request.tool_choice != "none"
         if not takes_calls or request.sampling.logprobs is not None:
             return await self.inner.complete(request, listener)
@@ -191,18 +188,25 @@ class TextCallClient:
 
 @final
 class OpenAIChatAdapter:
-    """Translates requests to this API and parses its replies; pure functions."""
+    """Translates requests to this API and parses its replies.
+
+    It remembers the field in which the server sends reasoning, and nothing else.
+    """
 
     def __init__(self, model: str, dialect: ChatDialect) -> None:
         self._model = model
         self._dialect = dialect
         self._reasoning_field = dialect.reasoning_field
-        if not dialect.reasoning_field and _GIVES_REASONING.search(model):
+        if not dialect.reasoning_field and _ACCEPTS_REASONING.search(model):
             self._reasoning_field = "reasoning_content"
         self.supports_prefill = dialect.prefill
 
     def build_body(self, request: Request, *, stream: bool) -> dict[str, Any]:
-        """Return the JSON to send."""
+        """Return the JSON to send.
+
+        Raises:
+            BadRequestError: the server accepts no files, or a sampling field is not supported.
+        """
         body: dict[str, Any] = {
             "model": self._model,
             "messages": self._messages(request),
@@ -218,7 +222,7 @@ class OpenAIChatAdapter:
             _put_if_set(body, "prompt_cache_key", request.cache.key)
             _put_if_set(body, "prompt_cache_retention", request.cache.retention)
         if request.response_format is not None:
-            body["response_format"] = _response_format_json(request)
+            body["response_format"] = _response_format_json(request.response_format)
         if request.prefill and self.supports_prefill:
             body["continue_final_message"] = True
             body["add_generation_prompt"] = False
@@ -251,7 +255,7 @@ class OpenAIChatAdapter:
         return OpenAIStreamAccumulator(self._model, self._note_field)
 
     def _note_field(self, name: str) -> None:
-        """Remember the field in which the server sends reasoning; it is sent back in the same."""
+        """Remember the field in which the server sends reasoning, to send it back in that field."""
         self._reasoning_field = name or self._reasoning_field
 
     def _add_sampling(self, body: dict[str, Any], request: Request) -> None:
@@ -259,7 +263,7 @@ class OpenAIChatAdapter:
         if sampling.is_empty:
             _put_if_set(body, dialect.max_tokens, request.max_output)
             return
-        if not self._model.startswith(dialect.fixed_sampling or ("\0",)):
+        if not self._model.startswith(dialect.fixed_sampling):
             _put_if_set(body, "temperature", sampling.temperature)
             _put_if_set(body, "top_p", sampling.top_p)
             refused = () if dialect.top_k else ("top_k",)
@@ -278,20 +282,21 @@ class OpenAIChatAdapter:
         if sampling.effort:
             self._add_effort(body, sampling.effort)
 
-    def _add_effort(self, body: dict[str, Any], wanted: str) -> None:
+    def _add_effort(self, body: dict[str, Any], effort: str) -> None:
         dialect = self._dialect
-        effort = dialect.efforts.get(wanted, wanted)
-        if dialect.thinking_switch and self._model.startswith(dialect.thinking_switch):
-            body["thinking"] = {"type": "disabled" if wanted == "none" else "enabled"}
-            if wanted != "none":
-                body["reasoning_effort"] = "max" if wanted in {"xhigh", "max"} else "high"
+        own_name = dialect.efforts.get(effort, effort)
+        if self._model.startswith(dialect.thinking_switch):
+            body["thinking"] = {"type": "disabled" if effort == "none" else "enabled"}
+            if effort != "none":
+                body["reasoning_effort"] = "max" if effort in {"xhigh", "max"} else "high"
         elif not dialect.effort or not self._model.startswith(dialect.reasoning_models):
             return
         elif dialect.effort == "reasoning":
-            body["reasoning"] = {"effort": effort}
+            body["reasoning"] = {"effort": own_name}
+        elif dialect.own_efforts:
+            body[dialect.effort] = reasoning_effort(self._model, own_name)
         else:
-            named = reasoning_effort(self._model, effort) if dialect.own_efforts else effort
-            body[dialect.effort] = named
+            body[dialect.effort] = own_name
 
 
 def openai_target(base_url: str, path: str, key: Secret, dialect: ChatDialect) -> HttpTarget:
@@ -409,10 +414,9 @@ def _tool_json(tool: Tool, *, marks: bool) -> dict[str, Any]:
     return offered
 
 
-def _response_format_json(request: Request) -> dict[str, Any]:
-    wanted = request.response_format
-    if wanted is None or wanted.kind == "json_object":
+def _response_format_json(form: ResponseFormat) -> dict[str, Any]:
+    if form.kind == "json_object":
         return {"type": "json_object"}
-    schema: dict[str, Any] = {"name": wanted.name, "schema": dict(wanted.schema)}
-    _put_if_set(schema, "strict", wanted.strict)
+    schema: dict[str, Any] = {"name": form.name, "schema": dict(form.schema)}
+    _put_if_set(schema, "strict", form.strict)
     return {"type": "json_schema", "json_schema": schema}

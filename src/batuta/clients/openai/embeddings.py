@@ -74,6 +74,7 @@ class EmbeddingAdapter:
 
         Raises:
             ErrorReply: `data` is an error object.
+            AttributeError, KeyError, TypeError or ValueError: `data` has no valid vectors.
         """
         if data.get("error"):
             raise ErrorReply(data)
@@ -83,7 +84,7 @@ class EmbeddingAdapter:
         return ProviderReply(reply=reply, usage=parse_usage(data.get("usage")))
 
     def new_accumulator(self) -> StreamAccumulator:
-        """Return an accumulator that stays empty, as vectors are not streamed."""
+        """Return an accumulator for the usage of a faulty reply; vectors are not streamed."""
         return OpenAIStreamAccumulator()
 
 

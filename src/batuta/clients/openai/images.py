@@ -68,7 +68,8 @@ class ImageAdapter:
         """Return the JSON to send.
 
         Raises:
-            BadRequestError: the request has attachments, or no text to draw from.
+            BadRequestError: the request has attachments, no text to draw from, or a sampling field
+                that is not supported.
         """
         refuse_fields(self._model, request.sampling, (*PENALTIES, *CHOICES))
         if any(message.attachments for message in request.messages):
@@ -83,6 +84,7 @@ class ImageAdapter:
 
         Raises:
             ErrorReply: `data` is an error object.
+            AttributeError, KeyError, TypeError or ValueError: `data` has no valid image.
         """
         if data.get("error"):
             raise ErrorReply(data)
@@ -93,7 +95,7 @@ class ImageAdapter:
         return ProviderReply(reply=reply, usage=_parse_usage(data.get("usage")))
 
     def new_accumulator(self) -> StreamAccumulator:
-        """Return an accumulator that stays empty, as images are not streamed."""
+        """Return an accumulator for the usage of a faulty reply; images are not streamed."""
         return OpenAIStreamAccumulator()
 
 
@@ -113,7 +115,7 @@ def _read_row(row: dict[str, Any], data: dict[str, Any]) -> Image:
 
 
 def _parse_usage(usage: Any) -> Usage | None:
-    """Return the tokens of the prompt and of the image; None if the provider states none."""
+    """Return the tokens of the prompt and of the image; None if neither number is stated."""
     counts = as_object(usage)
     given, made = as_count(counts.get("input_tokens")), as_count(counts.get("output_tokens"))
     return Usage(calls=1, input=given, output=made) if given or made else None

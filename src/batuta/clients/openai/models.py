@@ -1,4 +1,4 @@
-"""The request fields that OpenAI's own models accept, by generation.
+"""The API and the reasoning efforts of OpenAI's own models, by generation.
 
 Read from OpenAI's model guidance and migration pages on 2026-11-24 (developers.openai.com/api/docs:
 guides/latest-model, guides/deployment-checklist). A generation that is not listed there is treated
@@ -12,15 +12,13 @@ from functools import cache
 
 _NAME = re.compile(r"gpt-(\d{1,2})(?:\.(\d{1,2}))?(?!\d)(-.*)?")
 _ALWAYS_REASONING = ("-astra", "-sol", "-terra")
-"""Tiers of generation 6.1 and later, and every Astra, whose lowest effort is `low`."""
-
-
+"""The tiers whose lowest effort is `low`, from generation 6.1 on; of Astra, in every generation."""
 _UNNUMBERED: tuple[int, int] = (0, 0)
 
 
 @cache
 def gpt_version(model: str) -> tuple[int, int] | None:
-    """Return the generation, such as (6, 1) for `gpt-6.1-sol`; None if it is no numbered GPT."""
+    """Return the generation, such as (6, 1) for `gpt-6.1-sol`; None if it is not a numbered GPT."""
     named = _NAME.match(model)
     return (int(named[1]), int(named[2] or 0)) if named else None
 
@@ -34,7 +32,7 @@ def needs_responses(model: str) -> bool:
 
 
 def reasoning_effort(model: str, effort: str) -> str:
-    """Return the nearest effort that the model accepts; others are answered with status 400."""
+    """Return the nearest effort that the model accepts; OpenAI answers others with status 400."""
     version = gpt_version(model) or _UNNUMBERED
     if effort == "none" and _reasons_always(model, version):
         effort = "minimal"

@@ -33,6 +33,7 @@ from batuta.core import (
     Part,
     Reply,
     Request,
+    ResponseFormat,
     Role,
     Text,
     Thought,
@@ -84,7 +85,11 @@ class OpenAIResponsesAdapter:
         self._extra = dialect.extra
 
     def build_body(self, request: Request, *, stream: bool) -> dict[str, Any]:
-        """Return the JSON to send."""
+        """Return the JSON to send.
+
+        Raises:
+            BadRequestError: the request has audio, or a sampling field that is not supported.
+        """
         body: dict[str, Any] = {
             "model": self._model,
             "input": _input_items(fit_tool_turns(request.messages, OPENAI_IDS), self._model),
@@ -97,7 +102,7 @@ class OpenAIResponsesAdapter:
         if request.tools:
             _add_tools(body, request)
         if request.response_format is not None:
-            body["text"] = {"format": _text_format(request)}
+            body["text"] = {"format": _text_format(request.response_format)}
         for field, name in _CACHE_FIELDS if request.cache is not None else ():
             value = getattr(request.cache, name)
             if value is not None:
@@ -212,16 +217,11 @@ def _tool_json(tool: Tool) -> dict[str, Any]:
     }
 
 
-def _text_format(request: Request) -> dict[str, Any]:
-    wanted = request.response_format
-    if wanted is None or wanted.kind == "json_object":
+def _text_format(form: ResponseFormat) -> dict[str, Any]:
+    if form.kind == "json_object":
         return {"type": "json_object"}
-    form: dict[str, Any] = {
-        "type": "json_schema",
-        "name": wanted.name,
-        "schema": dict(wanted.schema),
-    }
-    return form if wanted.strict is None else {**form, "strict": wanted.strict}
+    schema: dict[str, Any] = {"type": "json_schema", "name": form.name, "schema": dict(form.schema)}
+    return schema if form.strict is None else {**schema, "strict": form.strict}
 
 
 _NO_SUCH_API = {HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED}
@@ -234,10 +234,9 @@ _MODEL_NAMED = re.compile(r"\bmodel\b|deployment")
 
 @final
 class ResponsesOrChatClient:
-    """Uses the Responses API, or chat completions once the server has shown that it lacks it."""
+    """Uses the Responses API; chat completions instead, if the server lacks the Responses API."""
 
     def __init__(self, responses: OpenAIResponsesClient, chat: OpenAIChatClient) -> None:
-        self.worker = responses.worker
         self._responses = responses
         self._chat = chat
         self._has_responses = True
@@ -246,7 +245,11 @@ class ResponsesOrChatClient:
         return repr(self._responses if self._has_responses else self._chat)
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """Return the model's reply."""
+        """Return the model's reply.
+
+        Raises:
+            ClientError: the call failed.
+        """
         if self._has_responses:
             try:
                 return await self._responses.complete(request, listener)
@@ -259,7 +262,6 @@ class ResponsesOrChatClient:
 
 
 def _has_no_responses(error: ClientError) -> bool:
-    """Return True if the error means that the server has no Responses API."""
     words = error.words.lower()
     if error.usage is not None or error.status is None:
         return False

@@ -11,6 +11,7 @@ from batuta.clients.decoding import (
     MAX_TOOL_CALLS,
     ErrorReply,
     ProviderReply,
+    add_foreign_counts,
     as_array,
     as_count,
     as_object,
@@ -21,12 +22,11 @@ from batuta.clients.decoding import (
     is_wrong_count,
     join_halves,
     load_json,
+    merge_counts,
     need_string,
-    raise_counts,
     read_cache_counts,
     read_finish,
     resolve_finish,
-    take_foreign,
     with_own_names,
 )
 from batuta.clients.error_mapping import find_stated_error
@@ -38,9 +38,10 @@ from batuta.core.server_tools import WEB_FETCH
 _COUNTS = ("input_tokens", "output_tokens")
 _FINAL_EVENTS = {"response.completed", "response.incomplete", "response.done"}
 _MAX_ITEMS = 2 * MAX_TOOL_CALLS
-"""Output items of one response at most."""
-_MOST_COMPARED = 5_000_000
-"""Characters compared at most when a complete text is shorter than its deltas; bounds the work."""
+"""Maximum number of output items in one response."""
+_MAX_COMPARED = 5_000_000
+"""Maximum number of characters by which complete texts are shorter than their deltas, over one
+response; bounds the work of comparing them."""
 _CALL_TYPES = {"function_call": "arguments", "custom_tool_call": "input"}
 """The item types of tool calls, and the field of each that holds the arguments."""
 
@@ -56,7 +57,7 @@ class _Item:
     texts: dict[tuple[str, int], list[str]] = field(
         default_factory=dict[tuple[str, int], list[str]]
     )
-    """The pieces of its texts, by the kind of text and its index."""
+    """The pieces of the item's texts, by the kind of text and its index."""
     call_id: str = ""
     name: str = ""
     number: int | None = None
@@ -64,7 +65,7 @@ class _Item:
     arguments: list[str] = field(default_factory=list[str])
     has_thought: bool = False
     has_ended: bool = False
-    """True once its citations were added, or its search or image was emitted."""
+    """True once the item's citations were added, or its search or image was emitted."""
 
 
 @final
@@ -82,12 +83,12 @@ class ResponsesStreamAccumulator:
             model: the called model; its reasoning is returned only to it.
         """
         self.is_closed = False
-        self._asked = model
+        self._called_model = model
         self._model = ""
         self._text: list[str] = []
         self._length = 0
         """Characters of the text so far."""
-        self._more_comparisons = _MOST_COMPARED
+        self._more_comparisons = _MAX_COMPARED
         self._reasoning: list[str] = []
         self._calls = ToolCallAccumulator()
         self._items: list[_Item] = []
@@ -106,10 +107,11 @@ class ResponsesStreamAccumulator:
         return bool(self._ended)
 
     def add_event(self, event: str, data: bytes) -> Sequence[Delta]:
-        """Return the deltas of one event.
+        """Add an event and return its deltas.
 
         Raises:
             ErrorReply: the event is an error.
+            AttributeError, KeyError, TypeError or ValueError: the event is malformed.
         """
         if is_end_mark(data):
             return ()
@@ -118,11 +120,11 @@ class ResponsesStreamAccumulator:
         if kind in {"error", "response.failed"} or content.get("error"):
             raise ErrorReply(_error_of(content))
         if "usage" in content:  # an event of any kind may state what the reply cost
-            raise_counts(self._usage, content["usage"])
+            merge_counts(self._usage, content["usage"])
         if kind in _FINAL_EVENTS:
             return self.end_response(content["response"])
         if not kind.startswith("response."):
-            take_foreign(self._usage, content, _COUNTS)
+            add_foreign_counts(self._usage, content, _COUNTS)
         if "response" in content:
             self._read_head(as_object(content["response"]))
             return ()
@@ -160,7 +162,7 @@ class ResponsesStreamAccumulator:
         for position, item in enumerate(map(as_object, output)):
             known = self._find_item(position, item)
             deltas += self._read_item(known, item, is_whole=True)
-        if not output and not self._text:  # an SDK convenience; some gateways send nothing else
+        if not output and not self._text:  # some gateways send only the SDK's `output_text`
             whole = as_string(response.get("output_text"))
             deltas += self._emit_rest(self._new_item(), ("text", 0), whole)
         self._ended = response
@@ -187,7 +189,7 @@ class ResponsesStreamAccumulator:
 
     def _read_head(self, response: dict[str, Any]) -> None:
         self._model = as_string(response.get("model")) or self._model
-        raise_counts(self._usage, response.get("usage"))
+        merge_counts(self._usage, response.get("usage"))
 
     def _item_at(self, event: dict[str, Any], item_id: str = "", kind: str = "") -> _Item:
         """Return the item of an event by its output index, or by its id if it has no index.
@@ -203,7 +205,10 @@ class ResponsesStreamAccumulator:
         return known
 
     def _find_item(self, position: int, item: dict[str, Any]) -> _Item:
-        """Return the known item for an item of the complete response: by call id, else position."""
+        """Return the known item for an item of the complete response, or a new item.
+
+        An item is found by its call id, position or item id, if its type is the same.
+        """
         call_id, item_id = as_string(item.get("call_id")), as_string(item.get("id"))
         same = (one for one in self._items if call_id and one.call_id == call_id)
         by_position = self._by_position
@@ -238,7 +243,11 @@ class ResponsesStreamAccumulator:
             for number, part in enumerate(as_array(parts)):
                 where = {f"{name}_index": number, "in": name}
                 deltas += self._read_part(known, where, as_object(part))
-        if is_whole and not known.has_thought and (thought := _thought_of(item, self._asked)):
+        if (
+            is_whole
+            and not known.has_thought
+            and (thought := _thought_of(item, self._called_model))
+        ):
             known.has_thought = True
             self._thoughts.append(thought)
             deltas.append(Delta(thought=thought))
@@ -304,6 +313,7 @@ class ResponsesStreamAccumulator:
         return self._emit_arguments(known, rest)
 
     def _emit_arguments(self, known: _Item, rest: str) -> list[Delta]:
+        """Return a delta with more arguments, or that begins the call once its name is known."""
         if known.number is not None:
             return [self._calls.add_arguments(known.number, rest)] if rest else []
         return [self._begin_call(known)] if known.name else []
@@ -408,20 +418,20 @@ def parse_response(data: Any, model: str) -> ProviderReply:
 
     Args:
         data: the response.
-        model: the called model.
+        model: the called model; its reasoning is returned only to it.
 
     Raises:
         ErrorReply: the response is an error object, or its status is failed or cancelled.
-        TypeError: `output` is not a list.
-        ValueError: the response is not finished, or malformed.
+        AttributeError, KeyError or TypeError: the response has no list `output`, or is malformed.
+        ValueError: the response is not finished, or is malformed.
     """
-    fold = ResponsesStreamAccumulator(model)
+    accumulator = ResponsesStreamAccumulator(model)
     if not data.get("error") and not isinstance(data["output"], list):
         raise TypeError("`output` is not a list")
     if data.get("status") in {"queued", "in_progress"} and not data["output"]:
         raise ValueError("the response is not finished")
-    fold.end_response(data)
-    return fold.result()
+    accumulator.end_response(data)
+    return accumulator.result()
 
 
 def _part_text(part: dict[str, Any]) -> str:
@@ -429,7 +439,7 @@ def _part_text(part: dict[str, Any]) -> str:
 
 
 def parse_usage(usage: Any) -> Usage | None:
-    """Return the usage of one call; None if the provider states none."""
+    """Return the usage of one call; None if it is not stated, implausible or zero."""
     counts = with_own_names(as_object(usage), _COUNTS)
     if any(is_wrong_count(counts.get(name)) for name in _COUNTS):
         return None

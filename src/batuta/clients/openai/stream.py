@@ -10,6 +10,7 @@ from batuta.clients.data_url import read_picture_address
 from batuta.clients.decoding import (
     ErrorReply,
     ProviderReply,
+    add_foreign_counts,
     as_array,
     as_count,
     as_object,
@@ -19,12 +20,11 @@ from batuta.clients.decoding import (
     is_end_mark,
     is_wrong_count,
     load_json,
+    merge_counts,
     parse_logprobs,
-    raise_counts,
     read_cache_counts,
     read_finish,
     resolve_finish,
-    take_foreign,
     with_own_names,
 )
 from batuta.clients.error_mapping import find_stated_error
@@ -46,23 +46,21 @@ _COUNTS = ("prompt_tokens", "completion_tokens")
 
 @final
 class _ChoiceAccumulator:
-    """Accumulates one choice of a stream."""
-
-    def __init__(self, number: int, asked: str = "") -> None:
+    def __init__(self, number: int, called_model: str) -> None:
         self._number = number
-        self._asked = asked
+        self._called_model = called_model
         self._given_back: GivenBack | None = None
-        """Fields to send back with this turn; created with the first one."""
+        """Fields to send back with this turn; None until the first of them is received."""
         self._text: list[str] = []
         self._length = 0
         """Characters of the text so far."""
         self._reasoning: list[str] = []
         self._calls: CallFragments | None = None
-        """Created with the first tool call."""
+        """None until the first tool call is received."""
         self._logprobs: list[TokenLogprob] = []
         self._images: dict[Image, None] = {}
         self._cited: SearchReader | None = None
-        """Created with the first citation."""
+        """None until the first citation is received."""
         self.finish: Finish | None = None
         self._refused = False
         self._has_words = False
@@ -71,7 +69,7 @@ class _ChoiceAccumulator:
     def reply(self, model: str) -> Reply:
         """Return what has been received of the reply so far."""
         calls = self._calls.tool_calls() if self._calls is not None else ()
-        thought = self._given_back and self._given_back.thought(self._asked)
+        thought = self._given_back and self._given_back.thought(self._called_model)
         return Reply(
             text="".join(self._text),
             reasoning="".join(self._reasoning),
@@ -86,7 +84,7 @@ class _ChoiceAccumulator:
         )
 
     def add_words(self, choice: dict[str, Any]) -> Delta | None:
-        """Return the delta of a chunk that has plain text only; None if it may have more."""
+        """Add a chunk that has plain text only, and return its delta; None if it may have more."""
         words = None if self.finish is not None else _plain_words(choice)
         if words is None:
             return None
@@ -96,11 +94,11 @@ class _ChoiceAccumulator:
         return Delta(text=words, choice=self._number)
 
     def add_fragment(self, choice: dict[str, Any], pages: Sequence[Any] = ()) -> Sequence[Delta]:
-        """Return the deltas of this choice in one chunk.
+        """Add what one chunk has of this choice, and return its deltas.
 
         Args:
-            choice: the choice.
-            pages: URLs that the chunk cites for the whole reply.
+            choice: an element of the chunk's `choices`.
+            pages: the URLs that the chunk cites for the whole reply.
         """
         if not pages and (words := self.add_words(choice)) is not None:
             return (words,)
@@ -117,7 +115,7 @@ class _ChoiceAccumulator:
         self._logprobs += logprobs
         deltas: list[Delta] = []
         for image in _pictures_of(message):
-            if image not in self._images:  # some servers repeat all of them at the end
+            if image not in self._images:  # some servers repeat all images at the end
                 self._images[image] = None
                 deltas.append(Delta(image=image, choice=self._number))
         if text or reasoning or logprobs:
@@ -163,8 +161,8 @@ class _ChoiceAccumulator:
     def _fields_of(self, choice: dict[str, Any]) -> dict[str, Any]:
         """Return the fields of a fragment.
 
-        Some servers send a whole message in their only chunk, others the legacy completions
-        API's `text`.
+        Some servers send a string as the delta, some a whole message in their only chunk, others
+        the legacy completions API's `text`.
         """
         delta = choice.get("delta")
         if isinstance(delta, str):
@@ -176,7 +174,7 @@ class _ChoiceAccumulator:
         return {} if self._has_words else as_object(choice.get("message"))
 
     def _missing_rest(self, choice: dict[str, Any], last: str) -> str:
-        """Return the end of the whole message in the last chunk that no earlier chunk had.
+        """Return the end of the text, if only the whole message in the last chunk has it.
 
         Raises:
             ValueError: the message begins with text that no chunk had.
@@ -194,7 +192,7 @@ class _ChoiceAccumulator:
         raise ValueError("the message at the end begins with text that no chunk had")
 
     def flush(self) -> list[Delta]:
-        """Return deltas for held tool calls, and links to cited pages that the text lacks."""
+        """Return deltas for held tool calls, and with links to cited pages that the text lacks."""
         deltas = [] if self._calls is None else self._numbered(self._calls.flush())
         if self._cited is not None and (named := self._cited.end_text(self._text)):
             self._text.append(named)
@@ -211,14 +209,17 @@ class _ChoiceAccumulator:
 class OpenAIStreamAccumulator:
     """Accumulates a stream of `chat.completion.chunk` objects."""
 
-    def __init__(self, asked: str = "", note_field: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self, called_model: str = "", note_field: Callable[[str], None] | None = None
+    ) -> None:
         """Begin an empty reply.
 
         Args:
-            asked: the called model; its reasoning is returned only to it.
-            note_field: called once with the name of the field that holds the reasoning.
+            called_model: the called model; its reasoning is returned only to it.
+            note_field: called once with the name of the field that holds the reasoning; None if
+                nobody needs the name.
         """
-        self._asked = asked
+        self._called_model = called_model
         self._note_field = note_field
         self._choices: dict[int, _ChoiceAccumulator] = {}
         self._model = ""
@@ -227,16 +228,17 @@ class OpenAIStreamAccumulator:
 
     @property
     def is_finished(self) -> bool:
-        """Whether `[DONE]` or all finish reasons were received; some servers send only one."""
+        """Whether `[DONE]` or all finish reasons were received; some servers do not send both."""
         ended = (choice.finish is not None for choice in self._choices.values())
         return self.is_closed or (bool(self._choices) and all(ended))
 
     def add_event(self, event: str, data: bytes) -> Sequence[Delta]:
-        """Return the deltas of one chunk.
+        """Add a chunk and return its deltas.
 
         Raises:
             ErrorReply: the event is an error.
-            ValueError: the stream ended without a choice.
+            AttributeError, TypeError or ValueError: the chunk is malformed, or the stream ended
+                without a choice.
         """
         if is_end_mark(data):
             return self._close()
@@ -245,7 +247,7 @@ class OpenAIStreamAccumulator:
         return self._add_chunk(event, chunk) if plain is None else (plain,)
 
     def _add_words(self, chunk: dict[str, Any]) -> Delta | None:
-        """Add a chunk with plain text of one choice only, the usual case; None if it has more."""
+        """Add a chunk with plain text of one choice, the usual case; None if it may have more."""
         choices = as_array(chunk.get("choices"))
         if len(choices) != 1 or not self._model or any(map(chunk.get, _OTHER_CHUNK_FIELDS)):
             return None
@@ -258,13 +260,13 @@ class OpenAIStreamAccumulator:
         if chunk.get("error") or event == "error":
             raise ErrorReply(chunk if chunk.get("error") else {"error": chunk})
         if usage := _usage_of(chunk):
-            raise_counts(self._usage, usage)
+            merge_counts(self._usage, usage)
         self._model = self._model or as_string(chunk.get("model"))
         choices = [as_object(choice) for choice in as_array(chunk.get("choices"))]
         if not choices:
             if not self._usage and (stated := find_stated_error(chunk)):
                 raise ErrorReply(stated)
-            take_foreign(self._usage, chunk, _COUNTS)
+            add_foreign_counts(self._usage, chunk, _COUNTS)
             return ()
         check_choices(len(choices))
         pages = as_array(chunk.get("citations"))
@@ -299,7 +301,9 @@ class OpenAIStreamAccumulator:
         if known is None:
             check_choices(len(self._choices) + 1)
             # Some servers count from 1, so choices are numbered by their first appearance.
-            known = self._choices[number] = _ChoiceAccumulator(len(self._choices), self._asked)
+            known = self._choices[number] = _ChoiceAccumulator(
+                len(self._choices), self._called_model
+            )
         return known
 
 
@@ -345,7 +349,10 @@ def _joined_reply(replies: Sequence[Reply], usage: Any) -> ProviderReply:
 
 
 def _audio_tokens(usage: Any) -> int:
-    """Return the audio tokens of the prompt; cached tokens are assumed to be text first."""
+    """Return the audio tokens of the prompt that were not read from a cache.
+
+    The cached tokens are assumed to be text as far as possible.
+    """
     counts = as_object(usage)
     read = as_object(counts.get("prompt_tokens_details"))
     if not read.get("audio_tokens"):
@@ -354,15 +361,16 @@ def _audio_tokens(usage: Any) -> int:
     return max(min(as_count(read.get("audio_tokens")), fresh), 0)
 
 
-def parse_completion(data: Any, asked: str = "") -> ProviderReply:
+def parse_completion(data: Any, called_model: str = "") -> ProviderReply:
     """Read a `chat.completion`.
 
     Args:
         data: the completion.
-        asked: the called model; its reasoning is returned only to it.
+        called_model: the called model; its reasoning is returned only to it.
 
     Raises:
         ErrorReply: `data` is an error object.
+        AttributeError, KeyError, TypeError or ValueError: `data` is not a valid completion.
     """
     if data.get("error"):
         raise ErrorReply(data)
@@ -371,21 +379,23 @@ def parse_completion(data: Any, asked: str = "") -> ProviderReply:
     if len(choices) > 1:
         choices = sorted(choices, key=lambda choice: as_count(choice.get("index")))
     model, pages = as_string(data.get("model")), as_array(data.get("citations"))
-    replies = [_parse_choice(choice, model, asked, pages) for choice in choices]
+    replies = [_parse_choice(choice, model, called_model, pages) for choice in choices]
     return _joined_reply(replies, _usage_of(data))
 
 
-def _parse_choice(choice: dict[str, Any], model: str, asked: str, pages: Sequence[Any]) -> Reply:
+def _parse_choice(
+    choice: dict[str, Any], model: str, called_model: str, pages: Sequence[Any]
+) -> Reply:
     message = _whole_message(choice)
-    made = _tool_calls_of(message)
-    calls = _whole_calls(made) if made else ()
+    raw_calls = _tool_calls_of(message)
+    calls = _whole_calls(raw_calls) if raw_calls else ()
     finish = _parse_finish(choice, choice.get("finish_reason"))
     text = _message_text(message)
     if pages or message.get("annotations"):
         cited = SearchReader()
         _read_cited(cited, message, pages)
         text += cited.end_text((text,))
-    gives_back = made or any(map(message.get, GIVEN_BACK))
+    gives_back = raw_calls or any(map(message.get, GIVEN_BACK))
     return Reply(
         text=text,
         reasoning=_message_reasoning(message),
@@ -393,16 +403,16 @@ def _parse_choice(choice: dict[str, Any], model: str, asked: str, pages: Sequenc
         finish=resolve_finish(finish, calls),
         model=model,
         stop_sequence=_matched_stop_text(choice),
-        thoughts=thoughts_to_give_back(message, made, asked) if gives_back else (),
+        thoughts=thoughts_to_give_back(message, raw_calls, called_model) if gives_back else (),
         is_refusal=_is_refusal(message),
         logprobs=parse_logprobs(choice),
         images=_pictures_of(message),
     )
 
 
-def _whole_calls(made: Sequence[dict[str, Any]]) -> tuple[ToolCall, ...]:
+def _whole_calls(raw_calls: Sequence[dict[str, Any]]) -> tuple[ToolCall, ...]:
     calls = ToolCallAccumulator()
-    for call in made:
+    for call in raw_calls:
         function = called_function(call)
         arguments = arguments_text(function_arguments(function))
         calls.start_call(as_string(call.get("id")), function["name"], arguments)
@@ -429,7 +439,7 @@ def _whole_message(choice: dict[str, Any]) -> dict[str, Any]:
 
 
 def parse_usage(usage: Any) -> Usage | None:
-    """Return the usage of one call; None if the provider states none."""
+    """Return the usage of one call; None if it is not stated, implausible or zero."""
     counts = with_own_names(as_object(usage), _COUNTS)
     if any(is_wrong_count(counts.get(name)) for name in _COUNTS):
         return None  # with one count implausible, neither is trusted
@@ -454,7 +464,7 @@ def _parse_finish(choice: dict[str, Any], reason: Any) -> Finish:
 
 
 def _matched_stop_text(choice: dict[str, Any]) -> str | None:
-    """Return the stop string that ended the reply, as vLLM and SGLang report it."""
+    """Return the stop string that ended the reply, if the server states it as vLLM or SGLang do."""
     matched = choice.get("stop_reason", choice.get("matched_stop"))
     return matched if isinstance(matched, str) and matched else None
 
@@ -542,7 +552,7 @@ def _thinking_parts(message: dict[str, Any]) -> str:
 
 
 def _read_cited(cited: SearchReader, message: dict[str, Any], pages: Sequence[Any]) -> None:
-    """Record the pages that a message cites in its annotations, and those of the whole reply."""
+    """Record the pages that a message's annotations cite, and `pages`, which the reply cites."""
     for annotation in map(as_object, as_array(message.get("annotations"))):
         page = as_object(annotation.get("url_citation")) or annotation
         cited.cite(as_string(page.get("url")))
