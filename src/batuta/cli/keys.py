@@ -62,7 +62,7 @@ ServedPool = Annotated[
     str | None,
     typer.Option(
         "--pool",
-        help="The served pool, as for batuta serve: models and workers must be named in it.",
+        help="The pool, as for batuta serve; the named models and workers must exist in it.",
         rich_help_panel=ACCESS_PANEL,
     ),
 ]
@@ -116,7 +116,7 @@ class KeyLimits:
         list[str] | None,
         typer.Option(
             "--deny",
-            help="A worker that may not receive them: an id or a tag; repeat.",
+            help="A worker that may not receive its requests: an id or a tag; repeat.",
             rich_help_panel=ACCESS_PANEL,
         ),
     ] = None
@@ -144,7 +144,7 @@ class KeyLimits:
         typer.Option(
             min=0,
             max=1,
-            help="The least confidence of its answers, if \\[confidence] is configured.",
+            help="Minimum confidence of its answers, if \\[confidence] is configured.",
             rich_help_panel=ACCESS_PANEL,
         ),
     ] = None
@@ -183,7 +183,7 @@ def create_key(
 
 @app.command("list", epilog=format_example("batuta keys list --tenant acme"))
 def list_keys(
-    tenant: Annotated[str | None, typer.Option(help="Only that tenant's.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="Only keys of this tenant.")] = None,
     json: Json = False,
 ) -> None:
     """Show the keys and their limits, never their secrets."""
@@ -212,7 +212,7 @@ def change_limits(
     pool: ServedPool = None,
     json: Json = False,
 ) -> None:
-    """Change a key's limits; limits not given stay. A running server applies it within 10 s."""
+    """Change the given limits of a key. A running server applies the change within 10 s."""
     known = _require_key(_with_store(lambda store: store.keys.find(key_id)), key_id)
     check_named(_read_permissions(limits.named()), pool, known.policy)
 
@@ -237,7 +237,7 @@ def change_limits(
 
 @app.command("revoke", epilog=format_example("batuta keys revoke 3fa9c1"))
 def revoke_key(key_id: Id) -> None:
-    """Revoke a key permanently and stop its runs. A running server applies it within 10 s."""
+    """Revoke a key permanently. A running server applies this within 10 s and stops its runs."""
     _require_key(_with_store(lambda store: store.keys.revoke(key_id, by=command_actor())), key_id)
     write_error(f"the key {key_id} is revoked\n")
 
@@ -245,7 +245,9 @@ def revoke_key(key_id: Id) -> None:
 @app.command("rotate", epilog=format_example("batuta keys rotate 3fa9c1 --grace 1h"))
 def rotate_key(
     key_id: Id,
-    grace: Annotated[str, typer.Option(help="How long the old secret stays valid.")] = "1h",
+    grace: Annotated[
+        str, typer.Option(help="How long the old secret stays valid: 90s, 15m, 12h or 30d.")
+    ] = "1h",
     json: Json = False,
 ) -> None:
     """Issue a new secret for a key; its limits, budgets and spending stay."""
@@ -268,11 +270,9 @@ def set_budget(
     per_month: PerMonth = None,
     json: Json = False,
 ) -> None:
-    """Set the budget of all keys of a tenant together; without an amount there is no limit."""
-    day, month = (
-        _read_permissions({"per_day": per_day}).per_day,
-        _read_permissions({"per_month": per_month}).per_month,
-    )
+    """Set the budget of all keys of a tenant together; an omitted amount means no limit."""
+    limits = _read_permissions({"per_day": per_day, "per_month": per_month})
+    day, month = limits.per_day, limits.per_month
     found = _with_store(
         lambda store: store.keys.set_tenant_budget(tenant, day, month, by=command_actor())
     )
@@ -289,9 +289,9 @@ def show_spending(
     by: Annotated[
         str, typer.Option(help=f"Comma-separated groups: {', '.join(SPEND_GROUPS)}.")
     ] = "day,tenant",
-    tenant: Annotated[str | None, typer.Option(help="Only that tenant's.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="Only spending of this tenant.")] = None,
     since: Annotated[str | None, typer.Option(help="The first day, as 2026-11-21.")] = None,
-    until: Annotated[str | None, typer.Option(help="The last day.")] = None,
+    until: Annotated[str | None, typer.Option(help="The last day, as 2026-11-30.")] = None,
     *,
     json: Json = False,
 ) -> None:
@@ -366,7 +366,7 @@ def _read_permissions(given: dict[str, Any]) -> KeyPermissions:
 
 
 def describe_permissions(policy: KeyPermissions) -> str:
-    """Return a key's limits in words; empty if it has none."""
+    """Return a key's limits in words; empty if the key has no limits."""
     dollars = (
         (policy.max_cost, "a run"),
         (policy.per_day, "a day"),
@@ -376,7 +376,7 @@ def describe_permissions(policy: KeyPermissions) -> str:
     counts = (
         (policy.rpm, "requests a minute"),
         (policy.tpm, "tokens a minute"),
-        (policy.concurrency, "requests at once"),
+        (policy.concurrency, "requests at the same time"),
         (policy.session_max_turns, "turns a session"),
     )
     names = (
@@ -412,15 +412,19 @@ def _expiry_time(text: str | None) -> float | None:
 def check_named(
     permissions: KeyPermissions, pool: str | None, before: KeyPermissions | None = None
 ) -> None:
-    """Raise ConfigError if the limits name a model or worker that is not served.
+    """Check that the models and workers that the limits name are served.
+
+    If no pool was named and the default pool cannot be loaded, the names are not checked, and a
+    line on stderr says so.
 
     Args:
         permissions: the key's new permissions.
         pool: as for `batuta serve`; None: its default pool.
-        before: the key's previous permissions; names in them are not checked.
+        before: the key's previous permissions; the names in these are not checked.
 
     Raises:
-        ConfigError: a name is not served; the message suggests a similar one.
+        ConfigError: a name is not served, and the message suggests a similar name; or the named
+            pool cannot be loaded.
     """
     if not (permissions.models or permissions.workers_allow or permissions.workers_deny):
         return

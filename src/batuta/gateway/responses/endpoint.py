@@ -240,7 +240,11 @@ class StoredResponseRoutes:
         ]
 
     async def cancel(self, request: Request) -> Response:
-        """Cancel a background response; a response that has ended is not changed."""
+        """Cancel a background response; a response that has ended is not changed.
+
+        Raises:
+            APIError: the response does not exist, or was not created in the background.
+        """
         row = await find_response(self._responses, request, ALL_PARTS)
         if not (await body_of(row))["background"]:
             message = "Only a response that was created with 'background' can be cancelled."
@@ -248,7 +252,11 @@ class StoredResponseRoutes:
         return json_response(await self._background.cancel(row))
 
     async def input_items(self, request: Request) -> Response:
-        """List the input items in pages, by default the last item first."""
+        """List the input items in pages, by default the last item first.
+
+        Raises:
+            APIError: the response does not exist, or a query parameter is invalid.
+        """
         query = request.query_params
         order = query.get("order", "desc")
         if order not in {"asc", "desc"}:

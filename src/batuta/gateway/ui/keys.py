@@ -30,7 +30,7 @@ from batuta.store.spend_report import SpendGroup, report_spending
 SPEND_DAYS = 14
 """Number of days whose spending is shown."""
 PAGE_SIZE = 50
-"""Keys, and tenants, per page."""
+"""Maximum number of keys, and of tenants, on a page."""
 GRACE_SECONDS = 24 * 3600.0
 """Seconds for which the old text of a rotated key stays valid."""
 _SEE_OTHER = 303
@@ -47,10 +47,10 @@ LIMIT_FIELDS = (
     ("session_max_turns", "Turns a session", "no limit"),
     ("rpm", "Requests a minute", "no limit"),
     ("tpm", "Tokens a minute", "no limit"),
-    ("concurrency", "Runs at once", "no limit"),
+    ("concurrency", "Concurrent runs", "no limit"),
     ("workers_allow", "Only these workers", "all; ids or tag:local"),
     ("workers_deny", "Not these workers", "ids or tag:region:us"),
-    ("tags", "Tags of its questions", "none; used by planning rules"),
+    ("tags", "Tags of its questions", "none; used by plan rules"),
     ("tools", "Server tools", "all; web_search or none"),
     ("min_confidence", "Minimum confidence", "any; 0.9"),
 )
@@ -64,14 +64,17 @@ class SpendSummary:
 
     days: list[DailyCost]
     tenants: list[SpendGroup]
-    """Spending by tenant, the highest first, up to a page."""
+    """Spending by tenant, the highest first; at most `PAGE_SIZE` tenants."""
     others: int
     """Number of further tenants that spent something."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Page:
-    """The keys and tenants of one page, and the query strings of the neighbouring pages."""
+    """The keys and tenants of one page.
+
+    The query strings of the neighbouring pages are None if there is no such page.
+    """
 
     keys: list[ApiKey]
     tenants: list[Tenant]
@@ -85,7 +88,7 @@ class _Page:
 
 @final
 class KeyPages:
-    """Serves /ui/keys; for other visitors than the admin it does not exist."""
+    """Serves /ui/keys; for any visitor but the admin this screen does not exist."""
 
     def __init__(
         self, catalogue: Catalogue, store: Store | None, authenticator: Authenticator
@@ -106,7 +109,13 @@ class KeyPages:
         return forget_issued_key(request, response, KEYS_SCREEN[0])
 
     async def create(self, request: Request, session: WebSession) -> Response:
-        """Create a key; its text is shown on the next page and never again."""
+        """Create a key, whose text is shown on the next page and never again.
+
+        If a field is invalid, the form is shown again with the reason.
+
+        Raises:
+            APIError: the visitor is not the admin, or the form is not from one of our pages.
+        """
         form = await self._form(request, session)
         try:
             _, issued = await self._keys.create(
@@ -123,7 +132,12 @@ class KeyPages:
         return redirect_with_key(request, KEYS_SCREEN[0], issued, self._key_hasher)
 
     async def change(self, request: Request, session: WebSession) -> Response:
-        """Revoke or rotate a key, or change its limits."""
+        """Revoke or rotate a key, or change its limits.
+
+        Raises:
+            APIError: the key does not exist, the visitor is not the admin, or the form is not from
+                one of our pages.
+        """
         form = await self._form(request, session)
         key_id: str = request.path_params["id"]
         match request.path_params["what"]:
@@ -146,7 +160,11 @@ class KeyPages:
         return RedirectResponse(KEYS_SCREEN[0], _SEE_OTHER, PAGE_HEADERS)
 
     async def budget(self, request: Request, session: WebSession) -> Response:
-        """Set a tenant's budget, which all its keys share."""
+        """Set a tenant's budget, which all keys of the tenant share.
+
+        Raises:
+            APIError: the visitor is not the admin, or the form is not from one of our pages.
+        """
         form = await self._form(request, session)
         try:
             day, month = (
@@ -178,7 +196,7 @@ class KeyPages:
         """Return the limits in a form, checking that the models and workers in them exist.
 
         Raises:
-            ValueError: a field is invalid.
+            ValueError: a field is invalid, or names a model or worker that does not exist.
         """
         permissions = parse_permissions(form)
         old = None if before is None else before.policy
@@ -217,7 +235,11 @@ class KeyPages:
         )
 
     async def _page(self, query: Mapping[str, str]) -> _Page:
-        """Return the page selected by the parameters `tenant`, `after` and `tenants_after`."""
+        """Return the page selected by the parameters `tenant`, `after` and `tenants_after`.
+
+        Raises:
+            APIError: `after` is not a cursor of the list.
+        """
         tenant, after = query.get("tenant", "").strip(), query.get("after")
         tenants_after = query.get("tenants_after")
         try:
@@ -258,10 +280,10 @@ class KeyPages:
         return await read_form(request, session)
 
     def _check(self, session: WebSession) -> None:
-        """Raise "not found" unless the visitor is the admin.
+        """Check that the visitor is the admin.
 
         Raises:
-            APIError: the visitor is not the admin.
+            APIError: the visitor is not the admin; the error says that the screen does not exist.
         """
         if not session.is_admin:
             raise not_found(f"The screen {KEYS_SCREEN[0]}")
@@ -283,7 +305,7 @@ def parse_permissions(form: Mapping[str, str]) -> KeyPermissions:
     """Return the limits in a form; an empty field sets no limit.
 
     Raises:
-        ValueError: a field is invalid; the message begins with its label.
+        ValueError: a field is invalid; the message begins with the field's label.
     """
     values: dict[str, Any] = {
         name: _parse_dollars(name, form.get(name, "")) for name in _MONEY_FIELDS
@@ -329,7 +351,11 @@ def _parse_dollars(name: str, text: str) -> Decimal | None:
 
 
 def _parse_expiry(text: str) -> float | None:
-    """Return the time at which a key expires after that many days; None for never."""
+    """Return the time at which a key expires after that many days; None for an empty text.
+
+    Raises:
+        ValueError: the text is not a number of days.
+    """
     if not text.strip():
         return None
     try:

@@ -72,7 +72,7 @@ class StreamedConductor:
     async def plan(
         self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
-        """Return the conductor's decision, showing its drafts meanwhile."""
+        """Return the conductor's decision; show its drafts while they are written."""
         return await self._inner.plan(context, _DraftListener(listener, self._show_draft))
 
 
@@ -114,22 +114,25 @@ _SEE_OTHER = 303
 PLAYGROUND_TAG = "playground"
 """The tag of runs started in the playground."""
 MOST_TURNS = 20
-"""Limit on the turns shown of a conversation; earlier turns are in the list of runs."""
+"""Maximum number of turns shown of a conversation; earlier turns are in the list of runs."""
 MOST_RECENT = 6
-"""Limit on the recent conversations listed on the empty playground."""
+"""Maximum number of recent conversations listed on the empty playground."""
 _MOST_SEARCHED = 60
-"""Limit on the runs loaded for a conversation's turns, or for the recent conversations."""
+"""Maximum number of runs loaded for a conversation's turns, or for the recent conversations."""
 _RECENT_SECONDS = 30 * 86_400.0
 _ORIGINS = ("replay", "edit", "follow", "again", "results")
 """Fields of a body that refer to an earlier run by its id."""
 _TOOLS = frozenset({"tools"})
 MOST_PARTS = 5000
-"""Limit on the JSON objects of a stored run to be shown: about 40 ms of the event loop."""
+"""Maximum number of JSON objects in a stored run that is shown.
+
+A run with so many blocks the event loop for about 40 ms.
+"""
 ModelGroups = tuple[tuple[str, tuple[ServedModel, ...]], ...]
 
 
 def group_models(models: Iterable[ServedModel]) -> ModelGroups:
-    """Return the served models in the groups of the selection list."""
+    """Return the served models by the groups of the selection list, without empty groups."""
     known = tuple(models)
     workers = tuple(each for each in known if each.name.startswith(WORKER_PREFIX))
     baselines = tuple(each for each in known if each.name.startswith(BASELINE_PREFIX))
@@ -152,7 +155,7 @@ class ChatTurn:
     id: str
     question: str
     run: Run | None = None
-    """None if the run is still running, or its content was not stored."""
+    """None if the run is still running, its content was not stored, or it is too large to show."""
     is_running: bool = False
 
 
@@ -164,7 +167,7 @@ class RecentChat:
     question: str
     """The earliest of the loaded questions."""
     created: float
-    """Time of its latest question."""
+    """Time of the latest question, in seconds since the epoch."""
     turns: int = 1
 
 
@@ -181,7 +184,10 @@ class PlaygroundPage:
         """Show the form for a new question.
 
         The query parameter `again` fills in the question of a run; `replay` prepares a repetition
-        of its workflow.
+        of a run's workflow.
+
+        Raises:
+            APIError: that run cannot be shown.
         """
         query = request.query_params
         given = query.get("again") or query.get("replay")
@@ -289,7 +295,10 @@ class PlaygroundPage:
             return None  # its content was not stored, or is too large to be shown
 
     async def _list_recent(self, session: WebSession) -> list[RecentChat]:
-        """Return the visitor's recent playground conversations, newest first."""
+        """Return recent playground conversations of the visitor's tenant, newest first.
+
+        The list is empty for an administrator and without a store.
+        """
         if self._store is None or session.is_admin:
             return []
         labels = (format_label(TAG, PLAYGROUND_TAG),)
@@ -364,7 +373,11 @@ class PlaygroundEndpoint(ScriptEndpoint):
                 await delivery.stream_answer(streamed, page_run, None, page_run.wait_for_stop)
 
     def _with_recorded_plan(self, prepared: PreparedCall, run: Run) -> PreparedCall:
-        """Return the prepared call with a conductor that repeats the run's workflows."""
+        """Return the prepared call with a conductor that repeats the run's workflows.
+
+        Raises:
+            APIError: a worker of the run is no longer in the pool.
+        """
         recorded = ReplayConductor(run)
         for worker in recorded.workers:
             if worker not in prepared.pool:
@@ -409,11 +422,11 @@ class ApiBodyEndpoint(ScriptEndpoint):
 async def load_run(
     store: Store | None, page_runs: PageRuns, run_id: str, session: WebSession
 ) -> Run:
-    """Return the run of that id, if the visitor may see it; wait if it is being stopped.
+    """Return the run of that id; if it is being stopped, wait for its end.
 
     Raises:
-        APIError: the run does not exist or is still running, or its content was not stored or is
-            too large.
+        APIError: the run does not exist, belongs to a tenant whose runs the visitor may not see,
+            or is still running; or its content was not stored or is too large.
     """
     await page_runs.check_ended(run_id, session)
     encoded = None
@@ -436,7 +449,7 @@ def is_too_large(encoded: bytes) -> bool:
 
 
 def _stream_drafts(prepared: PreparedCall, page_run: PageRun) -> PreparedCall:
-    """Return the prepared call with a conductor whose drafts are shown as they are written."""
+    """Return the prepared call; its conductor, if any, shows its drafts as they are written."""
     served = prepared.served_model
     if served.conductor is None:
         return prepared
@@ -447,7 +460,7 @@ def _stream_drafts(prepared: PreparedCall, page_run: PageRun) -> PreparedCall:
 def _find_origin(body: Fields) -> tuple[str, str]:
     """Return the field by which the body refers to an earlier run, and the run's id.
 
-    Both are empty if it refers to none.
+    Both are empty if the body refers to no run.
     """
     named = ((name, body.text(name)) for name in _ORIGINS)
     return next(((name, text) for name, text in named if text), ("", ""))
@@ -460,7 +473,7 @@ def _read_call(body: Fields, origin: str, run: Run | None) -> ParsedCall:
         APIError: the body is malformed.
     """
     if run is not None and origin == "replay":
-        return _repeat_call(run)
+        return ParsedCall(model=run.header.model or ULTRA_MODEL, question=run.header.question)
     if run is not None and origin == "edit":
         return edited_call(run, body)
     call = parse_chat(_drop_fields(body, *_ORIGINS, "scope"))
@@ -486,10 +499,6 @@ def _use_own_tools(question: Question, asked: Question, body: Fields) -> Questio
     if not body.mentions(_TOOLS) or asked.tools == question.tools:
         return question
     return replace(question, tools=asked.tools, tool_choice=asked.tool_choice)
-
-
-def _repeat_call(run: Run) -> ParsedCall:
-    return ParsedCall(model=run.header.model or ULTRA_MODEL, question=run.header.question)
 
 
 def edited_call(run: Run, body: Fields) -> ParsedCall:

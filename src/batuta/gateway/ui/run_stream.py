@@ -28,10 +28,7 @@ from batuta.core.formatting import format_cost, format_count, format_seconds
 from batuta.engine import Recorder
 from batuta.gateway.errors import APIError, internal_error, log_exception
 from batuta.gateway.http.body import encode_json
-from batuta.gateway.serving.deliver import (
-    SSEWriter,
-    encoded_event_frame,
-)
+from batuta.gateway.serving.deliver import SSEWriter, encoded_event_frame
 from batuta.gateway.ui import run_view
 from batuta.gateway.ui.page_runs import (
     Drafted,
@@ -67,7 +64,7 @@ class PageStreamRenderer:
         self._scope = scope
         self._recorder = Recorder()
         self._answer: list[str] = []
-        """The text of the last step so far."""
+        """The fragments of the last step's reply so far."""
         self._next_answer = 0.0
         """The earliest time of the next update of the answer."""
 
@@ -232,7 +229,7 @@ class RunEventsEndpoint(ScriptEndpoint):
         """Serve one connection until the run ends.
 
         Raises:
-            APIError: the visitor has no such run.
+            APIError: the visitor has no such run, or it cannot be shown.
         """
         request = Request(scope, receive)
         visitor = self._sessions.identify_signed_in(request)
@@ -263,7 +260,7 @@ class RunEventsEndpoint(ScriptEndpoint):
         """Return the events of the run, live or from the store.
 
         Raises:
-            APIError: the visitor has no such run.
+            APIError: the visitor has no such run, or it cannot be shown.
         """
         if page_run is not None:
             return page_run.follow()

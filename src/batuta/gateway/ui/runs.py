@@ -96,7 +96,7 @@ class ShownFilter:
     """The filter in a URL, and the URLs of the list with changed filters."""
 
     def __init__(self, given: Iterable[tuple[str, str]], tenant: str | None) -> None:
-        """Parse the filter; an invalid filter sets `problem` and finds nothing.
+        """Parse the filter; if that fails, `problem` is set and no runs are to be shown.
 
         Args:
             given: the query parameters, of which those of filters are used.
@@ -143,14 +143,15 @@ class ShownFilter:
 
     @property
     def matches_running(self) -> bool:
-        """Return True if running runs can match; they have no cost, time or score yet."""
+        """Return True if running runs can match.
+
+        A running run has no cost, time or score yet, so filters by these, and a sort order,
+        exclude it.
+        """
         return all(name in {"q", "model", "tenant", "session"} for name, _ in self.given)
 
     def sorted_by(self, name: str) -> str:
-        """Return the URL of the list sorted by that column.
-
-        If the list is already sorted by it, the direction is reversed.
-        """
+        """Return the URL of the list sorted by that column; if it already is, in reverse order."""
         sort = RunSort(name)
         is_first = self.wanted.sort is not sort
         order = [] if sort is RunSort.CREATED else [("sort", sort.value)]
@@ -205,7 +206,11 @@ class RunPages:
         self._optional_store = store
 
     async def list_page(self, request: Request, session: WebSession) -> Response:
-        """Show the runs that match a filter, in its order, with their totals."""
+        """Show the runs that match a filter, in the filter's order, with their totals.
+
+        Raises:
+            APIError: the cursor of the page is invalid.
+        """
         query = request.query_params
         shown, after = ShownFilter(query.multi_items(), session.tenant), query.get("after") or None
         page, totals = await self._find(shown, after)
@@ -231,7 +236,7 @@ class RunPages:
         )
 
     async def run_page(self, request: Request, session: WebSession) -> Response:
-        """Show a run's workflow, time, steps and answer, or follow a running run.
+        """Show a run's workflow, time, steps and answer, or follow a run that is still running.
 
         Raises:
             APIError: the run does not exist.
@@ -261,7 +266,13 @@ class RunPages:
         )
 
     async def stop(self, request: Request, session: WebSession) -> Response:
-        """Stop a running run, and redirect to the run, its session or the list."""
+        """Stop a run, wait for its end, and redirect to the run, its session or the list.
+
+        A run that has already ended is not changed.
+
+        Raises:
+            APIError: the run does not exist.
+        """
         form = await read_form(request, session)
         run_id: str = request.path_params["id"]
         unfinished = self._page_runs.unfinished(session)
@@ -280,7 +291,11 @@ class RunPages:
         return RedirectResponse(target, _SEE_OTHER, PAGE_HEADERS)
 
     async def export(self, request: Request, session: WebSession) -> Response:
-        """Send the whole run as JSON, in the form of the API's trace."""
+        """Send the whole run as JSON, in the form of the API's trace.
+
+        Raises:
+            APIError: the run does not exist, or its content was not stored.
+        """
         run_id: str = request.path_params["id"]
         encoded = await read_stored_run(self._store, run_id, session.tenant, session.scope)
         if encoded is None:
@@ -296,7 +311,8 @@ class RunPages:
         """Send an image of the run's question.
 
         Raises:
-            APIError: the image does not exist, or has a type that is not sent to browsers.
+            APIError: the run or the image does not exist, the run cannot be shown, or the image has
+                a type that is not sent to browsers.
         """
         run_id: str = request.path_params["id"]
         number = read_small_number(request.path_params["number"])
@@ -313,7 +329,7 @@ class RunPages:
         """Send the reply of a step as HTML, rendered like an answer.
 
         Raises:
-            APIError: the step has no reply.
+            APIError: the run cannot be shown, or the step has no reply.
         """
         run_id: str = request.path_params["id"]
         run = await load_run(self._optional_store, self._page_runs, run_id, session)
@@ -323,7 +339,11 @@ class RunPages:
         return PageResponse(await render_answer(step.result.text))
 
     async def feedback(self, request: Request, session: WebSession) -> Response:
-        """Store a judgement of a run; an empty score removes the judgement."""
+        """Store a run's score and comment; an empty score removes an earlier score.
+
+        Raises:
+            APIError: the run does not exist, or the score is invalid.
+        """
         form = await read_form(request, session)
         given = form.get("score", "")
         summary = await self._summary(request, session)
@@ -370,9 +390,12 @@ class RunPages:
     async def _find(
         self, shown: ShownFilter, after: str | None
     ) -> tuple[RunPage | None, RunTotals | None]:
-        """Return a page of runs, and on the first page the totals of all matching runs.
+        """Return a page of runs, and for the first page the totals of all matching runs.
 
         Both are None if there is no store or the filter is invalid.
+
+        Raises:
+            APIError: `after` is not a cursor of the list.
         """
         if self._optional_store is None or shown.problem:
             return None, None
