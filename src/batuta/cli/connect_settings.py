@@ -146,8 +146,8 @@ def _drop_lines(text: str, _: str) -> str:
     return "".join(kept)
 
 
-def _quote_text(text: str) -> str:
-    """Quote a string for TOML, JSON and YAML alike."""
+def quote_text(text: str) -> str:
+    """Return the text as a quoted string that is valid in TOML, JSON and YAML alike."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
@@ -208,7 +208,7 @@ def _read_toml(text: str) -> Json:
 
 
 def _toml_lines(values: Mapping[str, str]) -> list[str]:
-    return [f"{name} = {_quote_text(value)}" for name, value in values.items()]
+    return [f"{name} = {quote_text(value)}" for name, value in values.items()]
 
 
 _OPENCODE_KEYS: tuple[KeyPath, ...] = (("model",), ("small_model",), ("provider", "batuta"))
@@ -261,7 +261,7 @@ def _connect_aider(text: str, to: Connection) -> str:
         "openai-api-base": f"{to.url}/v1",
         "openai-api-key": to.key or NO_KEY_TEXT,
     }
-    own = [f"{name}: {_quote_text(value)}" for name, value in values.items()]
+    own = [f"{name}: {quote_text(value)}" for name, value in values.items()]
     return _add_lines(text, _AIDER_SETTING, (), [*own, "show-model-warnings: false"])
 
 

@@ -49,7 +49,10 @@ def call_item(call: ServerCall, response: str) -> Json:
 
 
 def image_item(image: Image) -> Json:
-    """Return the item of an image that a model generated; its result is base64, or else a URL."""
+    """Return the item of an image that a model generated.
+
+    The result is the image as Base64, or its URL if the model gave only that.
+    """
     data = split_data_url(image.url)
     fields: Json = {"type": "image_generation_call", "status": "completed"}
     if data is None:
@@ -97,7 +100,7 @@ def _program_outputs(call: ServerCall) -> list[Json]:
 
 
 def begun_item(item: Json) -> Json:
-    """Return the item as it is before the call has a result."""
+    """Return the item of a finished call without its result, as when the call began."""
     if item["type"] == "code_interpreter_call":
         return {**item, "code": "", "outputs": None}
     if item["type"] == "file_search_call":

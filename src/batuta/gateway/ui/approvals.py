@@ -25,13 +25,21 @@ class ApprovalPage:
         self._store = store
 
     async def page(self, request: Request, session: WebSession) -> Response:
-        """Show the waiting plans, oldest first."""
+        """Show the waiting plans, oldest first.
+
+        Raises:
+            APIError: the visitor is not an administrator, or the server has no store.
+        """
         store = self._require_store(session)
         plans = [plan_entry(plan) for plan in await store.approvals.list()]
         return render_page(request, "approvals.html.jinja", session=session, plans=plans)
 
     async def decide(self, request: Request, session: WebSession) -> Response:
-        """Approve, refuse or edit the plan that was shown."""
+        """Approve, refuse or edit the plan that was shown.
+
+        Raises:
+            APIError: the visitor is not an administrator, or the decision cannot be taken.
+        """
         store = self._require_store(session)
         form = await read_form(request, session)
         verdict = PlanVerdict(

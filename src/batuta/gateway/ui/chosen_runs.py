@@ -27,9 +27,9 @@ from batuta.store import RunSummary, Store, read_run
 
 _SEE_OTHER = 303
 _MOST = 50
-"""Limit on the selected runs: the size of a page of the list."""
+"""Maximum number of selected runs, which is the size of a page of the list."""
 _MAX_BYTES = 64 * 1024 * 1024
-"""Limit on the size of an export, in bytes."""
+"""Maximum size of an export."""
 _Act = Callable[[Request, WebSession, Sequence[RunSummary]], Awaitable[Response]]
 
 
@@ -110,15 +110,15 @@ class ChosenRuns:
         if not lines:
             raise invalid_value(
                 "run",
-                "no selected run has a known right answer. Judge a short answer as Right, or give "
-                "the right answer in the comment as `Expected: ANSWER`.",
+                "no selected run has a known correct answer. Judge a short answer as Right, or "
+                "give the correct answer in the comment as `Expected: ANSWER`.",
             )
         return _send_lines(list(lines.values()), f"tasks-{len(lines)}-of-{len(chosen)}.jsonl")
 
     async def _delete(
         self, request: Request, _: WebSession, chosen: Sequence[RunSummary]
     ) -> Response:
-        """Delete the runs and the runs that continued them, and return to the list."""
+        """Delete the runs and those that continued them, and redirect to the list."""
         by, deleted = actor_of(request), set[str]()
         for run in chosen:
             if run.id not in deleted:

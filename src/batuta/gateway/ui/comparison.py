@@ -22,9 +22,7 @@ from batuta.rendering.difference import DiffPiece, compare_texts
 from batuta.store import RunSummary, Store
 
 _LATEST = 50
-"""Number of stored runs offered for selection."""
-
-
+"""Maximum number of stored runs offered for selection."""
 SIDES = ("a", "b", "c", "d")
 """The names of the sides in URLs."""
 CHOICES = ("first", "second", "third", "fourth")
@@ -124,7 +122,11 @@ class ComparisonPage:
         self._page_runs = page_runs
 
     async def page(self, request: Request, session: WebSession) -> Response:
-        """Show stored runs side by side, or ask several systems a question."""
+        """Show stored runs side by side, or the form to ask several systems a question.
+
+        Raises:
+            APIError: the URL names too many runs, or a run that cannot be shown.
+        """
         query, catalogue = request.query_params, self._catalogue
         following = await self._following(request, session)
         runs = [] if following else await self._runs(request, session)
@@ -152,7 +154,11 @@ class ComparisonPage:
         )
 
     async def difference(self, request: Request, session: WebSession) -> Response:
-        """Return the differences of the runs as an HTML fragment."""
+        """Return the differences of the runs as an HTML fragment; it is empty without two runs.
+
+        Raises:
+            APIError: the URL names too many runs, or a run that cannot be shown.
+        """
         runs = await self._runs(request, session)
         if len(runs) < 2:  # noqa: PLR2004 - nothing to compare with
             return HTMLResponse("", headers=PAGE_HEADERS)

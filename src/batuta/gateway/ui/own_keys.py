@@ -53,7 +53,7 @@ def redirect_with_key(
 async def find_issued_key(
     request: Request, store: Store, hasher: KeyHasher | None
 ) -> tuple[ApiKey, str] | None:
-    """Return the key that this browser's session has just created, and its text."""
+    """Return the key that this browser's session has just created, and its text; None if none."""
     match = _COOKIE_PATTERN.fullmatch(cookie_value(request.scope, _COOKIE) or "")
     if match is None or hasher is None or int(match[1]) < time():
         return None
@@ -77,9 +77,9 @@ def _sign_text(request: Request, until: int, text: str, hasher: KeyHasher) -> st
 
 
 MAX_OWN_KEYS = 20
-"""Limit on the active keys of a user; they share the user's limits and budget."""
+"""Maximum number of active keys of a user; they share the user's limits and budget."""
 _SHOWN_KEYS = 100
-"""Limit on the keys shown, including revoked ones, of which a user may have many."""
+"""Maximum number of a user's keys that are shown, including revoked keys."""
 _SEE_OTHER = 303
 
 
@@ -92,7 +92,11 @@ class OwnKeyPages:
         self._authenticator = authenticator
 
     async def page(self, request: Request, session: WebSession) -> Response:
-        """Show the user's keys; a key that was just created is shown with its text, once."""
+        """Show the user's keys; a key that was just created is shown with its text, once.
+
+        Raises:
+            APIError: the visitor has no user entry, or the server has no store.
+        """
         user, hasher = _user_of(session), self._authenticator.key_hasher
         issued = await find_issued_key(request, self._store, hasher)
         if issued is not None and issued[0].user != user:
@@ -101,7 +105,14 @@ class OwnKeyPages:
         return forget_issued_key(request, response, OWN_KEYS_SCREEN[0])
 
     async def create(self, request: Request, session: WebSession) -> Response:
-        """Create a key; its text is shown on the next page and never again."""
+        """Create a key, whose text is shown on the next page and never again.
+
+        If the key cannot be created, the keys are shown with the reason.
+
+        Raises:
+            APIError: the visitor has no user entry, the form is not from one of our pages, or the
+                server makes no keys.
+        """
         user = _user_of(session)
         form = await read_form(request, session)
         hasher = require_part(self._authenticator.key_hasher, "This server makes no keys.")
@@ -119,7 +130,12 @@ class OwnKeyPages:
         return redirect_with_key(request, OWN_KEYS_SCREEN[0], issued, hasher)
 
     async def revoke(self, request: Request, session: WebSession) -> Response:
-        """Revoke one of the user's keys."""
+        """Revoke one of the user's keys.
+
+        Raises:
+            APIError: the visitor has no user entry or no such key, or the form is not from one of
+                our pages.
+        """
         user, keys = _user_of(session), self._keys
         await read_form(request, session)
         key = await keys.find(request.path_params["id"])

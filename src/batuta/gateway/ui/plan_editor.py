@@ -1,4 +1,4 @@
-"""The plan editor: a run's workflow is edited and priced by hand, then executed as a new run."""
+"""The plan editor: a user edits a run's workflow, sees its cost, and executes it as a new run."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def planned_rounds(run: Run) -> list[tuple[int, Workflow]]:
     ]
 
 
-def find_playing_model(catalogue: Catalogue, run: Run) -> ServedModel:
-    """Return the model that may execute the run's workflow: the run's own, or the default."""
+def find_executing_model(catalogue: Catalogue, run: Run) -> ServedModel:
+    """Return the served model that executes the run's workflow: the run's own, or the default."""
     own = catalogue.find_model(run.header.model or "")
     if own is not None and own.writes_workflows:
         return own
@@ -64,7 +64,7 @@ class PlanEditorPage:
         """Show the steps of a round of the run, for editing.
 
         Raises:
-            APIError: the run does not exist, or the round has no workflow.
+            APIError: the run cannot be shown, or the round has no workflow.
         """
         run_id: str = request.path_params["id"]
         run = await load_run(self._store, self._page_runs, run_id, session)
@@ -73,7 +73,7 @@ class PlanEditorPage:
         chosen = [each for each in rounds if wanted in {None, "", str(each[0])}]
         if not chosen:
             raise not_found(f"A workflow of the run '{run_id[:80]}'")
-        served = find_playing_model(self._catalogue, run)
+        served = find_executing_model(self._catalogue, run)
         number, workflow = chosen[0]
         return render_page(
             request,

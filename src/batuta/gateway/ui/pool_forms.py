@@ -41,8 +41,10 @@ class WorkerTest:
     """The result of a test call to a worker."""
 
     at: float
+    """Time of the test, in seconds since the epoch."""
     answers: bool
     text: str
+    """The result in words."""
 
 
 @final
@@ -62,31 +64,42 @@ class PoolForms:
         """Return the editable state of the pool for the admin; None for other visitors."""
         if not session.is_admin:
             return None
+        state: dict[str, Any] = {"path": "", "workers": {}, "off": [], "history": [], "problem": ""}
         if self._editor is None:
-            return {"path": "", "workers": {}, "off": [], "history": [], "problem": ""}
+            return state
         file = self._editor.file
         try:
             workers = await run_sync(file.workers)
             history = await run_sync(file.history)
         except BatutaError as error:
-            return {"path": "", "workers": {}, "off": [], "history": [], "problem": str(error)}
+            return {**state, "problem": str(error)}
         return {
+            **state,
             "path": str(file.path),
             "workers": {str(each.get("id")): each for each in workers},
             "off": [each for each in workers if each.get("enabled") is False],
             "history": history[:10],
-            "problem": "",
         }
 
     async def add(self, request: Request, session: WebSession) -> Response:
-        """Add a worker to the settings file and serve it."""
+        """Add a worker to the settings file and serve it.
+
+        Raises:
+            APIError: the visitor is not the admin, a field is invalid, or the file cannot be
+                changed.
+        """
         form = await self._form(request, session)
         values = parse_new_worker(form)
         worker: str = values["id"]
         return await self._change(session, partial(add_worker, values=values), worker, "added")
 
     async def change(self, request: Request, session: WebSession) -> Response:
-        """Test, describe or price a worker, or switch it on or off."""
+        """Test, describe or price a worker, or switch it on or off.
+
+        Raises:
+            APIError: the visitor is not the admin, the worker does not exist, a field is invalid,
+                or the file cannot be changed.
+        """
         form = await self._form(request, session)
         worker: str = request.path_params["id"]
         match request.path_params["what"]:
@@ -104,7 +117,11 @@ class PoolForms:
         return await self._change(session, edit, worker, what)
 
     async def undo(self, request: Request, session: WebSession) -> Response:
-        """Undo the latest change."""
+        """Undo the latest change.
+
+        Raises:
+            APIError: the visitor is not the admin, or the change cannot be undone.
+        """
         await self._form(request, session)
         try:
             await self._require_editor().undo(by=session.caller.actor)

@@ -55,7 +55,6 @@ class PageResponse(HTMLResponse):
     def __init__(
         self, body: str | bytes, status: int = 200, headers: Mapping[str, str] = PAGE_HEADERS
     ) -> None:
-        """Build the response with that body."""
         super().__init__(body, status, {**headers, "vary": "accept-encoding"})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -111,7 +110,7 @@ def _template_environment() -> Environment:
 async def compile_templates() -> None:
     """Compile every template in a thread, so that the first visitors need not wait for it.
 
-    Templates are compiled one by one, so a server that stops meanwhile waits only for one.
+    Templates are compiled one by one, so a server that is being stopped waits for one at most.
     """
     await run_sync(importlib.import_module, "batuta.rendering.markdown")
     environment = _template_environment()

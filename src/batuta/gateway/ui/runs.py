@@ -24,6 +24,7 @@ from batuta.gateway.serving.models import Catalogue
 from batuta.gateway.ui import run_view
 from batuta.gateway.ui.conversation import list_pictures
 from batuta.gateway.ui.page_runs import ClientRun, PageRun, PageRuns
+from batuta.gateway.ui.pictures import SHOWN_TYPES
 from batuta.gateway.ui.playground import is_too_large, load_run
 from batuta.gateway.ui.rendering import (
     PAGE_HEADERS,
@@ -192,8 +193,6 @@ def describe_totals(totals: RunTotals) -> Iterator[tuple[str, str]]:
 PAGE_SIZE = 50
 _SEE_OTHER = 303
 _BAD_REQUEST = 400
-_PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp")
-"""Image types that are sent to a browser; none of them can contain a script."""
 
 
 @final
@@ -320,7 +319,7 @@ class RunPages:
         pictures = list_pictures(run.header.question)
         url = pictures[number].url if number is not None and number < len(pictures) else ""
         kind, _, data = url.removeprefix("data:").partition(";base64,")
-        if kind not in _PICTURES:
+        if kind not in SHOWN_TYPES:
             raise not_found("The picture")
         headers = {**PAGE_HEADERS, "content-disposition": "inline"}
         return Response(base64.b64decode(data), media_type=kind, headers=headers)

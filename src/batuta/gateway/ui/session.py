@@ -49,7 +49,7 @@ class WebSession:
 
     caller: Caller
     scope: Scope
-    """The ASGI scope of the request, to which reads of stored data are counted."""
+    """The ASGI scope of the request, in which reads of stored data are counted."""
     token: str
     """The CSRF token in the forms of this visitor's pages; pages of other sites cannot know it.
 
@@ -185,7 +185,7 @@ def _mix_bytes(mask: bytes, text: bytes) -> bytes:
 
 
 def check_form_token(session: WebSession, token: str | None) -> None:
-    """Raise unless the token proves that the request comes from one of our pages.
+    """Check that the token proves that the request comes from one of our pages.
 
     Raises:
         APIError: the token is wrong, or older than the current secret or session.

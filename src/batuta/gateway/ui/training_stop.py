@@ -1,4 +1,4 @@
-"""Stopping a training from the page, by a file in its folder that it checks after each step."""
+"""Stopping a training from the page, by a file for which the training looks after each step."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ class TrainingStopForm:
         """Request that the training stops after its current step.
 
         Raises:
-            APIError: the visitor is not allowed to, or the folder cannot be written.
+            APIError: the visitor is not an operator, the training does not exist, or its folder
+                cannot be written.
         """
         if not session.is_operator:
             raise not_found(f"The screen {request.url.path[:80]}")

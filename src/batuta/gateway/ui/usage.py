@@ -31,7 +31,6 @@ from batuta.usage import ZERO_COST
 
 SPANS = (1, 7, 14, 30)
 """The selectable numbers of days; a single day is shown by hour."""
-DAY_HOURS = 24
 LONGEST_TABLE = 20
 """Maximum number of rows of a table; further rows are only counted."""
 MOST_CHOSEN = 50
