@@ -115,7 +115,7 @@ class AskCommandOptions:
     model: Annotated[
         str | None,
         typer.Option(
-            help="The model: batuta-ultra, batuta-mini, or a [models.NAME] of the settings.",
+            help="The model: batuta-ultra, batuta-mini, or a \\[models.NAME] of the settings.",
             rich_help_panel=POOL_PANEL,
         ),
     ] = None
@@ -126,7 +126,8 @@ class AskCommandOptions:
         int | None, typer.Option(help="Seed of sampling, for workers that support seeds.")
     ] = None
     tag: Annotated[
-        list[str] | None, typer.Option(help="A tag of the question, for plan rules; repeat.")
+        list[str] | None,
+        typer.Option(help="A tag of the question, for plan rules; may be repeated."),
     ] = None
     output: AskOutput
     pool: PoolOptions

@@ -46,11 +46,11 @@ _T = TypeVar("_T")
 Id = Annotated[str, typer.Argument(help="The key's id, as `batuta keys list` shows it.")]
 PerDay = Annotated[
     str | None,
-    typer.Option(metavar="DOLLARS", help="Dollars a day, in UTC.", rich_help_panel=BUDGET_PANEL),
+    typer.Option(metavar="DOLLARS", help="Budget per day, in UTC.", rich_help_panel=BUDGET_PANEL),
 ]
 PerMonth = Annotated[
     str | None,
-    typer.Option(metavar="DOLLARS", help="Dollars a month.", rich_help_panel=BUDGET_PANEL),
+    typer.Option(metavar="DOLLARS", help="Budget per month, in UTC.", rich_help_panel=BUDGET_PANEL),
 ]
 Expires = Annotated[
     str | None,
@@ -76,39 +76,53 @@ class KeyLimits:
         list[str] | None,
         typer.Option(
             "--model",
-            help="A model it may use, such as batuta-mini or worker/*; repeat.",
+            help="A model it may use, such as batuta-mini or worker/*; may be repeated.",
             rich_help_panel=ACCESS_PANEL,
         ),
     ] = None
     max_cost: Annotated[
         str | None,
-        typer.Option(metavar="DOLLARS", help="Dollars a run.", rich_help_panel=BUDGET_PANEL),
+        typer.Option(
+            metavar="DOLLARS", help="Maximum cost of a run.", rich_help_panel=BUDGET_PANEL
+        ),
     ] = None
     rpm: Annotated[
-        int | None, typer.Option(min=1, help="Requests a minute.", rich_help_panel=RATE_PANEL)
+        int | None,
+        typer.Option(
+            min=1, help="Maximum number of requests per minute.", rich_help_panel=RATE_PANEL
+        ),
     ] = None
     tpm: Annotated[
-        int | None, typer.Option(min=1, help="Tokens a minute.", rich_help_panel=RATE_PANEL)
+        int | None,
+        typer.Option(
+            min=1, help="Maximum number of tokens per minute.", rich_help_panel=RATE_PANEL
+        ),
     ] = None
     concurrency: Annotated[
         int | None,
-        typer.Option(min=1, help="Requests at the same time.", rich_help_panel=RATE_PANEL),
+        typer.Option(
+            min=1, help="Maximum number of requests at the same time.", rich_help_panel=RATE_PANEL
+        ),
     ] = None
     per_day: PerDay = None
     per_month: PerMonth = None
     session_max_cost: Annotated[
         str | None,
-        typer.Option(metavar="DOLLARS", help="Dollars a session.", rich_help_panel=BUDGET_PANEL),
+        typer.Option(
+            metavar="DOLLARS", help="Maximum cost of a session.", rich_help_panel=BUDGET_PANEL
+        ),
     ] = None
     session_max_turns: Annotated[
         int | None,
-        typer.Option(min=1, help="Turns a session.", rich_help_panel=BUDGET_PANEL),
+        typer.Option(
+            min=1, help="Maximum number of turns of a session.", rich_help_panel=BUDGET_PANEL
+        ),
     ] = None
     workers_allow: Annotated[
         list[str] | None,
         typer.Option(
             "--allow",
-            help="A worker that may receive its requests: an id, or tag:region:eu; repeat.",
+            help="A worker that may receive its requests: an id or tag:region:eu; may be repeated.",
             rich_help_panel=ACCESS_PANEL,
         ),
     ] = None
@@ -116,7 +130,7 @@ class KeyLimits:
         list[str] | None,
         typer.Option(
             "--deny",
-            help="A worker that may not receive its requests: an id or a tag; repeat.",
+            help="A worker that may not receive its requests: an id or a tag; may be repeated.",
             rich_help_panel=ACCESS_PANEL,
         ),
     ] = None
@@ -125,7 +139,7 @@ class KeyLimits:
         list[str] | None,
         typer.Option(
             "--tag",
-            help="A tag for all its questions, for plan rules; repeat.",
+            help="A tag for all its questions, for plan rules; may be repeated.",
             rich_help_panel=ACCESS_PANEL,
         ),
     ] = None
@@ -134,7 +148,7 @@ class KeyLimits:
         list[str] | None,
         typer.Option(
             "--tool",
-            help="A server tool that its requests may use, or none; repeat.",
+            help="A server tool that its requests may use, or none; may be repeated.",
             rich_help_panel=ACCESS_PANEL,
         ),
     ] = None
@@ -265,7 +279,7 @@ def rotate_key(
 
 @app.command("budget", epilog=format_example("batuta keys budget acme --per-month 100"))
 def set_budget(
-    tenant: Annotated[str, typer.Argument(help="The tenant.")],
+    tenant: Annotated[str, typer.Argument(help="The name of the tenant.")],
     per_day: PerDay = None,
     per_month: PerMonth = None,
     json: Json = False,

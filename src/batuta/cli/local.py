@@ -36,7 +36,7 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Pull without asking.")]
 
 @app.command("list", epilog=format_example("batuta local list"))
 def list_models(json: Json = False) -> None:
-    """Show the models that can be pulled, their sizes, licences and, once pulled, paths."""
+    """Show the models that can be pulled, their sizes and licences, and where pulled files are."""
     if json:
         json_output.print_json([_describe_model(model) for model in MODELS.values()])
         return

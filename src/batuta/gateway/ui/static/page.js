@@ -1,9 +1,10 @@
-// The page's script. The server renders; this asks, listens, and puts what it hears in its place.
+// The page's script. The server renders the HTML; this script sends requests, reads event streams
+// and inserts the HTML that it receives.
 
 const $ = (selector, root = document) => root.querySelector(selector);
 const $$ = (selector, root = document) => [...root.querySelectorAll(selector)];
 
-/* Light or dark, remembered in a cookie so that the server's first byte is right. */
+/* The theme is stored in a cookie, so that the server renders the next page in it. */
 $("[data-theme-switch]")?.addEventListener("click", () => {
   const root = document.documentElement;
   const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
@@ -57,7 +58,7 @@ function wire(root) {
   });
 }
 
-/* Raw or rendered, and copies: of an answer, of a text below its heading, of a piece of code. */
+/* Buttons that switch between raw and rendered text, and buttons that copy. */
 document.addEventListener("click", ({ target }) => {
   const card = target.closest(".card, .panel");
   if (target.closest("[data-copy-below]")) copy(target.closest("h4").nextElementSibling?.textContent ?? "");
@@ -73,7 +74,7 @@ document.addEventListener("click", ({ target }) => {
   }
 });
 
-/** A text as it is rendered or raw; what is rendered is asked for once. */
+/** Switches a text between raw and rendered; the rendered text is requested once only. */
 async function showRendered(button) {
   const raw = button.closest("h4").nextElementSibling;
   let rendered = raw.nextElementSibling?.matches(".answer") ? raw.nextElementSibling : null;
@@ -92,7 +93,7 @@ async function showRendered(button) {
   button.setAttribute("aria-pressed", !rendered.hidden);
 }
 
-/** A button that copies at each piece of code of an answer. */
+/** Adds a copy button to each code block of the answers. */
 function addCopies(root) {
   for (const code of $$(".answer pre > code", root)) {
     if ($("[data-copy-code]", code.parentElement)) continue;
@@ -131,7 +132,7 @@ async function* events(response) {
   }
 }
 
-/** Where one run is seen: its workflow while it is written and executed, and its answer. */
+/** The view of one run: its workflow while it is written and executed, and its answer. */
 class Stage {
   constructor(root) {
     this.root = root;
@@ -147,7 +148,7 @@ class Stage {
     this.ended = false;
     clearInterval(this.clock);
     for (const name of ["rounds", "panels", "links"]) this.part(name).replaceChildren();
-    this.part("answer").innerHTML = '<p class="note">It appears here as soon as the last step speaks.</p>';
+    this.part("answer").innerHTML = '<p class="note">The answer appears here as soon as the last step begins to write it.</p>';
     this.part("answer").setAttribute("aria-busy", "true");
     this.part("hint").hidden = true;
     this.part("draft").hidden = true;
@@ -173,7 +174,7 @@ class Stage {
     this.part("cost").textContent = cost;
   }
 
-  /** Asks, and shows what comes; resolves when nothing more will. */
+  /** Starts a run and shows its events; resolves when the run has ended or failed. */
   ask(body, token) {
     this.token = token;
     return this.show(() =>
@@ -184,7 +185,7 @@ class Stage {
       }));
   }
 
-  /** Shows a run from its beginning, whoever asked for it. */
+  /** Shows the events of a run that was started elsewhere, from the beginning. */
   follow(id, token) {
     this.token = token;
     return this.show(() => fetch(this.address(id)));
@@ -194,7 +195,7 @@ class Stage {
     return `/ui/runs/${encodeURIComponent(id)}/events?${new URLSearchParams({ scope: this.root.dataset.stage })}`;
   }
 
-  /** The run goes on when its reader has lost it: so it is asked for again, some times. */
+  /** Shows the events of a run. The run continues if the connection is lost, so this connects again. */
   async show(first) {
     this.id = null;
     this.halt = false;
@@ -237,7 +238,7 @@ class Stage {
     if (response?.type !== "opaqueredirect") say("The run could not be stopped.");
   }
 
-  /* what the server tells */
+  /* Handlers of the events, by their names. */
 
   onOpened({ id, seconds }) {
     this.started = performance.now() - 1000 * seconds;
@@ -301,7 +302,7 @@ class Stage {
     if (node) $("[data-foot]", node).textContent = `${(stream?.textContent.length ?? 0).toLocaleString("en").replaceAll(",", "\u202f")} characters`;
   }
 
-  /** The answer as far as it goes, rendered as the whole one will be. */
+  /** Shows the answer so far, rendered like the complete answer. */
   onAnswering({ html }) {
     const live = document.createElement("div");
     live.className = "answer live";
@@ -377,13 +378,13 @@ class Stage {
   }
 }
 
-/* ---- asking ------------------------------------------------------------------------------ */
+/* ---- asking a question ------------------------------------------------------------------- */
 
 function number(value) {
   return value === "" ? undefined : Number(value);
 }
 
-/** The form as the body of a chat completion: what `copy as curl` shows is what is sent. */
+/** Returns the form as the body of a chat completion; `Copy as curl` shows the same body. */
 function bodyOf(form) {
   const field = (name) => form.elements[name]?.value ?? "";
   const boxes = $$('[name="worker"]', form);
@@ -410,12 +411,12 @@ function bodyOf(form) {
   };
 }
 
-/* ---- what is attached to a question -------------------------------------------------------- */
+/* ---- attachments of a question ------------------------------------------------------------- */
 
 let attached = [];
 const MOST_BYTES = 14_000_000;
 
-/** A file as a part of a message: pictures and recordings by their types, all else as a file. */
+/** Returns a file as a part of a message: an image, a recording, or else a file. */
 function partOf(name, type, url) {
   const data = url.slice(url.indexOf(",") + 1);
   if (type.startsWith("image/")) return { type: "image_url", image_url: { url } };
@@ -469,7 +470,7 @@ function showFiles(place, removable = true) {
   }));
 }
 
-/* ---- settings under a name, in this browser ------------------------------------------------ */
+/* ---- presets: named settings in this browser ----------------------------------------------- */
 
 const PRESET_FIELDS = ["model", "effort", "max_cost_usd", "deadline_s", "system", "tools", "temperature", "top_p", "max_tokens", "seed"];
 
@@ -567,7 +568,7 @@ async function copy(text) {
   }
 }
 
-/** While something is asked there is Stop; else there is Ask. The keyboard stays where it is. */
+/** Replaces the Ask button by Stop while `work` runs; the keyboard focus moves along. */
 async function during(form, work) {
   const go = $$('button[type="submit"]', form);
   const stop = $("[data-stop]", form);
@@ -585,7 +586,7 @@ async function during(form, work) {
   }
 }
 
-/** The page's address is the run's from its beginning: whoever loads it again finds the run. */
+/** The page gets the URL of a run as soon as the run begins, so that reloading the page finds it. */
 let shown = location.pathname + location.search;
 function moveTo(address) {
   history.pushState(null, "", address);
@@ -595,7 +596,7 @@ addEventListener("popstate", () => {
   if (location.pathname + location.search !== shown) location.reload();
 });
 
-/** The turns of a conversation, and the form that asks the next one. */
+/** The turns of a conversation, and the form for the next turn. */
 class Chat {
   constructor(form) {
     this.form = form;
@@ -621,7 +622,7 @@ class Chat {
     if (this.stage) this.turns.lastElementChild.scrollIntoView({ block: "start" });
   }
 
-  /** The question with what it refers to; the server adds what was said before. */
+  /** Returns the question and the run that it refers to; the server adds the earlier messages. */
   body(dry) {
     const { replay, again, followRun } = this.form.dataset;
     const body = bodyOf(this.form);
@@ -632,7 +633,7 @@ class Chat {
     return { ...body, replay, again: followRun ? undefined : again, follow: followRun };
   }
 
-  /** True if the tools can be sent; else a sentence below them says why not. */
+  /** Returns true if the tools are valid; otherwise shows the reason below them. */
   async checkTools() {
     if (!this.tools) return true;
     const fault = await this.faultOfTools(this.tools.value.trim());
@@ -644,7 +645,7 @@ class Chat {
     return !fault;
   }
 
-  /** The server reads them as it will when they are sent; nothing is asked of anybody. */
+  /** Returns what is wrong with the tools, or an empty string; the server checks them and calls no worker. */
   async faultOfTools(text) {
     if (!text) return "";
     let tools;
@@ -657,7 +658,7 @@ class Chat {
     return (await this.send(body)).fault ?? "";
   }
 
-  /** The API's body for one of this page, or the sentence that says what is wrong with it. */
+  /** Returns the complete body of an API request for a body of this page, or the reason why it is invalid. */
   async send(body) {
     const headers = { "content-type": "application/json", "x-token": this.form.dataset.token };
     const response = await fetch("/ui/body", { method: "POST", headers, body: JSON.stringify(body) }).catch(() => null);
@@ -675,14 +676,14 @@ class Chat {
     await this.begin(this.question.value, this.body(dry), () => {
       if (replays) return;
       this.question.value = "";
-      this.question.placeholder = "Ask what follows…";
+      this.question.placeholder = "Ask a further question…";
       $(".composing", this.form).open = false;
       attached = [];
       showFiles(this.files);
     });
   }
 
-  /** The latest turn has a place for the result of each call that its worker waits for. */
+  /** Shows the fields for results of tool calls, in the latest turn only. */
   offerResults() {
     if ($("[data-go]", this.form).disabled) return;
     const latest = $$(".turn:not([data-failed])", this.turns).at(-1);
@@ -704,7 +705,7 @@ class Chat {
     return this.begin(text, { model, orchestration, messages, results: calls.dataset.calls }, () => {});
   }
 
-  /** Begins a run and shows it as the next turn. */
+  /** Starts a run and shows it as the next turn. */
   async begin(text, body, onBegin) {
     for (const each of $$("[data-examples]")) each.hidden = true;
     for (const each of $$("[data-failed]", this.turns)) each.remove();
@@ -734,7 +735,7 @@ class Chat {
     this.ended(stage);
   }
 
-  /** The next question follows this one; where it has no answer, the server leaves it out. */
+  /** Makes the next question continue this turn; the server leaves out a turn without an answer. */
   ended(stage) {
     this.offerResults();
     if (!stage.id || this.form.dataset.replay) return;
@@ -742,7 +743,7 @@ class Chat {
     if (answered || !this.form.dataset.followRun) this.form.dataset.followRun = stage.id;
   }
 
-  /** The API's whole body: what was said before comes from the server. */
+  /** Copies the complete request; the server adds the earlier messages. */
   async copy(how) {
     if (!(await this.checkTools())) return say("The tools cannot be sent as they are.");
     let body = this.body(false);
@@ -798,9 +799,9 @@ if (ask) {
   count();
 }
 
-/* ---- a plan by hand ------------------------------------------------------------------- */
+/* ---- the plan editor ------------------------------------------------------------------ */
 
-/** The steps of a plan in a form: what each reads is kept by step, not by number, while they move. */
+/** The form of a plan. What a step reads is stored by form row, because the numbers change. */
 class PlanForm {
   constructor(form) {
     this.form = form;
@@ -847,7 +848,7 @@ class PlanForm {
     if (by < 0) other.before(row);
     else other.after(row);
     const [first, second] = by < 0 ? [row, other] : [other, row];
-    if (this.reads.get(first).delete(second)) say("A step reads earlier steps only: this one no longer reads the one that it has passed.");
+    if (this.reads.get(first).delete(second)) say("A step can read earlier steps only: the step no longer reads the one that is now after it.");
     this.held = [row, by];
   }
 
@@ -905,7 +906,7 @@ class PlanForm {
     this.timer = setTimeout(() => this.preview(), wait);
   }
 
-  /** Shows the plan as it stands; an answer that comes late is not shown. */
+  /** Shows the current plan with its price; a response to an earlier state of the plan is ignored. */
   async preview() {
     const turn = (this.turn = (this.turn ?? 0) + 1);
     const place = $("[data-preview]", this.form);
@@ -949,7 +950,7 @@ document.addEventListener("keydown", (event) => {
 const compare = $("[data-compare]");
 if (compare) {
   const sides = $$("[data-versus] [data-stage]").map((root) => new Stage(root));
-  /** The sides that take part; the others are not shown. */
+  /** The sides with a system; the other sides are hidden. */
   let active = sides.filter((side) => side.root.dataset.follow);
   compare.addEventListener("submit", async (event) => {
     event.preventDefault();
@@ -976,7 +977,7 @@ if (compare) {
       if (active.every((each) => each.id)) moveTo(`/ui/compare?${ids()}`);
     };
   }
-  /** Shows all runs to their ends, and then what differs. */
+  /** Shows all runs until they end, and then their differences. */
   const all = async (show) => {
     await during(compare, () => Promise.all(active.map(show)));
     if (!active.every((side) => side.id)) return;
@@ -988,9 +989,9 @@ if (compare) {
   if (location.hash === "#ask" && sides.length) compare.requestSubmit();
 }
 
-/* ---- ten questions by two systems --------------------------------------------------------- */
+/* ---- up to ten questions to two systems --------------------------------------------------- */
 
-/** Asks each question of each system, some at a time, and shows the table of their runs. */
+/** Sends each question to each system, four runs at a time, and shows the table of the runs. */
 class QuestionTable {
   constructor(form) {
     this.form = form;
@@ -1011,14 +1012,14 @@ class QuestionTable {
     return [...new Set(["first", "second"].map((name) => this.form.elements[name].value))];
   }
 
-  /** Says the most that it can cost; true if it may be asked. */
+  /** Shows the maximum cost; returns true if the questions can be asked. */
   bound() {
     const [questions, systems, each] = [this.questions().length, this.systems().length, Number(this.form.elements.each.value)];
     const runs = questions * systems;
     const fits = questions > 0 && questions <= 10 && systems === 2 && each > 0;
     const dollars = (runs * each).toLocaleString("en", { maximumFractionDigits: 4 });
     let text = `${questions} question${questions === 1 ? "" : "s"} × ${systems} systems = ${runs} runs, at most $${dollars} together.`;
-    if (!questions) text = "Each run stops before it would cost more than its limit.";
+    if (!questions) text = "Each run stops before its cost exceeds the limit.";
     if (questions > 10) text = `${questions} questions are too many: at most ten.`;
     if (systems < 2) text = "Choose two different systems.";
     $("[data-bound]", this.form).textContent = text;
@@ -1093,7 +1094,7 @@ for (const root of $$("main > [data-follow]")) {
 
 if (!/Mac|iP/.test(navigator.platform)) for (const key of $$("main kbd")) key.textContent = "Ctrl ↵";
 
-/* ---- small things ------------------------------------------------------------------------ */
+/* ---- judgements, filters and selected runs ----------------------------------------------- */
 
 document.addEventListener("submit", async (event) => {
   const form = event.target;
@@ -1112,7 +1113,7 @@ document.addEventListener("submit", async (event) => {
 });
 
 for (const select of $$("[data-filters] select")) select.addEventListener("change", () => select.form.requestSubmit());
-/** The address of a list has the filters that are set, and no others. */
+/** Empty filters are left out of the URL. */
 for (const form of $$("[data-filters]")) {
   form.addEventListener("formdata", ({ formData }) => {
     for (const [name, value] of [...formData]) if (!value.trim()) formData.delete(name);
@@ -1180,13 +1181,13 @@ if (shortcuts) {
 
 /* ---- curves ----------------------------------------------------------------------------- */
 
-/** The charts of a screen: they are smoothed and looked at closer all together. */
+/** The charts of a screen, which share one smoothing and one zoom. */
 const charts = {
   smoothing: 0,
   from: 0,
   to: 1,
 
-  /** The part of a chart that is shown: its steps, and the values of each curve. */
+  /** Returns the visible part of a chart: its steps, and the smoothed values of each curve. */
   part(figure) {
     const { steps, curves, joins, unit, axis } = JSON.parse(figure.dataset.chart);
     const [first, end] = [this.from, this.to].map((share) => Math.round(share * (steps.length - 1)));
@@ -1213,7 +1214,7 @@ const charts = {
     return this.withUnit(this.short(unit === "%" ? 100 * value : value), unit);
   },
 
-  /** A few round numbers, as far from each other, between which the values lie; as the server has them. */
+  /** Returns a few evenly spaced round numbers that enclose the values, like `find_ticks` of the server. */
   ticks(low, high) {
     if (low === high) [low, high] = [Math.min(low, 0), Math.max(high, 0) || (low < 0 ? 0 : 1)];
     const power = 10 ** Math.floor(Math.log10((high - low) / 4));
@@ -1232,7 +1233,7 @@ const charts = {
     return ticks.toReversed().map((tick) => this.withUnit(told(tick), unit));
   },
 
-  /** The steps that are named below, each with its share of the width. */
+  /** Returns the labelled steps, each with its position as a fraction of the width. */
   places(steps) {
     const [first, end] = [steps[0], steps.at(-1)];
     const marks = [[0, first]];
@@ -1276,7 +1277,7 @@ const charts = {
     if (out) out.hidden = this.from === 0 && this.to === 1;
   },
 
-  /** Tells the values at a place of a chart, in words and by a line. */
+  /** Shows the values at a position of a chart, as text and with a vertical line. */
   point(figure, at) {
     const { steps, curves, unit, axis } = this.part(figure);
     const place = Math.min(Math.max(at, 0), steps.length - 1);
@@ -1339,7 +1340,7 @@ if ($("[data-smoothing]")) {
   $("[data-zoom-out]").addEventListener("click", () => charts.zoom(0, 1));
 }
 
-/* What is looked at closely, by the keyboard or under the pointer, stays as it is. */
+/* A live section is refreshed every 3 seconds, unless it has the focus or the pointer is over a chart. */
 for (const live of $$("[data-live]")) {
   const again = async () => {
     if (!document.hidden && !live.contains(document.activeElement) && !$(".plot svg:hover", live)) {
