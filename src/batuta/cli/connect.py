@@ -191,7 +191,7 @@ def _hash_content(content: bytes) -> str:
 
 
 def _write_file(path: Path, content: bytes, mode: int) -> None:
-    """Write the file atomically; nobody can ever read it whom `mode` does not allow to."""
+    """Write the file atomically; at no moment can users read it whom `mode` excludes."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _OWNER_ONLY)

@@ -46,7 +46,7 @@ from batuta.session.stream import RunStream
 from batuta.usage import ZERO_COST
 
 MAX_TOOL_TURNS = 16
-"""Maximum number of a question's runs whose tool calls are run; the next one is returned anyway."""
+"""Maximum number of a question's runs that are continued with the results of tool calls."""
 CONCURRENCY = 8
 """Default number of a batch's questions that are answered at the same time."""
 

@@ -119,7 +119,7 @@ class ResponseEventWriter(AnswerEvents):
     def reasoning(self, text: str, *, new: bool) -> Events:
         """Return the events of a fragment of the reasoning summary; `new` starts a new part."""
         is_open = self._open is not None and self._open["type"] == "reasoning"
-        events = [] if is_open else self._begin_reasoning()
+        events: Events = [] if is_open else self._begin_reasoning()
         if new or not self._summary:
             events += self._close_part()
             self._summary.append({"type": "summary_text", "text": ""})
@@ -140,13 +140,13 @@ class ResponseEventWriter(AnswerEvents):
         """Return the events that end a reasoning item that its provider signed or redacted."""
         self._thoughts.append(thought)
         is_open = self._open is not None and self._open["type"] == "reasoning"
-        events = self._begin_reasoning() if thought.redacted or not is_open else []
+        events: Events = self._begin_reasoning() if thought.redacted or not is_open else []
         self._open_item["encrypted_content"] = thought_signature(thought)
         return [*events, *self._close_item()]
 
     def end_reasoning(self, item: Json) -> Events:
         """Return the events that end a replayed reasoning item."""
-        events = [] if item["summary"] else self._begin_reasoning()
+        events: Events = [] if item["summary"] else self._begin_reasoning()
         if encrypted := item.get("encrypted_content"):
             self._open_item["encrypted_content"] = encrypted
         return [*events, *self._close_item()]

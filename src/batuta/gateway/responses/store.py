@@ -72,8 +72,8 @@ class ResponseStore:
         An item that does not exist is missing in the result.
 
         Raises:
-            APIError: the previous response cannot be continued, the history is too large, or there
-                is no memory for it now.
+            APIError: the previous response cannot be continued, the history is too large, there is
+                no memory for it now, or the caller has read too much.
         """
         table, tenant = self.responses, caller_of(scope).tenant
         if table is None:
@@ -112,7 +112,8 @@ class ResponseStore:
         """Return the files of the caller's response whose container is to be used again.
 
         Raises:
-            APIError: the response is too large, or there is no memory for it now.
+            APIError: the response is too large, there is no memory for it now, or the caller has
+                read too much.
         """
         table, tenant = self.responses, caller_of(scope).tenant
         if table is None:
