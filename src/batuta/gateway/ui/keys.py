@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any, final
 from urllib.parse import urlencode
 
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 
 from batuta.gateway.access.caller import Authenticator
 from batuta.gateway.errors import invalid_value, not_found, require_part
 from batuta.gateway.serving.models import Catalogue
 from batuta.gateway.ui.budget_bars import key_bars, sum_accounts, tenant_bars
 from batuta.gateway.ui.own_keys import find_issued_key, forget_issued_key, redirect_with_key
-from batuta.gateway.ui.rendering import PAGE_HEADERS, render_page
+from batuta.gateway.ui.rendering import redirect_to, render_page
 from batuta.gateway.ui.session import KEYS_SCREEN, WebSession, read_form
 from batuta.gateway.ui.usage import DailyCost, daily_costs
 from batuta.gateway.ui.usage_activity import latest_days
@@ -33,7 +33,6 @@ PAGE_SIZE = 50
 """Maximum number of keys, and of tenants, on a page."""
 GRACE_SECONDS = 24 * 3600.0
 """Seconds for which the old text of a rotated key stays valid."""
-_SEE_OTHER = 303
 _DAY = 86400.0
 _MONEY_FIELDS = ("max_cost", "per_day", "per_month", "session_max_cost")
 _INTEGER_FIELDS = ("rpm", "tpm", "concurrency", "session_max_turns")
@@ -157,7 +156,7 @@ class KeyPages:
         if found is None:
             raise not_found("The key")
         self._authenticator.forget(key_id)
-        return RedirectResponse(KEYS_SCREEN[0], _SEE_OTHER, PAGE_HEADERS)
+        return redirect_to(KEYS_SCREEN[0])
 
     async def budget(self, request: Request, session: WebSession) -> Response:
         """Set a tenant's budget, which all keys of the tenant share.
@@ -176,7 +175,7 @@ class KeyPages:
         except ValueError as error:
             return await self._render(request, session, problem=str(error), status=400)
         self._authenticator.forget()
-        return RedirectResponse(KEYS_SCREEN[0], _SEE_OTHER, PAGE_HEADERS)
+        return redirect_to(KEYS_SCREEN[0])
 
     async def _rotate(self, request: Request, session: WebSession, key_id: str) -> Response:
         try:
@@ -230,6 +229,7 @@ class KeyPages:
             issued=issued,
             problem=problem,
             form=form or {},
+            form_values=form_values,
             limit_fields=LIMIT_FIELDS,
             now=now,
         )
@@ -299,6 +299,12 @@ class KeyPages:
     @property
     def _key_hasher(self) -> KeyHasher:
         return require_part(self._authenticator.key_hasher, "This server makes no keys.")
+
+
+def form_values(permissions: KeyPermissions) -> dict[str, Any]:
+    """Return the limits that are set as the values of the form's fields."""
+    values = {name: value for name, value in asdict(permissions).items() if value is not None}
+    return {name: " ".join(v) if isinstance(v, tuple) else v for name, v in values.items()}
 
 
 def parse_permissions(form: Mapping[str, str]) -> KeyPermissions:

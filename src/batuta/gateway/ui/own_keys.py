@@ -13,13 +13,13 @@ from time import time
 from typing import final
 
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 
 from batuta.gateway.access.caller import Authenticator
 from batuta.gateway.errors import not_found, require_part
 from batuta.gateway.http.body import cookie_value
 from batuta.gateway.http.middleware import SESSION_COOKIE
-from batuta.gateway.ui.rendering import PAGE_HEADERS, render_page
+from batuta.gateway.ui.rendering import redirect_to, render_page
 from batuta.gateway.ui.session import OWN_KEYS_SCREEN, WebSession, came_by_https, read_form
 from batuta.store import Store
 from batuta.store.key_hasher import IssuedKey, KeyHasher, digests_equal, parse_key_id
@@ -37,7 +37,7 @@ def redirect_with_key(
     """Redirect to the screen, which shows the key's text once."""
     until = int(time()) + _SECONDS
     value = f"{until}.{issued.text}.{_sign_text(request, until, issued.text, hasher)}"
-    response = RedirectResponse(screen, _SEE_OTHER, PAGE_HEADERS)
+    response = redirect_to(screen)
     # Without a max-age it is a session cookie, which browsers do not write to disk.
     response.set_cookie(
         _COOKIE,
@@ -80,7 +80,6 @@ MAX_OWN_KEYS = 20
 """Maximum number of active keys of a user; they share the user's limits and budget."""
 _SHOWN_KEYS = 100
 """Maximum number of a user's keys that are shown, including revoked keys."""
-_SEE_OTHER = 303
 
 
 @final
@@ -143,7 +142,7 @@ class OwnKeyPages:
             raise not_found("The key")
         await keys.revoke(key.id, by=session.caller.actor)
         self._authenticator.forget(key.id)
-        return RedirectResponse(OWN_KEYS_SCREEN[0], _SEE_OTHER, PAGE_HEADERS)
+        return redirect_to(OWN_KEYS_SCREEN[0])
 
     @property
     def _keys(self) -> ApiKeyStore:

@@ -12,13 +12,12 @@ from batuta.core import MAX_STEPS, Pool, Round, Run, Workflow
 from batuta.core.formatting import format_cost, format_count
 from batuta.core.workflow import Plan
 from batuta.gateway.errors import not_found
-from batuta.gateway.http.body import read_fields
 from batuta.gateway.serving.models import Catalogue, ServedModel
 from batuta.gateway.serving.prepare import PlanEstimate
 from batuta.gateway.ui.page_runs import PageRuns
 from batuta.gateway.ui.playground import ScriptEndpoint, default_model, edited_call, load_run
 from batuta.gateway.ui.rendering import PAGE_HEADERS, render_fragment, render_page
-from batuta.gateway.ui.session import WebSession, check_form_token
+from batuta.gateway.ui.session import WebSession
 from batuta.store import Store
 from batuta.usage import usage_cost
 
@@ -108,10 +107,7 @@ class PlanPreviewEndpoint(ScriptEndpoint):
         Raises:
             APIError: the plan cannot be executed, for the reason in the message.
         """
-        request = Request(scope)
-        visitor = self._sessions.identify_signed_in(request)
-        check_form_token(visitor, request.headers.get("x-token"))
-        body = await read_fields(scope, receive)
+        visitor, body = await self._read(scope, receive)
         run = await load_run(self._store, self._page_runs, body.need_text("edit"), visitor)
         estimate = self._delivery.service.estimate_plan(edited_call(run, body), visitor.caller)
         workflow = estimate.workflow

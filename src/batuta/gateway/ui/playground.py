@@ -10,7 +10,7 @@ from typing import Any, final
 from urllib.parse import urlencode
 
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from batuta.conductors.replay_conductor import ReplayConductor
@@ -45,7 +45,7 @@ from batuta.gateway.serving.models import WORKER_PREFIX, Catalogue, ServedModel
 from batuta.gateway.serving.parsed_call import ParsedCall, parse_run_options
 from batuta.gateway.ui.conversation import Conversation, encode_question, show_sampling
 from batuta.gateway.ui.page_runs import PageRun, PageRuns
-from batuta.gateway.ui.rendering import PAGE_HEADERS, render_answers, render_page
+from batuta.gateway.ui.rendering import PAGE_HEADERS, redirect_to, render_answers, render_page
 from batuta.gateway.ui.run_view import panel_scope
 from batuta.gateway.ui.session import SessionManager, WebSession, check_form_token
 from batuta.store import RunSummary, Store, read_run
@@ -110,7 +110,6 @@ class _DraftListener:
         await self._show_draft("\n")
 
 
-_SEE_OTHER = 303
 PLAYGROUND_TAG = "playground"
 """The tag of runs started in the playground."""
 MOST_TURNS = 20
@@ -333,6 +332,18 @@ class ScriptEndpoint:
         self._store = store
         self._sessions = sessions
 
+    async def _read(self, scope: Scope, receive: Receive) -> tuple[WebSession, Fields]:
+        """Return the visitor and the body of a request.
+
+        Raises:
+            APIError: the visitor has not signed in, or the request is not from one of our pages or
+                is malformed.
+        """
+        request = Request(scope)
+        visitor = self._sessions.identify_signed_in(request)
+        check_form_token(visitor, request.headers.get("x-token"))
+        return visitor, await read_fields(scope, receive)
+
 
 @final
 class PlaygroundEndpoint(ScriptEndpoint):
@@ -353,9 +364,7 @@ class PlaygroundEndpoint(ScriptEndpoint):
         Raises:
             APIError: the run cannot be started.
         """
-        visitor = self._sessions.identify_signed_in(Request(scope, receive))
-        check_form_token(visitor, Request(scope).headers.get("x-token"))
-        body = await read_fields(scope, receive)
+        visitor, body = await self._read(scope, receive)
         origin, given = _find_origin(body)
         run = await load_run(self._store, self._page_runs, given, visitor) if given else None
         call = _read_call(body, origin, run)
@@ -368,7 +377,7 @@ class PlaygroundEndpoint(ScriptEndpoint):
                 marks = {"scope": panel_scope(body.text("scope")), "chat": prepared.session or ""}
                 address = f"/ui/runs/{page_run.id}/events?{urlencode(marks)}"
                 headers = {**PAGE_HEADERS, **prepared.headers}
-                await RedirectResponse(address, _SEE_OTHER, headers)(scope, receive, send)
+                await redirect_to(address, headers)(scope, receive, send)
                 streamed = _stream_drafts(planned, page_run)
                 await delivery.stream_answer(streamed, page_run, None, page_run.wait_for_stop)
 
@@ -407,9 +416,7 @@ class ApiBodyEndpoint(ScriptEndpoint):
         Raises:
             APIError: the body is malformed, or the run does not exist.
         """
-        visitor = self._sessions.identify_signed_in(Request(scope, receive))
-        check_form_token(visitor, Request(scope).headers.get("x-token"))
-        body = await read_fields(scope, receive)
+        visitor, body = await self._read(scope, receive)
         origin, given = _find_origin(body)
         run = await load_run(self._store, self._page_runs, given, visitor) if given else None
         call = _read_call(body, origin, run)

@@ -13,7 +13,7 @@ from urllib.parse import quote, urlsplit
 
 from anyio.to_thread import run_sync
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 
 from batuta.clients.factory import check_worker
 from batuta.config.pool_file import add_worker, change_worker
@@ -23,14 +23,13 @@ from batuta.errors import BatutaError
 from batuta.gateway.errors import APIError, invalid_value, not_found
 from batuta.gateway.serving.models import Catalogue
 from batuta.gateway.serving.pool_editor import PoolEditor
-from batuta.gateway.ui.rendering import PAGE_HEADERS
+from batuta.gateway.ui.rendering import redirect_to
 from batuta.gateway.ui.session import WebSession, read_form
 from batuta.store import Store
 from batuta.store.audit import AuditEntry
 from batuta.usage import usage_cost
 
 _POOL_PATH = "/ui/pool"
-_SEE_OTHER = 303
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,79}")
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]{1,79}")
 _MOST_TESTS = 200
@@ -127,7 +126,7 @@ class PoolForms:
             await self._require_editor().undo(by=session.caller.actor)
         except BatutaError as error:
             raise _refuse_change(error) from None
-        return RedirectResponse(_POOL_PATH, _SEE_OTHER, PAGE_HEADERS)
+        return redirect_to(_POOL_PATH)
 
     async def _change(self, session: WebSession, edit: Any, worker: str, what: str) -> Response:
         editor = self._require_editor()
@@ -175,7 +174,7 @@ class PoolForms:
 def _show_worker(worker: str) -> Response:
     """Redirect to the screen, with the worker's entry unfolded."""
     address = f"{_POOL_PATH}?worker={quote(worker, safe='')}#change"
-    return RedirectResponse(address, _SEE_OTHER, PAGE_HEADERS)
+    return redirect_to(address)
 
 
 def _refuse_change(error: BatutaError) -> APIError:

@@ -13,7 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.datastructures import Headers
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from batuta.core import Run, formatting
@@ -41,6 +41,7 @@ _SMALL_BYTES = 1_000
 _QUICK_BYTES = 100_000
 """Pages up to this size are compressed in the event loop, larger ones in a thread."""
 _GZIP_LEVEL = 5
+_SEE_OTHER = 303
 THEMES = ("light", "dark")
 
 
@@ -133,3 +134,8 @@ def render_page(request: Request, template: str, *, status: int = 200, **values:
     theme = cookie_value(request.scope, "theme")
     common = {"theme": theme if theme in THEMES else "", "path": request.url.path}
     return PageResponse(render_fragment(template, **common, **values), status)
+
+
+def redirect_to(address: str, headers: Mapping[str, str] = PAGE_HEADERS) -> RedirectResponse:
+    """Return a redirect that the browser follows with a GET, also after posting a form."""
+    return RedirectResponse(address, _SEE_OTHER, headers)

@@ -10,7 +10,7 @@ from typing import final
 from urllib.parse import quote, urlencode
 
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 
 from batuta.clients import WorkerHealth
 from batuta.core import Outcome, Reply
@@ -29,6 +29,7 @@ from batuta.gateway.ui.playground import is_too_large, load_run
 from batuta.gateway.ui.rendering import (
     PAGE_HEADERS,
     PageResponse,
+    redirect_to,
     render_answers,
     render_fragment,
     render_page,
@@ -191,7 +192,6 @@ def describe_totals(totals: RunTotals) -> Iterator[tuple[str, str]]:
 
 
 PAGE_SIZE = 50
-_SEE_OTHER = 303
 _BAD_REQUEST = 400
 
 
@@ -287,7 +287,7 @@ class RunPages:
                     await self._optional_store.flush()
         targets = {"list": RUNS_PATH, "session": f"/ui/sessions/{quote(of_session or '')}"}
         target = targets.get(form.get("from", ""), f"{RUNS_PATH}/{run_id}")
-        return RedirectResponse(target, _SEE_OTHER, PAGE_HEADERS)
+        return redirect_to(target)
 
     async def export(self, request: Request, session: WebSession) -> Response:
         """Send the whole run as JSON, in the form of the API's trace.
@@ -363,7 +363,7 @@ class RunPages:
                 "comment": comment if "expected" in form else None,
             }
             return PageResponse(render_fragment("feedback.html.jinja", **values))
-        return RedirectResponse(f"/ui/runs/{summary.id}", _SEE_OTHER, PAGE_HEADERS)
+        return redirect_to(f"/ui/runs/{summary.id}")
 
     def _causes(self, session: WebSession) -> dict[str, WorkerHealth]:
         """Return the health of the workers that have failed; empty for visitors with a key."""

@@ -5,19 +5,18 @@ from __future__ import annotations
 from typing import final
 
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 
 from batuta.gateway.access.caller import ADMIN_SIGNER, SESSION_SECONDS, Authenticator, CallerRole
 from batuta.gateway.access.oidc import FLOW_SECONDS, OidcClient
 from batuta.gateway.errors import APIError, not_found, require_part
 from batuta.gateway.http.body import cookie_value
 from batuta.gateway.http.middleware import SESSION_COOKIE
-from batuta.gateway.ui.rendering import PAGE_HEADERS, render_page
+from batuta.gateway.ui.rendering import redirect_to, render_page
 from batuta.gateway.ui.session import SIGN_IN_PATH, WebSession, came_by_https, read_form
 from batuta.store import Store
 from batuta.store.audit import AuditEntry
 
-_SEE_OTHER = 303
 _ROOT = "/ui/"
 _MAX_KEY = 512
 """Maximum number of a key's characters that are read."""
@@ -40,7 +39,7 @@ class SignInPages:
         """Ask for a key; redirect visitors who need none or have signed in."""
         then = _safe_target(request.query_params.get("then"))
         if session.caller.role is not CallerRole.NOBODY:
-            return RedirectResponse(then, _SEE_OTHER, PAGE_HEADERS)
+            return redirect_to(then)
         return self._render(request, session, then)
 
     def _render(
@@ -73,7 +72,7 @@ class SignInPages:
                 request, web_session, then, problem=refusal.message, status=refusal.status
             )
         await self._record(request, session)
-        response = RedirectResponse(then, _SEE_OTHER, PAGE_HEADERS)
+        response = redirect_to(then)
         _set_session(request, response, session)
         return response
 
@@ -85,7 +84,7 @@ class SignInPages:
         """
         then = _safe_target(request.query_params.get("then"))
         start = await self._oidc.start_sign_in(then)
-        response = RedirectResponse(start.url, _SEE_OTHER, PAGE_HEADERS)
+        response = redirect_to(start.url)
         # A strict cookie would not be sent when the provider redirects back here.
         response.set_cookie(
             _FLOW_COOKIE,
@@ -169,7 +168,7 @@ class SignInPages:
         """End the session, which also invalidates copies of its cookie."""
         await read_form(request, session)
         await self._authenticator.close_session(cookie_value(request.scope, SESSION_COOKIE) or "")
-        response = RedirectResponse(SIGN_IN_PATH, _SEE_OTHER, PAGE_HEADERS)
+        response = redirect_to(SIGN_IN_PATH)
         response.delete_cookie(SESSION_COOKIE, path="/ui", httponly=True, samesite="strict")
         return response
 

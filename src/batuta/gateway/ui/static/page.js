@@ -3,6 +3,12 @@
 
 const $ = (selector, root = document) => root.querySelector(selector);
 const $$ = (selector, root = document) => [...root.querySelectorAll(selector)];
+const create = (tag, values) => Object.assign(document.createElement(tag), values);
+
+/** Sends a body as JSON to an endpoint of the page. */
+function post(address, body, token) {
+  return fetch(address, { method: "POST", headers: { "content-type": "application/json", "x-token": token }, body: JSON.stringify(body) });
+}
 
 /* The theme is stored in a cookie, so that the server renders the next page in it. */
 $("[data-theme-switch]")?.addEventListener("click", () => {
@@ -12,12 +18,16 @@ $("[data-theme-switch]")?.addEventListener("click", () => {
   document.cookie = `theme=${root.dataset.theme}; path=/; max-age=31536000; samesite=strict`;
 });
 
+/** Stops a run; a run that was stopped answers with a redirect, which is not followed. */
+function stopRun(id, token) {
+  const body = new URLSearchParams({ token, from: "script" });
+  return fetch(`/ui/runs/${encodeURIComponent(id)}/stop`, { method: "POST", body, redirect: "manual" });
+}
+
+/** Shows a message for a few seconds. */
 function say(text) {
   $(".toast")?.remove();
-  const toast = document.createElement("p");
-  toast.className = "toast";
-  toast.role = "status";
-  toast.textContent = text;
+  const toast = create("p", { className: "toast", role: "status", textContent: text });
   document.body.append(toast);
   setTimeout(() => toast.remove(), 3500);
 }
@@ -81,10 +91,7 @@ async function showRendered(button) {
   if (!rendered) {
     const response = await fetch(button.dataset.rendered).catch(() => null);
     if (!response?.ok) return say("The text could not be rendered.");
-    rendered = document.createElement("div");
-    rendered.className = "answer";
-    rendered.hidden = true;
-    rendered.innerHTML = await response.text();
+    rendered = create("div", { className: "answer", hidden: true, innerHTML: await response.text() });
     raw.after(rendered);
     addCopies(rendered.parentElement);
   }
@@ -97,11 +104,8 @@ async function showRendered(button) {
 function addCopies(root) {
   for (const code of $$(".answer pre > code", root)) {
     if ($("[data-copy-code]", code.parentElement)) continue;
-    const button = document.createElement("button");
-    button.type = "button";
-    button.className = "quiet copy";
+    const button = create("button", { type: "button", className: "quiet copy", textContent: "Copy" });
     button.dataset.copyCode = "";
-    button.textContent = "Copy";
     button.setAttribute("aria-label", "Copy the code");
     code.before(button);
   }
@@ -177,12 +181,7 @@ class Stage {
   /** Starts a run and shows its events; resolves when the run has ended or failed. */
   ask(body, token) {
     this.token = token;
-    return this.show(() =>
-      fetch("/ui/ask", {
-        method: "POST",
-        headers: { "content-type": "application/json", "x-token": token },
-        body: JSON.stringify(body),
-      }));
+    return this.show(() => post("/ui/ask", body, token));
   }
 
   /** Shows the events of a run that was started elsewhere, from the beginning. */
@@ -233,8 +232,7 @@ class Stage {
   async stop() {
     this.halt = true;
     if (!this.id || this.ended) return;
-    const body = new URLSearchParams({ token: this.token, from: "script" });
-    const response = await fetch(`/ui/runs/${encodeURIComponent(this.id)}/stop`, { method: "POST", body, redirect: "manual" }).catch(() => null);
+    const response = await stopRun(this.id, this.token).catch(() => null);
     if (response?.type !== "opaqueredirect") say("The run could not be stopped.");
   }
 
@@ -304,10 +302,7 @@ class Stage {
 
   /** Shows the answer so far, rendered like the complete answer. */
   onAnswering({ html }) {
-    const live = document.createElement("div");
-    live.className = "answer live";
-    live.innerHTML = html;
-    this.part("answer").replaceChildren(live);
+    this.part("answer").replaceChildren(create("div", { className: "answer live", innerHTML: html }));
   }
 
   onRetried({ at, why }) {
@@ -318,8 +313,7 @@ class Stage {
   }
 
   onStepped({ at, html, totals }) {
-    const fresh = document.createElement("div");
-    fresh.innerHTML = html;
+    const fresh = create("div", { innerHTML: html });
     const name = at.join(".");
     const node = this.node(at);
     const panel = $(`[data-panel="${name}"]`, this.root);
@@ -351,10 +345,7 @@ class Stage {
     clearInterval(this.clock);
     this.phase("");
     this.part("hint").hidden = true;
-    const failure = document.createElement("p");
-    failure.className = "failure";
-    failure.textContent = message;
-    this.part("answer").replaceChildren(failure);
+    this.part("answer").replaceChildren(create("p", { className: "failure", textContent: message }));
     for (const node of $$('[data-state="running"]', this.root)) this.light(node, "skipped");
   }
 
@@ -363,18 +354,12 @@ class Stage {
   }
 
   links() {
-    const links = this.part("links");
-    const chip = document.createElement("a");
-    chip.href = `/ui/runs/${encodeURIComponent(this.id)}`;
-    chip.textContent = "Open the run";
-    const other = document.createElement("a");
-    other.href = `/ui/compare?a=${encodeURIComponent(this.id)}`;
-    other.textContent = "Compare";
-    const edit = document.createElement("a");
-    edit.href = `/ui/runs/${encodeURIComponent(this.id)}/edit`;
-    edit.textContent = "Edit the plan";
-    const further = this.part("rounds").childElementCount ? [edit, other] : [other];
-    links.replaceChildren(chip, ...(this.root.closest("[data-versus]") ? [] : further));
+    const id = encodeURIComponent(this.id);
+    const run = create("a", { href: `/ui/runs/${id}`, textContent: "Open the run" });
+    const compare = create("a", { href: `/ui/compare?a=${id}`, textContent: "Compare" });
+    const edit = create("a", { href: `/ui/runs/${id}/edit`, textContent: "Edit the plan" });
+    const further = this.part("rounds").childElementCount ? [edit, compare] : [compare];
+    this.part("links").replaceChildren(run, ...(this.root.closest("[data-versus]") ? [] : further));
   }
 }
 
@@ -447,25 +432,18 @@ async function attach(files, place) {
 function showFiles(place, removable = true) {
   place.hidden = !attached.length;
   place.replaceChildren(...attached.map((file) => {
-    const item = document.createElement("li");
-    const name = document.createElement("span");
-    name.className = "cut";
-    name.textContent = file.name;
-    const size = document.createElement("small");
-    size.textContent = file.size < 1e5 ? `${Math.ceil(file.size / 1000)} kB` : `${(file.size / 1e6).toFixed(1)} MB`;
-    item.append(name, size);
+    const item = create("li");
+    const size = file.size < 1e5 ? `${Math.ceil(file.size / 1000)} kB` : `${(file.size / 1e6).toFixed(1)} MB`;
+    item.append(create("span", { className: "cut", textContent: file.name }), create("small", { textContent: size }));
     if (!removable) return item;
-    const gone = document.createElement("button");
-    gone.type = "button";
-    gone.className = "icon";
-    gone.textContent = "✕";
-    gone.setAttribute("aria-label", `Remove ${file.name}`);
-    gone.addEventListener("click", () => {
+    const remove = create("button", { type: "button", className: "icon", textContent: "✕" });
+    remove.setAttribute("aria-label", `Remove ${file.name}`);
+    remove.addEventListener("click", () => {
       attached = attached.filter((each) => each !== file);
       showFiles(place);
       $("#question").focus();
     });
-    item.append(gone);
+    item.append(remove);
     return item;
   }));
 }
@@ -660,8 +638,7 @@ class Chat {
 
   /** Returns the complete body of an API request for a body of this page, or the reason why it is invalid. */
   async send(body) {
-    const headers = { "content-type": "application/json", "x-token": this.form.dataset.token };
-    const response = await fetch("/ui/body", { method: "POST", headers, body: JSON.stringify(body) }).catch(() => null);
+    const response = await post("/ui/body", body, this.form.dataset.token).catch(() => null);
     const said = await response?.json().catch(() => null);
     return response?.ok ? { body: said } : { fault: said?.error?.message ?? "The server cannot be reached." };
   }
@@ -867,8 +844,7 @@ class PlanForm {
       const [up, down] = [-1, 1].map((by) => $(`[data-move="${by}"]`, row));
       [up.disabled, down.disabled] = [at === 0, at === rows.length - 1];
       const box = $("[data-reads]", row);
-      const label = document.createElement("small");
-      label.textContent = at ? "Reads" : "Reads the question only";
+      const label = create("small", { textContent: at ? "Reads" : "Reads the question only" });
       box.replaceChildren(label, ...rows.slice(0, at).map((other, number) => this.choice(row, other, number + 1)));
     });
     $("[data-add]", this.form).disabled = rows.length >= this.most;
@@ -881,10 +857,8 @@ class PlanForm {
   }
 
   choice(row, other, number) {
-    const label = document.createElement("label");
-    const input = document.createElement("input");
-    input.type = "checkbox";
-    input.checked = this.reads.get(row).has(other);
+    const label = create("label");
+    const input = create("input", { type: "checkbox", checked: this.reads.get(row).has(other) });
     input.addEventListener("change", () => this.reads.get(row)[input.checked ? "add" : "delete"](other));
     label.append(input, `step ${number}`);
     return label;
@@ -911,17 +885,13 @@ class PlanForm {
     const turn = (this.turn = (this.turn ?? 0) + 1);
     const place = $("[data-preview]", this.form);
     place.setAttribute("aria-busy", "true");
-    const headers = { "content-type": "application/json", "x-token": this.form.dataset.token };
-    const response = await fetch("/ui/plan", { method: "POST", headers, body: JSON.stringify(this.body()) }).catch(() => null);
+    const response = await post("/ui/plan", this.body(), this.form.dataset.token).catch(() => null);
     const text = response?.ok ? await response.text() : (await response?.json().catch(() => null))?.error?.message;
     if (turn !== this.turn) return;
     place.setAttribute("aria-busy", "false");
     if (response?.ok) place.innerHTML = text;
     else {
-      const failure = document.createElement("p");
-      failure.className = "failure";
-      failure.textContent = text ?? "The server cannot be reached.";
-      place.replaceChildren(failure);
+      place.replaceChildren(create("p", { className: "failure", textContent: text ?? "The server cannot be reached." }));
     }
   }
 }
@@ -1044,9 +1014,8 @@ class QuestionTable {
 
   async run(cell, each) {
     const body = { model: cell.model, messages: [{ role: "user", content: cell.question }], orchestration: { max_cost_usd: each } };
-    const headers = { "content-type": "application/json", "x-token": this.form.dataset.token };
     try {
-      const response = await fetch("/ui/ask", { method: "POST", headers, body: JSON.stringify(body) });
+      const response = await post("/ui/ask", body, this.form.dataset.token);
       if (!response.ok) throw new Error((await response.json().catch(() => null))?.error?.message ?? `The server answered ${response.status}.`);
       cell.id = decodeURIComponent(new URL(response.url).pathname.split("/")[3]);
       moveTo(this.address());
@@ -1058,10 +1027,8 @@ class QuestionTable {
   }
 
   fail(cell, text) {
-    const line = document.createElement("li");
-    line.className = "failure";
-    line.textContent = `${cell.model}, “${cell.question.slice(0, 60)}”: ${text}`;
-    $("[data-failures]", this.form).append(line);
+    const line = `${cell.model}, “${cell.question.slice(0, 60)}”: ${text}`;
+    $("[data-failures]", this.form).append(create("li", { className: "failure", textContent: line }));
   }
 
   address() {
@@ -1078,8 +1045,7 @@ class QuestionTable {
 
   stop() {
     this.halt = true;
-    const body = () => new URLSearchParams({ token: this.form.dataset.token, from: "script" });
-    for (const { id } of this.cells) if (id) fetch(`/ui/runs/${encodeURIComponent(id)}/stop`, { method: "POST", body: body(), redirect: "manual" });
+    for (const { id } of this.cells) if (id) stopRun(id, this.form.dataset.token);
   }
 }
 
@@ -1264,7 +1230,7 @@ const charts = {
       const [low, high] = [ticks[0], ticks.at(-1)];
       $$(".curve", figure).forEach((curve, at) => curve.setAttribute("d", this.path(curves[at].values, low, high, joins)));
       $(".grid", figure).setAttribute("d", ticks.map((_, at) => `M0 ${((100 * at) / (ticks.length - 1)).toFixed(1)}H300`).join(""));
-      $(".heights", figure).replaceChildren(...this.heights(ticks, unit).map((text) => Object.assign(document.createElement("span"), { textContent: text })));
+      $(".heights", figure).replaceChildren(...this.heights(ticks, unit).map((text) => create("span", { textContent: text })));
       $(".axis", figure).replaceChildren(...this.places(steps).map(([place, step], at) => {
         const text = document.createElementNS("http://www.w3.org/2000/svg", "text");
         text.setAttribute("x", `${(100 * place).toFixed(1)}%`);
