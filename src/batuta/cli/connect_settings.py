@@ -12,6 +12,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -167,10 +168,6 @@ def _connect_claude(text: str, to: Connection) -> str:
     return _set_json(text, dict(zip(_CLAUDE_KEYS, values, strict=True)))
 
 
-def _disconnect_claude(text: str, before: str) -> str:
-    return _unset_json(text, before, _CLAUDE_KEYS)
-
-
 _CODEX_MODEL = re.compile(r"""^[ \t]*["']?(?:model|model_provider)["']?[ \t]*=""")
 
 
@@ -233,10 +230,6 @@ def _connect_opencode(text: str, to: Connection) -> str:
     return _set_json(text, dict(zip(_OPENCODE_KEYS, values, strict=True)))
 
 
-def _disconnect_opencode(text: str, before: str) -> str:
-    return _unset_json(text, before, _OPENCODE_KEYS)
-
-
 _AIDER_NAMES = "model|weak-model|openai-api-base|openai-api-key|show-model-warnings"
 _AIDER_SETTING = re.compile(rf"(?:{_AIDER_NAMES})\s*:")
 _YAML_LINE = re.compile(r"(?:\s*(?:#.*)?|\s+\S.*|-\s.*|---.*|[\w-]+\s*:(?:\s.*)?)")
@@ -268,7 +261,8 @@ def _connect_aider(text: str, to: Connection) -> str:
 AGENTS: Mapping[str, Agent] = {
     "claude": Agent(
         "Claude Code", "claude", "/v1/messages",
-        find_file=_claude_file, connect=_connect_claude, disconnect=_disconnect_claude,
+        find_file=_claude_file, connect=_connect_claude,
+        disconnect=partial(_unset_json, paths=_CLAUDE_KEYS),
     ),
     "codex": Agent(
         "Codex", "codex", "/v1/responses",
@@ -276,7 +270,8 @@ AGENTS: Mapping[str, Agent] = {
     ),
     "opencode": Agent(
         "opencode", "opencode", "/v1/chat/completions",
-        find_file=_opencode_file, connect=_connect_opencode, disconnect=_disconnect_opencode,
+        find_file=_opencode_file, connect=_connect_opencode,
+        disconnect=partial(_unset_json, paths=_OPENCODE_KEYS),
     ),
     "aider": Agent(
         "aider", "aider", "/v1/chat/completions",

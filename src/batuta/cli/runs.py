@@ -20,7 +20,7 @@ from batuta.clients import HttpTransport, RunReplayClient
 from batuta.conductors.replay_conductor import ReplayConductor
 from batuta.config.load import find_plugged_pool, load_config, store_target
 from batuta.config.served_systems import LOCAL_TENANT
-from batuta.core import Client, Failure, Outcome, Run, StepRun, WorkerId
+from batuta.core import Client, Failure, Outcome, Run, WorkerId
 from batuta.core.formatting import format_cost, format_count, format_seconds, format_usd
 from batuta.engine import RunHooks, RunSettings, conduct
 from batuta.errors import ConfigError
@@ -270,8 +270,8 @@ def list_sessions(
         table.add_column(name, overflow="fold", justify="left" if name == "session" else "right")
     for one in found:
         usd = [format_usd(one.usd), format_usd(one.alone_usd), format_usd(one.saved_usd)]
-        when = time.strftime("%m-%d %H:%M", time.localtime(one.latest))
-        table.add_row(one.session or "", when, str(one.runs), *(usd if one.runs else ["–"] * 3))
+        figures = usd if one.runs else ["–"] * 3
+        table.add_row(one.session or "", _format_when(one.latest), str(one.runs), *figures)
     print_table(console, table)
     summary = " · ".join(filter(None, (total.sentence, total.verdicts)))
     console.print(f"\n{summary}", style="dim", soft_wrap=True)
@@ -525,14 +525,10 @@ def _show_step(console: Console, run: Run, number: int) -> None:
         raise ConfigError(f"run {run.id} has no step {number}")
     for step in step_runs:
         console.rule(f"step {number} · {step.worker}")
-        _show_prompt(console, step)
+        for message in step.request.messages if step.request else ():
+            console.print(message.role.value, style="dim")
+            console.print(message.text)
         console.rule("reply")
         failed = isinstance(step.result, Failure)
         text = step.result.message if isinstance(step.result, Failure) else step.result.text
         console.print(text, style="red" if failed else "")
-
-
-def _show_prompt(console: Console, step: StepRun) -> None:
-    for message in step.request.messages if step.request else ():
-        console.print(message.role.value, style="dim")
-        console.print(message.text)

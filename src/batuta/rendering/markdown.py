@@ -92,7 +92,7 @@ def _needs_space(before: Element | None, element: Element) -> bool:
     """
     if before is None:
         return False
-    left, right = _ends_in(before), _begins_with(element)
+    left, right = _outermost(before, -1), _outermost(element, 0)
     if "mspace" in {left.tag, right.tag}:
         return False
     if _is_function(before):
@@ -109,15 +109,10 @@ def _is_function(element: Element) -> bool:
     return element.tag == "mi" and len(unescape(element.text or "").strip()) > 1
 
 
-def _begins_with(element: Element) -> Element:
+def _outermost(element: Element, index: int) -> Element:
+    """Return the first (0) or last (-1) element inside nested rows."""
     while element.tag == "mrow" and len(element):
-        element = element[0]
-    return element
-
-
-def _ends_in(element: Element) -> Element:
-    while element.tag == "mrow" and len(element):
-        element = element[-1]
+        element = element[index]
     return element
 
 

@@ -355,14 +355,15 @@ class ResponseEventWriter(AnswerEvents):
         part = self._open_item["content"][0]
         part["text"] = "".join(self._message_texts)
         events: Events = []
-        found = _find_annotations(part["text"], self._pages)
+        cited = find_citations(part["text"], self._pages) if self._pages else ()
+        found = [_annotation_object(citation) for citation in cited]
         found += file_annotations(part["text"], self._files, self.base["id"])
         self._files.clear()
-        for cited in self._replayed or found:
+        for annotation in self._replayed or found:
             kind = "response.output_text.annotation.added"
             number = len(part["annotations"])
-            part["annotations"].append(cited)
-            event = self._content_event(kind, annotation_index=number, annotation=cited)
+            part["annotations"].append(annotation)
+            event = self._content_event(kind, annotation_index=number, annotation=annotation)
             events.append(event)
         text = self._content_event(
             "response.output_text.done", text=part["text"], logprobs=part["logprobs"]
@@ -419,12 +420,6 @@ class ResponseEventWriter(AnswerEvents):
         event = {"type": kind, "sequence_number": self._number, **fields}
         self._number += 1
         return event
-
-
-def _find_annotations(text: str, pages: Sequence[Citation]) -> list[Json]:
-    if not pages:
-        return []
-    return [_annotation_object(citation) for citation in find_citations(text, pages)]
 
 
 def _annotation_object(citation: CitedPlace) -> Json:

@@ -246,13 +246,11 @@ def _parse_made_picture(item: Fields) -> Message | None:
     result = item.text("result")
     if not result:
         return None
-    url = result if "://" in result[:8] else _picture_data_url(item, result)
+    url = result
+    if "://" not in result[:8]:
+        url = f"data:image/{item.text('output_format') or 'png'};base64,{result}"
     picture = Image(url=picture_url(item.path("result"), url))
     return Message(role=Role.ASSISTANT, parts=(picture,))
-
-
-def _picture_data_url(item: Fields, data: str) -> str:
-    return f"data:image/{item.text('output_format') or 'png'};base64,{data}"
 
 
 def _parse_reasoning(item: Fields) -> Message | None:

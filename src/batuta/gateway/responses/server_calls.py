@@ -28,23 +28,23 @@ def call_item(call: ServerCall, response: str) -> Json:
     """
     status = "failed" if call.error else "completed"
     if call.name == CODE_INTERPRETER:
-        fields: Json = {"code": call.query, "container_id": container_id(response)}
-        fields["outputs"] = _program_outputs(call)
-        return {"type": "code_interpreter_call", "status": status, **fields}
+        return {
+            "type": "code_interpreter_call",
+            "status": status,
+            "code": call.query,
+            "container_id": container_id(response),
+            "outputs": _program_outputs(call),
+        }
     if call.name == FILE_SEARCH:
         found = [_passage_object(page) for page in call.citations]
-        return {
-            "type": "file_search_call",
-            "status": status,
-            "queries": [call.query],
-            "results": found,
-        }
+        queries = [call.query]
+        return {"type": "file_search_call", "status": status, "queries": queries, "results": found}
     if call.name == WEB_FETCH:
         action: Json = {"type": "open_page", "url": call.query}
     else:
         sources = [{"type": "url", "url": page.url} for page in call.citations]
-        action = {"type": "search", "query": call.query, "queries": [call.query]}
-        action["sources"] = sources
+        query = {"query": call.query, "queries": [call.query]}
+        action = {"type": "search", **query, "sources": sources}
     return {"type": "web_search_call", "status": status, "action": action}
 
 

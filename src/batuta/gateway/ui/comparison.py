@@ -19,7 +19,7 @@ from batuta.gateway.ui.playground import default_model, group_models, load_run
 from batuta.gateway.ui.rendering import PAGE_HEADERS, render_answers, render_fragment, render_page
 from batuta.gateway.ui.session import WebSession
 from batuta.rendering.difference import DiffPiece, compare_texts
-from batuta.store import RunSummary, Store
+from batuta.store import Store
 
 _LATEST = 50
 """Maximum number of stored runs offered for selection."""
@@ -145,7 +145,7 @@ class ComparisonPage:
             following=following,
             answers=await render_answers(*runs),
             question=question,
-            latest=await self._latest(session),
+            latest=await self._store.list(_LATEST, tenant=session.tenant) if self._store else [],
             served=group_models(
                 m for m in catalogue.models if session.caller.permissions.allows_model(m.name)
             ),
@@ -179,11 +179,6 @@ class ComparisonPage:
             run = await load_run(self._store, self._page_runs, name, session)
             found.append(FollowedRun(run.id, run.header.model, run.header.question.text))
         return found
-
-    async def _latest(self, session: WebSession) -> list[RunSummary]:
-        if self._store is None:
-            return []
-        return await self._store.list(_LATEST, tenant=session.tenant)
 
     async def _runs(self, request: Request, session: WebSession) -> list[Run]:
         """Return the runs named in the URL."""

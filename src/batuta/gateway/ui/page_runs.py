@@ -21,7 +21,6 @@ from batuta.core import (
     Event,
     Image,
     Part,
-    Question,
     Reply,
     RoundPlanned,
     Run,
@@ -95,7 +94,9 @@ class PageRun:
         """The id of the conversation; None if the run belongs to none."""
         self.model = prepared.served_model.name
         self.question = prepared.call.question.title
-        self.size = _count_characters(prepared.call.question)
+        parts = (part for message in prepared.call.question.messages for part in message.parts)
+        self.size = sum(len(_content_of(part)) for part in parts)
+        """Number of characters of the question, including images and files."""
         self.started = time()
         self.is_stopped = False
         """True if a user has requested a stop."""
@@ -292,10 +293,6 @@ class PageRuns:
         if await self.find_running(run_id, session) is not None:
             message = "This run is still running: wait until it ends, or open and stop it."
             raise APIError(409, "conflict", message)
-
-
-def _count_characters(question: Question) -> int:
-    return sum(len(_content_of(part)) for message in question.messages for part in message.parts)
 
 
 def _content_of(part: Part) -> str:

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from batuta.core import MAX_STEPS, Pool, Round, Run, Workflow
+from batuta.core import MAX_STEPS, Round, Run, Workflow
 from batuta.core.formatting import format_cost, format_count
 from batuta.core.workflow import Plan
 from batuta.gateway.errors import not_found
@@ -74,6 +74,7 @@ class PlanEditorPage:
             raise not_found(f"A workflow of the run '{run_id[:80]}'")
         served = find_executing_model(self._catalogue, run)
         number, workflow = chosen[0]
+        allows = session.caller.permissions.allows_worker
         return render_page(
             request,
             "plan.html.jinja",
@@ -84,14 +85,9 @@ class PlanEditorPage:
             steps=workflow.steps,
             reads_round_before=any(step.previous for step in workflow.steps),
             model=served.name,
-            workers=_offered_workers(served.pool, session),
+            workers=[str(worker.id) for worker in served.pool if allows(worker)],
             most_steps=min(MAX_STEPS, served.limits.steps),
         )
-
-
-def _offered_workers(pool: Pool, session: WebSession) -> list[str]:
-    allows = session.caller.permissions.allows_worker
-    return [str(worker.id) for worker in pool if allows(worker)]
 
 
 @final

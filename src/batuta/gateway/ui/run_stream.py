@@ -14,7 +14,6 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from batuta.core import (
-    Delta,
     Event,
     RoundPlanned,
     Run,
@@ -153,11 +152,11 @@ class PageStreamRenderer:
         )
 
     async def _send_delta(self, event: StepDelta) -> None:
-        text = _visible_text(event.delta)
-        if text:
+        delta = event.delta
+        if text := delta.text or delta.reasoning or delta.tool_arguments:
             await self._send_event("spoke", at=[event.round, event.index], text=text)
-        if event.delta.text and self._is_last_step(event):
-            await self._send_answer_so_far(event.delta.text)
+        if delta.text and self._is_last_step(event):
+            await self._send_answer_so_far(delta.text)
 
     def _is_last_step(self, event: StepDelta) -> bool:
         """Return True if the step is the last of its workflow, whose reply is the answer."""
@@ -214,11 +213,6 @@ class PageStreamRenderer:
 
 def _totals_text(tokens: int, cost: str) -> dict[str, str]:
     return {"tokens": f"{format_count(tokens)} tok", "cost": cost}
-
-
-def _visible_text(delta: Delta) -> str:
-    """Return the text of a fragment that is shown."""
-    return delta.text or delta.reasoning or delta.tool_arguments
 
 
 @final
