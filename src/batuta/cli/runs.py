@@ -183,11 +183,11 @@ def list_runs(
     store: StoreOption = None,
     json: Json = False,
     *,
-    finding: RunFilterOptions,
+    filters: RunFilterOptions,
 ) -> None:
     """List stored runs and their totals, newest first or by --sort."""
-    wanted = finding.read()
-    page, totals = anyio.run(_find_runs, limit, wanted, find_run_store(store))
+    run_filter = filters.read()
+    page, totals = anyio.run(_find_runs, limit, run_filter, find_run_store(store))
     if json:
         json_output.print_json([_summary_json(summary) for summary in page.rows])
         return
@@ -196,7 +196,7 @@ def list_runs(
         _print_table(console, page.rows)
         console.print(f"\n{_describe_totals(totals)}", style="dim", soft_wrap=True)
     else:
-        none = NO_RUNS if wanted == EVERY_RUN else "no runs match; see: batuta runs list"
+        none = NO_RUNS if run_filter == EVERY_RUN else "no runs match; see: batuta runs list"
         console.print(none, style="dim")
     if totals.searched_to is not None:
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(totals.searched_to))
@@ -254,9 +254,9 @@ def list_sessions(
 ) -> None:
     """List sessions with the estimated savings compared with the best single worker."""
     ranges, words = RunRanges(since=since), RunWords(tenant=tenant)
-    finding = RunFilterOptions(words=words, ranges=ranges, figures=RunFigures(), order=RunOrder())
-    wanted = finding.read()
-    found, total = anyio.run(_read_savings, limit, wanted, find_run_store(store))
+    filters = RunFilterOptions(words=words, ranges=ranges, figures=RunFigures(), order=RunOrder())
+    run_filter = filters.read()
+    found, total = anyio.run(_read_savings, limit, run_filter, find_run_store(store))
     if json:
         summary = [saving_json(one) for one in found]
         json_output.print_json({"sessions": summary, "total": saving_json(total)})
@@ -277,9 +277,11 @@ def list_sessions(
     console.print(f"\n{summary}", style="dim", soft_wrap=True)
 
 
-async def _read_savings(limit: int, wanted: RunFilter, target: str) -> tuple[list[Saving], Saving]:
+async def _read_savings(
+    limit: int, run_filter: RunFilter, target: str
+) -> tuple[list[Saving], Saving]:
     async with Store(target) as store:
-        database, tenant, since = store.database, wanted.tenant, wanted.since
+        database, tenant, since = store.database, run_filter.tenant, run_filter.since
         found = await list_savings(database, limit, tenant=tenant, since=since)
         return found, await sum_savings(database, tenant=tenant, since=since)
 
@@ -361,9 +363,9 @@ async def load_summary(run_id: str, target: str) -> RunSummary:
     return _require_run(found, run_id)
 
 
-async def _find_runs(limit: int, wanted: RunFilter, target: str) -> tuple[RunPage, RunTotals]:
+async def _find_runs(limit: int, run_filter: RunFilter, target: str) -> tuple[RunPage, RunTotals]:
     async with Store.open(target) as store:
-        return await store.find(wanted, limit), await store.totals(wanted)
+        return await store.find(run_filter, limit), await store.totals(run_filter)
 
 
 async def _load_run(run_id: str, target: str) -> Run:

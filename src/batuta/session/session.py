@@ -215,18 +215,18 @@ class Session:
             raise ValueError(f"concurrency must be at least 1, not {concurrency}")
         if isinstance(questions, str):
             raise TypeError("ask_many takes a list of questions; use ask for a single question")
-        wanted = list(questions)
-        runs: list[Run | None] = [None] * len(wanted)
-        limiter, report = anyio.CapacityLimiter(concurrency), open_progress(progress, len(wanted))
+        asked = list(questions)
+        runs: list[Run | None] = [None] * len(asked)
+        limiter, report = anyio.CapacityLimiter(concurrency), open_progress(progress, len(asked))
 
         async def ask_one(index: int) -> None:
             async with limiter:
-                runs[index] = await self.ask(wanted[index], **options)
+                runs[index] = await self.ask(asked[index], **options)
             report(sum(run is not None for run in runs), len(runs))
 
         try:
             async with anyio.create_task_group() as tasks:
-                for index in range(len(wanted)):
+                for index in range(len(asked)):
                     tasks.start_soon(ask_one, index)
         finally:
             report(-1, len(runs))

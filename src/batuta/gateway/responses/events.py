@@ -28,11 +28,11 @@ from batuta.gateway.responses.compaction import COMPACTION_ITEM, pack_summary
 from batuta.gateway.responses.response import item_id
 from batuta.gateway.responses.server_calls import (
     ITEM_IDS,
-    begun_item,
     call_item,
     call_phases,
     file_annotations,
     image_item,
+    started_item,
 )
 from batuta.gateway.responses.tools import (
     CUSTOM_INPUT,
@@ -206,7 +206,7 @@ class ResponseEventWriter(AnswerEvents):
     def whole_call(self, done: Json) -> Events:
         """Return all events of a server-side call from its finished item."""
         kind, rest = done["type"], {key: done[key] for key in done if key not in {"id", "status"}}
-        events = [*self._close_item(), self._add_item(ITEM_IDS[kind], begun_item(rest))]
+        events = [*self._close_item(), self._add_item(ITEM_IDS[kind], started_item(rest))]
         item, self._open = self._open_item, None
         position = {"item_id": item["id"], "output_index": len(self.output) - 1}
         for name, fields in call_phases(rest):

@@ -300,8 +300,8 @@ def _parse_part(part: Fields, *, images: bool) -> Part:
                 part.path("type"), f"content of type '{kind}' is not supported."
             )
         case _:
-            wanted = "'input_text', 'output_text', 'input_image', 'input_file' or 'input_audio'"
-            raise invalid_value(part.path("type"), f"it must be {wanted}.")
+            allowed = "'input_text', 'output_text', 'input_image', 'input_file' or 'input_audio'"
+            raise invalid_value(part.path("type"), f"it must be {allowed}.")
 
 
 def _parse_file(part: Fields) -> Part:

@@ -99,7 +99,7 @@ def _program_outputs(call: ServerCall) -> list[Json]:
     return [*logs, *({"type": "image", "url": url} for url in call.pictures)]
 
 
-def begun_item(item: Json) -> Json:
+def started_item(item: Json) -> Json:
     """Return the item of a finished call without its result, as when the call began."""
     if item["type"] == "code_interpreter_call":
         return {**item, "code": "", "outputs": None}

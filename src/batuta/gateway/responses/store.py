@@ -103,9 +103,9 @@ class ResponseStore:
         _check_history_size(size + more)
         await make_room(scope, more)
         rows = await table.get_many(owners, tenant, parts)
-        wanted = set(references.references)
+        names = set(references.references)
         found = await _decode_items(rows)
-        named = {item["id"]: item for item in found if item["id"] in wanted}
+        named = {item["id"]: item for item in found if item["id"] in names}
         return ResponseHistory(items, named, files)
 
     async def _container_files(self, response_id: str, scope: Scope) -> tuple[str, ...]:

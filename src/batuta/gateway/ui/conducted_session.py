@@ -210,10 +210,10 @@ async def _read_page(
     store: Store, course: SessionCourse, first: int, count: int = PAGE_SIZE
 ) -> list[ShownRequest]:
     """Return a page of requests from the number `first`, without deleted ones."""
-    wanted = course.requests[first - 1 : first - 1 + count]
-    found = {run.id: run for run in await read_requests(store.database, wanted)}
+    requests = course.requests[first - 1 : first - 1 + count]
+    found = {run.id: run for run in await read_requests(store.database, requests)}
     return [
         ShownRequest(number=number, request=each, run=found[each.id])
-        for number, each in enumerate(wanted, first)
+        for number, each in enumerate(requests, first)
         if each.id in found
     ]

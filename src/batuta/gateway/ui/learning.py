@@ -425,8 +425,8 @@ class LearningPages:
             return PageResponse(body)
         samples = await run_sync(read_samples, found)
         steps = sorted({step for line in samples if isinstance(step := line.get("step"), int)})
-        wanted = _selected_step(request.query_params.get("step"), steps)
-        shown = [_parse_sample(line) for line in samples if line.get("step") == wanted]
+        selected = _selected_step(request.query_params.get("step"), steps)
+        shown = [_parse_sample(line) for line in samples if line.get("step") == selected]
         return render_page(
             request,
             "training.html.jinja",
@@ -434,7 +434,7 @@ class LearningPages:
             run=run,
             charts=drawn,
             steps=steps,
-            step=wanted,
+            step=selected,
             samples=shown,
             everybody=_all_workers(self._catalogue.pool, shown),
             others=await self._list_others(found),

@@ -68,8 +68,8 @@ class PlanEditorPage:
         run_id: str = request.path_params["id"]
         run = await load_run(self._store, self._page_runs, run_id, session)
         rounds = planned_rounds(run)
-        wanted = request.query_params.get("round")
-        chosen = [each for each in rounds if wanted in {None, "", str(each[0])}]
+        selected = request.query_params.get("round")
+        chosen = [each for each in rounds if selected in {None, "", str(each[0])}]
         if not chosen:
             raise not_found(f"A workflow of the run '{run_id[:80]}'")
         served = find_executing_model(self._catalogue, run)

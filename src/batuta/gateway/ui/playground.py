@@ -268,8 +268,8 @@ class PlaygroundPage:
         running = {r.id: r for r in self._page_runs.running(session) if r.session == name}
         rows: Sequence[RunSummary] = ()
         if self._store is not None:
-            wanted = RunFilter(tenant=session.tenant, session=name)
-            rows = (await self._store.find(wanted, _MOST_SEARCHED)).rows
+            run_filter = RunFilter(tenant=session.tenant, session=name)
+            rows = (await self._store.find(run_filter, _MOST_SEARCHED)).rows
         ended = [row for row in reversed(rows) if row.id not in running]
         shown = ended[-MOST_TURNS:]
         turns = [
@@ -302,9 +302,9 @@ class PlaygroundPage:
             return []
         labels = (format_label(TAG, PLAYGROUND_TAG),)
         since = time() - _RECENT_SECONDS
-        wanted = RunFilter(tenant=session.tenant, labels=labels, since=since)
+        run_filter = RunFilter(tenant=session.tenant, labels=labels, since=since)
         found: dict[str, RecentChat] = {}
-        for row in (await self._store.find(wanted, _MOST_SEARCHED)).rows:
+        for row in (await self._store.find(run_filter, _MOST_SEARCHED)).rows:
             if row.session is None or not row.question_preview:
                 continue
             if row.session in found:

@@ -149,10 +149,10 @@ class SessionManager:
 
 def _to_sign_in(request: Request) -> Response:
     """Redirect to the sign-in screen, which leads back here if the request was a GET."""
-    wanted = request.url.path
+    address = request.url.path
     if request.url.query:
-        wanted += f"?{request.url.query}"
-    again = f"?{urlencode({'then': wanted})}" if request.method == "GET" else ""
+        address += f"?{request.url.query}"
+    again = f"?{urlencode({'then': address})}" if request.method == "GET" else ""
     return redirect_to(f"{SIGN_IN_PATH}{again}")
 
 
