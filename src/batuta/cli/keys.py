@@ -251,7 +251,7 @@ def change_limits(
 
 @app.command("revoke", epilog=format_example("batuta keys revoke 3fa9c1"))
 def revoke_key(key_id: Id) -> None:
-    """Revoke a key permanently. A running server applies this within 10 s and stops its runs."""
+    """Revoke a key permanently and stop its runs. A running server does this within 10 s."""
     _require_key(_with_store(lambda store: store.keys.revoke(key_id, by=command_actor())), key_id)
     write_error(f"the key {key_id} is revoked\n")
 

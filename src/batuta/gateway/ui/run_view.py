@@ -167,7 +167,7 @@ def _decision_text(round_: Round) -> str:
 
 
 def was_reached(round_: Round) -> bool:
-    """Return True if the conductor wrote at least a part of a draft, or its call was cancelled."""
+    """Return True if a draft of the conductor used tokens, or its call was cancelled."""
     drafts = round_.conductor_drafts
     return any(draft.usage.total for draft in drafts) or _was_cancelled(round_)
 
@@ -314,7 +314,7 @@ def reply_text(step: StepRun) -> str:
 
 
 def describe_call(call: ServerCall) -> str:
-    """Describe the result of a server tool's call in at most a short sentence."""
+    """Describe the result of a server tool's call in words, such as "3 found"."""
     if call.error:
         return "not called, the limit of calls is reached" if call.error == USED_UP else "no result"
     if call.failure:
