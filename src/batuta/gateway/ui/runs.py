@@ -111,13 +111,13 @@ class ShownFilter:
         ]
         self.problem = ""
         """Why the filter is invalid; empty if it is valid."""
-        self.wanted: RunFilter = EVERY_RUN
+        self.run_filter: RunFilter = EVERY_RUN
         try:
-            self.wanted = parse_run_filter(self.given)
+            self.run_filter = parse_run_filter(self.given)
         except RunFilterError as error:
             self.problem = f"{_LABELS.get(error.name, error.name)}: {error}"
         if tenant is not None:
-            self.wanted = replace(self.wanted, tenant=tenant)
+            self.run_filter = replace(self.run_filter, tenant=tenant)
 
     def value(self, name: str) -> str:
         """Return the given value of a parameter; empty if it was not given."""
@@ -155,16 +155,16 @@ class ShownFilter:
     def sorted_by(self, name: str) -> str:
         """Return the URL of the list sorted by that column; if it already is, in reverse order."""
         sort = RunSort(name)
-        is_first = self.wanted.sort is not sort
+        is_first = self.run_filter.sort is not sort
         order = [] if sort is RunSort.CREATED else [("sort", sort.value)]
-        order += [] if is_first or self.wanted.ascending else [("order", "asc")]
+        order += [] if is_first or self.run_filter.ascending else [("order", "asc")]
         return self._address([pair for pair in self.given if pair[0] not in _ORDER] + order)
 
     def direction(self, name: str) -> str:
         """Return the `aria-sort` value of a column; empty if the list is not sorted by it."""
-        if self.wanted.sort is not RunSort(name):
+        if self.run_filter.sort is not RunSort(name):
             return ""
-        return "ascending" if self.wanted.ascending else "descending"
+        return "ascending" if self.run_filter.ascending else "descending"
 
     def page_after(self, cursor: str | None) -> str:
         """Return the URL of the page after that cursor; None for the first page."""
@@ -376,14 +376,14 @@ class RunPages:
         """Return the running runs that match the filter."""
         if not shown.matches_running or shown.problem:
             return []
-        wanted, words = shown.wanted, shown.wanted.search.casefold()
+        run_filter, words = shown.run_filter, shown.run_filter.search.casefold()
         return [
             run
             for run in self._page_runs.unfinished(session)
-            if wanted.model in {None, run.model}
-            and wanted.tenant in {None, run.tenant}
-            and wanted.session in {None, run.session}
-            and (words in run.question.casefold() or run.id.startswith(wanted.search))
+            if run_filter.model in {None, run.model}
+            and run_filter.tenant in {None, run.tenant}
+            and run_filter.session in {None, run.session}
+            and (words in run.question.casefold() or run.id.startswith(run_filter.search))
         ]
 
     async def _find(
@@ -400,11 +400,11 @@ class RunPages:
             return None, None
         try:
             if after is not None:
-                return await self._store.find(shown.wanted, PAGE_SIZE, after), None
+                return await self._store.find(shown.run_filter, PAGE_SIZE, after), None
         except ValueError:
             raise invalid_value("after", "it is not a cursor of this list.") from None
-        page = await self._store.find(shown.wanted, PAGE_SIZE)
-        return page, await self._store.totals(shown.wanted)
+        page = await self._store.find(shown.run_filter, PAGE_SIZE)
+        return page, await self._store.totals(shown.run_filter)
 
     async def _models(self, session: WebSession) -> list[str]:
         """Return the served systems and, for visitors who see all runs, those of past runs."""

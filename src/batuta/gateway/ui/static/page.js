@@ -114,8 +114,8 @@ addCopies(document);
 
 for (const root of $$("[data-run]")) {
   wire(root);
-  const wanted = location.hash ? $(`#${CSS.escape(location.hash.slice(1))}`, root) : null;
-  open(root, wanted?.dataset.panel ?? root.dataset.opens ?? "");
+  const target = location.hash ? $(`#${CSS.escape(location.hash.slice(1))}`, root) : null;
+  open(root, target?.dataset.panel ?? root.dataset.opens ?? "");
 }
 
 /* ---- a stream of events --------------------------------------------------------------- */
@@ -999,9 +999,8 @@ class QuestionTable {
 
   async ask() {
     const each = Number(this.form.elements.each.value);
-    const wanted = this.questions().flatMap((question) => this.systems().map((model) => ({ question, model })));
     this.halt = false;
-    this.cells = wanted.map((cell) => ({ ...cell, id: "" }));
+    this.cells = this.questions().flatMap((question) => this.systems().map((model) => ({ question, model, id: "" })));
     $("[data-failures]", this.form).replaceChildren();
     $("[data-table]", this.form).replaceChildren();
     const waiting = [...this.cells];
@@ -1195,8 +1194,8 @@ const charts = {
   heights(ticks, unit) {
     const scale = unit === "%" ? 100 : 1;
     const digits = Math.min(Math.max(0, -Math.floor(Math.log10((ticks[1] - ticks[0]) * scale) + 1e-9)), 9);
-    const told = (tick) => (tick * scale).toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
-    return ticks.toReversed().map((tick) => this.withUnit(told(tick), unit));
+    const format = (tick) => (tick * scale).toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+    return ticks.toReversed().map((tick) => this.withUnit(format(tick), unit));
   },
 
   /** Returns the labelled steps, each with its position as a fraction of the width. */
@@ -1270,19 +1269,19 @@ if ($("[data-smoothing]")) {
   };
   const within = (part) => charts.from + part * (charts.to - charts.from);
   const figureOf = (event) => event.target.closest?.("[data-chart] .plot svg")?.closest("[data-chart]");
-  let begun = null;
+  let dragged = null;
   document.addEventListener("pointermove", (event) => {
     const figure = figureOf(event);
     if (figure) charts.point(figure, Math.round(share($("svg", figure), event) * (charts.part(figure).steps.length - 1)));
   });
   document.addEventListener("pointerdown", (event) => {
     const figure = figureOf(event);
-    begun = figure && { svg: $("svg", figure), share: share($("svg", figure), event) };
+    dragged = figure && { svg: $("svg", figure), share: share($("svg", figure), event) };
   });
   document.addEventListener("pointerup", (event) => {
-    if (!begun) return;
-    const ends = [begun.share, share(begun.svg, event)].sort((one, other) => one - other);
-    begun = null;
+    if (!dragged) return;
+    const ends = [dragged.share, share(dragged.svg, event)].sort((one, other) => one - other);
+    dragged = null;
     if (ends[1] - ends[0] > 0.03) charts.zoom(within(ends[0]), within(ends[1]));
   });
   document.addEventListener("keydown", (event) => {
