@@ -92,7 +92,7 @@ def _needs_space(before: Element | None, element: Element) -> bool:
     """
     if before is None:
         return False
-    left, right = _outermost(before, -1), _outermost(element, 0)
+    left, right = _find_end(before, -1), _find_end(element, 0)
     if "mspace" in {left.tag, right.tag}:
         return False
     if _is_function(before):
@@ -109,7 +109,7 @@ def _is_function(element: Element) -> bool:
     return element.tag == "mi" and len(unescape(element.text or "").strip()) > 1
 
 
-def _outermost(element: Element, index: int) -> Element:
+def _find_end(element: Element, index: int) -> Element:
     """Return the first (0) or last (-1) element inside nested rows."""
     while element.tag == "mrow" and len(element):
         element = element[index]
