@@ -338,3 +338,11 @@ def test_a_pool_that_cannot_be_opened_leaves_no_connection_open(tmp_path):
     code = "import asyncio, batuta\nasync def main():\n async with batuta.open('discover'): pass\nasyncio.run(main())"
     done = subprocess.run([sys.executable, "-c", code], check=False, cwd=tmp_path, env=clean_environ(), capture_output=True, text=True)  # fmt: skip
     assert "no model was found" in done.stderr and "Unclosed" not in done.stderr
+
+
+async def test_an_option_that_is_none_is_as_if_omitted():
+    from batuta.session.options import _TYPES
+
+    none = dict.fromkeys(_TYPES)
+    async with batuta.open("rehearsal") as session:
+        assert (await session.ask(EASY, **none)).answer == (await session.ask(EASY)).answer

@@ -1,4 +1,4 @@
-"""The command line. Every error is one sentence on stderr.
+"""The command line. An error that a user can act on is one sentence on stderr.
 
 A command's module is imported only when the command is used: `--version` loads no database.
 """
@@ -35,7 +35,7 @@ _HINT = re.compile(r"^Invalid value for (.+?): ")
 
 
 def explain_usage_error(error: TyperException) -> str:
-    """Return a usage error as one sentence; empty if typer has shown the help instead."""
+    """Return a usage error as one sentence; empty if typer has already shown the help instead."""
     shown = " ".join(error.format_message().split()).rstrip(".")
     if not shown:
         return ""
@@ -51,7 +51,7 @@ def explain_usage_error(error: TyperException) -> str:
 
 
 def _explain_value(name: str, cause: BaseException) -> str:
-    """Return what pydantic found wrong with an option's value; empty for any other error."""
+    """Return what pydantic found wrong with an option's value; empty if the cause is another."""
     from pydantic import ValidationError  # noqa: PLC0415 - only when a value is wrong
 
     from batuta.config.settings_file import describe_value_error  # noqa: PLC0415 - same
@@ -292,8 +292,9 @@ def _prepare_streams() -> None:
 class _Termination:
     """Handles SIGTERM like Ctrl-C: calls are cancelled, and finished work is kept.
 
-    A server handles the signal itself, and a forked process exits at once. A shell script starts
-    its background commands with SIGINT ignored: Ctrl-C still does nothing there, SIGTERM works.
+    A server handles the signal itself, and a forked process exits immediately. A shell script
+    starts its background commands with SIGINT ignored: Ctrl-C still does nothing there, but SIGTERM
+    works.
     """
 
     def __init__(self) -> None:
@@ -316,7 +317,7 @@ class _Termination:
         signal.raise_signal(signal.SIGINT)
 
     def code_of(self, code: int) -> int:
-        """Return the exit code; that of SIGTERM, if it interrupted the command."""
+        """Return the exit code, replaced by that of SIGTERM if SIGTERM interrupted the command."""
         return EXIT_TERMINATED if self.received and code == EXIT_INTERRUPTED else code
 
 
@@ -344,7 +345,7 @@ def main() -> None:
 
 
 def _explain_error(error: BaseException) -> tuple[int, str] | None:
-    """Return exit code and message of an error that a user can act on, else None."""
+    """Return the exit code and message of an error that a user can act on; None for any other."""
     if isinstance(error, KeyboardInterrupt | typer.Abort):
         return EXIT_INTERRUPTED, INTERRUPTED
     if isinstance(error, BatutaError):
@@ -362,6 +363,6 @@ def _explain_error(error: BaseException) -> tuple[int, str] | None:
 
 
 def _first_error(error: BaseException) -> BaseException:
-    """Return the first error inside groups of groups."""
+    """Return the error itself, or the first error in a group, which may contain groups."""
     inner: tuple[BaseException, ...] = getattr(error, "exceptions", ())
     return _first_error(inner[0]) if inner else error

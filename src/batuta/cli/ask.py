@@ -52,7 +52,7 @@ from batuta.rendering.terminal import write_error, write_output
 EXIT_CODES = {Outcome.FAILED: 1, Outcome.CANCELLED: 130, Outcome.DECLINED: 3}
 EXIT_LIMIT = 4
 STORE_SECONDS = 5.0
-"""How long storing an interrupted run may take."""
+"""Maximum number of seconds for storing an interrupted run."""
 REFRESH_RATE = 12
 """Screen updates per second."""
 
@@ -64,21 +64,23 @@ class LimitOptions:
     panel: ClassVar = LIMITS_PANEL
 
     max_cost: Annotated[
-        float | None, typer.Option(min=0, max=MOST_USD, help="Dollars at most.")
+        float | None, typer.Option(min=0, max=MOST_USD, help="Maximum cost, in dollars.")
     ] = None
     max_seconds: Annotated[
-        float | None, typer.Option(min=0, max=MOST_SECONDS, help="Seconds at most.")
+        float | None, typer.Option(min=0, max=MOST_SECONDS, help="Maximum time, in seconds.")
     ] = None
-    max_tokens: Annotated[int | None, typer.Option(min=0, help="Tokens at most.")] = None
-    max_steps: Annotated[int | None, typer.Option(min=1, max=MAX_STEPS, help="Steps at most.")] = (
-        None
-    )
-    rounds: Annotated[int | None, typer.Option(min=1, max=MAX_ROUNDS, help="Rounds at most.")] = (
-        None
-    )
+    max_tokens: Annotated[
+        int | None, typer.Option(min=0, help="Maximum number of tokens of all calls.")
+    ] = None
+    max_steps: Annotated[
+        int | None, typer.Option(min=1, max=MAX_STEPS, help="Maximum number of steps.")
+    ] = None
+    rounds: Annotated[
+        int | None, typer.Option(min=1, max=MAX_ROUNDS, help="Maximum number of rounds.")
+    ] = None
 
     def change(self, limits: Limits) -> Limits:
-        """Return the limits, with the given options in place of theirs."""
+        """Return the limits, replaced by those options that were given."""
         given = {
             "steps": self.max_steps,
             "rounds": self.rounds,
@@ -113,16 +115,19 @@ class AskCommandOptions:
     model: Annotated[
         str | None,
         typer.Option(
-            help="The model: batuta-ultra, batuta-mini, or a [models.NAME] of the settings.",
+            help="The model: batuta-ultra, batuta-mini, or a \\[models.NAME] of the settings.",
             rich_help_panel=POOL_PANEL,
         ),
     ] = None
     plan: Annotated[
         bool, typer.Option("--plan", help="Only plan and estimate; call no worker.")
     ] = False
-    seed: Annotated[int | None, typer.Option(help="Makes sampling repeatable.")] = None
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of sampling, for workers that support seeds.")
+    ] = None
     tag: Annotated[
-        list[str] | None, typer.Option(help="A tag of the question, for plan rules; repeat.")
+        list[str] | None,
+        typer.Option(help="A tag of the question, for plan rules; may be repeated."),
     ] = None
     output: AskOutput
     pool: PoolOptions
@@ -149,7 +154,7 @@ class AskCommandOptions:
 @with_option_groups
 def ask_command(
     question: Annotated[
-        str | None, typer.Argument(help="The question; - or nothing: stdin.")
+        str | None, typer.Argument(help="The question; if it is - or omitted, stdin is read.")
     ] = None,
     *,
     options: AskCommandOptions,
@@ -167,7 +172,11 @@ def ask_command(
 
 
 def _read_question(question: str | None) -> str:
-    """Return the question from the argument or from stdin."""
+    """Return the question from the argument or from stdin.
+
+    Raises:
+        ConfigError: the question is empty, or stdin is a terminal.
+    """
     if question in (None, "-"):
         if question is None and sys.stdin.isatty():
             raise ConfigError('ask something: batuta ask "…", or send the question to stdin')
@@ -199,7 +208,11 @@ async def _answer_question(text: str, options: AskCommandOptions) -> int:
 
 
 def _choose_system(config: LoadedConfig, options: AskCommandOptions) -> ServedSystem:
-    """Return the system to ask, within the limits of its effort and of the command."""
+    """Return the system to ask, within the limits of its effort and of the command.
+
+    Raises:
+        ConfigError: the system does not exist, or both a model and a conductor were named.
+    """
     if options.model and options.pool.conductor:
         raise ConfigError(
             "--conductor has no effect with --model, which chooses what answers: omit one"
@@ -222,20 +235,16 @@ class _AskedQuestion:
     system: ServedSystem
 
     @property
-    def question(self) -> Question:
-        """The text, with the effort of the system that is asked."""
-        return self.system.with_effort(Question.of(self.text))
-
-    @property
     def headline(self) -> str:
         """The source of the pool, and the conductor's name."""
         return f"{self.config.source} · conductor {self.system.conductor.name}"
 
     async def conduct(self, display: RunDisplay) -> Run:
         """Run the question; if it is cancelled, store the run before the cancellation continues."""
+        question = self.system.with_effort(Question.of(self.text))
         try:
             return await self.system.answer(
-                replace(self.question, tags=self.options.tags),
+                replace(question, tags=self.options.tags),
                 self.config.clients,
                 seed=self.options.seed,
                 dry_run=self.options.plan,
@@ -265,24 +274,20 @@ async def _run_question(asked: _AskedQuestion) -> Run:
 
 
 def _print_answer(options: AskOutput, run: Run) -> None:
-    """Print the answer on stdout, or why there is none on stderr."""
+    """Print the answer on stdout, and on stderr why there is no answer or an empty one."""
     if options.json:
         json_output.print_json(json_output.run_json(run))
     elif run.answer:
         write_error("\n")
-        _print_text(run.answer.rstrip(), rendered=sys.stdout.isatty() and not options.raw)
+        text = run.answer.rstrip()
+        if sys.stdout.isatty() and not options.raw:
+            open_console().print(Markdown(text, hyperlinks=False))
+        else:
+            write_output(f"{text}\n")
     elif run.answer is not None:
         write_error("batuta: the worker answered with an empty text\n")
     if run.answer is None:
         write_error(f"batuta: {run.error}\n")
-
-
-def _print_text(text: str, *, rendered: bool) -> None:
-    """Print the text on stdout; on a terminal its Markdown is rendered."""
-    if rendered:
-        open_console().print(Markdown(text, hyperlinks=False))
-    else:
-        write_output(text + "\n")
 
 
 async def _store_run(run: Run) -> None:
@@ -313,15 +318,9 @@ async def _print_plan(asked: _AskedQuestion) -> int:
     console.print(asked.headline, style="dim")
     table = workflow_table()
     for index, step in enumerate(flow.steps):
+        reads, subtask = describe_access(flow, index), describe_subtask(flow, index)
         tokens = f"~{expected.steps[index].total:,}"
-        row = (
-            str(index + 1),
-            step.worker,
-            describe_access(flow, index),
-            describe_subtask(flow, index),
-            tokens,
-        )
-        table.add_row("·", *row, "", "")
+        table.add_row("·", str(index + 1), step.worker, reads, subtask, tokens, "", "")
     console.print(table)
     tokens, cost = f"~{format_count(expected.usage.total)} tokens", format_cost(expected.cost)
     if expected.cost.unpriced_calls and not expected.cost.usd:

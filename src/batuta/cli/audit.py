@@ -46,7 +46,7 @@ def list_records(
         str,
         typer.Option(help="An action such as key.created, or a prefix that ends in a dot: key."),
     ] = "",
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Records at most.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number of records.")] = 50,
     as_json: Json = False,
 ) -> None:
     """Show the newest records."""
@@ -73,21 +73,21 @@ def verify_trail(
         str | None,
         typer.Option(
             metavar="NUMBER:HASH",
-            help="A record noted elsewhere, to detect that the trail was rewritten since.",
+            help="A record that you kept elsewhere: detects that the whole trail was rewritten.",
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Check that no record was changed, removed or inserted. Exit codes: 0 intact; 1 broken."""
-    noted = None
+    known_record = None
     if known is not None:
         match = _KNOWN.fullmatch(known)
         if match is None:
             raise ConfigError(
                 "--known must be NUMBER:HASH, such as 17:9f2c… with 64 hexadecimal digits"
             )
-        noted = (int(match[1]), match[2])
-    found = _with_store(lambda store: store.audit.verify(noted))
+        known_record = (int(match[1]), match[2])
+    found = _with_store(lambda store: store.audit.verify(known_record))
     head = "" if found.head is None else f"{found.head.seq}:{found.head.hash}"
     if as_json:
         summary = {"records": found.records, "head": head}

@@ -39,13 +39,17 @@ class ConnectRecord:
     """A record of the settings written for one agent, from which they can be undone."""
 
     file: str
+    """The path of the settings file."""
     written: str
     """The SHA-256 of the settings that were written."""
     existed: bool
+    """Whether the file existed before."""
     mode: int
+    """The permissions of the file before; for a new file, reading and writing by its owner."""
     key_id: str = ""
-    """The id of the key created for the agent; empty if none was."""
+    """The id of the key created for the agent; empty if none was created."""
     url: str = ""
+    """The address of the server."""
 
 
 def find_record(folder: Path, client: str, file: Path, *, is_other: bool) -> Path:
@@ -69,10 +73,10 @@ class ClientSettings:
 
     def __init__(self, agent: Agent, file: Path, record: Path) -> None:
         self._agent = agent
-        self._record = record
-        self.noted = _read_record(record)
-        """The record of an earlier connect; None if there was none or it was undone."""
-        self.file = Path(self.noted.file) if self.noted else file.resolve()
+        self._record_path = record
+        self.record = _read_record(record)
+        """The record of an earlier `batuta connect`; None if there was none or it was undone."""
+        self.file = Path(self.record.file) if self.record else file.resolve()
 
     @property
     def backup(self) -> Path:
@@ -80,7 +84,7 @@ class ClientSettings:
         return self.file.with_name(self.file.name + BACKUP)
 
     def changed_text(self, to: Connection) -> str:
-        """Return the settings with Batuta's.
+        """Return the content of the settings file with Batuta's settings in it.
 
         Raises:
             ConfigError: the settings cannot be read or changed.
@@ -93,20 +97,27 @@ class ClientSettings:
             raise ConfigError(f"{self.file} was left unchanged: {error}") from None
 
     def _text_before(self) -> bytes:
-        """Return the settings without Batuta's: the backup, unless the file was edited since."""
+        """Return the content of the settings file without Batuta's settings.
+
+        If the file was edited after Batuta wrote it, the edits are kept; else it is the backup.
+        """
         now = _read_bytes(self.file)
-        if self.noted is None:
+        if self.record is None:
             return now
         old = _read_bytes(self.backup)
-        if _hash_content(now) == self.noted.written:
+        if _hash_content(now) == self.record.written:
             return old
         return self._agent.disconnect(now.decode(), old.decode()).encode()
 
     def write(self, to: Connection, key_id: str) -> None:
-        """Back up the settings, then write them readable by their owner alone."""
+        """Back up the settings, then write the new ones so that only their owner can read them.
+
+        Raises:
+            ConfigError: the settings cannot be read, changed or written.
+        """
         text = self.changed_text(to).encode()
-        existed = self.noted.existed if self.noted else self.file.exists()
-        mode = self.noted.mode if self.noted else _mode_of(self.file)
+        existed = self.record.existed if self.record else self.file.exists()
+        mode = self.record.mode if self.record else _mode_of(self.file)
         record = ConnectRecord(
             file=str(self.file),
             written=_hash_content(text),
@@ -116,32 +127,32 @@ class ClientSettings:
             url=to.url,
         )
         try:
-            if existed and self.noted is None:
+            if existed and self.record is None:
                 _write_file(self.backup, _read_bytes(self.file), mode & _OWNER_ONLY)
-            _write_file(self._record, json.dumps(asdict(record)).encode(), _OWNER_ONLY)
+            _write_file(self._record_path, json.dumps(asdict(record)).encode(), _OWNER_ONLY)
             _write_file(self.file, text, _OWNER_ONLY | (mode & 0o700))
         except OSError as error:
             raise ConfigError(f"{error.filename} cannot be written: {error.strerror}") from None
 
     def undo(self) -> bool:
-        """Remove Batuta's settings; return False if the file was edited since: edits are kept.
+        """Remove Batuta's settings; return False if the file had been edited, and keep the edits.
 
         Raises:
-            ConfigError: nothing was written, or the file cannot be read or written.
+            ConfigError: the agent was not connected, or the file cannot be read or written.
         """
-        if self.noted is None:
+        if self.record is None:
             raise ConfigError(
                 f"there is nothing to undo: {self._agent.title} was not connected here"
             )
-        is_ours = _hash_content(_read_bytes(self.file)) == self.noted.written
+        is_ours = _hash_content(_read_bytes(self.file)) == self.record.written
         try:
             before = self._text_before()
-            if before or self.noted.existed:
-                _write_file(self.file, before, self.noted.mode)
+            if before or self.record.existed:
+                _write_file(self.file, before, self.record.mode)
             else:
                 self.file.unlink(missing_ok=True)
             self.backup.unlink(missing_ok=True)
-            self._record.unlink()
+            self._record_path.unlink()
         except ConfigError as error:
             raise ConfigError(f"{self.file} was left unchanged: {error}") from None
         except OSError as error:
@@ -156,7 +167,10 @@ def _read_record(path: Path) -> ConnectRecord | None:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return ConnectRecord(**found)
     except (OSError, ValueError, TypeError, RecursionError):
-        raise ConfigError(f"{path} is damaged: delete it, and restore the backup by hand") from None
+        raise ConfigError(
+            f"{path} is damaged: delete it, and copy the backup (*{BACKUP}) over the agent's "
+            "settings file"
+        ) from None
 
 
 def _read_bytes(path: Path) -> bytes:
@@ -177,7 +191,7 @@ def _hash_content(content: bytes) -> str:
 
 
 def _write_file(path: Path, content: bytes, mode: int) -> None:
-    """Write the file atomically; at no time can more users read it than `mode` allows."""
+    """Write the file atomically; at no moment can users read it whom `mode` excludes."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _OWNER_ONLY)
@@ -196,6 +210,7 @@ _PER_DAY = "10"
 _TENANT = "default"
 _SHOWN_KEY = "YOUR_KEY"
 _SECONDS = 120.0
+"""Seconds of silence after which a request to the server fails."""
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 
 
@@ -245,7 +260,7 @@ def connect_command(
         _undo_settings(settings, agent)
         return
     to = Connection(url=_plain_url(url), model=model)
-    settings.changed_text(to)  # raises, if at all, before a key is created
+    settings.changed_text(to)  # an error is raised before a key is created
     write_error(anyio.run(_set_up_agent, settings, agent, to, per_day))
 
 
@@ -259,7 +274,7 @@ async def _set_up_agent(
     settings: ClientSettings, agent: Agent, to: Connection, per_day: str
 ) -> str:
     """Find or create a key, ask a test question, write the settings; return the message."""
-    old = settings.noted
+    old = settings.record
     async with HttpTransport(idle=_SECONDS) as http, _find_key(http, agent, to, per_day) as made:
         key, key_id = made
         to = Connection(url=to.url, model=to.model, key=key)
@@ -276,7 +291,11 @@ async def _set_up_agent(
 
 
 async def _ask_once(http: HttpTransport, agent: Agent, to: Connection, *, is_new: bool) -> None:
-    """Ask one small question in the way the agent will."""
+    """Send one small question in the way that the agent will send its questions.
+
+    Raises:
+        ConfigError: the key is rejected, or the question is not answered.
+    """
     try:
         await http.post(
             _make_target(to.url + agent.route, to.key), question_body(agent.route, to.model)
@@ -298,7 +317,10 @@ async def _ask_once(http: HttpTransport, agent: Agent, to: Connection, *, is_new
 async def _find_key(
     http: HttpTransport, agent: Agent, to: Connection, per_day: str
 ) -> AsyncGenerator[tuple[str, str]]:
-    """Yield a key, and its id if it was created here; an error then revokes a created key.
+    """Yield the key to use, and its id if it was created here.
+
+    The key is empty if the server needs none, and the id is empty if none was created. If the block
+    raises an error, a created key is revoked.
 
     Raises:
         ConfigError: the server cannot be reached, or no key can be created.
@@ -330,7 +352,12 @@ async def _needs_key(http: HttpTransport, url: str) -> bool:
 
 
 async def _make_key(http: HttpTransport, agent: Agent, url: str, per_day: str) -> tuple[str, str]:
-    """Create a key with a budget: over the API if an admin token is set, else in the store."""
+    """Create a key with a budget: over the API if an admin token is set, else in the store.
+
+    Raises:
+        ConfigError: the budget is invalid, the server does not create the key, or it runs on
+            another machine and no admin token is set.
+    """
     try:
         policy = read_permissions({"per_day": per_day})
     except ValueError as error:
@@ -375,10 +402,10 @@ def _make_target(url: str, key: str = "") -> HttpTarget:
 
 
 def _undo_settings(settings: ClientSettings, agent: Agent) -> None:
-    noted = settings.noted
+    record = settings.record
     is_ours = settings.undo()
-    if noted and noted.key_id:
-        anyio.run(_revoke_key_alone, noted.url, noted.key_id)
+    if record and record.key_id:
+        anyio.run(_revoke_key_alone, record.url, record.key_id)
     since = "" if is_ours else "; later changes in it were kept"
     write_error(f"{settings.file} is restored to before {agent.title} was connected{since}.\n")
 

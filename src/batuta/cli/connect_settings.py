@@ -12,6 +12,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,7 +25,7 @@ NO_KEY_TEXT = "batuta"
 """Sent as the key to a server without keys, so that every agent has one to start with."""
 _BEGIN, _END = "# >>> batuta connect >>>\n", "# <<< batuta connect <<<\n"
 _KEPT = "# batuta connect keeps: "
-_BY_HAND = "; run with --print and add the lines by hand"
+_ADD_YOURSELF = "; run with --print and add the printed lines yourself"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,9 +52,9 @@ class Agent:
     find_file: Callable[[Mapping[str, str], Path], Path]
     """Returns the path of its settings, given the environment and the home folder."""
     connect: Callable[[str, Connection], str]
-    """Returns the settings with Batuta's; raises `ConfigError` if they cannot be changed."""
+    """Returns the settings with Batuta's added; raises `ConfigError` if that is not possible."""
     disconnect: Callable[[str, str], str]
-    """Returns the settings without Batuta's, given the current and the original ones."""
+    """Returns the settings with Batuta's removed, given the current and the original settings."""
 
 
 def _read_json(text: str) -> Json:
@@ -61,9 +62,9 @@ def _read_json(text: str) -> Json:
     try:
         found: Any = json.loads(text) if text.strip() else {}
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"the file is not JSON: {error}{_BY_HAND}") from None
+        raise ConfigError(f"the file is not JSON: {error}{_ADD_YOURSELF}") from None
     if not isinstance(found, dict):
-        raise ConfigError(f"the file must hold a JSON object{_BY_HAND}")
+        raise ConfigError(f"the file must hold a JSON object{_ADD_YOURSELF}")
     return cast("Json", found)
 
 
@@ -74,7 +75,7 @@ def _set_json(text: str, values: Mapping[KeyPath, Any]) -> str:
         for name in path[:-1]:
             found = inner.setdefault(name, {})
             if not isinstance(found, dict):
-                raise ConfigError(f"`{name}` must be an object{_BY_HAND}")
+                raise ConfigError(f"`{name}` must be an object{_ADD_YOURSELF}")
             inner = cast("Json", found)
         inner[path[-1]] = value
     return json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
@@ -88,7 +89,10 @@ def _unset_json(text: str, before: str, paths: Iterable[KeyPath]) -> str:
 
 
 def _restore_setting(settings: Json, old: Json, path: KeyPath) -> None:
-    """Restore a setting's old value, or remove it and the objects that this leaves empty."""
+    """Restore the old value of a setting.
+
+    A setting without an old value is removed, with the objects that this leaves empty.
+    """
     name, *rest = path
     if not rest:
         settings.pop(name, None)
@@ -120,13 +124,8 @@ def _add_lines(
         at_top = at_top and not line.lstrip().startswith("[")
         kept.append(_KEPT + line if at_top and replaced.match(line) else line)
     body = "".join(kept)
-    parts = [
-        _mark_lines(first),
-        body,
-        "" if not body or body.endswith("\n") else "\n",
-        _mark_lines(last),
-    ]
-    return "".join(parts)
+    line_end = "" if not body or body.endswith("\n") else "\n"
+    return f"{_mark_lines(first)}{body}{line_end}{_mark_lines(last)}"
 
 
 def _mark_lines(lines: Iterable[str]) -> str:
@@ -148,8 +147,8 @@ def _drop_lines(text: str, _: str) -> str:
     return "".join(kept)
 
 
-def _quote_text(text: str) -> str:
-    """Quote a string for TOML, JSON and YAML alike."""
+def quote_text(text: str) -> str:
+    """Return the text as a quoted string that is valid in TOML, JSON and YAML alike."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
@@ -167,10 +166,6 @@ def _claude_file(environ: Mapping[str, str], home: Path) -> Path:
 def _connect_claude(text: str, to: Connection) -> str:
     values = (to.model, to.url, to.key or NO_KEY_TEXT)
     return _set_json(text, dict(zip(_CLAUDE_KEYS, values, strict=True)))
-
-
-def _disconnect_claude(text: str, before: str) -> str:
-    return _unset_json(text, before, _CLAUDE_KEYS)
 
 
 _CODEX_MODEL = re.compile(r"""^[ \t]*["']?(?:model|model_provider)["']?[ \t]*=""")
@@ -191,14 +186,14 @@ def _connect_codex(text: str, to: Connection) -> str:
     found = before.get("model_providers", {})
     providers = cast("Json", found) if isinstance(found, dict) else {"batuta": found}
     if "batuta" in providers:
-        raise ConfigError(f"`model_providers` already has an entry `batuta`{_BY_HAND}")
-    wanted: Json = {**before, **first, "model_providers": {**providers, "batuta": provider}}
+        raise ConfigError(f"`model_providers` already has an entry `batuta`{_ADD_YOURSELF}")
+    expected: Json = {**before, **first, "model_providers": {**providers, "batuta": provider}}
     try:
-        is_as_wanted = tomllib.loads(changed) == wanted
+        is_as_expected = tomllib.loads(changed) == expected
     except tomllib.TOMLDecodeError:
-        is_as_wanted = False
-    if not is_as_wanted:
-        raise ConfigError(f"the file cannot be changed safely{_BY_HAND}")
+        is_as_expected = False
+    if not is_as_expected:
+        raise ConfigError(f"the file cannot be changed safely{_ADD_YOURSELF}")
     return changed
 
 
@@ -206,11 +201,11 @@ def _read_toml(text: str) -> Json:
     try:
         return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ConfigError(f"the file is not TOML: {error}{_BY_HAND}") from None
+        raise ConfigError(f"the file is not TOML: {error}{_ADD_YOURSELF}") from None
 
 
 def _toml_lines(values: Mapping[str, str]) -> list[str]:
-    return [f"{name} = {_quote_text(value)}" for name, value in values.items()]
+    return [f"{name} = {quote_text(value)}" for name, value in values.items()]
 
 
 _OPENCODE_KEYS: tuple[KeyPath, ...] = (("model",), ("small_model",), ("provider", "batuta"))
@@ -218,7 +213,7 @@ _OPENCODE_KEYS: tuple[KeyPath, ...] = (("model",), ("small_model",), ("provider"
 
 def _opencode_file(environ: Mapping[str, str], home: Path) -> Path:
     folder = Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "opencode"
-    with_comments = folder / "opencode.jsonc"  # read last, so it would win
+    with_comments = folder / "opencode.jsonc"  # opencode reads this file last, so it has precedence
     return with_comments if with_comments.exists() else folder / "opencode.json"
 
 
@@ -235,10 +230,6 @@ def _connect_opencode(text: str, to: Connection) -> str:
     return _set_json(text, dict(zip(_OPENCODE_KEYS, values, strict=True)))
 
 
-def _disconnect_opencode(text: str, before: str) -> str:
-    return _unset_json(text, before, _OPENCODE_KEYS)
-
-
 _AIDER_NAMES = "model|weak-model|openai-api-base|openai-api-key|show-model-warnings"
 _AIDER_SETTING = re.compile(rf"(?:{_AIDER_NAMES})\s*:")
 _YAML_LINE = re.compile(r"(?:\s*(?:#.*)?|\s+\S.*|-\s.*|---.*|[\w-]+\s*:(?:\s.*)?)")
@@ -252,25 +243,26 @@ def _connect_aider(text: str, to: Connection) -> str:
     lines = text.splitlines()
     for number, line in enumerate(lines):
         if not _YAML_LINE.fullmatch(line):
-            raise ConfigError(f"line {number + 1} is not an aider setting{_BY_HAND}")
+            raise ConfigError(f"line {number + 1} is not an aider setting{_ADD_YOURSELF}")
         below = lines[number + 1] if number + 1 < len(lines) else ""
         if _AIDER_SETTING.match(line) and re.match(r"\s+\S|-\s", below):
             name = line.partition(":")[0]
-            raise ConfigError(f"`{name}` spans several lines{_BY_HAND}")
+            raise ConfigError(f"`{name}` spans several lines{_ADD_YOURSELF}")
     values = {
         "model": f"openai/{to.model}",
         "weak-model": "openai/batuta-mini",
         "openai-api-base": f"{to.url}/v1",
         "openai-api-key": to.key or NO_KEY_TEXT,
     }
-    own = [f"{name}: {_quote_text(value)}" for name, value in values.items()]
+    own = [f"{name}: {quote_text(value)}" for name, value in values.items()]
     return _add_lines(text, _AIDER_SETTING, (), [*own, "show-model-warnings: false"])
 
 
 AGENTS: Mapping[str, Agent] = {
     "claude": Agent(
         "Claude Code", "claude", "/v1/messages",
-        find_file=_claude_file, connect=_connect_claude, disconnect=_disconnect_claude,
+        find_file=_claude_file, connect=_connect_claude,
+        disconnect=partial(_unset_json, paths=_CLAUDE_KEYS),
     ),
     "codex": Agent(
         "Codex", "codex", "/v1/responses",
@@ -278,7 +270,8 @@ AGENTS: Mapping[str, Agent] = {
     ),
     "opencode": Agent(
         "opencode", "opencode", "/v1/chat/completions",
-        find_file=_opencode_file, connect=_connect_opencode, disconnect=_disconnect_opencode,
+        find_file=_opencode_file, connect=_connect_opencode,
+        disconnect=partial(_unset_json, paths=_OPENCODE_KEYS),
     ),
     "aider": Agent(
         "aider", "aider", "/v1/chat/completions",

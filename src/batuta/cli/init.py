@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterable, Mapping
@@ -13,13 +12,8 @@ import anyio
 import typer
 from rich.text import Text
 
-from batuta.clients import (
-    HttpTransport,
-    WorkerCheck,
-    WorkerSpec,
-    check_worker,
-    find_provider,
-)
+from batuta.cli.connect_settings import quote_text
+from batuta.clients import HttpTransport, WorkerCheck, WorkerSpec, check_worker, find_provider
 from batuta.clients.discovery import Discovery
 from batuta.config.load import DEFAULT_FILE, NO_MODELS, find_workers
 from batuta.config.workers import open_worker_client
@@ -30,7 +24,7 @@ from batuta.rendering.console import new_table, open_console, print_table
 from batuta.rendering.terminal import write_error
 
 CHECK_SECONDS = 30.0
-"""How long a worker may take to answer the check; a local model may have to be loaded first."""
+"""Seconds of silence after which a check fails; a local model may have to be loaded first."""
 HEAD = """\
 # Written by `batuta init`. Every setting: docs/configuration.md. Keys stay in the environment.
 # Prices, abilities and public leaderboard scores of models are looked up; a line here overrides
@@ -50,7 +44,7 @@ deadline_s = 300
 DOLLAR_LIMIT = "max_cost_usd = 0.50             # per run"
 NO_DOLLAR_LIMIT = """\
 # max_cost_usd = 0.50           # per run; first give every worker a price, such as
-#                               # price = {{ input = 1, output = 4 }}: a call without a price
+#                               # price = { input = 1, output = 4 }: a call without a price
 #                               # counts as $15/$75 per million tokens"""
 """An unknown price is estimated so high that hardly any question would fit the limit."""
 
@@ -97,8 +91,8 @@ def settings_text(specs: Iterable[WorkerSpec], environ: Mapping[str, str]) -> st
     best = Pool(tuple(spec.worker for spec in known)).ranked()[0]
     workers = "".join(_worker_text(spec, environ) for spec in known)
     priced = all(spec.worker.price for spec in known)
-    limit = DOLLAR_LIMIT if priced else NO_DOLLAR_LIMIT.format()
-    return HEAD + workers + TAIL.format(conductor=_quote_toml(best.id), limit=limit)
+    limit = DOLLAR_LIMIT if priced else NO_DOLLAR_LIMIT
+    return HEAD + workers + TAIL.format(conductor=quote_text(best.id), limit=limit)
 
 
 def _worker_text(spec: WorkerSpec, environ: Mapping[str, str]) -> str:
@@ -110,10 +104,10 @@ def _worker_text(spec: WorkerSpec, environ: Mapping[str, str]) -> str:
         rows["key_env"] = variable
     if worker.description:
         rows["description"] = worker.description
-    lines = [f"{name} = {_quote_toml(value)}" for name, value in rows.items()]
+    lines = [f"{name} = {quote_text(value)}" for name, value in rows.items()]
     own = [tag for tag in worker.tags if tag != "local"]
     if own:
-        lines.append(f"tags = [{', '.join(map(_quote_toml, own))}]")
+        lines.append(f"tags = [{', '.join(map(quote_text, own))}]")
     if worker.context_window:
         lines.append(f"context_window = {worker.context_window}")
     lines += [
@@ -131,15 +125,14 @@ def _key_variable(spec: WorkerSpec, environ: Mapping[str, str]) -> str | None:
     return next((name for name in names if environ[name].strip() == spec.key.reveal()), None)
 
 
-def _quote_toml(text: str) -> str:
-    """Return a TOML basic string: a JSON string with DEL escaped too."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
 async def _find_and_check(
     environ: Mapping[str, str], checked: bool
 ) -> tuple[Discovery, dict[WorkerId, WorkerCheck]]:
-    """Find models and, if `checked`, ask each for one word."""
+    """Find models and, if `checked`, ask each for one word.
+
+    Raises:
+        ConfigError: no model is found.
+    """
     checks: dict[WorkerId, WorkerCheck] = {}
     async with HttpTransport(idle=CHECK_SECONDS) as http:
         found = await find_workers(environ, http)

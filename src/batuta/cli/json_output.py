@@ -75,14 +75,13 @@ def workflow_json(workflow: Workflow) -> list[dict[str, Any]]:
 
 def step_json(step: StepRun) -> dict[str, Any]:
     """Return an executed step, without its prompt."""
-    failed = isinstance(step.result, Failure)
     return {
         "index": step.index,
         "worker": step.worker,
         "planned": step.planned,
         "text": None if isinstance(step.result, Failure) else step.result.text,
         "error": step.result.message if isinstance(step.result, Failure) else None,
-        "ok": not failed,
+        "ok": not isinstance(step.result, Failure),
         "attempts": [
             {"worker": a.worker, "code": a.failure.code, "message": a.failure.message}
             for a in step.attempts

@@ -46,11 +46,11 @@ _T = TypeVar("_T")
 Id = Annotated[str, typer.Argument(help="The key's id, as `batuta keys list` shows it.")]
 PerDay = Annotated[
     str | None,
-    typer.Option(metavar="DOLLARS", help="Dollars a day, in UTC.", rich_help_panel=BUDGET_PANEL),
+    typer.Option(metavar="DOLLARS", help="Budget per day, in UTC.", rich_help_panel=BUDGET_PANEL),
 ]
 PerMonth = Annotated[
     str | None,
-    typer.Option(metavar="DOLLARS", help="Dollars a month.", rich_help_panel=BUDGET_PANEL),
+    typer.Option(metavar="DOLLARS", help="Budget per month, in UTC.", rich_help_panel=BUDGET_PANEL),
 ]
 Expires = Annotated[
     str | None,
@@ -62,7 +62,7 @@ ServedPool = Annotated[
     str | None,
     typer.Option(
         "--pool",
-        help="The served pool, as for batuta serve: models and workers must be named in it.",
+        help="The pool, as for batuta serve; the named models and workers must exist in it.",
         rich_help_panel=ACCESS_PANEL,
     ),
 ]
@@ -76,39 +76,53 @@ class KeyLimits:
         list[str] | None,
         typer.Option(
             "--model",
-            help="A model it may use, such as batuta-mini or worker/*; repeat.",
+            help="A model it may use, such as batuta-mini or worker/*; may be repeated.",
             rich_help_panel=ACCESS_PANEL,
         ),
     ] = None
     max_cost: Annotated[
         str | None,
-        typer.Option(metavar="DOLLARS", help="Dollars a run.", rich_help_panel=BUDGET_PANEL),
+        typer.Option(
+            metavar="DOLLARS", help="Maximum cost of a run.", rich_help_panel=BUDGET_PANEL
+        ),
     ] = None
     rpm: Annotated[
-        int | None, typer.Option(min=1, help="Requests a minute.", rich_help_panel=RATE_PANEL)
+        int | None,
+        typer.Option(
+            min=1, help="Maximum number of requests per minute.", rich_help_panel=RATE_PANEL
+        ),
     ] = None
     tpm: Annotated[
-        int | None, typer.Option(min=1, help="Tokens a minute.", rich_help_panel=RATE_PANEL)
+        int | None,
+        typer.Option(
+            min=1, help="Maximum number of tokens per minute.", rich_help_panel=RATE_PANEL
+        ),
     ] = None
     concurrency: Annotated[
         int | None,
-        typer.Option(min=1, help="Requests at the same time.", rich_help_panel=RATE_PANEL),
+        typer.Option(
+            min=1, help="Maximum number of requests at the same time.", rich_help_panel=RATE_PANEL
+        ),
     ] = None
     per_day: PerDay = None
     per_month: PerMonth = None
     session_max_cost: Annotated[
         str | None,
-        typer.Option(metavar="DOLLARS", help="Dollars a session.", rich_help_panel=BUDGET_PANEL),
+        typer.Option(
+            metavar="DOLLARS", help="Maximum cost of a session.", rich_help_panel=BUDGET_PANEL
+        ),
     ] = None
     session_max_turns: Annotated[
         int | None,
-        typer.Option(min=1, help="Turns a session.", rich_help_panel=BUDGET_PANEL),
+        typer.Option(
+            min=1, help="Maximum number of turns of a session.", rich_help_panel=BUDGET_PANEL
+        ),
     ] = None
     workers_allow: Annotated[
         list[str] | None,
         typer.Option(
             "--allow",
-            help="A worker that may receive its requests: an id, or tag:region:eu; repeat.",
+            help="A worker that may receive its requests: an id or tag:region:eu; may be repeated.",
             rich_help_panel=ACCESS_PANEL,
         ),
     ] = None
@@ -116,7 +130,7 @@ class KeyLimits:
         list[str] | None,
         typer.Option(
             "--deny",
-            help="A worker that may not receive them: an id or a tag; repeat.",
+            help="A worker that may not receive its requests: an id or a tag; may be repeated.",
             rich_help_panel=ACCESS_PANEL,
         ),
     ] = None
@@ -125,7 +139,7 @@ class KeyLimits:
         list[str] | None,
         typer.Option(
             "--tag",
-            help="A tag for all its questions, for plan rules; repeat.",
+            help="A tag for all its questions, for plan rules; may be repeated.",
             rich_help_panel=ACCESS_PANEL,
         ),
     ] = None
@@ -134,7 +148,7 @@ class KeyLimits:
         list[str] | None,
         typer.Option(
             "--tool",
-            help="A server tool that its requests may use, or none; repeat.",
+            help="A server tool that its requests may use, or none; may be repeated.",
             rich_help_panel=ACCESS_PANEL,
         ),
     ] = None
@@ -144,7 +158,7 @@ class KeyLimits:
         typer.Option(
             min=0,
             max=1,
-            help="The least confidence of its answers, if \\[confidence] is configured.",
+            help="Minimum confidence of its answers, if \\[confidence] is configured.",
             rich_help_panel=ACCESS_PANEL,
         ),
     ] = None
@@ -183,7 +197,7 @@ def create_key(
 
 @app.command("list", epilog=format_example("batuta keys list --tenant acme"))
 def list_keys(
-    tenant: Annotated[str | None, typer.Option(help="Only that tenant's.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="Only keys of this tenant.")] = None,
     json: Json = False,
 ) -> None:
     """Show the keys and their limits, never their secrets."""
@@ -212,7 +226,7 @@ def change_limits(
     pool: ServedPool = None,
     json: Json = False,
 ) -> None:
-    """Change a key's limits; limits not given stay. A running server applies it within 10 s."""
+    """Change the given limits of a key. A running server applies the change within 10 s."""
     known = _require_key(_with_store(lambda store: store.keys.find(key_id)), key_id)
     check_named(_read_permissions(limits.named()), pool, known.policy)
 
@@ -237,7 +251,7 @@ def change_limits(
 
 @app.command("revoke", epilog=format_example("batuta keys revoke 3fa9c1"))
 def revoke_key(key_id: Id) -> None:
-    """Revoke a key permanently and stop its runs. A running server applies it within 10 s."""
+    """Revoke a key permanently and stop its runs. A running server does this within 10 s."""
     _require_key(_with_store(lambda store: store.keys.revoke(key_id, by=command_actor())), key_id)
     write_error(f"the key {key_id} is revoked\n")
 
@@ -245,7 +259,9 @@ def revoke_key(key_id: Id) -> None:
 @app.command("rotate", epilog=format_example("batuta keys rotate 3fa9c1 --grace 1h"))
 def rotate_key(
     key_id: Id,
-    grace: Annotated[str, typer.Option(help="How long the old secret stays valid.")] = "1h",
+    grace: Annotated[
+        str, typer.Option(help="How long the old secret stays valid: 90s, 15m, 12h or 30d.")
+    ] = "1h",
     json: Json = False,
 ) -> None:
     """Issue a new secret for a key; its limits, budgets and spending stay."""
@@ -263,16 +279,14 @@ def rotate_key(
 
 @app.command("budget", epilog=format_example("batuta keys budget acme --per-month 100"))
 def set_budget(
-    tenant: Annotated[str, typer.Argument(help="The tenant.")],
+    tenant: Annotated[str, typer.Argument(help="The name of the tenant.")],
     per_day: PerDay = None,
     per_month: PerMonth = None,
     json: Json = False,
 ) -> None:
-    """Set the budget of all keys of a tenant together; without an amount there is no limit."""
-    day, month = (
-        _read_permissions({"per_day": per_day}).per_day,
-        _read_permissions({"per_month": per_month}).per_month,
-    )
+    """Set the budget of all keys of a tenant together; an omitted amount means no limit."""
+    limits = _read_permissions({"per_day": per_day, "per_month": per_month})
+    day, month = limits.per_day, limits.per_month
     found = _with_store(
         lambda store: store.keys.set_tenant_budget(tenant, day, month, by=command_actor())
     )
@@ -289,9 +303,9 @@ def show_spending(
     by: Annotated[
         str, typer.Option(help=f"Comma-separated groups: {', '.join(SPEND_GROUPS)}.")
     ] = "day,tenant",
-    tenant: Annotated[str | None, typer.Option(help="Only that tenant's.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="Only spending of this tenant.")] = None,
     since: Annotated[str | None, typer.Option(help="The first day, as 2026-11-21.")] = None,
-    until: Annotated[str | None, typer.Option(help="The last day.")] = None,
+    until: Annotated[str | None, typer.Option(help="The last day, as 2026-11-30.")] = None,
     *,
     json: Json = False,
 ) -> None:
@@ -366,7 +380,7 @@ def _read_permissions(given: dict[str, Any]) -> KeyPermissions:
 
 
 def describe_permissions(policy: KeyPermissions) -> str:
-    """Return a key's limits in words; empty if it has none."""
+    """Return a key's limits in words; empty if the key has no limits."""
     dollars = (
         (policy.max_cost, "a run"),
         (policy.per_day, "a day"),
@@ -376,7 +390,7 @@ def describe_permissions(policy: KeyPermissions) -> str:
     counts = (
         (policy.rpm, "requests a minute"),
         (policy.tpm, "tokens a minute"),
-        (policy.concurrency, "requests at once"),
+        (policy.concurrency, "requests at the same time"),
         (policy.session_max_turns, "turns a session"),
     )
     names = (
@@ -412,15 +426,19 @@ def _expiry_time(text: str | None) -> float | None:
 def check_named(
     permissions: KeyPermissions, pool: str | None, before: KeyPermissions | None = None
 ) -> None:
-    """Raise ConfigError if the limits name a model or worker that is not served.
+    """Check that the models and workers that the limits name are served.
+
+    If no pool was named and the default pool cannot be loaded, the names are not checked, and a
+    line on stderr says so.
 
     Args:
         permissions: the key's new permissions.
         pool: as for `batuta serve`; None: its default pool.
-        before: the key's previous permissions; names in them are not checked.
+        before: the key's previous permissions; the names in these are not checked.
 
     Raises:
-        ConfigError: a name is not served; the message suggests a similar one.
+        ConfigError: a name is not served, and the message suggests a similar name; or the named
+            pool cannot be loaded.
     """
     if not (permissions.models or permissions.workers_allow or permissions.workers_deny):
         return

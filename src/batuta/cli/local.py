@@ -17,12 +17,7 @@ from batuta.cli.model_pulls import confirm_pull, pull_missing
 from batuta.cli.options import Json, format_example
 from batuta.core.formatting import format_bytes
 from batuta.errors import ConfigError
-from batuta.local.catalogue import (
-    MODELS,
-    KnownModel,
-    choose_known,
-    pulled_file,
-)
+from batuta.local.catalogue import MODELS, KnownModel, choose_known, pulled_file
 from batuta.local.llama_backends import ServingOptions, check_llama, check_memory
 from batuta.local.model_server import serve_models
 from batuta.rendering.console import new_table, open_console, print_table
@@ -41,7 +36,7 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Pull without asking.")]
 
 @app.command("list", epilog=format_example("batuta local list"))
 def list_models(json: Json = False) -> None:
-    """Show the models that can be pulled, their sizes, licences and, once pulled, paths."""
+    """Show the models that can be pulled, their sizes and licences, and where pulled files are."""
     if json:
         json_output.print_json([_describe_model(model) for model in MODELS.values()])
         return
@@ -76,12 +71,14 @@ def serve_local(
     names: Annotated[
         list[str] | None, typer.Argument(help="The models; default: all that were pulled.")
     ] = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port.")] = DEFAULT_PORT,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="The port to listen on; 0: any free port.")
+    ] = DEFAULT_PORT,
     threads: Annotated[
         int, typer.Option(min=1, help="Threads per model; on a busy machine more can be slower.")
     ] = ServingOptions().threads,
     slots: Annotated[
-        int, typer.Option(min=1, help="Concurrent calls per model.")
+        int, typer.Option(min=1, help="Maximum number of concurrent calls per model.")
     ] = ServingOptions().slots,
     program: Annotated[
         str, typer.Option(help="The path of your own llama-server, such as a GPU build.")

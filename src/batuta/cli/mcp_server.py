@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer
 
 MAX_RUNS = 50
-"""The most runs that one call of `runs` lists."""
+"""Maximum number of runs that one call of `runs` lists."""
 MAX_QUESTION = 1_000_000
-"""The most characters of a question, which the host's model may have written."""
+"""Maximum number of characters of a question, which the host's model may have written."""
 _INSTRUCTIONS = (
     "Batuta answers a question by a workflow of several language models. ask answers; plan shows "
     "the workflow and what it would cost, and calls no model but the conductor; runs lists the "
@@ -41,7 +41,7 @@ _INSTRUCTIONS = (
 def mcp_command(
     max_cost: Annotated[
         float | None,
-        typer.Option(min=0, max=MOST_USD, help="The most dollars that one question may cost."),
+        typer.Option(min=0, max=MOST_USD, help="Maximum cost of one question, in dollars."),
     ] = None,
     port: Annotated[
         int | None,
@@ -97,7 +97,7 @@ def build_server(session: Session, target: str, max_cost: float | None = None) -
     Args:
         session: an open session.
         target: the database of stored runs.
-        max_cost: the most dollars that one question may cost.
+        max_cost: maximum cost of one question, in dollars; None for no limit of the server's own.
     """
     from mcp.server.mcpserver import MCPServer  # noqa: PLC0415 - of an extra
     from mcp.types import ToolAnnotations  # noqa: PLC0415 - same
@@ -132,7 +132,11 @@ def build_server(session: Session, target: str, max_cost: float | None = None) -
 async def _run_question(
     session: Session, question: str, max_cost: float | None, *, dry_run: bool = False
 ) -> Run:
-    """Ask the session; if there is no answer, raise an error that the host shows."""
+    """Ask the session.
+
+    Raises:
+        ToolError: the question is empty or too long, or there is no answer; the host shows this.
+    """
     from mcp.server.mcpserver.exceptions import ToolError  # noqa: PLC0415 - of an extra
 
     if not question.strip() or len(question) > MAX_QUESTION:

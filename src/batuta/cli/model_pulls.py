@@ -22,7 +22,7 @@ def offer_models(pool: str, *, yes: bool) -> None:
     """Pull what `--pool local` needs, after asking.
 
     Raises:
-        ConfigError: a name is unknown, the user declines, or stdin is no terminal to ask on.
+        ConfigError: a name is unknown, the user declines, or stdin is not a terminal.
         DownloadError: a model cannot be downloaded.
     """
     named = pool.partition(":")[2]
@@ -39,7 +39,7 @@ def confirm_pull(models: Sequence[KnownModel], yes: bool) -> None:
     """Show the models' sizes and licences, and ask for consent unless `yes`.
 
     Raises:
-        ConfigError: the user declines, or stdin is no terminal to ask on.
+        ConfigError: the user declines, or stdin is not a terminal.
     """
     for model in models:
         write_error(

@@ -39,9 +39,9 @@ def format_example(command: str) -> str:
 
 
 MOST_USD = 1e9
-"""The largest budget; a larger or infinite one is a mistake."""
+"""Maximum amount in dollars; a larger or infinite amount is a mistake."""
 MOST_SECONDS = 1e9
-"""The longest time limit, for the same reason."""
+"""Maximum time limit; a longer or infinite limit is a mistake."""
 _JSON_HELP = "Print JSON on stdout."
 
 Json = Annotated[bool, typer.Option("--json", help=_JSON_HELP)]
@@ -56,7 +56,8 @@ SimulatedQuestions = Annotated[
     ),
 ]
 ConcurrentRuns = Annotated[
-    int, typer.Option(min=1, help="Concurrent runs.", rich_help_panel=EXECUTION_PANEL)
+    int,
+    typer.Option(min=1, help="Maximum number of concurrent runs.", rich_help_panel=EXECUTION_PANEL),
 ]
 ExecutorName = Annotated[
     str,
@@ -68,7 +69,9 @@ ExecutorName = Annotated[
 RayProcesses = Annotated[
     int | None,
     typer.Option(
-        min=1, help="Ray processes; default: one per free core.", rich_help_panel=EXECUTION_PANEL
+        min=1,
+        help="Number of Ray processes; default: one per free core.",
+        rich_help_panel=EXECUTION_PANEL,
     ),
 ]
 
@@ -99,7 +102,7 @@ class PoolOptions:
         """Pull the models that `--pool local` lacks, after asking.
 
         Raises:
-            ConfigError: the user declines, or stdin is no terminal to ask on.
+            ConfigError: a name is unknown, the user declines, or stdin is not a terminal.
             DownloadError: a model cannot be downloaded.
         """
         if (self.pool or "").partition(":")[0] == LOCAL:
@@ -123,7 +126,7 @@ class GradingOptions:
     panel: ClassVar = GRADING_PANEL
 
     judge: Annotated[
-        str | None, typer.Option(help="The worker that grades answers no rule can grade.")
+        str | None, typer.Option(help="The worker that grades answers that no rule can grade.")
     ] = None
     sandbox: Annotated[
         str, typer.Option(help="Where programs run: auto, bubblewrap, landlock, or none.")
@@ -136,7 +139,7 @@ _T = TypeVar("_T")
 def with_option_groups(command: Callable[..., _T]) -> Callable[..., _T]:
     """Return the command with each argument that is a group replaced by the group's options.
 
-    A group's class variable `panel` is the help panel of its options that name none themselves.
+    A group's class variable `panel` names the help panel of the options that name no other panel.
 
     Raises:
         ValueError: two groups have an option of the same name.

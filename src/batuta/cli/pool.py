@@ -37,7 +37,7 @@ def list_workers(pool: PoolOption = None, json: Json = False) -> None:
 
 @app.command("check", epilog=format_example("batuta pool check --pool batuta.toml"))
 def check_workers(pool: PoolOption = None, json: Json = False) -> None:
-    """Ask every worker for one word; exit code 1 if one does not answer."""
+    """Ask every worker for one word; the exit code is 1 if any worker does not answer."""
     if not anyio.run(_ask_workers, pool, json):
         raise typer.Exit(1)
 
@@ -55,9 +55,10 @@ async def _print_workers(pool: str | None, json: bool) -> None:
     for note in loaded.notes:
         console.print(note)
     table = new_table(expand=True)
-    names = [max((len(text) for text in row), default=0) for row in _name_columns(loaded)]
+    ids = max((len(worker.id) for worker in loaded.pool), default=0)
+    models = max((len(worker.model) for worker in loaded.pool), default=0)
     for name, width in zip(
-        ("", "worker", "model", "$/M in", "$/M out"), (1, *names, 6, 7), strict=True
+        ("", "worker", "model", "$/M in", "$/M out"), (1, ids, models, 6, 7), strict=True
     ):
         right = "right" if name.startswith("$") else "left"
         table.add_column(name, justify=right, no_wrap=True, min_width=width)
@@ -69,11 +70,6 @@ async def _print_workers(pool: str | None, json: bool) -> None:
             str(number), Text(worker.id, "cyan"), worker.model, *_format_price(worker), about
         )
     console.print(table)
-
-
-def _name_columns(config: LoadedConfig) -> tuple[list[str], list[str]]:
-    """Return the texts of the columns that are never truncated: the workers' ids and models."""
-    return [worker.id for worker in config.pool], [worker.model for worker in config.pool]
 
 
 def _format_price(worker: Worker) -> tuple[str, str]:

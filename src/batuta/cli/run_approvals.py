@@ -41,7 +41,7 @@ EditOption = Annotated[
 ReasonOption = Annotated[str, typer.Option(help="A reason, shown to the caller.")]
 _LEAST_DIGITS = 12
 _EDIT_SECONDS = 10.0
-"""How long to wait for the run to accept an edit."""
+"""Maximum number of seconds to wait until the run accepts an edit."""
 
 
 def add_approval_commands(app: typer.Typer) -> None:
@@ -85,7 +85,7 @@ def approve_plan(
     reason: ReasonOption = "",
     edit: EditOption = None,
 ) -> None:
-    """Approve a plan, for one execution; with --edit its run first checks and prices the steps."""
+    """Approve a plan for one execution; with --edit the run first checks and prices the steps."""
     if edit is not None:
         digest = _edit_plan(plan, digest, edit)
     _give_verdict(plan, digest, reason, approved=True)
@@ -113,7 +113,11 @@ def plan_json(plan: PendingPlan) -> dict[str, Any]:
 
 
 def _give_verdict(plan: str, digest: str, reason: str, *, approved: bool) -> None:
-    """Approve or refuse the plan with that digest."""
+    """Approve or refuse the plan with that digest.
+
+    Raises:
+        ConfigError: the reason is too long, or no plan with that digest waits.
+    """
     if len(reason) > MAX_REASON:
         raise ConfigError(f"--reason has {len(reason)} characters; it may have {MAX_REASON}")
     try:
@@ -124,7 +128,11 @@ def _give_verdict(plan: str, digest: str, reason: str, *, approved: bool) -> Non
 
 
 def _edit_plan(plan: str, digest: str, file: Path) -> str:
-    """Replace the plan's steps and return the digest of the edited plan."""
+    """Replace the plan's steps and return the digest of the edited plan.
+
+    Raises:
+        ConfigError: the file or its steps are invalid, or the edit was not accepted.
+    """
     try:
         steps = file.read_text(encoding="utf-8")
         read_steps(steps)

@@ -110,7 +110,7 @@ def print_run(console: Console, run: Run, title: str) -> None:
 
 
 def run_summary(run: Run) -> Text:
-    """Return one line: steps, tokens, cost, time, outcome."""
+    """Return one line with the run's steps, tokens, cost, time, outcome, confidence and id."""
     usage = run.usage
     parts = [
         f"{len(run.steps)} step{'s' if len(run.steps) != 1 else ''}",
@@ -145,7 +145,7 @@ def workflow_table() -> Table:
 
 
 def describe_access(workflow: Workflow, index: int) -> str:
-    """Return the numbers of the steps that a step reads, counted from 1."""
+    """Return the numbers, from 1, of the steps that a step reads; a dash if it reads none."""
     step = workflow.steps[index]
     own = ", ".join(str(earlier + 1) for earlier in step.access)
     if step.previous:
@@ -156,7 +156,7 @@ def describe_access(workflow: Workflow, index: int) -> str:
 def describe_subtask(workflow: Workflow, index: int) -> Text:
     """Return the subtask on one line, or a note that the step gets the question itself."""
     subtask = " ".join(workflow.steps[index].subtask.split())
-    return Text(subtask) if subtask else Text("the question as it stands", "dim")
+    return Text(subtask) if subtask else Text("the question itself", "dim")
 
 
 def _round_parts(
@@ -215,7 +215,7 @@ def _finished_cells(step: StepRun) -> tuple[Text, tuple[str, str, str]]:
 
 
 def _step_notes(round_: Round) -> list[RenderableType]:
-    """Describe what went wrong at a step."""
+    """Describe the failures and substitutions at the steps of a round."""
     notes: list[RenderableType] = []
     for step in sorted(round_.steps, key=lambda step: step.index):
         for attempt in step.attempts:
@@ -225,7 +225,7 @@ def _step_notes(round_: Round) -> list[RenderableType]:
             text = f"step {step.index + 1}: {step.worker} is asked the whole question instead"
             notes.append(Text(text, style="yellow"))
         elif step.worker != step.planned:
-            text = f"step {step.index + 1}: {step.worker} stands in for {step.planned}"
+            text = f"step {step.index + 1}: {step.worker} replaces {step.planned}"
             notes.append(Text(text, style="yellow"))
         if isinstance(step.result, Failure):
             text = f"step {step.index + 1}: {step.worker}: {step.result.message}"

@@ -20,7 +20,7 @@ from batuta.clients import HttpTransport, RunReplayClient
 from batuta.conductors.replay_conductor import ReplayConductor
 from batuta.config.load import find_plugged_pool, load_config, store_target
 from batuta.config.served_systems import LOCAL_TENANT
-from batuta.core import Client, Failure, Outcome, Run, StepRun, WorkerId
+from batuta.core import Client, Failure, Outcome, Run, WorkerId
 from batuta.core.formatting import format_cost, format_count, format_seconds, format_usd
 from batuta.engine import RunHooks, RunSettings, conduct
 from batuta.errors import ConfigError
@@ -43,7 +43,8 @@ class RunOrder:
         str | None, typer.Option(help="created, cost, seconds, tokens or score; default created.")
     ] = None
     order: Annotated[
-        str | None, typer.Option(help="desc, the most or newest first (default), or asc.")
+        str | None,
+        typer.Option(help="desc: the largest or newest first; asc: the reverse; default desc."),
     ] = None
 
 
@@ -79,11 +80,13 @@ class RunRanges:
     since: Annotated[
         str | None, typer.Option(help="24h, 7d, today, yesterday, a day, or a time.")
     ] = None
-    until: Annotated[str | None, typer.Option(help="The same; a day counts to its end.")] = None
-    min_cost: Annotated[str | None, typer.Option(help="Dollars, at least.")] = None
-    max_cost: Annotated[str | None, typer.Option(help="Dollars, at most.")] = None
-    min_seconds: Annotated[str | None, typer.Option(help="Seconds, at least.")] = None
-    max_seconds: Annotated[str | None, typer.Option(help="Seconds, at most.")] = None
+    until: Annotated[
+        str | None, typer.Option(help="A time as for --since; a day counts to its end.")
+    ] = None
+    min_cost: Annotated[str | None, typer.Option(help="Minimum cost, in dollars.")] = None
+    max_cost: Annotated[str | None, typer.Option(help="Maximum cost, in dollars.")] = None
+    min_seconds: Annotated[str | None, typer.Option(help="Minimum duration, in seconds.")] = None
+    max_seconds: Annotated[str | None, typer.Option(help="Maximum duration, in seconds.")] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,11 +95,13 @@ class RunFigures:
 
     panel: ClassVar = "Tokens and scores"
 
-    min_tokens: Annotated[str | None, typer.Option(help="Tokens, at least.")] = None
-    max_tokens: Annotated[str | None, typer.Option(help="Tokens, at most.")] = None
-    min_score: Annotated[str | None, typer.Option(help="The score, at least.")] = None
-    max_score: Annotated[str | None, typer.Option(help="The score, at most.")] = None
-    judged: Annotated[str | None, typer.Option(help="yes: with a score; no: without.")] = None
+    min_tokens: Annotated[str | None, typer.Option(help="Minimum number of tokens.")] = None
+    max_tokens: Annotated[str | None, typer.Option(help="Maximum number of tokens.")] = None
+    min_score: Annotated[str | None, typer.Option(help="Minimum score.")] = None
+    max_score: Annotated[str | None, typer.Option(help="Maximum score.")] = None
+    judged: Annotated[
+        str | None, typer.Option(help="yes: runs with a score; no: runs without a score.")
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,15 +139,15 @@ add_approval_commands(app)
 
 _T = TypeVar("_T")
 _ID_SHOWN = 12
-"""Characters of an id in a list, including `run_`; `runs show` accepts the shortened id."""
+"""Minimum number of an id's characters in a list; `runs show` accepts the shortened id."""
 _PADDING = 2
 _LEAST_QUESTION = 8
-"""Characters of a question that are always shown."""
+"""Minimum width of the column of questions, unless the ids are the only other column."""
 _LONGEST_SYSTEM = 20
 RUNS_FILE = "runs.db"
 NO_RUNS = 'no runs yet; start one: batuta ask "…"'
 AMBIGUOUS_SHOWN = 5
-"""How many ids the error about an ambiguous prefix lists."""
+"""Maximum number of ids that the error about an ambiguous prefix lists."""
 RunArgument = Annotated[str, typer.Argument(help="The run's id, or a unique prefix of it.")]
 
 
@@ -174,15 +179,15 @@ def find_run_store(named: str | None) -> str:
 )
 @with_option_groups
 def list_runs(
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of runs.")] = 20,
     store: StoreOption = None,
     json: Json = False,
     *,
-    finding: RunFilterOptions,
+    filters: RunFilterOptions,
 ) -> None:
     """List stored runs and their totals, newest first or by --sort."""
-    wanted = finding.read()
-    page, totals = anyio.run(_find_runs, limit, wanted, find_run_store(store))
+    run_filter = filters.read()
+    page, totals = anyio.run(_find_runs, limit, run_filter, find_run_store(store))
     if json:
         json_output.print_json([_summary_json(summary) for summary in page.rows])
         return
@@ -191,7 +196,7 @@ def list_runs(
         _print_table(console, page.rows)
         console.print(f"\n{_describe_totals(totals)}", style="dim", soft_wrap=True)
     else:
-        none = NO_RUNS if wanted == EVERY_RUN else "no runs match; see: batuta runs list"
+        none = NO_RUNS if run_filter == EVERY_RUN else "no runs match; see: batuta runs list"
         console.print(none, style="dim")
     if totals.searched_to is not None:
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(totals.searched_to))
@@ -205,7 +210,8 @@ def list_runs(
 def _print_table(console: Console, summaries: list[RunSummary]) -> None:
     """Print one line per run; the question gets the width that the other columns leave.
 
-    A narrow terminal shows fewer columns; the id, which `runs show` takes, is never truncated.
+    A narrow terminal shows fewer columns. An id is shortened only as far as it stays distinct from
+    the others in the list, in a terminal of any width, because `runs show` takes it.
     """
     columns = [c for c in _COLUMNS if console.width >= c.least_width]
     length = _id_length(summaries)
@@ -223,7 +229,7 @@ def _print_table(console: Console, summaries: list[RunSummary]) -> None:
 
 
 def _describe_totals(totals: RunTotals) -> str:
-    """Return the totals as a line."""
+    """Return the totals as one line of text."""
     tokens = format_count(totals.input_tokens + totals.output_tokens)
     parts = [f"{format_count(totals.runs)} run{'s' if totals.runs != 1 else ''}"]
     parts += [f"{format_count(totals.unanswered)} without an answer"] if totals.unanswered else []
@@ -238,17 +244,19 @@ def _describe_totals(totals: RunTotals) -> str:
 
 @app.command("sessions", epilog=format_example("batuta runs sessions --since 7d"))
 def list_sessions(
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many.")] = 20,
-    since: Annotated[str | None, typer.Option(help="24h, 7d, today, a day, or a time.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of sessions.")] = 20,
+    since: Annotated[
+        str | None, typer.Option(help="24h, 7d, today, yesterday, a day, or a time.")
+    ] = None,
     tenant: Annotated[str | None, typer.Option(help="Only runs of this tenant.")] = None,
     store: StoreOption = None,
     json: Json = False,
 ) -> None:
-    """List sessions with their savings over the best single worker, by estimate."""
+    """List sessions with the estimated savings compared with the best single worker."""
     ranges, words = RunRanges(since=since), RunWords(tenant=tenant)
-    finding = RunFilterOptions(words=words, ranges=ranges, figures=RunFigures(), order=RunOrder())
-    wanted = finding.read()
-    found, total = anyio.run(_read_savings, limit, wanted, find_run_store(store))
+    filters = RunFilterOptions(words=words, ranges=ranges, figures=RunFigures(), order=RunOrder())
+    run_filter = filters.read()
+    found, total = anyio.run(_read_savings, limit, run_filter, find_run_store(store))
     if json:
         summary = [saving_json(one) for one in found]
         json_output.print_json({"sessions": summary, "total": saving_json(total)})
@@ -262,16 +270,18 @@ def list_sessions(
         table.add_column(name, overflow="fold", justify="left" if name == "session" else "right")
     for one in found:
         usd = [format_usd(one.usd), format_usd(one.alone_usd), format_usd(one.saved_usd)]
-        when = time.strftime("%m-%d %H:%M", time.localtime(one.latest))
-        table.add_row(one.session or "", when, str(one.runs), *(usd if one.runs else ["–"] * 3))
+        figures = usd if one.runs else ["–"] * 3
+        table.add_row(one.session or "", _format_when(one.latest), str(one.runs), *figures)
     print_table(console, table)
     summary = " · ".join(filter(None, (total.sentence, total.verdicts)))
     console.print(f"\n{summary}", style="dim", soft_wrap=True)
 
 
-async def _read_savings(limit: int, wanted: RunFilter, target: str) -> tuple[list[Saving], Saving]:
+async def _read_savings(
+    limit: int, run_filter: RunFilter, target: str
+) -> tuple[list[Saving], Saving]:
     async with Store(target) as store:
-        database, tenant, since = store.database, wanted.tenant, wanted.since
+        database, tenant, since = store.database, run_filter.tenant, run_filter.since
         found = await list_savings(database, limit, tenant=tenant, since=since)
         return found, await sum_savings(database, tenant=tenant, since=since)
 
@@ -285,7 +295,7 @@ def show_stored_run(
     store: StoreOption = None,
     json: Json = False,
 ) -> None:
-    """Show a run: its workflow, its answer, and with --step the exact prompt of a step."""
+    """Show a run's workflow and answer, or with --step the exact prompt and reply of a step."""
     run = anyio.run(_load_run, run_id, find_run_store(store))
     if json:
         write_json(encode_run(run).decode())
@@ -324,7 +334,7 @@ def replay_stored_run(
 
 
 def _show_summary(console: Console, summary: RunSummary | None) -> None:
-    """Print the run's session, score and comment, as far as it has them."""
+    """Print the run's session, score and comment, if it has any."""
     if summary is None:
         return
     if summary.session is not None:
@@ -353,9 +363,9 @@ async def load_summary(run_id: str, target: str) -> RunSummary:
     return _require_run(found, run_id)
 
 
-async def _find_runs(limit: int, wanted: RunFilter, target: str) -> tuple[RunPage, RunTotals]:
+async def _find_runs(limit: int, run_filter: RunFilter, target: str) -> tuple[RunPage, RunTotals]:
     async with Store.open(target) as store:
-        return await store.find(wanted, limit), await store.totals(wanted)
+        return await store.find(run_filter, limit), await store.totals(run_filter)
 
 
 async def _load_run(run_id: str, target: str) -> Run:
@@ -371,16 +381,16 @@ async def _load_run(run_id: str, target: str) -> Run:
     return _require_run(run, run_id)
 
 
-async def _whole_id(store: Store, beginning: str) -> str | None:
+async def _whole_id(store: Store, prefix: str) -> str | None:
     """Return the only id with that prefix; None if there is none.
 
     Raises:
         ConfigError: several ids have the prefix.
     """
-    begun = await store.find_ids(beginning, AMBIGUOUS_SHOWN)
-    if len(begun) > 1:
-        raise ConfigError(f"{beginning} matches several runs: {', '.join(begun)}")
-    return begun[0] if begun else None
+    found = await store.find_ids(prefix, AMBIGUOUS_SHOWN)
+    if len(found) > 1:
+        raise ConfigError(f"{prefix} matches several runs: {', '.join(found)}")
+    return found[0] if found else None
 
 
 def _require_run(found: _T | None, run_id: str) -> _T:
@@ -406,8 +416,7 @@ async def _replay_run(run_id: str, recorded: bool, pool: str | None) -> Run:
                     "replay from the stored replies with --recorded"
                 )
             clients = dict(loaded.clients)
-            shared = header.pool.subset(clients)
-            header = replace(header, pool=shared)
+            header = replace(header, pool=header.pool.subset(clients))
             rules = loaded.plan_rules.of_tenant(LOCAL_TENANT)
         run = await conduct(
             header.question,
@@ -425,7 +434,7 @@ async def _replay_run(run_id: str, recorded: bool, pool: str | None) -> Run:
 
 
 def _id_length(summaries: list[RunSummary]) -> int:
-    """Return how many leading characters distinguish the ids of these runs."""
+    """Return how many leading characters distinguish the ids of these runs; at least 12."""
     for length in range(_ID_SHOWN, max(len(each.id) for each in summaries)):
         if len({each.id[:length] for each in summaries}) == len(summaries):
             return length
@@ -508,20 +517,20 @@ def _summary_json(summary: RunSummary) -> dict[str, object]:
 
 
 def _show_step(console: Console, run: Run, number: int) -> None:
-    """Print the prompt and the reply of every execution of that step."""
+    """Print the prompt and the reply of the step in every round that has one of that number.
+
+    Raises:
+        ConfigError: no round has such a step.
+    """
     step_runs = [step for step in run.steps if step.index == number - 1]
     if not step_runs:
         raise ConfigError(f"run {run.id} has no step {number}")
     for step in step_runs:
         console.rule(f"step {number} · {step.worker}")
-        _show_prompt(console, step)
+        for message in step.request.messages if step.request else ():
+            console.print(message.role.value, style="dim")
+            console.print(message.text)
         console.rule("reply")
         failed = isinstance(step.result, Failure)
         text = step.result.message if isinstance(step.result, Failure) else step.result.text
         console.print(text, style="red" if failed else "")
-
-
-def _show_prompt(console: Console, step: StepRun) -> None:
-    for message in step.request.messages if step.request else ():
-        console.print(message.role.value, style="dim")
-        console.print(message.text)

@@ -61,13 +61,15 @@ class ServeOutput:
 @with_option_groups
 def serve_command(
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port.")] = 8765,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="The port to listen on; 0: any free port.")
+    ] = 8765,
     *,
     pool: PoolOptions,
     baselines: BaselineOptions,
     output: ServeOutput,
 ) -> None:
-    """Serve batuta-mini, batuta-ultra, workers and baselines: an OpenAI-compatible API, a page."""
+    """Serve batuta-mini, batuta-ultra, workers and baselines by APIs and a web page."""
     # Imported only here: loading the server takes most of the start-up time.
     from batuta.gateway import LOOP_OPTIONS  # noqa: PLC0415
     from batuta.gateway.assemble import ServeOptions, run_configured_server  # noqa: PLC0415

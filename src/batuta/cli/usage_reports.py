@@ -18,7 +18,7 @@ from batuta.store.hours import day_start
 from batuta.store.refusals import REFUSAL_GROUPS, RefusalGroup
 
 WithStore = Callable[[Callable[[Store], Awaitable[Any]]], Any]
-_Tenant = Annotated[str | None, typer.Option(help="Only this tenant.")]
+_Tenant = Annotated[str | None, typer.Option(help="Only requests of this tenant.")]
 _Since = Annotated[str | None, typer.Option(help="The first day, such as 2026-11-21.")]
 
 

@@ -16,7 +16,7 @@ from batuta.offload import (
 )
 
 MAX_INLINE_CHARACTERS = 600
-"""The most characters rendered in this process: in the worst case a few milliseconds."""
+"""Maximum number of characters rendered in this process, in a few milliseconds at worst."""
 CPU_SECONDS = 1.0
 
 

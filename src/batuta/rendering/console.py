@@ -23,7 +23,7 @@ WIDTH_IN_FILES = 200
 _BETWEEN = 2
 """Characters between two columns of a table."""
 _LEAST_LAST = 24
-"""The least width of a table's last column, in which a path is folded into a few lines."""
+"""Minimum width of a table's last column, in which a path is folded into a few lines."""
 
 
 @final
@@ -57,7 +57,7 @@ def open_console(
     """Return a console as wide as the terminal, or `WIDTH_IN_FILES` wide without a terminal.
 
     `highlight` colours numbers and the like on a terminal; `soft_wrap` leaves long lines to the
-    terminal.
+    terminal; a `quiet` console prints nothing.
     """
     console = EscapingConsole(stderr=stderr, highlight=highlight, soft_wrap=soft_wrap, quiet=quiet)
     if not console.is_terminal and "COLUMNS" not in os.environ:
@@ -86,7 +86,7 @@ def new_table(
 def print_table(console: Console, table: Table) -> None:
     """Print a table, or its rows one by one if the terminal is too narrow for whole words.
 
-    Only the last column may be folded within words, down to a least width.
+    Only the last column may be folded within words, and not below a minimum width.
     """
     from rich.measure import Measurement  # noqa: PLC0415 - many commands show no table
 
@@ -117,4 +117,4 @@ def print_table(console: Console, table: Table) -> None:
 
 def print_nothing(what: str) -> None:
     """Print that a report is empty, because nothing is stored or its options select nothing."""
-    open_console().print(f"{what} yet, or none that the options choose", style="dim")
+    open_console().print(f"{what} yet, or none that the options select", style="dim")

@@ -14,9 +14,9 @@ from batuta.offload import (
 )
 
 MAX_CHARACTERS = 20_000
-"""The most characters of a text that are compared."""
+"""Maximum number of characters of a text that are compared."""
 MAX_INLINE_CHARACTERS = 400
-"""The most characters of both texts together that are compared in this process."""
+"""Maximum number of characters of both texts together that are compared in this process."""
 CPU_SECONDS = 1.0
 _WORDS = re.compile(r"\s+|[^\s\w]|\w+")
 _MAX_WORDS = 4000
@@ -35,7 +35,10 @@ async def compare_texts(one: str, other: str) -> list[DiffPiece]:
 
 
 def diff_words(one: str, other: str) -> list[DiffPiece]:
-    """Return the difference in pieces: same (in both), gone (first only) or new (second only)."""
+    """Return the difference in pieces: same (in both), gone (first only) or new (second only).
+
+    Two texts with very many words are not compared: the first is gone, and the second is new.
+    """
     before, after = _WORDS.findall(one[:MAX_CHARACTERS]), _WORDS.findall(other[:MAX_CHARACTERS])
     if max(len(before), len(after)) > _MAX_WORDS:
         return [("gone", one), ("new", other)]

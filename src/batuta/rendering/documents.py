@@ -51,7 +51,7 @@ def render_report(title: str, text: str, read: Collection[str]) -> str:
 def render_deck(title: str, text: str) -> str:
     """Return slides as an HTML page, which prints one slide per sheet.
 
-    In the Markdown, slides are separated by a line of three hyphens.
+    In the Markdown text, a line of three hyphens separates two slides.
     """
     slides = [part.strip() for part in _BREAK.split(text) if part.strip()]
     shown = "\n".join(f"<section>{render_markdown(slide)}</section>" for slide in slides)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
 _MOST_CHARACTERS = 4000
-"""The most characters of a formula that is rendered; a longer one is shown as LaTeX."""
+"""Maximum number of characters of a rendered formula; a longer formula is shown as LaTeX."""
 _MACROS = re.compile(r"\\(?:re)?newcommand|\\providecommand|\\[gex]?def|\\let|\\newenvironment")
 """Macro definitions, with which a formula could expand without end."""
 _MAX_DEPTH = 60
@@ -88,11 +88,11 @@ def _write_element(element: Element, depth: int) -> str:
 def _needs_space(before: Element | None, element: Element) -> bool:
     """Return True if TeX puts a thin space between the elements, as beside a function's name.
 
-    There is none between the name and an opening bracket, and operators have their own spacing.
+    No space is put between the name and an opening bracket, and operators have their own spacing.
     """
     if before is None:
         return False
-    left, right = _ends_in(before), _begins_with(element)
+    left, right = _find_end(before, -1), _find_end(element, 0)
     if "mspace" in {left.tag, right.tag}:
         return False
     if _is_function(before):
@@ -109,15 +109,10 @@ def _is_function(element: Element) -> bool:
     return element.tag == "mi" and len(unescape(element.text or "").strip()) > 1
 
 
-def _begins_with(element: Element) -> Element:
+def _find_end(element: Element, index: int) -> Element:
+    """Return the first (0) or last (-1) element inside nested rows."""
     while element.tag == "mrow" and len(element):
-        element = element[0]
-    return element
-
-
-def _ends_in(element: Element) -> Element:
-    while element.tag == "mrow" and len(element):
-        element = element[-1]
+        element = element[index]
     return element
 
 
@@ -127,9 +122,9 @@ def _escape_text(text: str | None) -> str:
 
 
 MAX_CHARACTERS = 200_000
-"""The most characters that are rendered; a longer text is shown as plain text."""
+"""Maximum number of characters that are rendered; a longer text is shown as plain text."""
 _MAX_HIGHLIGHT_CHARACTERS = 20_000
-"""The most characters of highlighted code."""
+"""Maximum number of characters of highlighted code; longer code has one colour."""
 _TOP_LEVEL = "top"
 """The key, in the parser's environment, for the level of the text's largest headings."""
 _LANGUAGE = re.compile(r"[A-Za-z0-9_+#.-]{1,30}")
@@ -141,7 +136,7 @@ _FORMULA_DELIMITERS = (("$$", "$$"), (r"\[", r"\]"), (r"\(", r"\)"), ("$", "$"))
 
 
 def render_markdown(text: str) -> Markup:
-    """Return the text as HTML."""
+    """Return the Markdown text as HTML; a text that is too long is not rendered."""
     if len(text) > MAX_CHARACTERS:
         return plain_text(text)
     parser, env = _markdown_parser(), dict[str, int]()
@@ -176,7 +171,7 @@ def _markdown_parser() -> MarkdownIt:
 
 
 def _highlight_code(code: str, language: str, _: str) -> str:
-    """Return the highlighted code; empty if its language is not known."""
+    """Return the highlighted code; empty if its language is not known or it is too long."""
     if not _LANGUAGE.fullmatch(language) or len(code) > _MAX_HIGHLIGHT_CHARACTERS:
         return ""
     from pygments import highlight  # noqa: PLC0415 - loaded when the first code is met
@@ -192,7 +187,7 @@ def _highlight_code(code: str, language: str, _: str) -> str:
 
 
 def _parse_formula(state: StateInline, silent: bool) -> bool:  # noqa: FBT001 - markdown-it's form
-    """Parse a formula at the current position: see `_FORMULA_DELIMITERS`."""
+    """Return True if a formula begins at the current position; add its token unless `silent`."""
     for opening, closing in _FORMULA_DELIMITERS:
         if not state.src.startswith(opening, state.pos):
             continue
@@ -210,7 +205,7 @@ def _parse_formula(state: StateInline, silent: bool) -> bool:  # noqa: FBT001 - 
 
 
 def _is_formula(text: str, start: int, end: int, opening: str) -> bool:
-    """Return True if dollar signs delimit a formula and are not amounts of money."""
+    """Return True if the delimited text is a formula, and single dollar signs are not money."""
     inner = text[start:end]
     if not inner.strip():
         return False

@@ -29,7 +29,7 @@ _UNKNOWN_TAGS = re.compile(r"</?(?:div|span|math|annotation)\b[^>]*>|<annotation
 _CODE_TAGS = re.compile(r"</?(?:pre|code)\b[^>]*>")
 _LATIN_END = 256
 _MATH_TAGS = re.compile(r"</?m[a-z]+\b[^>]*>")
-LOST = "Some letters cannot be shown here and stand as question marks."
+LOST = "Some characters cannot be shown here and are replaced by question marks."
 
 
 def has_pdf() -> bool:
@@ -46,7 +46,10 @@ def find_font_folder() -> Path | None:
 
 
 def render_report_pdf(title: str, text: str, read: Collection[str]) -> bytes:
-    """Return a report as a PDF that ends with a list of cited pages that were not read."""
+    """Return a report as a PDF that ends with a list of cited pages that were not read.
+
+    `read` are the URLs of the pages that were read. A text that is too long is cut.
+    """
     from fpdf import FPDF  # noqa: PLC0415 - from an extra
 
     pdf = FPDF(format="A4")
@@ -72,7 +75,7 @@ def render_report_pdf(title: str, text: str, read: Collection[str]) -> bytes:
 
 
 def _is_shown(letters: Collection[int] | None, sign: str) -> bool:
-    """Return True if the font has the character; `letters=None` stands for a Latin-1 font."""
+    """Return True if the font has the character; None as `letters` means a Latin-1 font."""
     if letters is None:
         return ord(sign) < _LATIN_END
     return ord(sign) in letters or sign.isspace()

@@ -57,6 +57,6 @@ class EscapingFormatter(logging.Formatter):
 
 
 def escape_logs() -> None:
-    """Escape log messages if logging is not configured, when Batuta runs as a program."""
+    """Escape the log messages that Python itself prints if logging is not configured."""
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(EscapingFormatter())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from decimal import Decimal
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 from batuta.core import (
     MAX_ROUNDS,
@@ -42,20 +42,23 @@ class AskOptions(TypedDict, total=False):
     sampling: Sampling
     """Sampling of the visible answer."""
     max_cost: float
-    """Limit on the cost, in dollars."""
+    """Maximum cost of the run, in dollars."""
     max_tokens: int
-    """Limit on the tokens of all calls together."""
+    """Maximum number of tokens of all calls together."""
     max_steps: int
+    """Maximum number of steps of a workflow."""
     max_rounds: int
+    """Maximum number of workflows that are planned and run."""
     max_seconds: float
+    """Maximum duration of the run."""
     workflow: Workflow
-    """A workflow written by hand, which is run instead of one planned by the conductor."""
+    """The workflow to run; no conductor is asked."""
     tags: Sequence[str]
-    """Words by which the planning rules of the settings select questions."""
+    """Words by which the plan rules of the settings select questions."""
     seed: int
     """Makes sampling repeatable if the workers support seeds."""
     dry_run: bool
-    """Plan and estimate (`run.expected`); call no worker."""
+    """Whether to plan and estimate only (`run.expected`), without calling a worker."""
     on_event: EventHandler
     """Called with every event as it happens."""
 
@@ -78,11 +81,13 @@ _TYPES: dict[str, tuple[Any, str]] = {
     "dry_run": (bool, "True or False"),
     "on_event": (Callable, "an async function"),
 }
-"""The type of each option and its name in error messages; the value None omits an option."""
+"""The type of each option and its name in error messages."""
 
 
-def check_options(options: AskOptions) -> None:
-    """Check the options' names and types, so that a limit with a misspelt name is not ignored.
+def check_options(options: AskOptions) -> AskOptions:
+    """Return the options without those that are None.
+
+    Names and types are checked, so that a limit with a misspelt name is not ignored.
 
     Raises:
         TypeError: an option does not exist, or its value has the wrong type.
@@ -94,6 +99,8 @@ def check_options(options: AskOptions) -> None:
         wrong_bool = isinstance(value, bool) and kind is not bool
         if value is not None and (wrong_bool or not isinstance(value, kind)):
             raise TypeError(f"{name} must be {words}, not {value!r:.60}")
+    given = {name: value for name, value in options.items() if value is not None}
+    return cast("AskOptions", given)
 
 
 def complete_question(question: Question, options: AskOptions) -> Question:
@@ -115,7 +122,7 @@ def merge_limits(usual: Limits, options: AskOptions) -> Limits:
     """Return the session's limits, overridden by those of the options.
 
     Raises:
-        ValueError: `max_steps` or `max_rounds` is above the maximum.
+        ValueError: a limit is out of range.
     """
     named = {
         "steps": options.get("max_steps"),
@@ -126,7 +133,7 @@ def merge_limits(usual: Limits, options: AskOptions) -> Limits:
     }
     given: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
     _check_limit("max_rounds", given.get("rounds"), MAX_ROUNDS)
-    if "workflow" not in options:  # a workflow written by hand may be longer
+    if "workflow" not in options:  # a workflow that the caller wrote may be longer
         _check_limit("max_steps", given.get("steps"), MAX_STEPS)
     return replace(usual, **given)
 

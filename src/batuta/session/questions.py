@@ -38,7 +38,9 @@ def parse_question(given: QuestionLike, images: Sequence[ImageLike] = ()) -> Que
 
 
 def load_image(given: ImageLike) -> Image:
-    """Return the image with its URL; files and bytes become a `data:` URL.
+    """Return the image with its URL; a file or bytes become a `data:` URL.
+
+    The type follows from the first bytes, else from the file's name; if unknown, it is WebP.
 
     Raises:
         OSError: the file cannot be read.

@@ -46,9 +46,9 @@ from batuta.session.stream import RunStream
 from batuta.usage import ZERO_COST
 
 MAX_TOOL_TURNS = 16
-"""Limit on the rounds of tool calls of a question; then the last run is returned as it is."""
+"""Maximum number of a question's runs that are continued with the results of tool calls."""
 CONCURRENCY = 8
-"""Questions of a batch that are answered at the same time."""
+"""Default number of a batch's questions that are answered at the same time."""
 
 
 @final
@@ -72,7 +72,8 @@ class Session:
                 workers), or your own `Pool` together with its `clients`. None: the file that
                 BATUTA_CONFIG names, else `batuta.toml` in the current folder, else the workers
                 for which the environment has keys.
-            conductor: a name as in `batuta ask --conductor`, or your own conductor.
+            conductor: a name as in `batuta ask --conductor`, or your own conductor. None: the
+                conductor of the settings; with your own `Pool`, the best single worker answers.
             clients: the client of each worker of a `Pool`.
             limits: limits of every run, unless a question sets its own; None: the pool's limits.
                 A conductor that needs more rounds gets them, unless the question sets
@@ -96,7 +97,7 @@ class Session:
         self._config: LoadedConfig | None = None
         self._closed = False
         self.spent: Cost = ZERO_COST
-        """Cost of all runs of this session, in dollars."""
+        """Cost of all runs of this session so far."""
 
     async def __aenter__(self) -> Self:
         """Read the settings and find the workers.
@@ -104,6 +105,7 @@ class Session:
         Raises:
             ConfigError: the pool, a worker or the conductor does not exist, or a key is missing.
             RuntimeError: the session was opened before.
+            ValueError: a conductor was named for a `Pool` with its own clients.
         """
         if self._config is not None:
             raise RuntimeError("a session can be opened only once: call batuta.open(...) again")
@@ -147,15 +149,17 @@ class Session:
             options: see `AskOptions`.
 
         Returns:
-            The run: its answer, cost, workflow and every call. A failed run is returned, not
-            raised: check `run.outcome` and `run.error`.
+            The run: its answer, cost, workflow and every call. A run that fails is returned too:
+            check `run.outcome` and `run.error`.
 
         Raises:
-            RuntimeError: the session is not open, or closed.
-            TypeError: an option does not exist, or its value has the wrong type.
+            OSError: an image file cannot be read.
+            RuntimeError: the session is not open, or it is closed.
+            TypeError: the question, or the value of an option, has the wrong type, or an option
+                does not exist.
             ValueError: the question or an option is invalid.
         """
-        check_options(options)
+        options = check_options(options)
         asked = complete_question(parse_question(question, options.get("images", ())), options)
         run = await self._conduct(asked, options, None)
         run_tool = options.get("run_tool")
@@ -169,10 +173,11 @@ class Session:
     def stream(self, question: QuestionLike, **options: Unpack[AskOptions]) -> RunStream:
         """Return the events of a run as they happen; afterwards `stream.run` is the run.
 
-        Leaving the loop early cancels the run. The arguments are those of `ask`.
+        Leaving the loop early cancels the run. The arguments are those of `ask`, and its other
+        errors are raised by the loop.
 
         Raises:
-            RuntimeError: the session is not open, or closed.
+            RuntimeError: the session is not open, or it is closed.
         """
         _ = self._opened
 
@@ -194,7 +199,7 @@ class Session:
 
         Args:
             questions: each in a form that `ask` accepts.
-            concurrency: number of questions answered at once.
+            concurrency: maximum number of questions that are answered at the same time.
             progress: True for a progress bar on stderr, or a function called after each question.
             options: as for `ask`; limits apply to each question.
 
@@ -202,6 +207,7 @@ class Session:
             The runs, in the questions' order.
 
         Raises:
+            ExceptionGroup: `ask` raised an error for a question; the other questions are cancelled.
             TypeError: `questions` is a single string.
             ValueError: `concurrency` is below 1.
         """
@@ -209,18 +215,18 @@ class Session:
             raise ValueError(f"concurrency must be at least 1, not {concurrency}")
         if isinstance(questions, str):
             raise TypeError("ask_many takes a list of questions; use ask for a single question")
-        wanted = list(questions)
-        runs: list[Run | None] = [None] * len(wanted)
-        limiter, report = anyio.CapacityLimiter(concurrency), open_progress(progress, len(wanted))
+        asked = list(questions)
+        runs: list[Run | None] = [None] * len(asked)
+        limiter, report = anyio.CapacityLimiter(concurrency), open_progress(progress, len(asked))
 
         async def ask_one(index: int) -> None:
             async with limiter:
-                runs[index] = await self.ask(wanted[index], **options)
+                runs[index] = await self.ask(asked[index], **options)
             report(sum(run is not None for run in runs), len(runs))
 
         try:
             async with anyio.create_task_group() as tasks:
-                for index in range(len(wanted)):
+                for index in range(len(asked)):
                     tasks.start_soon(ask_one, index)
         finally:
             report(-1, len(runs))
@@ -236,7 +242,7 @@ class Session:
 
     @property
     def _system(self) -> ServedSystem:
-        """The served system with the session's limits, raised to the rounds its conductor needs."""
+        """The served system, with the session's limits and the rounds that its conductor needs."""
         system = ultra_of(self._opened)
         if self._limits is None:
             return system
@@ -262,7 +268,7 @@ class Session:
         return found
 
     async def _conduct(self, question: Question, options: AskOptions, before: Run | None) -> Run:
-        """Conduct one run; its cost is counted, and the run stored, even if it is cancelled."""
+        """Conduct one run; count its cost and record the run, even if it is cancelled."""
         opened, recorder, workflow = self._opened, Recorder(), options.get("workflow")
         system = self._system
         conductor = FixedConductor("by-hand", lambda _: workflow) if workflow else opened.conductor
@@ -330,7 +336,9 @@ async def ask(
 
     Raises:
         ConfigError: the pool, a worker or the conductor does not exist, or a key is missing.
-        ValueError: the question or an option is invalid.
+        OSError: an image file cannot be read.
+        TypeError: the question or an option has the wrong type, or an option does not exist.
+        ValueError: the question, an option or the combination of arguments is invalid.
     """
     async with open_session(pool, conductor=conductor, clients=clients) as session:
         return await session.ask(question, **options)
@@ -348,7 +356,9 @@ def ask_sync(
 
     Raises:
         ConfigError: the pool, a worker or the conductor does not exist, or a key is missing.
-        ValueError: the question or an option is invalid.
+        OSError: an image file cannot be read.
+        TypeError: the question or an option has the wrong type, or an option does not exist.
+        ValueError: the question, an option or the combination of arguments is invalid.
     """
 
     async def work() -> Run:
@@ -367,7 +377,7 @@ BatchProgressCallback = Callable[[int, int], None]
 
 
 def open_progress(progress: bool | BatchProgressCallback, total: int) -> BatchProgressCallback:  # noqa: FBT001 - a value
-    """Return a function to call after each question, and with -1 at the end."""
+    """Return a function to call after each question, and with -1 as the number at the end."""
     if not isinstance(progress, bool):
         return lambda done, total: progress(done, total) if done >= 0 else None
     if not progress:
@@ -387,7 +397,7 @@ async def answer_tool_calls(
 ) -> Question:
     """Run the tool calls; return the conversation with the calls and their results.
 
-    The worker gets the error of a tool that fails as the tool's result.
+    If a tool fails, its error becomes the result that the worker gets.
     """
     results: list[Message] = []
     for call in calls:

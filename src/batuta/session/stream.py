@@ -11,7 +11,7 @@ from anyio.abc import TaskGroup
 from batuta.core import Event, EventHandler, Run
 
 _EVENTS = 64
-"""Events buffered for a slow consumer before the run waits for it."""
+"""Number of events buffered for a slow consumer; then the run waits."""
 
 
 @final
@@ -31,13 +31,13 @@ class RunStream:
         self._scope: anyio.CancelScope | None = None
         self._error: Exception | None = None
         self.run: Run | None = None
-        """The run; None until the last event has been read."""
+        """The run, once all events have been read; None if the run raised an error."""
 
     async def __aiter__(self) -> AsyncIterator[Event]:
-        """Execute the run and yield its events.
+        """Execute the run and yield its events, then raise what `Session.ask` raised, if anything.
 
         Raises:
-            ValueError: the question or an option is invalid.
+            Exception: any error of `Session.ask`, such as ValueError for an invalid question.
         """
         self._scope = anyio.CancelScope()
         self._tasks.start_soon(self._run_to_end, self._scope)

@@ -130,7 +130,7 @@ values = st.text(max_size=8) | st.sampled_from(["1", "24h", "asc", "cost", "fail
 @given(st.lists(st.tuples(st.sampled_from(RUN_PARAMETERS), values), max_size=5), st.booleans())
 def test_addresses_keep_what_was_given(pairs, is_tenant):
     shown = ShownFilter(pairs, "acme" if is_tenant else None)
-    assert shown.wanted.tenant == "acme" or not is_tenant
+    assert shown.run_filter.tenant == "acme" or not is_tenant
     given = [pair for pair in shown.given if pair[0] not in {"sort", "order"}]
     assert len(shown.active) == len(given)
     if shown.problem:
@@ -138,6 +138,6 @@ def test_addresses_keep_what_was_given(pairs, is_tenant):
     for sort in RunSort:
         query = urlsplit(shown.sorted_by(sort)).query
         again = ShownFilter([(n, v) for n, found in parse_qs(query).items() for v in found], None)
-        assert again.wanted.sort is sort
-        turned = shown.wanted.sort is sort and not shown.wanted.ascending
-        assert again.wanted.ascending == turned
+        assert again.run_filter.sort is sort
+        turned = shown.run_filter.sort is sort and not shown.run_filter.ascending
+        assert again.run_filter.ascending == turned

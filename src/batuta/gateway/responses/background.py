@@ -65,7 +65,7 @@ class BackgroundResponses:
         gate: JobGate = OPEN_GATE,
         orphan_seconds: float = _ORPHAN_SECONDS,
     ) -> None:
-        """Run nothing before `work`.
+        """Store the arguments; jobs are run by `work`.
 
         Args:
             service: executes runs.
@@ -83,7 +83,10 @@ class BackgroundResponses:
         self._gate = gate
 
     async def work(self) -> None:
-        """Execute jobs until cancelled; end the budget reservations of jobs that no longer run."""
+        """Execute jobs until cancelled; end the budget reservations of jobs that no longer run.
+
+        Return immediately if this server runs no jobs.
+        """
         if self._jobs is None:
             return
         async with anyio.create_task_group() as tasks:
@@ -95,9 +98,9 @@ class BackgroundResponses:
     async def _release_orphans(self, budgets: Budgets) -> None:
         """End the reservations of jobs that ended or were erased; renew those of the others.
 
-        A job that is cancelled while no process runs it settles nothing. A job that was just
-        cancelled may still be settling, so a reservation is ended only if it was found orphaned
-        in two consecutive checks.
+        A job that is cancelled while no process runs it leaves its reservation behind. A job that
+        was just cancelled may still be settling, so a reservation is ended only if two consecutive
+        checks find that its job has ended.
         """
         before: set[str] = set()
         while True:
@@ -167,10 +170,14 @@ class BackgroundResponses:
         return queued
 
     async def run_job(self, job: Job, checkpoint: Checkpoint) -> JobEnding:
-        """Run a job; its events and its ending follow from its body and its finished calls.
+        """Run a job and return how it ended.
+
+        A job that is run again repeats the events of its first run, because these depend only on
+        its body and on its finished calls.
 
         Raises:
-            StoreError: the database fails; the job can be run again.
+            StoreError: the database fails, or the server is not available; the job can be run
+                again.
         """
         past = ResponseHistory(tuple(job.body["past"]["items"]), job.body["past"]["named"])
         request = Fields(
@@ -215,7 +222,7 @@ class BackgroundResponses:
         return JobEnding(JobState(response["status"]), plain_json(response))
 
     async def current_response(self, row: StoredResponse) -> Json:
-        """Return the response with its current status."""
+        """Return the response with its current status; it has failed if its job was lost."""
         body = await body_of(row)
         if JobState(row.status).is_final:
             return body
@@ -285,7 +292,8 @@ class BackgroundResponses:
 
 def _queue_full(most: int) -> APIError:
     message = (
-        f"This tenant has {most} background responses in the queue; try again when some have begun."
+        f"This tenant has {most} background responses in the queue; "
+        "try again when some have started."
     )
     return APIError(
         429, "rate_limit_exceeded", message, headers=retry_headers(_QUEUE_RETRY_SECONDS)
@@ -341,7 +349,10 @@ class KeyLimitGate:
         self._counter = counter
 
     async def enter(self, owner: JobOwner, token: str) -> bool:
-        """Count a job of the key and return True; False if the key is at its limit."""
+        """Count a job of the key and return True; a job without a key needs no count.
+
+        Return False if the key is at its limit, or if its limit cannot be read now.
+        """
         if owner.key is None:
             return True
         try:

@@ -19,7 +19,7 @@ from batuta.gateway.serving.prepare import COMPACTION_BEGINNING
 COMPACTION_ITEM = "compaction"
 COMPACTION_TRIGGER = "compaction_trigger"
 _KEPT_CHARACTERS = 80_000
-"""Characters of the newest user messages kept beside a summary: about 20,000 tokens."""
+"""Maximum number of characters of user messages kept beside a summary: about 20,000 tokens."""
 _DROPPED_FIELDS = ("background", "stream")
 """Fields of a compaction request that are ignored."""
 _MARK = "batuta-summary-1:"

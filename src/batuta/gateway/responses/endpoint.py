@@ -192,7 +192,8 @@ class StoredResponseEndpoint:
             row = await find_response(self._responses, request, ())
             await send_json(send, await self._delete(row, request))
             return
-        streamed, after = _parse_flag(request, "stream"), _parse_starting_after(request)
+        streamed = _parse_flag(request, "stream")
+        after = _parse_number(request, "starting_after", low=0, high=10**9, default=-1)
         parts = ("body", "events") if streamed else ("body",)
         row = await find_response(self._responses, request, parts)
         body = await self._background.current_response(row)
@@ -240,7 +241,11 @@ class StoredResponseRoutes:
         ]
 
     async def cancel(self, request: Request) -> Response:
-        """Cancel a background response; a response that has ended is not changed."""
+        """Cancel a background response; a response that has ended is not changed.
+
+        Raises:
+            APIError: the response does not exist, or was not created in the background.
+        """
         row = await find_response(self._responses, request, ALL_PARTS)
         if not (await body_of(row))["background"]:
             message = "Only a response that was created with 'background' can be cancelled."
@@ -248,14 +253,16 @@ class StoredResponseRoutes:
         return json_response(await self._background.cancel(row))
 
     async def input_items(self, request: Request) -> Response:
-        """List the input items in pages, by default the last item first."""
+        """List the input items in pages, by default the last item first.
+
+        Raises:
+            APIError: the response does not exist, or a query parameter is invalid.
+        """
         query = request.query_params
         order = query.get("order", "desc")
         if order not in {"asc", "desc"}:
             raise invalid_value("order", "it must be 'asc' or 'desc'.")
-        limit = _parse_number(
-            query.get("limit"), "limit", low=1, high=MAX_PAGE, default=_DEFAULT_PAGE
-        )
+        limit = _parse_number(request, "limit", low=1, high=MAX_PAGE, default=_DEFAULT_PAGE)
         items = await inputs_of(await find_response(self._responses, request, ("input",)))
         if order == "desc":
             items.reverse()
@@ -305,12 +312,8 @@ def _parse_flag(request: Request, name: str) -> bool:
     return _FLAGS[given]
 
 
-def _parse_starting_after(request: Request) -> int:
-    given = request.query_params.get("starting_after")
-    return _parse_number(given, "starting_after", low=0, high=10**9, default=-1)
-
-
-def _parse_number(given: str | None, name: str, low: int, high: int, *, default: int) -> int:
+def _parse_number(request: Request, name: str, *, low: int, high: int, default: int) -> int:
+    given = request.query_params.get(name)
     return default if given is None else query_number(given, name, low, high)
 
 

@@ -1,7 +1,8 @@
 """The events of a streamed response, and the output items that they build. Pure.
 
-Every method of `ResponseEventWriter` takes something that happened and returns its events,
-numbered from 0 without a gap. Replaying the same calls in the same order gives the same numbers.
+Most methods of `ResponseEventWriter` take something that happened and return the events that report
+it. The events are numbered from 0 without a gap, and the same calls in the same order give the same
+numbers.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from batuta.gateway.responses.compaction import COMPACTION_ITEM, pack_summary
 from batuta.gateway.responses.response import item_id
 from batuta.gateway.responses.server_calls import (
     ITEM_IDS,
-    begun_item,
     call_item,
     call_phases,
     file_annotations,
     image_item,
+    started_item,
 )
 from batuta.gateway.responses.tools import (
     CUSTOM_INPUT,
@@ -57,8 +58,10 @@ class _OpenToolCall:
     """A tool call of the answer that is being streamed."""
 
     index: int
+    """The position of its item in the output."""
     item: Json
     parts: list[str] = field(default_factory=list[str])
+    """The fragments of its arguments so far."""
 
     @property
     def is_streamed(self) -> bool:
@@ -110,15 +113,13 @@ class ResponseEventWriter(AnswerEvents):
         return self._event("response.in_progress", response=self.base)
 
     def keep_alive(self) -> Json | None:
-        """Return an event for a silent stream; None once the final event has been made."""
+        """Return an event to send on a silent stream; None after the final event."""
         return None if self._has_ended else self.in_progress()
 
     def reasoning(self, text: str, *, new: bool) -> Events:
         """Return the events of a fragment of the reasoning summary; `new` starts a new part."""
-        events: Events = []
-        if self._open is None or self._open["type"] != "reasoning":
-            events += self._close_item()
-            events.append(self._add_item("rs", {"type": "reasoning", "summary": []}))
+        is_open = self._open is not None and self._open["type"] == "reasoning"
+        events: Events = [] if is_open else self._begin_reasoning()
         if new or not self._summary:
             events += self._close_part()
             self._summary.append({"type": "summary_text", "text": ""})
@@ -139,22 +140,20 @@ class ResponseEventWriter(AnswerEvents):
         """Return the events that end a reasoning item that its provider signed or redacted."""
         self._thoughts.append(thought)
         is_open = self._open is not None and self._open["type"] == "reasoning"
-        events: Events = []
-        if thought.redacted or not is_open:
-            events += self._close_item()
-            events.append(self._add_item("rs", {"type": "reasoning", "summary": []}))
+        events: Events = self._begin_reasoning() if thought.redacted or not is_open else []
         self._open_item["encrypted_content"] = thought_signature(thought)
         return [*events, *self._close_item()]
 
     def end_reasoning(self, item: Json) -> Events:
         """Return the events that end a replayed reasoning item."""
-        events: Events = []
-        if not item["summary"]:
-            events += self._close_item()
-            events.append(self._add_item("rs", {"type": "reasoning", "summary": []}))
+        events: Events = [] if item["summary"] else self._begin_reasoning()
         if encrypted := item.get("encrypted_content"):
             self._open_item["encrypted_content"] = encrypted
         return [*events, *self._close_item()]
+
+    def _begin_reasoning(self) -> Events:
+        """Return the events that end the open item and begin a reasoning item."""
+        return [*self._close_item(), self._add_item("rs", {"type": "reasoning", "summary": []})]
 
     def progress(self, piece: ProgressPiece) -> Events:
         """Return the events of a progress line or of a step's text."""
@@ -185,7 +184,7 @@ class ResponseEventWriter(AnswerEvents):
         return [*events, delta]
 
     def cited_text(self, part: Json) -> Events:
-        """Return the events that replay a whole text with its citations."""
+        """Return the events that replay a whole text part with its citations."""
         events = self._add_text(part["text"], part.get("logprobs") or ())
         self._replayed = part.get("annotations") or []
         events += self._close_item()
@@ -207,7 +206,7 @@ class ResponseEventWriter(AnswerEvents):
     def whole_call(self, done: Json) -> Events:
         """Return all events of a server-side call from its finished item."""
         kind, rest = done["type"], {key: done[key] for key in done if key not in {"id", "status"}}
-        events = [*self._close_item(), self._add_item(ITEM_IDS[kind], begun_item(rest))]
+        events = [*self._close_item(), self._add_item(ITEM_IDS[kind], started_item(rest))]
         item, self._open = self._open_item, None
         position = {"item_id": item["id"], "output_index": len(self.output) - 1}
         for name, fields in call_phases(rest):
@@ -254,6 +253,9 @@ class ResponseEventWriter(AnswerEvents):
     def remaining(self, reply: Reply, *, reasoning: bool, thoughts: bool = False) -> Events:
         """Return the events of the parts of the reply not sent yet, and close every item.
 
+        If the reply is a summary that replaces the conversation, its events are those of the
+        summary alone.
+
         Args:
             reply: the whole reply.
             reasoning: whether to send its reasoning, which was not streamed.
@@ -281,7 +283,7 @@ class ResponseEventWriter(AnswerEvents):
         return events
 
     def compaction(self, packed: str) -> Events:
-        """Return the events of the packed summary that replaces the conversation."""
+        """Close all items, and return the events of the summary that replaces the conversation."""
         fields = {"type": COMPACTION_ITEM, "encrypted_content": packed}
         events = [*self.close(), self._add_item("cmp", fields)]
         item, self._open = self._open_item, None
@@ -353,14 +355,15 @@ class ResponseEventWriter(AnswerEvents):
         part = self._open_item["content"][0]
         part["text"] = "".join(self._message_texts)
         events: Events = []
-        found = _find_annotations(part["text"], self._pages)
+        cited = find_citations(part["text"], self._pages) if self._pages else ()
+        found = [_annotation_object(citation) for citation in cited]
         found += file_annotations(part["text"], self._files, self.base["id"])
         self._files.clear()
-        for cited in self._replayed or found:
+        for annotation in self._replayed or found:
             kind = "response.output_text.annotation.added"
             number = len(part["annotations"])
-            part["annotations"].append(cited)
-            event = self._content_event(kind, annotation_index=number, annotation=cited)
+            part["annotations"].append(annotation)
+            event = self._content_event(kind, annotation_index=number, annotation=annotation)
             events.append(event)
         text = self._content_event(
             "response.output_text.done", text=part["text"], logprobs=part["logprobs"]
@@ -417,12 +420,6 @@ class ResponseEventWriter(AnswerEvents):
         event = {"type": kind, "sequence_number": self._number, **fields}
         self._number += 1
         return event
-
-
-def _find_annotations(text: str, pages: Sequence[Citation]) -> list[Json]:
-    if not pages:
-        return []
-    return [_annotation_object(citation) for citation in find_citations(text, pages)]
 
 
 def _annotation_object(citation: CitedPlace) -> Json:

@@ -74,7 +74,7 @@ Tool searches are left out only if a provider ran them.
 
 
 def item_type(item: Fields) -> str:
-    """Return the item's type; clients leave out `message` and `item_reference`."""
+    """Return the item's type; clients may leave out that of a message or an item reference."""
     kind = item.text("type")
     if kind:
         return kind
@@ -82,12 +82,13 @@ def item_type(item: Fields) -> str:
 
 
 def parse_items(items: Iterable[Fields]) -> tuple[Message, ...]:
-    """Return the conversation; adjacent assistant items are joined into one turn.
+    """Return the conversation; adjacent assistant items are joined into one message.
 
     Raises:
-        APIError: an item is malformed, or a result belongs to no earlier call.
+        APIError: an item is malformed or not supported, a referenced item does not exist, or a
+            result belongs to no earlier call.
     """
-    turns: list[Message] = []
+    messages: list[Message] = []
     pictures: list[Part] = []
     calls: set[str] = set()
     for item in items:
@@ -98,17 +99,17 @@ def parse_items(items: Iterable[Fields]) -> tuple[Message, ...]:
             message, returned = _split_pictures(message)
             pictures += returned
         elif pictures:
-            turns.append(Message(role=Role.USER, parts=tuple(pictures)))
+            messages.append(Message(role=Role.USER, parts=tuple(pictures)))
             pictures = []
         calls.update(part.id for part in message.parts if isinstance(part, ToolCall))
-        turns.append(message)
+        messages.append(message)
     if pictures:
-        turns.append(Message(role=Role.USER, parts=tuple(pictures)))
-    return return_made_pictures(tuple(_join_turns(turns)))
+        messages.append(Message(role=Role.USER, parts=tuple(pictures)))
+    return return_made_pictures(tuple(_join_assistant_messages(messages)))
 
 
 def _split_pictures(message: Message) -> tuple[Message, list[Part]]:
-    """Return a tool message, and its attachments, which only a user message can contain."""
+    """Return a tool message without its attachments, and the parts of a user message with them."""
     images: list[Part] = list(message.attachments)
     if not images:
         return message, []
@@ -117,9 +118,9 @@ def _split_pictures(message: Message) -> tuple[Message, list[Part]]:
     return replace(message, parts=(result,)), [heading, *images]
 
 
-def _join_turns(turns: list[Message]) -> Iterator[Message]:
-    """Yield the turns, with adjacent assistant turns joined."""
-    for role, group in groupby(turns, lambda turn: turn.role):
+def _join_assistant_messages(messages: list[Message]) -> Iterator[Message]:
+    """Yield the messages, with adjacent assistant messages joined."""
+    for role, group in groupby(messages, lambda message: message.role):
         if role is Role.ASSISTANT:
             yield _join_messages(list(group))
         else:
@@ -139,7 +140,11 @@ def _join_messages(messages: list[Message]) -> Message:
 
 
 def _parse_item(item: Fields, calls: set[str]) -> Message | None:
-    """Return one item as a message; None if the item is left out."""
+    """Return one item as a message; None if the item is left out.
+
+    Raises:
+        APIError: the item is malformed or not supported, or answers none of the calls.
+    """
     kind = item_type(item)
     match kind:
         case "message":
@@ -199,7 +204,7 @@ def is_client_search(item: Fields) -> bool:
 
 
 def _found_parts(item: Fields) -> tuple[Part, ...]:
-    """Return the names of the tools that a search found; they are offered from then on."""
+    """Return a text that lists the tools that a search found; they are offered from then on."""
     found = named_functions(item.objects("tools", MAX_ENTRIES) or ())
     listing = "".join(_found_line(namespace, tool) for namespace, tool in found)
     return (Text(f"Found, and offered now:\n{listing}" if listing else "Nothing was found."),)
@@ -211,7 +216,11 @@ def _found_line(namespace: str | None, tool: Fields) -> str:
 
 
 def _known_call(item: Fields, calls: set[str]) -> str:
-    """Return the id of the call that the item answers; raise if the call does not precede it."""
+    """Return the id of the call that the item answers.
+
+    Raises:
+        APIError: the call does not precede the item.
+    """
     call_id = item.need_text("call_id")
     if call_id not in calls:
         raise invalid_value(item.path("call_id"), f"no call '{call_id}' comes before it.")
@@ -237,19 +246,18 @@ def _parse_made_picture(item: Fields) -> Message | None:
     result = item.text("result")
     if not result:
         return None
-    url = result if "://" in result[:8] else _picture_data_url(item, result)
+    url = result
+    if "://" not in result[:8]:
+        url = f"data:image/{item.text('output_format') or 'png'};base64,{result}"
     picture = Image(url=picture_url(item.path("result"), url))
     return Message(role=Role.ASSISTANT, parts=(picture,))
 
 
-def _picture_data_url(item: Fields, data: str) -> str:
-    return f"data:image/{item.text('output_format') or 'png'};base64,{data}"
-
-
 def _parse_reasoning(item: Fields) -> Message | None:
-    """Return a worker's own reasoning, recognised by our signature or its content; else None.
+    """Return a worker's own reasoning, recognised by our signature or by its `content`.
 
-    Other summaries are left out: they describe our own progress or come from another server.
+    The result is None for an item with a summary only: it describes our own progress, or comes from
+    another server.
     """
     summaries = [part.text("text") or "" for part in item.objects("summary", MAX_ENTRIES) or ()]
     texts = [part.need_string("text") for part in item.objects("content", MAX_ENTRIES) or ()]
@@ -292,8 +300,8 @@ def _parse_part(part: Fields, *, images: bool) -> Part:
                 part.path("type"), f"content of type '{kind}' is not supported."
             )
         case _:
-            wanted = "'input_text', 'output_text', 'input_image', 'input_file' or 'input_audio'"
-            raise invalid_value(part.path("type"), f"it must be {wanted}.")
+            allowed = "'input_text', 'output_text', 'input_image', 'input_file' or 'input_audio'"
+            raise invalid_value(part.path("type"), f"it must be {allowed}.")
 
 
 def _parse_file(part: Fields) -> Part:

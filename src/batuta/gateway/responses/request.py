@@ -49,7 +49,7 @@ Json = dict[str, Any]
 _MAX_TOKENS = 100_000_000
 _MAX_INCLUDED = 64
 _FEW_ITEMS = 200
-"""Limit on the earlier items that are parsed in the event loop."""
+"""Maximum number of earlier items that are parsed in the event loop."""
 _MAX_LOGPROBS = 20
 _LOGPROBS = "message.output_text.logprobs"
 _SUMMARIES = ("auto", "concise", "detailed", "none")
@@ -87,11 +87,11 @@ class HistoryReferences:
     """The earlier responses and items that a body refers to."""
 
     previous_id: str | None
-    """The id of the response that it continues."""
+    """The id of the response that it continues; None for a new conversation."""
     references: tuple[str, ...]
     """The ids of the items that it references without their content."""
     container: str | None = None
-    """The id of the response whose container its programs use again."""
+    """The id of the response whose container is used again by the request's programs, if any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,11 +162,8 @@ def parse_response(body: Fields, history: ResponseHistory) -> ResponseCall:
     _check_unsupported(body)
     _check_accepted(body)
     tools, choice = parse_tool_choice(body, parse_functions(body, found))
-    form, requested_tools, compacts = (
-        parse_text_format(body),
-        parse_server_tools(body),
-        asks_compaction(items),
-    )
+    form, requested_tools = parse_text_format(body), parse_server_tools(body)
+    compacts = asks_compaction(items)
     if compacts:
         messages, tools, choice = (*messages, compaction_request()), (), None
         form, requested_tools = None, ()
@@ -239,14 +236,18 @@ def _resolve_item(item: Fields, history: ResponseHistory) -> Fields:
 
 
 def _parse_conversation(body: Fields, items: list[Fields]) -> tuple[Message, ...]:
-    """Return the instructions and the messages of the earlier and the new items."""
-    spoken = parse_items(items)
+    """Return the instructions and the messages of the earlier and the new items.
+
+    Raises:
+        APIError: an item is malformed, or there is no message.
+    """
+    messages = parse_items(items)
     instructions = body.text("instructions")
     if instructions:
-        spoken = (Message(role=Role.DEVELOPER, parts=(Text(instructions),)), *spoken)
-    if not spoken:
+        messages = (Message(role=Role.DEVELOPER, parts=(Text(instructions),)), *messages)
+    if not messages:
         raise missing_parameter("input")
-    return spoken
+    return messages
 
 
 def _parse_sampling(body: Fields) -> Sampling:
@@ -264,13 +265,17 @@ def _parse_sampling(body: Fields) -> Sampling:
 
 
 def _parse_logprobs(body: Fields) -> int | None:
-    others = body.whole("top_logprobs", 0, _MAX_LOGPROBS)
-    wanted = _LOGPROBS in (body.texts("include", _MAX_INCLUDED) or ())
-    return (others or 0) if wanted or others else None
+    alternatives = body.whole("top_logprobs", 0, _MAX_LOGPROBS)
+    is_included = _LOGPROBS in (body.texts("include", _MAX_INCLUDED) or ())
+    return (alternatives or 0) if is_included or alternatives else None
 
 
 def _check_unsupported(body: Fields) -> None:
-    """Raise if the body has a field that is refused."""
+    """Check that the body has no refused field, and does not ask for truncation.
+
+    Raises:
+        APIError: the body has such a field.
+    """
     check_unsupported(body, REFUSED_FIELDS)
     if body.choice("truncation", ("auto", "disabled")) == "auto":
         raise unsupported_parameter(
@@ -362,8 +367,6 @@ def _verbosity_field(text: Json) -> Json:
 
 def _function_object(tool: Json) -> Json:
     """Return a function with every field that clients require; other tools are not changed."""
-    return (
-        tool
-        if tool["type"] != "function"
-        else {"description": None, "parameters": None, "strict": None, **tool}
-    )
+    if tool["type"] != "function":
+        return tool
+    return {"description": None, "parameters": None, "strict": None, **tool}

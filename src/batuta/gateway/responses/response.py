@@ -16,7 +16,14 @@ _REFUSED_CODE = "invalid_prompt"
 
 
 def item_id(kind: str, response: str, index: int, side: str = "") -> str:
-    """Return an item's id, which contains the id of its response."""
+    """Return an item's id, which contains the id of its response.
+
+    Args:
+        kind: the prefix for the type of the item.
+        response: the id of the response.
+        index: the position of the item in the response's input or output.
+        side: `in` for an input item, empty for an output item.
+    """
     return f"{kind}_{response.removeprefix(RESPONSE_PREFIX)}_{side}{index}"
 
 

@@ -28,28 +28,31 @@ def call_item(call: ServerCall, response: str) -> Json:
     """
     status = "failed" if call.error else "completed"
     if call.name == CODE_INTERPRETER:
-        fields: Json = {"code": call.query, "container_id": container_id(response)}
-        fields["outputs"] = _program_outputs(call)
-        return {"type": "code_interpreter_call", "status": status, **fields}
+        return {
+            "type": "code_interpreter_call",
+            "status": status,
+            "code": call.query,
+            "container_id": container_id(response),
+            "outputs": _program_outputs(call),
+        }
     if call.name == FILE_SEARCH:
         found = [_passage_object(page) for page in call.citations]
-        return {
-            "type": "file_search_call",
-            "status": status,
-            "queries": [call.query],
-            "results": found,
-        }
+        queries = [call.query]
+        return {"type": "file_search_call", "status": status, "queries": queries, "results": found}
     if call.name == WEB_FETCH:
         action: Json = {"type": "open_page", "url": call.query}
     else:
         sources = [{"type": "url", "url": page.url} for page in call.citations]
-        action = {"type": "search", "query": call.query, "queries": [call.query]}
-        action["sources"] = sources
+        query = {"query": call.query, "queries": [call.query]}
+        action = {"type": "search", **query, "sources": sources}
     return {"type": "web_search_call", "status": status, "action": action}
 
 
 def image_item(image: Image) -> Json:
-    """Return the item of an image that a model generated; its result is base64, or else a URL."""
+    """Return the item of an image that a model generated.
+
+    The result is the image as Base64, or its URL if the model gave only that.
+    """
     data = split_data_url(image.url)
     fields: Json = {"type": "image_generation_call", "status": "completed"}
     if data is None:
@@ -96,8 +99,8 @@ def _program_outputs(call: ServerCall) -> list[Json]:
     return [*logs, *({"type": "image", "url": url} for url in call.pictures)]
 
 
-def begun_item(item: Json) -> Json:
-    """Return the item as it is before the call has a result."""
+def started_item(item: Json) -> Json:
+    """Return the item of a finished call without its result, as when the call began."""
     if item["type"] == "code_interpreter_call":
         return {**item, "code": "", "outputs": None}
     if item["type"] == "file_search_call":

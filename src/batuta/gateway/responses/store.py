@@ -30,15 +30,15 @@ from batuta.store.responses import ResponseTable, StoredResponse
 
 Json = dict[str, Any]
 MAX_THREAD = 500
-"""Limit on the responses of one thread."""
+"""Maximum number of responses in a conversation that is continued."""
 MAX_HISTORY_BYTES = MAX_BODY
-"""Limit on the bytes of earlier responses that one request reads: the limit of a request body."""
+"""Maximum size of the earlier responses that one request reads, as large as a request's body."""
 MAX_HISTORY_VALUES = 240_000
-"""Limit on the JSON values of earlier responses that one request reads."""
+"""Maximum number of JSON values in the earlier responses that one request reads."""
 _EVENTS_FACTOR = 20
-"""Approximate maximum ratio of loaded events to their compressed bytes."""
+"""Approximate maximum ratio between the sizes of loaded events and of compressed events."""
 _SMALL_PART = 64 * 1024
-"""Limit on the bytes that are decoded in the event loop."""
+"""Maximum number of bytes that are decoded in the event loop."""
 PREVIOUS_FIELD = "previous_response_id"
 _PREFIXES = {
     "message": "msg",
@@ -69,8 +69,11 @@ class ResponseStore:
     async def load_history(self, references: HistoryReferences, scope: Scope) -> ResponseHistory:
         """Load the earlier responses and items that the body refers to.
 
+        An item that does not exist is missing in the result.
+
         Raises:
-            APIError: the previous response cannot be continued, or the history is too large.
+            APIError: the previous response cannot be continued, the history is too large, there is
+                no memory for it now, or the caller has read too much.
         """
         table, tenant = self.responses, caller_of(scope).tenant
         if table is None:
@@ -100,16 +103,17 @@ class ResponseStore:
         _check_history_size(size + more)
         await make_room(scope, more)
         rows = await table.get_many(owners, tenant, parts)
-        wanted = set(references.references)
+        names = set(references.references)
         found = await _decode_items(rows)
-        named = {item["id"]: item for item in found if item["id"] in wanted}
+        named = {item["id"]: item for item in found if item["id"] in names}
         return ResponseHistory(items, named, files)
 
     async def _container_files(self, response_id: str, scope: Scope) -> tuple[str, ...]:
         """Return the files of the caller's response whose container is to be used again.
 
         Raises:
-            APIError: the response is too large.
+            APIError: the response is too large, there is no memory for it now, or the caller has
+                read too much.
         """
         table, tenant = self.responses, caller_of(scope).tenant
         if table is None:
@@ -127,7 +131,7 @@ class ResponseStore:
         """Return the caller's response, loading only those parts of it; None if it does not exist.
 
         Raises:
-            APIError: there is no memory for it, or the caller reads too much at once.
+            APIError: there is no memory for it now, or the caller has read too much.
         """
         table, tenant = self.responses, caller_of(scope).tenant
         if table is None:
@@ -140,7 +144,10 @@ class ResponseStore:
         return await table.get(response_id, tenant, parts)
 
     async def read_again(self, response_id: str, tenant: str) -> StoredResponse | None:
-        """Return the body of a response that the caller was already allowed to read."""
+        """Return the response with its body only; None if it does not exist.
+
+        The caller must already have been allowed to read this response.
+        """
         table = self.responses
         return None if table is None else await table.get(response_id, tenant, ("body",))
 
@@ -151,7 +158,10 @@ class ResponseStore:
         response: Json,
         sent_events: Sequence[bytes] = (),
     ) -> None:
-        """Store the response; a store failure is logged, so that the answer is still delivered."""
+        """Store the response, if the server has a store and the request allows storing.
+
+        A failure of the store is logged, so that the answer is still delivered.
+        """
         if self.responses is None or not response_call.call.store:
             return
         encode = partial(_encode_items, response_call.items, response["id"])
@@ -232,7 +242,8 @@ def _parts_with(references: Sequence[str]) -> frozenset[str]:
 def _check_thread(previous: str, rows: list[StoredResponse]) -> None:
     if not rows or rows[0].previous is not None:
         raise _previous_not_found(
-            f"the response '{previous}' does not exist, or an earlier one of it was deleted."
+            f"the response '{previous}' does not exist, a response before it was deleted, or its "
+            f"conversation has more than {MAX_THREAD} responses."
         )
     if rows[-1].status not in _USABLE_STATUSES:
         reason = (
@@ -260,15 +271,11 @@ def _previous_not_found(reason: str) -> APIError:
 
 
 def _encode_items(items: Sequence[Json], response_id: str) -> bytes:
-    return encode_json(_items_with_ids(items, response_id))
-
-
-def _items_with_ids(items: Sequence[Json], response_id: str) -> list[Json]:
-    """Return the items, each with a type and an id by which it can be referenced."""
-    return [_item_with_id(item, response_id, index) for index, item in enumerate(items)]
+    return encode_json([_item_with_id(item, response_id, at) for at, item in enumerate(items)])
 
 
 def _item_with_id(item: Json, response_id: str, index: int) -> Json:
+    """Return the item with a type, and an id by which it can be referenced."""
     kind = item_type(Fields(item))
     name = item_id(_PREFIXES.get(kind, "item"), response_id, index, "in")
     content = item.get("content")

@@ -35,13 +35,17 @@ TOOL_SEARCH = "tool_search"
 """The type and the name of the tool by which a client searches its own tools."""
 _CALLED = frozenset({"function", CUSTOM})
 MAX_NAME = 64
-"""The longest function name that every provider accepts."""
+"""Maximum length of a function name that every provider accepts."""
 _DIGEST = 8
 _ODD = re.compile(r"[^A-Za-z0-9_-]")
 
 
 def flat_name(namespace: str | None, name: str) -> str:
-    """Return the name under which workers get the function: the namespace and the name joined."""
+    """Return the name under which workers get the function: the namespace and the name joined.
+
+    If a provider could reject the joined name, it is replaced by a shorter, plain name that ends
+    with a hash.
+    """
     if not namespace:
         return name
     joined = namespace + name if namespace.endswith("__") else f"{namespace}__{name}"
@@ -107,11 +111,11 @@ def custom_input(arguments: str) -> str:
 
 
 def parse_functions(body: Fields, found: Iterable[Fields] = ()) -> tuple[Tool, ...]:
-    """Return the functions that the client offers; tools of other types are left out.
+    """Return the tools that the client offers and runs, as functions; others are left out.
 
     Args:
         body: the request.
-        found: tools that the client's searches found; `tools` has precedence for equal names.
+        found: tools that the client's searches found; of equal names, the one in `tools` is used.
 
     Raises:
         APIError: a tool is malformed, or two have the same name.
@@ -119,9 +123,7 @@ def parse_functions(body: Fields, found: Iterable[Fields] = ()) -> tuple[Tool, .
     tools = list(_parse_called(body.objects("tools", MAX_ENTRIES) or ()))
     if len({tool.name for tool in tools}) != len(tools):
         raise invalid_value("tools", "two tools have the same name.")
-    return tuple(
-        ({tool.name: tool for tool in _parse_called(found)} | {t.name: t for t in tools}).values()
-    )
+    return tuple({tool.name: tool for tool in (*_parse_called(found), *tools)}.values())
 
 
 def _parse_called(tools: Iterable[Fields]) -> Iterator[Tool]:
@@ -218,7 +220,7 @@ def parse_tool_choice(body: Fields, tools: tuple[Tool, ...]) -> ToolSelection:
     """Return the tools that may be called, and the requested choice among them.
 
     Raises:
-        APIError: `tool_choice` is malformed, or names a tool that is not offered.
+        APIError: `tool_choice` is malformed, or names a tool that is not offered or supported.
     """
     choice = body.get("tool_choice")
     if choice is None:
@@ -247,7 +249,7 @@ def parse_server_tools(body: Fields) -> tuple[RequestedTool, ...]:
     """Return the server tools that the client requests; none if `tool_choice` forbids all tools.
 
     Raises:
-        APIError: a tool is malformed.
+        APIError: a tool or `tool_choice` is malformed.
     """
     requested_tools = _offered_server_tools(body)
     choice = body.get("tool_choice")

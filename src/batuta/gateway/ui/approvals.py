@@ -5,16 +5,14 @@ from __future__ import annotations
 from typing import final
 
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 
 from batuta.gateway.admin.approvals import PlanVerdict
 from batuta.gateway.errors import not_found, require_part
 from batuta.gateway.serving.approvals import plan_entry
-from batuta.gateway.ui.rendering import PAGE_HEADERS, render_page
+from batuta.gateway.ui.rendering import redirect_to, render_page
 from batuta.gateway.ui.session import APPROVALS_SCREEN, WebSession, read_form
 from batuta.store import Store
-
-_SEE_OTHER = 303
 
 
 @final
@@ -25,13 +23,21 @@ class ApprovalPage:
         self._store = store
 
     async def page(self, request: Request, session: WebSession) -> Response:
-        """Show the waiting plans, oldest first."""
+        """Show the waiting plans, oldest first.
+
+        Raises:
+            APIError: the visitor is not an administrator, or the server has no store.
+        """
         store = self._require_store(session)
         plans = [plan_entry(plan) for plan in await store.approvals.list()]
         return render_page(request, "approvals.html.jinja", session=session, plans=plans)
 
     async def decide(self, request: Request, session: WebSession) -> Response:
-        """Approve, refuse or edit the plan that was shown."""
+        """Approve, refuse or edit the plan that was shown.
+
+        Raises:
+            APIError: the visitor is not an administrator, or the decision cannot be taken.
+        """
         store = self._require_store(session)
         form = await read_form(request, session)
         verdict = PlanVerdict(
@@ -43,7 +49,7 @@ class ApprovalPage:
             steps=form.get("steps", ""),
         )
         await verdict.give(store)
-        return RedirectResponse(APPROVALS_SCREEN[0], _SEE_OTHER, PAGE_HEADERS)
+        return redirect_to(APPROVALS_SCREEN[0])
 
     def _require_store(self, session: WebSession) -> Store:
         """Return the store, for an administrator.

@@ -74,10 +74,10 @@ async def send_asset(request: Request) -> Response:
     Raises:
         APIError: the file does not exist, or its content has changed.
     """
-    wanted: str = request.path_params["name"]
-    asset = next((each for each in load_assets().values() if each.name == wanted), None)
+    name: str = request.path_params["name"]
+    asset = next((each for each in load_assets().values() if each.name == name), None)
     if asset is None:
-        raise not_found(f"The file '{wanted[:80]}'")
+        raise not_found(f"The file '{name[:80]}'")
     headers = {
         "cache-control": _CACHE_FOREVER,
         "etag": f'"{asset.name}"',

@@ -1,4 +1,4 @@
-"""The screen of the audit trail; for other visitors than administrators it does not exist."""
+"""The screen of the audit trail, which exists for administrators only."""
 
 from __future__ import annotations
 
@@ -26,7 +26,12 @@ class AuditPage:
         self._store = store
 
     async def page(self, request: Request, session: WebSession) -> Response:
-        """Show a page of records, newest first, optionally of one action only."""
+        """Show a page of records, newest first, optionally of one action only.
+
+        Raises:
+            APIError: the visitor is not an administrator, the server has no store, or the cursor is
+                invalid.
+        """
         if not session.is_admin:
             raise not_found(f"The screen {AUDIT_SCREEN[0]}")
         store = require_part(self._store, "This server keeps no audit trail.")

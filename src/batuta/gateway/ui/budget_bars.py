@@ -33,11 +33,11 @@ class BudgetBar:
     account: str = ""
     """`key:ID` or `tenant:NAME`."""
     held: str = ""
-    """Text about the part reserved by running requests; empty if nothing is, or not loaded."""
+    """The part reserved by running requests, in words; empty if there is none or not loaded."""
 
     @property
     def share(self) -> float:
-        """The spent percentage, at most 100."""
+        """The spent percentage, at most 100; 100 for a budget of 0 dollars."""
         return min(float(_WHOLE * self.spent / self.cap), _WHOLE) if self.cap else _WHOLE
 
     @property

@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 import orjson
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 
 from batuta.gateway.access.caller import actor_of, record_export
 from batuta.gateway.admin.runs import run_entry
@@ -16,7 +16,7 @@ from batuta.gateway.errors import APIError, invalid_value, not_found, require_pa
 from batuta.gateway.http.stored_reads import read_stored_run
 from batuta.gateway.serving.deletions import Deletions
 from batuta.gateway.ui.comparison import SIDES
-from batuta.gateway.ui.rendering import PAGE_HEADERS
+from batuta.gateway.ui.rendering import PAGE_HEADERS, redirect_to
 from batuta.gateway.ui.session import WebSession, read_form_lists
 from batuta.language.judged_answers import (
     find_confirmed_answer,
@@ -25,11 +25,10 @@ from batuta.language.judged_answers import (
 )
 from batuta.store import RunSummary, Store, read_run
 
-_SEE_OTHER = 303
 _MOST = 50
-"""Limit on the selected runs: the size of a page of the list."""
+"""Maximum number of selected runs, which is the size of a page of the list."""
 _MAX_BYTES = 64 * 1024 * 1024
-"""Limit on the size of an export, in bytes."""
+"""Maximum size of an export."""
 _Act = Callable[[Request, WebSession, Sequence[RunSummary]], Awaitable[Response]]
 
 
@@ -72,7 +71,7 @@ class ChosenRuns:
         if not 1 < len(chosen) <= len(SIDES):
             raise invalid_value("run", f"choose two to {len(SIDES)} runs to compare.")
         query = urlencode(dict(zip(SIDES, (run.id for run in chosen), strict=False)))
-        return RedirectResponse(f"/ui/compare?{query}", _SEE_OTHER, PAGE_HEADERS)
+        return redirect_to(f"/ui/compare?{query}")
 
     async def _export(
         self, _: Request, session: WebSession, chosen: Sequence[RunSummary]
@@ -110,22 +109,22 @@ class ChosenRuns:
         if not lines:
             raise invalid_value(
                 "run",
-                "no selected run has a known right answer. Judge a short answer as Right, or give "
-                "the right answer in the comment as `Expected: ANSWER`.",
+                "no selected run has a known correct answer. Judge a short answer as Right, or "
+                "give the correct answer in the comment as `Expected: ANSWER`.",
             )
         return _send_lines(list(lines.values()), f"tasks-{len(lines)}-of-{len(chosen)}.jsonl")
 
     async def _delete(
         self, request: Request, _: WebSession, chosen: Sequence[RunSummary]
     ) -> Response:
-        """Delete the runs and the runs that continued them, and return to the list."""
+        """Delete the runs and those that continued them, and redirect to the list."""
         by, deleted = actor_of(request), set[str]()
         for run in chosen:
             if run.id not in deleted:
                 deleted |= set(
                     await self._deletions.delete_run(self._store, run.id, run.tenant, by=by)
                 )
-        return RedirectResponse(_list_address(request), _SEE_OTHER, PAGE_HEADERS)
+        return redirect_to(_list_address(request))
 
     @property
     def _store(self) -> Store:

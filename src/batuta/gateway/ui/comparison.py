@@ -19,12 +19,10 @@ from batuta.gateway.ui.playground import default_model, group_models, load_run
 from batuta.gateway.ui.rendering import PAGE_HEADERS, render_answers, render_fragment, render_page
 from batuta.gateway.ui.session import WebSession
 from batuta.rendering.difference import DiffPiece, compare_texts
-from batuta.store import RunSummary, Store
+from batuta.store import Store
 
 _LATEST = 50
-"""Number of stored runs offered for selection."""
-
-
+"""Maximum number of stored runs offered for selection."""
 SIDES = ("a", "b", "c", "d")
 """The names of the sides in URLs."""
 CHOICES = ("first", "second", "third", "fourth")
@@ -124,7 +122,11 @@ class ComparisonPage:
         self._page_runs = page_runs
 
     async def page(self, request: Request, session: WebSession) -> Response:
-        """Show stored runs side by side, or ask several systems a question."""
+        """Show stored runs side by side, or the form to ask several systems a question.
+
+        Raises:
+            APIError: the URL names too many runs, or a run that cannot be shown.
+        """
         query, catalogue = request.query_params, self._catalogue
         following = await self._following(request, session)
         runs = [] if following else await self._runs(request, session)
@@ -143,7 +145,7 @@ class ComparisonPage:
             following=following,
             answers=await render_answers(*runs),
             question=question,
-            latest=await self._latest(session),
+            latest=await self._store.list(_LATEST, tenant=session.tenant) if self._store else [],
             served=group_models(
                 m for m in catalogue.models if session.caller.permissions.allows_model(m.name)
             ),
@@ -152,7 +154,11 @@ class ComparisonPage:
         )
 
     async def difference(self, request: Request, session: WebSession) -> Response:
-        """Return the differences of the runs as an HTML fragment."""
+        """Return the differences of the runs as an HTML fragment; it is empty without two runs.
+
+        Raises:
+            APIError: the URL names too many runs, or a run that cannot be shown.
+        """
         runs = await self._runs(request, session)
         if len(runs) < 2:  # noqa: PLR2004 - nothing to compare with
             return HTMLResponse("", headers=PAGE_HEADERS)
@@ -173,11 +179,6 @@ class ComparisonPage:
             run = await load_run(self._store, self._page_runs, name, session)
             found.append(FollowedRun(run.id, run.header.model, run.header.question.text))
         return found
-
-    async def _latest(self, session: WebSession) -> list[RunSummary]:
-        if self._store is None:
-            return []
-        return await self._store.list(_LATEST, tenant=session.tenant)
 
     async def _runs(self, request: Request, session: WebSession) -> list[Run]:
         """Return the runs named in the URL."""

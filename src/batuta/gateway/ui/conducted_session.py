@@ -25,9 +25,9 @@ from batuta.store.session_course import SessionRequest, read_requests, read_sess
 from batuta.usage import ZERO_COST
 
 PAGE_SIZE = 50
-"""Requests shown on a page."""
+"""Maximum number of requests on a page."""
 MOST_SWITCHES = 50
-"""Limit on the switches listed above the requests."""
+"""Maximum number of switches listed above the requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ class SessionCourse:
         self.turns: dict[str, int] = {}
         """The number of each turn, by its digest."""
         self.parts: dict[str, WorkerPart] = {}
-        """The share of each worker, in the order of their first requests."""
+        """The requests and cost of each worker, in the order of their first requests."""
         for request in requests:
             if request.acted.turn is not None:
                 self.turns.setdefault(request.acted.turn, len(self.turns) + 1)
@@ -109,14 +109,14 @@ class SessionCourse:
     @property
     def stretches(self) -> Iterator[Stretch]:
         """The acting workers in the order of the requests."""
-        begun, whole = 0, len(self.requests)
+        before, whole = 0, len(self.requests)
         for worker, members in groupby(self.requests, lambda each: each.acted.acting or ""):
             count = sum(1 for _ in members)
-            yield Stretch(worker, 100 * begun / whole, 100 * count / whole)
-            begun += count
+            yield Stretch(worker, 100 * before / whole, 100 * count / whole)
+            before += count
 
     def draw(self) -> list[Chart]:
-        """Draw the accumulated cost and the cached fraction over the requests."""
+        """Return charts of the accumulated cost and of the cached fraction over the requests."""
         spent, lines = ZERO_COST, list[dict[str, float | int | None]]()
         for number, request in enumerate(self.requests, 1):
             spent += request.cost
@@ -152,7 +152,8 @@ class ConductedSessionPage:
         Running requests are listed above them.
 
         Raises:
-            APIError: the visitor has no such session, or the session no such request.
+            APIError: the visitor has no such session, the session has no request with the number in
+                the URL, or there is no store.
         """
         store = require_part(self._store, "This server keeps no runs.")
         name: str = request.path_params["session"]
@@ -209,10 +210,10 @@ async def _read_page(
     store: Store, course: SessionCourse, first: int, count: int = PAGE_SIZE
 ) -> list[ShownRequest]:
     """Return a page of requests from the number `first`, without deleted ones."""
-    wanted = course.requests[first - 1 : first - 1 + count]
-    found = {run.id: run for run in await read_requests(store.database, wanted)}
+    requests = course.requests[first - 1 : first - 1 + count]
+    found = {run.id: run for run in await read_requests(store.database, requests)}
     return [
         ShownRequest(number=number, request=each, run=found[each.id])
-        for number, each in enumerate(wanted, first)
+        for number, each in enumerate(requests, first)
         if each.id in found
     ]

@@ -12,6 +12,7 @@ from batuta.core import Message, Question, Role, Run, Sampling, Text, ToolCall, 
 from batuta.core import Request as CallRequest
 from batuta.core.message import Audio, File, Image, assistant_message, user_message
 from batuta.gateway.errors import invalid_value
+from batuta.gateway.ui.run_view import pictures_until
 
 _INSTRUCTIONS = (Role.SYSTEM, Role.DEVELOPER)
 _SAMPLING_FIELDS = ("temperature", "top_p", "max_tokens", "seed")
@@ -60,7 +61,8 @@ class Conversation:
         If the run has no answer, its own question is left out.
 
         Raises:
-            APIError: a worker waits for results of the caller's tools.
+            APIError: a worker waits for results of the caller's tools, or `asked` is not one user
+                message with optional instructions.
         """
         if self._answer and self._reply is not None and self._reply.tool_calls:
             reason = "its worker waits for tool results: send them first."
@@ -95,6 +97,9 @@ class Conversation:
         """Return the conversation with the text of its last question replaced by the new text.
 
         The attachments of the last question are kept, and those of the new question are added.
+
+        Raises:
+            APIError: `asked` is not one user message with optional instructions.
         """
         index, messages = _last_user_index(self._question.messages), self._question.messages
         newest = _single_user_message(asked)
@@ -165,8 +170,7 @@ def last_asked(question: Question) -> Message:
 
 def pictures_before(question: Question) -> int:
     """Return the number of images before the last user message."""
-    before = question.messages[: _last_user_index(question.messages)]
-    return sum(isinstance(part, Image) for message in before for part in message.parts)
+    return pictures_until(question, _last_user_index(question.messages))
 
 
 def describe_attachments(message: Message) -> Iterator[tuple[str, str]]:

@@ -15,7 +15,7 @@ from batuta.core.formatting import format_count, format_short, format_usd
 
 WIDTH, HEIGHT = 300, 100
 _POINTS = 240
-"""Limit on the points of a curve; more values are averaged."""
+"""Maximum number of points of a curve; more values are averaged."""
 CURVES: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
     ("Reward", (("reward", ""),)),
     ("Right answers", (("right", ""),)),
@@ -46,7 +46,7 @@ _UNITS = {
 }
 """The units of the charts; the other charts show plain numbers."""
 _MOST_PARTS = 4
-"""Limit on the intervals between the ticks of an axis."""
+"""Maximum number of intervals between the ticks of an axis."""
 _SIZES = (1, 2, 5, 10, 20)
 """The interval between ticks is one of these times a power of ten."""
 _NEAR_END = 0.18
@@ -62,7 +62,9 @@ class Curve:
 
     name: str
     path: str
+    """The SVG path."""
     last: float
+    """The last value that is not missing."""
     values: tuple[float | None, ...]
     """The value at each of the chart's steps."""
 
@@ -74,9 +76,13 @@ class Chart:
     title: str
     curves: tuple[Curve, ...]
     low: float
+    """The lowest value."""
     high: float
+    """The highest value."""
     steps: tuple[int, ...]
+    """The step of each point."""
     joins_gaps: bool
+    """Whether curves are drawn through steps without a value."""
     axis: str = "step"
     """The unit of the horizontal axis, in the singular."""
 
@@ -116,7 +122,7 @@ class Chart:
 
     @property
     def data(self) -> str:
-        """The chart as JSON, by which the page's script shows values, zooms and smooths."""
+        """The chart as JSON, with which the page's script shows values, zooms and smooths."""
         curves = [
             {"name": curve.name, "values": [v and float(f"{v:.5g}") for v in curve.values]}
             for curve in self.curves
@@ -126,7 +132,7 @@ class Chart:
 
 
 def draw_charts(lines: Sequence[Mapping[str, Any]]) -> list[Chart]:
-    """Return a chart for each metric of `CURVES` that the lines contain."""
+    """Return the charts of `CURVES` for which the lines have something to show."""
     found = (draw_chart(title, series, lines) for title, series in CURVES)
     return [chart for chart in found if chart]
 
@@ -139,7 +145,9 @@ def draw_chart(
     joins_gaps: bool = False,
     axis: str = "step",
 ) -> Chart | None:
-    """Draw metrics over the steps of the lines; None if the lines contain none of them.
+    """Return a chart of metrics over the steps of the lines; None if there is nothing to show.
+
+    Some charts are shown only if a value is not zero.
 
     Args:
         title: the chart's title.
@@ -200,7 +208,8 @@ def find_ticks(low: float, high: float) -> list[float]:
 def mark_steps(steps: Sequence[int]) -> list[tuple[float, int]]:
     """Return the labelled steps, each with its position as a fraction of the width.
 
-    These are the first and the last step, and round numbers between them that have room.
+    These are the first and the last step, and round numbers between them that have room. If the
+    training was resumed from an earlier step, they are the first and the last step alone.
     """
     first, end = steps[0], steps[-1]
     if end <= first:
@@ -231,7 +240,7 @@ def _add_unit(number: str, unit: str) -> str:
 
 
 def step_of(line: Mapping[str, Any]) -> int:
-    """Return the step of a logged line; 0 if it has none."""
+    """Return the step of a logged line; 0 if the line has none."""
     value = line.get("step")
     return value if isinstance(value, int) else 0
 

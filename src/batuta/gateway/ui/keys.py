@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any, final
 from urllib.parse import urlencode
 
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 
 from batuta.gateway.access.caller import Authenticator
 from batuta.gateway.errors import invalid_value, not_found, require_part
 from batuta.gateway.serving.models import Catalogue
 from batuta.gateway.ui.budget_bars import key_bars, sum_accounts, tenant_bars
 from batuta.gateway.ui.own_keys import find_issued_key, forget_issued_key, redirect_with_key
-from batuta.gateway.ui.rendering import PAGE_HEADERS, render_page
+from batuta.gateway.ui.rendering import redirect_to, render_page
 from batuta.gateway.ui.session import KEYS_SCREEN, WebSession, read_form
 from batuta.gateway.ui.usage import DailyCost, daily_costs
 from batuta.gateway.ui.usage_activity import latest_days
@@ -30,10 +30,9 @@ from batuta.store.spend_report import SpendGroup, report_spending
 SPEND_DAYS = 14
 """Number of days whose spending is shown."""
 PAGE_SIZE = 50
-"""Keys, and tenants, per page."""
+"""Maximum number of keys, and of tenants, on a page."""
 GRACE_SECONDS = 24 * 3600.0
 """Seconds for which the old text of a rotated key stays valid."""
-_SEE_OTHER = 303
 _DAY = 86400.0
 _MONEY_FIELDS = ("max_cost", "per_day", "per_month", "session_max_cost")
 _INTEGER_FIELDS = ("rpm", "tpm", "concurrency", "session_max_turns")
@@ -47,10 +46,10 @@ LIMIT_FIELDS = (
     ("session_max_turns", "Turns a session", "no limit"),
     ("rpm", "Requests a minute", "no limit"),
     ("tpm", "Tokens a minute", "no limit"),
-    ("concurrency", "Runs at once", "no limit"),
+    ("concurrency", "Concurrent runs", "no limit"),
     ("workers_allow", "Only these workers", "all; ids or tag:local"),
     ("workers_deny", "Not these workers", "ids or tag:region:us"),
-    ("tags", "Tags of its questions", "none; used by planning rules"),
+    ("tags", "Tags of its questions", "none; used by plan rules"),
     ("tools", "Server tools", "all; web_search or none"),
     ("min_confidence", "Minimum confidence", "any; 0.9"),
 )
@@ -64,14 +63,17 @@ class SpendSummary:
 
     days: list[DailyCost]
     tenants: list[SpendGroup]
-    """Spending by tenant, the highest first, up to a page."""
+    """Spending by tenant, the highest first; at most `PAGE_SIZE` tenants."""
     others: int
     """Number of further tenants that spent something."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Page:
-    """The keys and tenants of one page, and the query strings of the neighbouring pages."""
+    """The keys and tenants of one page.
+
+    The query strings of the neighbouring pages are None if there is no such page.
+    """
 
     keys: list[ApiKey]
     tenants: list[Tenant]
@@ -85,7 +87,7 @@ class _Page:
 
 @final
 class KeyPages:
-    """Serves /ui/keys; for other visitors than the admin it does not exist."""
+    """Serves /ui/keys; for any visitor but the admin this screen does not exist."""
 
     def __init__(
         self, catalogue: Catalogue, store: Store | None, authenticator: Authenticator
@@ -106,7 +108,13 @@ class KeyPages:
         return forget_issued_key(request, response, KEYS_SCREEN[0])
 
     async def create(self, request: Request, session: WebSession) -> Response:
-        """Create a key; its text is shown on the next page and never again."""
+        """Create a key, whose text is shown on the next page and never again.
+
+        If a field is invalid, the form is shown again with the reason.
+
+        Raises:
+            APIError: the visitor is not the admin, or the form is not from one of our pages.
+        """
         form = await self._form(request, session)
         try:
             _, issued = await self._keys.create(
@@ -123,7 +131,12 @@ class KeyPages:
         return redirect_with_key(request, KEYS_SCREEN[0], issued, self._key_hasher)
 
     async def change(self, request: Request, session: WebSession) -> Response:
-        """Revoke or rotate a key, or change its limits."""
+        """Revoke or rotate a key, or change its limits.
+
+        Raises:
+            APIError: the key does not exist, the visitor is not the admin, or the form is not from
+                one of our pages.
+        """
         form = await self._form(request, session)
         key_id: str = request.path_params["id"]
         match request.path_params["what"]:
@@ -143,10 +156,14 @@ class KeyPages:
         if found is None:
             raise not_found("The key")
         self._authenticator.forget(key_id)
-        return RedirectResponse(KEYS_SCREEN[0], _SEE_OTHER, PAGE_HEADERS)
+        return redirect_to(KEYS_SCREEN[0])
 
     async def budget(self, request: Request, session: WebSession) -> Response:
-        """Set a tenant's budget, which all its keys share."""
+        """Set a tenant's budget, which all keys of the tenant share.
+
+        Raises:
+            APIError: the visitor is not the admin, or the form is not from one of our pages.
+        """
         form = await self._form(request, session)
         try:
             day, month = (
@@ -158,7 +175,7 @@ class KeyPages:
         except ValueError as error:
             return await self._render(request, session, problem=str(error), status=400)
         self._authenticator.forget()
-        return RedirectResponse(KEYS_SCREEN[0], _SEE_OTHER, PAGE_HEADERS)
+        return redirect_to(KEYS_SCREEN[0])
 
     async def _rotate(self, request: Request, session: WebSession, key_id: str) -> Response:
         try:
@@ -178,7 +195,7 @@ class KeyPages:
         """Return the limits in a form, checking that the models and workers in them exist.
 
         Raises:
-            ValueError: a field is invalid.
+            ValueError: a field is invalid, or names a model or worker that does not exist.
         """
         permissions = parse_permissions(form)
         old = None if before is None else before.policy
@@ -212,12 +229,17 @@ class KeyPages:
             issued=issued,
             problem=problem,
             form=form or {},
+            form_values=form_values,
             limit_fields=LIMIT_FIELDS,
             now=now,
         )
 
     async def _page(self, query: Mapping[str, str]) -> _Page:
-        """Return the page selected by the parameters `tenant`, `after` and `tenants_after`."""
+        """Return the page selected by the parameters `tenant`, `after` and `tenants_after`.
+
+        Raises:
+            APIError: `after` is not a cursor of the list.
+        """
         tenant, after = query.get("tenant", "").strip(), query.get("after")
         tenants_after = query.get("tenants_after")
         try:
@@ -258,10 +280,10 @@ class KeyPages:
         return await read_form(request, session)
 
     def _check(self, session: WebSession) -> None:
-        """Raise "not found" unless the visitor is the admin.
+        """Check that the visitor is the admin.
 
         Raises:
-            APIError: the visitor is not the admin.
+            APIError: the visitor is not the admin; the error says that the screen does not exist.
         """
         if not session.is_admin:
             raise not_found(f"The screen {KEYS_SCREEN[0]}")
@@ -279,11 +301,17 @@ class KeyPages:
         return require_part(self._authenticator.key_hasher, "This server makes no keys.")
 
 
+def form_values(permissions: KeyPermissions) -> dict[str, Any]:
+    """Return the limits that are set as the values of the form's fields."""
+    values = {name: value for name, value in asdict(permissions).items() if value is not None}
+    return {name: " ".join(v) if isinstance(v, tuple) else v for name, v in values.items()}
+
+
 def parse_permissions(form: Mapping[str, str]) -> KeyPermissions:
     """Return the limits in a form; an empty field sets no limit.
 
     Raises:
-        ValueError: a field is invalid; the message begins with its label.
+        ValueError: a field is invalid; the message begins with the field's label.
     """
     values: dict[str, Any] = {
         name: _parse_dollars(name, form.get(name, "")) for name in _MONEY_FIELDS
@@ -329,7 +357,11 @@ def _parse_dollars(name: str, text: str) -> Decimal | None:
 
 
 def _parse_expiry(text: str) -> float | None:
-    """Return the time at which a key expires after that many days; None for never."""
+    """Return the time at which a key expires after that many days; None for an empty text.
+
+    Raises:
+        ValueError: the text is not a number of days.
+    """
     if not text.strip():
         return None
     try:

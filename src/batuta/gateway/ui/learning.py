@@ -35,13 +35,15 @@ METRICS, SAMPLES, SETTINGS = "metrics.jsonl", "samples.jsonl", "settings.json"
 STOP_FILE, STOPPED_FILE = "stop", "stopped"
 REPORT, REPORT_PAGE, QUESTION_PAGE = "report.json", "report.html", "questions.html"
 _MAX_DEPTH = 4
-"""Depth to which folders are searched."""
+"""Number of levels of subfolders that are searched."""
 _MAX_FOLDERS = 300
-"""Limit on the folders shown."""
+"""Maximum number of folders that a search returns."""
 _MAX_BYTES = 64 * 1024 * 1024
+"""A larger file counts as empty."""
 _STALE_SECONDS = 120.0
-"""Seconds without a new line, beyond the time of a few steps, that mean a training has stopped."""
+"""A training whose files are unchanged for this time, plus that of three steps, has stopped."""
 _RECENT_STEPS = 10
+"""Number of the last steps whose longest time is used for that."""
 
 JsonRecord = Mapping[str, Any]
 
@@ -52,9 +54,9 @@ class ResultFolder:
 
     path: Path
     name: str
-    """The path relative to the searched folder."""
+    """The path relative to the searched folder; for the searched folder itself, its name."""
     modified_at: float
-    """Seconds since the epoch."""
+    """Time of the last change of the training or report, in seconds since the epoch."""
 
     @property
     def mark(self) -> str:
@@ -68,9 +70,9 @@ class TrainingFolder:
 
     folder: ResultFolder
     state: str
-    """`running`, `stopped`, `finished` or `begun`."""
+    """`started` (no step is logged yet), `running`, `stopped` or `finished`."""
     lines: tuple[JsonRecord, ...]
-    """The metrics of each step."""
+    """The metrics of each logged step."""
     steps: int | None
     """Planned number of steps; None if unknown."""
     is_asked_to_stop: bool = False
@@ -78,7 +80,7 @@ class TrainingFolder:
 
     @property
     def current_step(self) -> int:
-        """The last logged step."""
+        """The number of the last logged step; 0 if none is logged."""
         return int(self.lines[-1].get("step", 0)) if self.lines else 0
 
 
@@ -95,18 +97,21 @@ def find_reports(folders: Sequence[Path]) -> list[ResultFolder]:
 def drop_copies(found: Sequence[ResultFolder]) -> list[ResultFolder]:
     """Keep one folder of those with the same report, as `--out` and `--report` create copies.
 
-    A folder with the report's HTML page is preferred.
+    Of several copies, the first with the report's HTML page is kept, or else the first.
     """
     chosen: dict[bytes, ResultFolder] = {}
     for each in found:
         content = _read_bytes(each.path / REPORT)
         digest = hashlib.sha256(content or str(each.path).encode()).digest()
         before = chosen.get(digest)
-        if before is None or not (before.path / REPORT_PAGE).is_file():
-            has_page = (each.path / REPORT_PAGE).is_file()
-            chosen[digest] = each if before is None or has_page else before
+        if before is None or (_has_page(each) and not _has_page(before)):
+            chosen[digest] = each
     kept = set(chosen.values())
     return [each for each in found if each in kept]
+
+
+def _has_page(report: ResultFolder) -> bool:
+    return (report.path / REPORT_PAGE).is_file()
 
 
 def folder_by_mark(found: Sequence[ResultFolder], mark: str) -> ResultFolder | None:
@@ -134,7 +139,11 @@ def read_samples(found: ResultFolder) -> list[JsonRecord]:
 
 
 def read_report(found: ResultFolder) -> list[JsonRecord]:
-    """Return the report, or list of reports, in the file; empty if it holds something else."""
+    """Return the reports in the folder's file, which holds one report or a list of reports.
+
+    A report of `batuta tune` is returned in the form of an evaluation's report. The list is empty
+    if the file cannot be read or holds something else.
+    """
     data = _read_json(found.path / REPORT)
     several = cast("list[Any]", data) if isinstance(data, list) else [data]
     several = [_tuning_report(each) if _is_tuning(each) else each for each in several]
@@ -184,7 +193,7 @@ def _is_tuning(data: Any) -> bool:
 
 
 def _tuning_report(data: JsonRecord) -> JsonRecord:
-    """Turn a report of `batuta tune` into an evaluation of the systems of its last stage."""
+    """Turn a report of `batuta tune` into one of an evaluation of its last stage's systems."""
     figures: list[Any] = []
     for name in ("selection", "finalists", "judged"):
         stage = data.get(name)
@@ -223,9 +232,9 @@ def _read_line(text: bytes) -> Any:
 
 
 def read_lines(path: Path) -> list[JsonRecord]:
-    """Return the objects in a JSONL file, without truncated lines.
+    """Return the objects in a JSONL file; a line that is not an object in JSON is left out.
 
-    The list is empty if the file does not exist or is too large.
+    The list is empty if the file cannot be read or is too large.
     """
     lines: list[JsonRecord] = []
     for text in _read_bytes(path).split(b"\n"):
@@ -250,7 +259,10 @@ def _find_folders(folders: Sequence[Path], files: Sequence[str]) -> list[ResultF
 
 
 def _walk_folders(folder: Path, depth: int) -> Iterator[Path]:
-    """Yield the folder and its subfolders without following links."""
+    """Yield the folder and `depth` levels of its subfolders.
+
+    Links, hidden folders and checkpoints are left out.
+    """
     yield folder
     if not depth:
         return
@@ -282,7 +294,7 @@ def _training_state(
     found: ResultFolder, lines: Sequence[JsonRecord], steps: int | None, now: float
 ) -> str:
     if not lines:
-        return "begun"
+        return "started"
     if steps is not None and lines[-1].get("step", 0) >= steps:
         return "finished"
     if (found.path / STOPPED_FILE).exists():
@@ -306,11 +318,11 @@ def _read_bytes(path: Path) -> bytes:
 
 
 _LONGEST_VALUE = 80
-"""Limit on the characters shown of a setting."""
+"""Maximum number of characters shown of a setting's value."""
 MOST_OVERLAID = 4
-"""Limit on the trainings whose curves are overlaid."""
+"""Maximum number of trainings whose curves are overlaid."""
 _MAX_CHANGED = 200
-"""Limit on the differing settings shown."""
+"""Maximum number of differing settings shown."""
 
 
 def overlay_charts(runs: Sequence[TrainingFolder]) -> list[Chart]:
@@ -329,7 +341,10 @@ def overlay_charts(runs: Sequence[TrainingFolder]) -> list[Chart]:
 
 
 def compare_settings(folders: Sequence[Path]) -> list[tuple[str, list[str]]]:
-    """Return the settings that differ between the trainings, each with its values."""
+    """Return the settings that differ between the trainings, each with its value in every training.
+
+    For a training without the setting, the value is a dash.
+    """
     settings = [dict(_flat_settings(_read_json(path / SETTINGS))) for path in folders]
     rows = [
         (name, [values.get(name, "–") for values in settings])
@@ -351,7 +366,7 @@ REPORT_POLICY = (
 )
 """The policy for report pages: inline styles only, no scripts, no network access."""
 _MAX_LISTED = 40
-"""Limit on the trainings, and on the reports, that are read for the list."""
+"""Maximum number of trainings, and of reports, that are read for the list."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -359,11 +374,12 @@ class TrainingSample:
     """A workflow draft that was sampled in training."""
 
     line: JsonRecord
-    pool: Pool | None
-    round: Round | None
+    pool: Pool | None = None
+    """The workers that the draft could use; None if it is not a valid workflow."""
+    round: Round | None = None
     """The draft as a round to be drawn; None if it is not a valid workflow."""
     reason: str = ""
-    """Why the draft is not valid."""
+    """The error found in the draft; may be empty even if the draft is not valid."""
 
 
 @final
@@ -392,8 +408,11 @@ class LearningPages:
     async def training(self, request: Request, session: WebSession) -> Response:
         """Show one training with its curves and sampled workflows.
 
-        The query parameter `part` selects the curves alone, as a fragment. With the marks of other
-        trainings in `with`, the curves of all are overlaid.
+        The query parameter `part` selects the curves alone, as a fragment. If `with` has the marks
+        of other trainings, a comparison with these trainings is shown instead.
+
+        Raises:
+            APIError: a training does not exist, or too many are to be compared.
         """
         found = await self._find_folder(request, find_trainings)
         run = await run_sync(read_training, found)
@@ -406,8 +425,8 @@ class LearningPages:
             return PageResponse(body)
         samples = await run_sync(read_samples, found)
         steps = sorted({step for line in samples if isinstance(step := line.get("step"), int)})
-        wanted = _selected_step(request.query_params.get("step"), steps)
-        shown = [_parse_sample(line) for line in samples if line.get("step") == wanted]
+        selected = _selected_step(request.query_params.get("step"), steps)
+        shown = [_parse_sample(line) for line in samples if line.get("step") == selected]
         return render_page(
             request,
             "training.html.jinja",
@@ -415,7 +434,7 @@ class LearningPages:
             run=run,
             charts=drawn,
             steps=steps,
-            step=wanted,
+            step=selected,
             samples=shown,
             everybody=_all_workers(self._catalogue.pool, shown),
             others=await self._list_others(found),
@@ -458,7 +477,11 @@ class LearningPages:
         )
 
     async def report(self, request: Request, session: WebSession) -> Response:
-        """Show one report's figures."""
+        """Show the figures of the reports in one folder.
+
+        Raises:
+            APIError: the folder has no report.
+        """
         found = await self._find_folder(request, find_reports)
         figures = await run_sync(read_report, found)
         return render_page(
@@ -467,16 +490,24 @@ class LearningPages:
             session=session,
             found=found,
             reports=[(each, rank_systems(each)) for each in figures],
-            whole=(found.path / REPORT_PAGE).is_file(),
+            whole=_has_page(found),
             questions=(found.path / QUESTION_PAGE).is_file(),
         )
 
     async def report_page(self, request: Request, _: WebSession) -> Response:
-        """Send the report's HTML page, as it was written."""
+        """Send the report's HTML page, as it was written.
+
+        Raises:
+            APIError: the report, or its page, does not exist.
+        """
         return await self._send_page(request, REPORT_PAGE, "The report's page")
 
     async def question_page(self, request: Request, _: WebSession) -> Response:
-        """Send the HTML page of the report's questions, with each system's grades and answers."""
+        """Send the HTML page of the report's questions, with each system's grades and answers.
+
+        Raises:
+            APIError: the report, or this page of it, does not exist.
+        """
         return await self._send_page(request, QUESTION_PAGE, "The page of the report's questions")
 
     async def _send_page(self, request: Request, name: str, what: str) -> Response:
@@ -499,13 +530,13 @@ class LearningPages:
 
 
 def rank_systems(report: JsonRecord) -> list[tuple[str, JsonRecord]]:
-    """Return the systems of a report, the most accurate first."""
+    """Return a report's systems with their figures, the most accurate system first."""
     systems: Mapping[str, JsonRecord] = report["systems"]
     return sorted(systems.items(), key=lambda item: -(item[1].get("accuracy") or 0.0))
 
 
 def _report_headlines(found: ResultFolder) -> list[str]:
-    """Return a sentence for each of the first reports in a file."""
+    """Return a sentence for each of the first five reports in a file."""
     return [_report_headline(each) for each in read_report(found)][:5]
 
 
@@ -520,11 +551,11 @@ def _report_headline(report: JsonRecord) -> str:
     if not known:
         return asked
     name, figures = known[0]
-    return f"{asked}; right most often: {name}, {format_percent(figures.get('accuracy') or 0, 1)}"
+    return f"{asked}; most accurate: {name}, {format_percent(figures.get('accuracy') or 0, 1)}"
 
 
 def _selected_step(given: str | None, steps: Sequence[int]) -> int | None:
-    """Return the requested step, or the last step."""
+    """Return the requested step if it is among the steps, else the last step; None without any."""
     if given and given.isascii() and given.isdigit() and int(given[:9]) in steps:
         return int(given[:9])
     return steps[-1] if steps else None
@@ -543,9 +574,9 @@ def _parse_sample(line: JsonRecord) -> TrainingSample:
         pool = Pool(tuple(Worker(id=WorkerId(str(name)), model=str(name)) for name in names))
         flow = parse_workflow(str(line.get("draft", "")), pool)
     except WorkflowError as error:
-        return TrainingSample(line=line, pool=None, round=None, reason=str(error))
+        return TrainingSample(line=line, reason=str(error))
     except (TypeError, ValueError):
-        return TrainingSample(line=line, pool=None, round=None)
+        return TrainingSample(line=line)
     if not isinstance(flow, Workflow):
-        return TrainingSample(line=line, pool=None, round=None)
+        return TrainingSample(line=line)
     return TrainingSample(line=line, pool=pool, round=Round(decision=Plan(flow), workflow=flow))

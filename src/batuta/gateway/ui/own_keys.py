@@ -13,13 +13,13 @@ from time import time
 from typing import final
 
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 
 from batuta.gateway.access.caller import Authenticator
 from batuta.gateway.errors import not_found, require_part
 from batuta.gateway.http.body import cookie_value
 from batuta.gateway.http.middleware import SESSION_COOKIE
-from batuta.gateway.ui.rendering import PAGE_HEADERS, render_page
+from batuta.gateway.ui.rendering import redirect_to, render_page
 from batuta.gateway.ui.session import OWN_KEYS_SCREEN, WebSession, came_by_https, read_form
 from batuta.store import Store
 from batuta.store.key_hasher import IssuedKey, KeyHasher, digests_equal, parse_key_id
@@ -37,7 +37,7 @@ def redirect_with_key(
     """Redirect to the screen, which shows the key's text once."""
     until = int(time()) + _SECONDS
     value = f"{until}.{issued.text}.{_sign_text(request, until, issued.text, hasher)}"
-    response = RedirectResponse(screen, _SEE_OTHER, PAGE_HEADERS)
+    response = redirect_to(screen)
     # Without a max-age it is a session cookie, which browsers do not write to disk.
     response.set_cookie(
         _COOKIE,
@@ -53,7 +53,7 @@ def redirect_with_key(
 async def find_issued_key(
     request: Request, store: Store, hasher: KeyHasher | None
 ) -> tuple[ApiKey, str] | None:
-    """Return the key that this browser's session has just created, and its text."""
+    """Return the key that this browser's session has just created, and its text; None if none."""
     match = _COOKIE_PATTERN.fullmatch(cookie_value(request.scope, _COOKIE) or "")
     if match is None or hasher is None or int(match[1]) < time():
         return None
@@ -77,10 +77,9 @@ def _sign_text(request: Request, until: int, text: str, hasher: KeyHasher) -> st
 
 
 MAX_OWN_KEYS = 20
-"""Limit on the active keys of a user; they share the user's limits and budget."""
+"""Maximum number of active keys of a user; they share the user's limits and budget."""
 _SHOWN_KEYS = 100
-"""Limit on the keys shown, including revoked ones, of which a user may have many."""
-_SEE_OTHER = 303
+"""Maximum number of a user's keys that are shown, including revoked keys."""
 
 
 @final
@@ -92,7 +91,11 @@ class OwnKeyPages:
         self._authenticator = authenticator
 
     async def page(self, request: Request, session: WebSession) -> Response:
-        """Show the user's keys; a key that was just created is shown with its text, once."""
+        """Show the user's keys; a key that was just created is shown with its text, once.
+
+        Raises:
+            APIError: the visitor has no user entry, or the server has no store.
+        """
         user, hasher = _user_of(session), self._authenticator.key_hasher
         issued = await find_issued_key(request, self._store, hasher)
         if issued is not None and issued[0].user != user:
@@ -101,7 +104,14 @@ class OwnKeyPages:
         return forget_issued_key(request, response, OWN_KEYS_SCREEN[0])
 
     async def create(self, request: Request, session: WebSession) -> Response:
-        """Create a key; its text is shown on the next page and never again."""
+        """Create a key, whose text is shown on the next page and never again.
+
+        If the key cannot be created, the keys are shown with the reason.
+
+        Raises:
+            APIError: the visitor has no user entry, the form is not from one of our pages, or the
+                server makes no keys.
+        """
         user = _user_of(session)
         form = await read_form(request, session)
         hasher = require_part(self._authenticator.key_hasher, "This server makes no keys.")
@@ -119,7 +129,12 @@ class OwnKeyPages:
         return redirect_with_key(request, OWN_KEYS_SCREEN[0], issued, hasher)
 
     async def revoke(self, request: Request, session: WebSession) -> Response:
-        """Revoke one of the user's keys."""
+        """Revoke one of the user's keys.
+
+        Raises:
+            APIError: the visitor has no user entry or no such key, or the form is not from one of
+                our pages.
+        """
         user, keys = _user_of(session), self._keys
         await read_form(request, session)
         key = await keys.find(request.path_params["id"])
@@ -127,7 +142,7 @@ class OwnKeyPages:
             raise not_found("The key")
         await keys.revoke(key.id, by=session.caller.actor)
         self._authenticator.forget(key.id)
-        return RedirectResponse(OWN_KEYS_SCREEN[0], _SEE_OTHER, PAGE_HEADERS)
+        return redirect_to(OWN_KEYS_SCREEN[0])
 
     @property
     def _keys(self) -> ApiKeyStore:

@@ -21,7 +21,6 @@ from batuta.core import (
     Event,
     Image,
     Part,
-    Question,
     Reply,
     RoundPlanned,
     Run,
@@ -39,9 +38,9 @@ from batuta.gateway.serving.tenant_memory import TenantMemory
 from batuta.gateway.ui.session import WebSession
 
 _SECONDS_TO_END = 5.0
-"""Limit on the seconds that a request waits until a stopped run has been stored."""
+"""Maximum number of seconds that a request waits until a stopped run has been stored."""
 _ENDED_CHARACTERS = 8_000_000
-"""Limit on the total size of the ended runs whose events are kept in memory, in characters of their
+"""Maximum total size of the ended runs whose events are kept in memory, in characters of their
 questions including images and files; other runs are loaded from the store."""
 _LEAST_CHARACTERS = 500_000
 """Minimum size that a run counts as, to account for its events."""
@@ -56,7 +55,7 @@ class Drafted:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The run ended and is stored."""
+    """The run ended; a server with a store has stored it."""
 
     run: Run
 
@@ -95,7 +94,9 @@ class PageRun:
         """The id of the conversation; None if the run belongs to none."""
         self.model = prepared.served_model.name
         self.question = prepared.call.question.title
-        self.size = _count_characters(prepared.call.question)
+        parts = (part for message in prepared.call.question.messages for part in message.parts)
+        self.size = sum(len(_content_of(part)) for part in parts)
+        """Number of characters of the question, including images and files."""
         self.started = time()
         self.is_stopped = False
         """True if a user has requested a stop."""
@@ -117,7 +118,7 @@ class PageRun:
         return time() - self.started
 
     def stop(self) -> None:
-        """End the run and its paid calls; a run that has ended is not changed."""
+        """Stop the run and its paid calls; this has no effect on a run that has ended."""
         self.is_stopped = True
         self._stop.set()
 
@@ -169,11 +170,11 @@ class PageRun:
             self._fragments.setdefault((event.round, event.index), []).append(number)
 
     def matches(self, reply: Reply) -> bool:
-        """Accept any answer: it replaces what was shown."""
+        """Return True: any answer may replace what was shown."""
         return True
 
     async def finish(self, run: Run, reply: Reply) -> None:
-        """Add the final event of the run, which is already stored."""
+        """Add the final event of the run."""
         self._add(Ended(run))
         self._ended.set()
 
@@ -200,10 +201,10 @@ class ClientRun:
         self.tenant = prepared.caller.tenant
         """The tenant that owns the run."""
         self.session = prepared.session
-        """The id of its session; None if it belongs to none."""
+        """The id of the run's session; None if the run belongs to none."""
         self.model = prepared.served_model.name
         self.question = prepared.call.question.title if prepared.call.store else ""
-        """The question that it answers; empty if its content must not be stored."""
+        """The question that the run answers; empty if its content must not be stored."""
         self.started = request.started
 
     def elapsed(self) -> float:
@@ -211,7 +212,7 @@ class ClientRun:
         return time() - self.started
 
     def stop(self) -> None:
-        """End the run and its paid calls; the client gets an error."""
+        """Stop the run and its paid calls; the client gets an error."""
         self._request.end(DisconnectReason.STOPPED)
 
     async def wait_for_end(self) -> None:
@@ -274,14 +275,17 @@ class PageRuns:
         return next((ended for ended in self._ended.values() if ended.id == run_id), None)
 
     async def find_running(self, run_id: str, session: WebSession) -> PageRun | None:
-        """Return the visitor's run if it is still running; wait for a run that is being stopped."""
+        """Return the visitor's run if it was started on the page and is still running, else None.
+
+        If the run is being stopped, wait for its end first.
+        """
         run = self.find(run_id, session)
         if run is not None and run.is_stopped:
             await run.wait_for_end()
         return None if run is None or run.has_ended else run
 
     async def check_ended(self, run_id: str, session: WebSession) -> None:
-        """Raise if the visitor's run of that id is still running.
+        """Check that the visitor has no run of that id that is still running on the page.
 
         Raises:
             APIError: the run is still running.
@@ -289,10 +293,6 @@ class PageRuns:
         if await self.find_running(run_id, session) is not None:
             message = "This run is still running: wait until it ends, or open and stop it."
             raise APIError(409, "conflict", message)
-
-
-def _count_characters(question: Question) -> int:
-    return sum(len(_content_of(part)) for message in question.messages for part in message.parts)
 
 
 def _content_of(part: Part) -> str:

@@ -37,7 +37,7 @@ class RunPictures:
         """Send the image at the path's `place`, such as `answer.0` or `0.2.1` (round, step, image).
 
         Raises:
-            APIError: the image does not exist.
+            APIError: the run cannot be shown, or the image does not exist.
         """
         run_id: str = request.path_params["id"]
         run = await load_run(self._store, self._page_runs, run_id, session)

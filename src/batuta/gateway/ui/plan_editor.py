@@ -1,4 +1,4 @@
-"""The plan editor: a run's workflow is edited and priced by hand, then executed as a new run."""
+"""The plan editor: a user edits a run's workflow, sees its cost, and executes it as a new run."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from batuta.core import MAX_STEPS, Pool, Round, Run, Workflow
+from batuta.core import MAX_STEPS, Round, Run, Workflow
 from batuta.core.formatting import format_cost, format_count
 from batuta.core.workflow import Plan
 from batuta.gateway.errors import not_found
-from batuta.gateway.http.body import read_fields
 from batuta.gateway.serving.models import Catalogue, ServedModel
 from batuta.gateway.serving.prepare import PlanEstimate
 from batuta.gateway.ui.page_runs import PageRuns
 from batuta.gateway.ui.playground import ScriptEndpoint, default_model, edited_call, load_run
 from batuta.gateway.ui.rendering import PAGE_HEADERS, render_fragment, render_page
-from batuta.gateway.ui.session import WebSession, check_form_token
+from batuta.gateway.ui.session import WebSession
 from batuta.store import Store
 from batuta.usage import usage_cost
 
@@ -32,8 +31,8 @@ def planned_rounds(run: Run) -> list[tuple[int, Workflow]]:
     ]
 
 
-def find_playing_model(catalogue: Catalogue, run: Run) -> ServedModel:
-    """Return the model that may execute the run's workflow: the run's own, or the default."""
+def find_executing_model(catalogue: Catalogue, run: Run) -> ServedModel:
+    """Return the served model that executes the run's workflow: the run's own, or the default."""
     own = catalogue.find_model(run.header.model or "")
     if own is not None and own.writes_workflows:
         return own
@@ -64,17 +63,18 @@ class PlanEditorPage:
         """Show the steps of a round of the run, for editing.
 
         Raises:
-            APIError: the run does not exist, or the round has no workflow.
+            APIError: the run cannot be shown, or the round has no workflow.
         """
         run_id: str = request.path_params["id"]
         run = await load_run(self._store, self._page_runs, run_id, session)
         rounds = planned_rounds(run)
-        wanted = request.query_params.get("round")
-        chosen = [each for each in rounds if wanted in {None, "", str(each[0])}]
+        selected = request.query_params.get("round")
+        chosen = [each for each in rounds if selected in {None, "", str(each[0])}]
         if not chosen:
             raise not_found(f"A workflow of the run '{run_id[:80]}'")
-        served = find_playing_model(self._catalogue, run)
+        served = find_executing_model(self._catalogue, run)
         number, workflow = chosen[0]
+        allows = session.caller.permissions.allows_worker
         return render_page(
             request,
             "plan.html.jinja",
@@ -85,14 +85,9 @@ class PlanEditorPage:
             steps=workflow.steps,
             reads_round_before=any(step.previous for step in workflow.steps),
             model=served.name,
-            workers=_offered_workers(served.pool, session),
+            workers=[str(worker.id) for worker in served.pool if allows(worker)],
             most_steps=min(MAX_STEPS, served.limits.steps),
         )
-
-
-def _offered_workers(pool: Pool, session: WebSession) -> list[str]:
-    allows = session.caller.permissions.allows_worker
-    return [str(worker.id) for worker in pool if allows(worker)]
 
 
 @final
@@ -108,10 +103,7 @@ class PlanPreviewEndpoint(ScriptEndpoint):
         Raises:
             APIError: the plan cannot be executed, for the reason in the message.
         """
-        request = Request(scope)
-        visitor = self._sessions.identify_signed_in(request)
-        check_form_token(visitor, request.headers.get("x-token"))
-        body = await read_fields(scope, receive)
+        visitor, body = await self._read(scope, receive)
         run = await load_run(self._store, self._page_runs, body.need_text("edit"), visitor)
         estimate = self._delivery.service.estimate_plan(edited_call(run, body), visitor.caller)
         workflow = estimate.workflow

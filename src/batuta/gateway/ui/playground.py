@@ -10,7 +10,7 @@ from typing import Any, final
 from urllib.parse import urlencode
 
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from batuta.conductors.replay_conductor import ReplayConductor
@@ -45,7 +45,7 @@ from batuta.gateway.serving.models import WORKER_PREFIX, Catalogue, ServedModel
 from batuta.gateway.serving.parsed_call import ParsedCall, parse_run_options
 from batuta.gateway.ui.conversation import Conversation, encode_question, show_sampling
 from batuta.gateway.ui.page_runs import PageRun, PageRuns
-from batuta.gateway.ui.rendering import PAGE_HEADERS, render_answers, render_page
+from batuta.gateway.ui.rendering import PAGE_HEADERS, redirect_to, render_answers, render_page
 from batuta.gateway.ui.run_view import panel_scope
 from batuta.gateway.ui.session import SessionManager, WebSession, check_form_token
 from batuta.store import RunSummary, Store, read_run
@@ -72,7 +72,7 @@ class StreamedConductor:
     async def plan(
         self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
-        """Return the conductor's decision, showing its drafts meanwhile."""
+        """Return the conductor's decision; show its drafts while they are written."""
         return await self._inner.plan(context, _DraftListener(listener, self._show_draft))
 
 
@@ -110,26 +110,28 @@ class _DraftListener:
         await self._show_draft("\n")
 
 
-_SEE_OTHER = 303
 PLAYGROUND_TAG = "playground"
 """The tag of runs started in the playground."""
 MOST_TURNS = 20
-"""Limit on the turns shown of a conversation; earlier turns are in the list of runs."""
+"""Maximum number of turns shown of a conversation; earlier turns are in the list of runs."""
 MOST_RECENT = 6
-"""Limit on the recent conversations listed on the empty playground."""
+"""Maximum number of recent conversations listed on the empty playground."""
 _MOST_SEARCHED = 60
-"""Limit on the runs loaded for a conversation's turns, or for the recent conversations."""
+"""Maximum number of runs loaded for a conversation's turns, or for the recent conversations."""
 _RECENT_SECONDS = 30 * 86_400.0
 _ORIGINS = ("replay", "edit", "follow", "again", "results")
 """Fields of a body that refer to an earlier run by its id."""
 _TOOLS = frozenset({"tools"})
 MOST_PARTS = 5000
-"""Limit on the JSON objects of a stored run to be shown: about 40 ms of the event loop."""
+"""Maximum number of JSON objects in a stored run that is shown.
+
+A run with so many blocks the event loop for about 40 ms.
+"""
 ModelGroups = tuple[tuple[str, tuple[ServedModel, ...]], ...]
 
 
 def group_models(models: Iterable[ServedModel]) -> ModelGroups:
-    """Return the served models in the groups of the selection list."""
+    """Return the served models by the groups of the selection list, without empty groups."""
     known = tuple(models)
     workers = tuple(each for each in known if each.name.startswith(WORKER_PREFIX))
     baselines = tuple(each for each in known if each.name.startswith(BASELINE_PREFIX))
@@ -152,7 +154,7 @@ class ChatTurn:
     id: str
     question: str
     run: Run | None = None
-    """None if the run is still running, or its content was not stored."""
+    """None if the run is still running, its content was not stored, or it is too large to show."""
     is_running: bool = False
 
 
@@ -164,7 +166,7 @@ class RecentChat:
     question: str
     """The earliest of the loaded questions."""
     created: float
-    """Time of its latest question."""
+    """Time of the latest question, in seconds since the epoch."""
     turns: int = 1
 
 
@@ -181,7 +183,10 @@ class PlaygroundPage:
         """Show the form for a new question.
 
         The query parameter `again` fills in the question of a run; `replay` prepares a repetition
-        of its workflow.
+        of a run's workflow.
+
+        Raises:
+            APIError: that run cannot be shown.
         """
         query = request.query_params
         given = query.get("again") or query.get("replay")
@@ -263,8 +268,8 @@ class PlaygroundPage:
         running = {r.id: r for r in self._page_runs.running(session) if r.session == name}
         rows: Sequence[RunSummary] = ()
         if self._store is not None:
-            wanted = RunFilter(tenant=session.tenant, session=name)
-            rows = (await self._store.find(wanted, _MOST_SEARCHED)).rows
+            run_filter = RunFilter(tenant=session.tenant, session=name)
+            rows = (await self._store.find(run_filter, _MOST_SEARCHED)).rows
         ended = [row for row in reversed(rows) if row.id not in running]
         shown = ended[-MOST_TURNS:]
         turns = [
@@ -289,14 +294,17 @@ class PlaygroundPage:
             return None  # its content was not stored, or is too large to be shown
 
     async def _list_recent(self, session: WebSession) -> list[RecentChat]:
-        """Return the visitor's recent playground conversations, newest first."""
+        """Return recent playground conversations of the visitor's tenant, newest first.
+
+        The list is empty for an administrator and without a store.
+        """
         if self._store is None or session.is_admin:
             return []
         labels = (format_label(TAG, PLAYGROUND_TAG),)
         since = time() - _RECENT_SECONDS
-        wanted = RunFilter(tenant=session.tenant, labels=labels, since=since)
+        run_filter = RunFilter(tenant=session.tenant, labels=labels, since=since)
         found: dict[str, RecentChat] = {}
-        for row in (await self._store.find(wanted, _MOST_SEARCHED)).rows:
+        for row in (await self._store.find(run_filter, _MOST_SEARCHED)).rows:
             if row.session is None or not row.question_preview:
                 continue
             if row.session in found:
@@ -324,6 +332,18 @@ class ScriptEndpoint:
         self._store = store
         self._sessions = sessions
 
+    async def _read(self, scope: Scope, receive: Receive) -> tuple[WebSession, Fields]:
+        """Return the visitor and the body of a request.
+
+        Raises:
+            APIError: the visitor has not signed in, or the request is not from one of our pages or
+                is malformed.
+        """
+        request = Request(scope)
+        visitor = self._sessions.identify_signed_in(request)
+        check_form_token(visitor, request.headers.get("x-token"))
+        return visitor, await read_fields(scope, receive)
+
 
 @final
 class PlaygroundEndpoint(ScriptEndpoint):
@@ -344,9 +364,7 @@ class PlaygroundEndpoint(ScriptEndpoint):
         Raises:
             APIError: the run cannot be started.
         """
-        visitor = self._sessions.identify_signed_in(Request(scope, receive))
-        check_form_token(visitor, Request(scope).headers.get("x-token"))
-        body = await read_fields(scope, receive)
+        visitor, body = await self._read(scope, receive)
         origin, given = _find_origin(body)
         run = await load_run(self._store, self._page_runs, given, visitor) if given else None
         call = _read_call(body, origin, run)
@@ -359,12 +377,16 @@ class PlaygroundEndpoint(ScriptEndpoint):
                 marks = {"scope": panel_scope(body.text("scope")), "chat": prepared.session or ""}
                 address = f"/ui/runs/{page_run.id}/events?{urlencode(marks)}"
                 headers = {**PAGE_HEADERS, **prepared.headers}
-                await RedirectResponse(address, _SEE_OTHER, headers)(scope, receive, send)
+                await redirect_to(address, headers)(scope, receive, send)
                 streamed = _stream_drafts(planned, page_run)
                 await delivery.stream_answer(streamed, page_run, None, page_run.wait_for_stop)
 
     def _with_recorded_plan(self, prepared: PreparedCall, run: Run) -> PreparedCall:
-        """Return the prepared call with a conductor that repeats the run's workflows."""
+        """Return the prepared call with a conductor that repeats the run's workflows.
+
+        Raises:
+            APIError: a worker of the run is no longer in the pool.
+        """
         recorded = ReplayConductor(run)
         for worker in recorded.workers:
             if worker not in prepared.pool:
@@ -394,9 +416,7 @@ class ApiBodyEndpoint(ScriptEndpoint):
         Raises:
             APIError: the body is malformed, or the run does not exist.
         """
-        visitor = self._sessions.identify_signed_in(Request(scope, receive))
-        check_form_token(visitor, Request(scope).headers.get("x-token"))
-        body = await read_fields(scope, receive)
+        visitor, body = await self._read(scope, receive)
         origin, given = _find_origin(body)
         run = await load_run(self._store, self._page_runs, given, visitor) if given else None
         call = _read_call(body, origin, run)
@@ -409,11 +429,11 @@ class ApiBodyEndpoint(ScriptEndpoint):
 async def load_run(
     store: Store | None, page_runs: PageRuns, run_id: str, session: WebSession
 ) -> Run:
-    """Return the run of that id, if the visitor may see it; wait if it is being stopped.
+    """Return the run of that id; if it is being stopped, wait for its end.
 
     Raises:
-        APIError: the run does not exist or is still running, or its content was not stored or is
-            too large.
+        APIError: the run does not exist, belongs to a tenant whose runs the visitor may not see,
+            or is still running; or its content was not stored or is too large.
     """
     await page_runs.check_ended(run_id, session)
     encoded = None
@@ -436,7 +456,7 @@ def is_too_large(encoded: bytes) -> bool:
 
 
 def _stream_drafts(prepared: PreparedCall, page_run: PageRun) -> PreparedCall:
-    """Return the prepared call with a conductor whose drafts are shown as they are written."""
+    """Return the prepared call; its conductor, if any, shows its drafts as they are written."""
     served = prepared.served_model
     if served.conductor is None:
         return prepared
@@ -447,7 +467,7 @@ def _stream_drafts(prepared: PreparedCall, page_run: PageRun) -> PreparedCall:
 def _find_origin(body: Fields) -> tuple[str, str]:
     """Return the field by which the body refers to an earlier run, and the run's id.
 
-    Both are empty if it refers to none.
+    Both are empty if the body refers to no run.
     """
     named = ((name, body.text(name)) for name in _ORIGINS)
     return next(((name, text) for name, text in named if text), ("", ""))
@@ -460,7 +480,7 @@ def _read_call(body: Fields, origin: str, run: Run | None) -> ParsedCall:
         APIError: the body is malformed.
     """
     if run is not None and origin == "replay":
-        return _repeat_call(run)
+        return ParsedCall(model=run.header.model or ULTRA_MODEL, question=run.header.question)
     if run is not None and origin == "edit":
         return edited_call(run, body)
     call = parse_chat(_drop_fields(body, *_ORIGINS, "scope"))
@@ -486,10 +506,6 @@ def _use_own_tools(question: Question, asked: Question, body: Fields) -> Questio
     if not body.mentions(_TOOLS) or asked.tools == question.tools:
         return question
     return replace(question, tools=asked.tools, tool_choice=asked.tool_choice)
-
-
-def _repeat_call(run: Run) -> ParsedCall:
-    return ParsedCall(model=run.header.model or ULTRA_MODEL, question=run.header.question)
 
 
 def edited_call(run: Run, body: Fields) -> ParsedCall:

@@ -42,7 +42,7 @@ from batuta.store.recent_runs import recent_runs
 from batuta.usage import ZERO_COST, ZERO_USAGE
 
 LATEST_RUNS = 100
-"""Limit on the runs that are evaluated."""
+"""Maximum number of runs from which the figures are computed."""
 CACHE_SECONDS = 20.0
 """Seconds for which the figures are cached."""
 _DOWN_SHARE = 0.5
@@ -59,6 +59,7 @@ class WorkerStats:
     """Figures of a worker's calls."""
 
     calls: int = 0
+    """Number of answered steps and of failed attempts."""
     failures: int = 0
     last_failure: str = ""
     usage: Usage = ZERO_USAGE
@@ -79,12 +80,12 @@ class WorkerStats:
 
     @property
     def median_seconds(self) -> float | None:
-        """The median time of the calls that returned a reply."""
+        """The median time of the steps that returned a reply; None if there is none."""
         return median(self.seconds) if self.seconds else None
 
     @property
     def score(self) -> float | None:
-        """The mean judgement."""
+        """The mean score; None without scores."""
         return fmean(self.scores) if self.scores else None
 
 
@@ -191,7 +192,7 @@ class PoolPage:
             runs=runs,
             skills=skill_table(catalogue.page_context.history, catalogue.pool),
             prompts=[(name, prompt.text) for name, prompt in prompts if prompt],
-            told=_describe_workers(self._ultra_prompt()),
+            cards=_describe_workers(self._ultra_prompt()),
             drafts=catalogue.health.get(CONDUCTOR),
             drift=await self._drift.read(),
             learned=await self._learned() if whole else [],

@@ -13,7 +13,7 @@ from urllib.parse import quote, urlsplit
 
 from anyio.to_thread import run_sync
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 
 from batuta.clients.factory import check_worker
 from batuta.config.pool_file import add_worker, change_worker
@@ -23,14 +23,13 @@ from batuta.errors import BatutaError
 from batuta.gateway.errors import APIError, invalid_value, not_found
 from batuta.gateway.serving.models import Catalogue
 from batuta.gateway.serving.pool_editor import PoolEditor
-from batuta.gateway.ui.rendering import PAGE_HEADERS
+from batuta.gateway.ui.rendering import redirect_to
 from batuta.gateway.ui.session import WebSession, read_form
 from batuta.store import Store
 from batuta.store.audit import AuditEntry
 from batuta.usage import usage_cost
 
 _POOL_PATH = "/ui/pool"
-_SEE_OTHER = 303
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,79}")
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]{1,79}")
 _MOST_TESTS = 200
@@ -41,8 +40,10 @@ class WorkerTest:
     """The result of a test call to a worker."""
 
     at: float
+    """Time of the test, in seconds since the epoch."""
     answers: bool
     text: str
+    """The result in words."""
 
 
 @final
@@ -62,31 +63,42 @@ class PoolForms:
         """Return the editable state of the pool for the admin; None for other visitors."""
         if not session.is_admin:
             return None
+        state: dict[str, Any] = {"path": "", "workers": {}, "off": [], "history": [], "problem": ""}
         if self._editor is None:
-            return {"path": "", "workers": {}, "off": [], "history": [], "problem": ""}
+            return state
         file = self._editor.file
         try:
             workers = await run_sync(file.workers)
             history = await run_sync(file.history)
         except BatutaError as error:
-            return {"path": "", "workers": {}, "off": [], "history": [], "problem": str(error)}
+            return {**state, "problem": str(error)}
         return {
+            **state,
             "path": str(file.path),
             "workers": {str(each.get("id")): each for each in workers},
             "off": [each for each in workers if each.get("enabled") is False],
             "history": history[:10],
-            "problem": "",
         }
 
     async def add(self, request: Request, session: WebSession) -> Response:
-        """Add a worker to the settings file and serve it."""
+        """Add a worker to the settings file and serve it.
+
+        Raises:
+            APIError: the visitor is not the admin, a field is invalid, or the file cannot be
+                changed.
+        """
         form = await self._form(request, session)
         values = parse_new_worker(form)
         worker: str = values["id"]
         return await self._change(session, partial(add_worker, values=values), worker, "added")
 
     async def change(self, request: Request, session: WebSession) -> Response:
-        """Test, describe or price a worker, or switch it on or off."""
+        """Test, describe or price a worker, or switch it on or off.
+
+        Raises:
+            APIError: the visitor is not the admin, the worker does not exist, a field is invalid,
+                or the file cannot be changed.
+        """
         form = await self._form(request, session)
         worker: str = request.path_params["id"]
         match request.path_params["what"]:
@@ -104,13 +116,17 @@ class PoolForms:
         return await self._change(session, edit, worker, what)
 
     async def undo(self, request: Request, session: WebSession) -> Response:
-        """Undo the latest change."""
+        """Undo the latest change.
+
+        Raises:
+            APIError: the visitor is not the admin, or the change cannot be undone.
+        """
         await self._form(request, session)
         try:
             await self._require_editor().undo(by=session.caller.actor)
         except BatutaError as error:
             raise _refuse_change(error) from None
-        return RedirectResponse(_POOL_PATH, _SEE_OTHER, PAGE_HEADERS)
+        return redirect_to(_POOL_PATH)
 
     async def _change(self, session: WebSession, edit: Any, worker: str, what: str) -> Response:
         editor = self._require_editor()
@@ -158,7 +174,7 @@ class PoolForms:
 def _show_worker(worker: str) -> Response:
     """Redirect to the screen, with the worker's entry unfolded."""
     address = f"{_POOL_PATH}?worker={quote(worker, safe='')}#change"
-    return RedirectResponse(address, _SEE_OTHER, PAGE_HEADERS)
+    return redirect_to(address)
 
 
 def _refuse_change(error: BatutaError) -> APIError:

@@ -21,10 +21,10 @@ from batuta.store import RunSummary, Store
 from batuta.usage import ZERO_COST
 
 MOST_QUESTIONS = 10
-"""Limit on the questions asked at once."""
+"""Maximum number of questions asked at the same time."""
 _MOST_RUNS = MOST_QUESTIONS * len(SIDES)
 _SHOWN = 160
-"""Limit on the characters of an answer in a cell."""
+"""Maximum number of characters of an answer in a cell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +88,10 @@ class TableRow:
 
     @property
     def common_answer(self) -> str:
-        """The answer if all systems gave exactly the same; empty if not, or if one is running."""
+        """The answer if at least two systems were asked and all gave exactly the same, else empty.
+
+        It is also empty while a system is still running.
+        """
         found = [cell for cell in self.cells if cell is not None]
         answered = all(cell.outcome is not None and cell.answer for cell in found)
         same = len({cell.answer for cell in found}) == 1
@@ -97,12 +100,14 @@ class TableRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SystemTotal:
-    """The sum of a system's runs in the table."""
+    """The figures of a system's runs in the table."""
 
     model: str
     answered: int
+    """Number of runs with the outcome `answered`."""
     runs: int
     cost: Cost
+    """The cost of the runs that have ended."""
     seconds: float
     """The mean time of the runs that have ended."""
 

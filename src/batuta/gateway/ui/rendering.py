@@ -13,7 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.datastructures import Headers
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from batuta.core import Run, formatting
@@ -41,6 +41,7 @@ _SMALL_BYTES = 1_000
 _QUICK_BYTES = 100_000
 """Pages up to this size are compressed in the event loop, larger ones in a thread."""
 _GZIP_LEVEL = 5
+_SEE_OTHER = 303
 THEMES = ("light", "dark")
 
 
@@ -55,7 +56,6 @@ class PageResponse(HTMLResponse):
     def __init__(
         self, body: str | bytes, status: int = 200, headers: Mapping[str, str] = PAGE_HEADERS
     ) -> None:
-        """Build the response with that body."""
         super().__init__(body, status, {**headers, "vary": "accept-encoding"})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -111,7 +111,7 @@ def _template_environment() -> Environment:
 async def compile_templates() -> None:
     """Compile every template in a thread, so that the first visitors need not wait for it.
 
-    Templates are compiled one by one, so a server that stops meanwhile waits only for one.
+    Templates are compiled one by one, so a server that is being stopped waits for one at most.
     """
     await run_sync(importlib.import_module, "batuta.rendering.markdown")
     environment = _template_environment()
@@ -134,3 +134,8 @@ def render_page(request: Request, template: str, *, status: int = 200, **values:
     theme = cookie_value(request.scope, "theme")
     common = {"theme": theme if theme in THEMES else "", "path": request.url.path}
     return PageResponse(render_fragment(template, **common, **values), status)
+
+
+def redirect_to(address: str, headers: Mapping[str, str] = PAGE_HEADERS) -> RedirectResponse:
+    """Return a redirect that the browser follows with a GET, also after posting a form."""
+    return RedirectResponse(address, _SEE_OTHER, headers)

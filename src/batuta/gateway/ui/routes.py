@@ -8,6 +8,7 @@ who may see it.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -94,12 +95,11 @@ def page_routes(
     return [
         *_list_asking_routes(delivery, store, sessions, page_runs),
         *_list_sign_in_routes(sessions, signing),
-        *_list_routes(sessions, screens, "GET"),
+        *_list_routes(sessions, screens, forms),
         *_list_key_routes(sessions, keys, own_keys),
         *_list_account_routes(sessions, *shown),
         *_list_learning_routes(sessions, catalogue, store),
         *_list_pool_routes(sessions, pool_forms, PoolPage(catalogue, store, drift, pool_forms)),
-        *_list_routes(sessions, forms, "POST"),
         *_list_other_routes(sessions),
     ]
 
@@ -115,7 +115,7 @@ def _list_key_routes(
         "/ui/own-keys": own_keys.create,
         "/ui/own-keys/{id}/revoke": own_keys.revoke,
     }
-    return [*_list_routes(sessions, screens, "GET"), *_list_routes(sessions, forms, "POST")]
+    return _list_routes(sessions, screens, forms)
 
 
 def _list_account_routes(
@@ -127,7 +127,7 @@ def _list_account_routes(
         "/ui/sessions/{session}": ConductedSessionPage(catalogue, store, page_runs).page,
         "/ui/audit": AuditPage(store).page,
     }
-    return _list_routes(sessions, screens, "GET")
+    return _list_routes(sessions, screens)
 
 
 def _list_pool_routes(sessions: SessionManager, forms: PoolForms, screen: PoolPage) -> list[Route]:
@@ -137,10 +137,7 @@ def _list_pool_routes(sessions: SessionManager, forms: PoolForms, screen: PoolPa
         "/ui/pool-undo": forms.undo,
         "/ui/pool/{what}/{id:path}": forms.change,
     }
-    return [
-        *_list_routes(sessions, {"/ui/pool": screen.page}, "GET"),
-        *_list_routes(sessions, changes, "POST"),
-    ]
+    return _list_routes(sessions, {"/ui/pool": screen.page}, changes)
 
 
 def _list_learning_routes(
@@ -156,7 +153,7 @@ def _list_learning_routes(
         "/ui/learning/report/{mark}/questions": learning.question_page,
     }
     forms = {"/ui/learning/training/{mark}/stop": form.stop}
-    return [*_list_routes(sessions, shown, "GET"), *_list_routes(sessions, forms, "POST")]
+    return _list_routes(sessions, shown, forms)
 
 
 def _list_other_routes(sessions: SessionManager) -> list[Route]:
@@ -188,22 +185,23 @@ def _list_sign_in_routes(sessions: SessionManager, signing: SignInPages) -> list
         "/ui/oidc/start": signing.start_oidc,
         "/ui/oidc/callback": signing.finish_oidc,
     }
-    return [
-        *_list_routes(sessions, shown, "GET", open_to_all=True),
-        *_list_routes(sessions, {SIGN_IN_PATH: signing.sign_in}, "POST", open_to_all=True),
-    ]
+    return _list_routes(sessions, shown, {SIGN_IN_PATH: signing.sign_in}, open_to_all=True)
 
 
 def _list_routes(
     sessions: SessionManager,
-    handlers: Mapping[str, Handler],
-    method: str,
+    screens: Mapping[str, Handler],
+    forms: Mapping[str, Handler] = MappingProxyType({}),
     *,
     open_to_all: bool = False,
 ) -> list[Route]:
-    """List a route for each path; its handler gets the visitor's session."""
+    """List a GET route for each screen and a POST route for each form, by their paths.
+
+    The handlers get the visitor's session.
+    """
     return [
         Route(path, sessions.page_endpoint(handler, open_to_all=open_to_all), methods=[method])
+        for method, handlers in (("GET", screens), ("POST", forms))
         for path, handler in handlers.items()
     ]
 

@@ -14,7 +14,6 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from batuta.core import (
-    Delta,
     Event,
     RoundPlanned,
     Run,
@@ -28,10 +27,7 @@ from batuta.core.formatting import format_cost, format_count, format_seconds
 from batuta.engine import Recorder
 from batuta.gateway.errors import APIError, internal_error, log_exception
 from batuta.gateway.http.body import encode_json
-from batuta.gateway.serving.deliver import (
-    SSEWriter,
-    encoded_event_frame,
-)
+from batuta.gateway.serving.deliver import SSEWriter, encoded_event_frame
 from batuta.gateway.ui import run_view
 from batuta.gateway.ui.page_runs import (
     Drafted,
@@ -67,7 +63,7 @@ class PageStreamRenderer:
         self._scope = scope
         self._recorder = Recorder()
         self._answer: list[str] = []
-        """The text of the last step so far."""
+        """The fragments of the last step's reply so far."""
         self._next_answer = 0.0
         """The earliest time of the next update of the answer."""
 
@@ -156,11 +152,11 @@ class PageStreamRenderer:
         )
 
     async def _send_delta(self, event: StepDelta) -> None:
-        text = _visible_text(event.delta)
-        if text:
+        delta = event.delta
+        if text := delta.text or delta.reasoning or delta.tool_arguments:
             await self._send_event("spoke", at=[event.round, event.index], text=text)
-        if event.delta.text and self._is_last_step(event):
-            await self._send_answer_so_far(event.delta.text)
+        if delta.text and self._is_last_step(event):
+            await self._send_answer_so_far(delta.text)
 
     def _is_last_step(self, event: StepDelta) -> bool:
         """Return True if the step is the last of its workflow, whose reply is the answer."""
@@ -219,11 +215,6 @@ def _totals_text(tokens: int, cost: str) -> dict[str, str]:
     return {"tokens": f"{format_count(tokens)} tok", "cost": cost}
 
 
-def _visible_text(delta: Delta) -> str:
-    """Return the text of a fragment that is shown."""
-    return delta.text or delta.reasoning or delta.tool_arguments
-
-
 @final
 class RunEventsEndpoint(ScriptEndpoint):
     """GET /ui/runs/{id}/events: the events of a run, from its beginning to its end."""
@@ -232,7 +223,7 @@ class RunEventsEndpoint(ScriptEndpoint):
         """Serve one connection until the run ends.
 
         Raises:
-            APIError: the visitor has no such run.
+            APIError: the visitor has no such run, or it cannot be shown.
         """
         request = Request(scope, receive)
         visitor = self._sessions.identify_signed_in(request)
@@ -263,7 +254,7 @@ class RunEventsEndpoint(ScriptEndpoint):
         """Return the events of the run, live or from the store.
 
         Raises:
-            APIError: the visitor has no such run.
+            APIError: the visitor has no such run, or it cannot be shown.
         """
         if page_run is not None:
             return page_run.follow()

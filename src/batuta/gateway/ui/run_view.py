@@ -61,12 +61,11 @@ OUTCOMES = {
     Outcome.FAILED: ("bad", "The run failed."),
     Outcome.CANCELLED: ("mute", "The run was stopped."),
 }
-
-
+"""The style and the explanation of each outcome."""
 STATE_WORDS = {
     "waiting": "",
     "done": "Answered.",
-    "substituted": "Substituted: another worker than the planned one answered.",
+    "substituted": "Substituted: a worker other than the planned one answered.",
     "fallback": "Fallback: another worker was asked the whole question.",
     "failed": "Failed.",
     "skipped": "Not run.",
@@ -86,7 +85,9 @@ class Bar:
     width: float
     seconds: float
     state: str
+    """As from `step_state`; `plan` for the conductor's planning."""
     colour: int | None
+    """Index of the worker's colour; None for the conductor's planning."""
     marks: tuple[float, ...] = ()
     """Times at which an attempt failed."""
 
@@ -103,7 +104,7 @@ def step_state(step: StepRun | None) -> str:
 
 
 def worker_colour(pool: Pool, worker: str) -> int:
-    """Return the index of a worker's colour."""
+    """Return the index of a worker's colour; 0 for a worker that is not in the pool."""
     return pool.number(worker) % COLOURS if worker in pool else 0
 
 
@@ -122,12 +123,12 @@ def panel_anchor(number: int, index: int) -> str:
 
 
 def panel_scope(given: str | None) -> str:
-    """Return the given side of a comparison or turn; an empty string if it is not valid."""
+    """Return the text if it names a comparison's side (`a`) or a turn (`t1`), else an empty one."""
     return given if given and _SCOPE.fullmatch(given) else ""
 
 
 def describe_access(step: Step, number: int) -> str:
-    """Describe which replies a step reads."""
+    """Describe which replies a step reads; `number` is the index of the step's round."""
     own = ", ".join(str(index + 1) for index in step.access)
     readings = [f"step{'s' if len(step.access) > 1 else ''} {own}"] if own else []
     if step.previous:
@@ -166,7 +167,7 @@ def _decision_text(round_: Round) -> str:
 
 
 def was_reached(round_: Round) -> bool:
-    """Return True if the conductor began a draft, even if it was not completed."""
+    """Return True if a draft of the conductor used tokens, or its call was cancelled."""
     drafts = round_.conductor_drafts
     return any(draft.usage.total for draft in drafts) or _was_cancelled(round_)
 
@@ -177,9 +178,10 @@ def _was_cancelled(round_: Round) -> bool:
 
 
 def opened_step(run: Run) -> str:
-    """Return the step whose panel is open at first: the first failure, else the last executed step.
+    """Return the place of the step whose panel is open at first, such as `0.2`.
 
-    For a plan that was not executed it is the last step. An empty string opens no panel.
+    The step is the first failed one, else the last executed one; in a plan that was not executed it
+    is the last. An empty string opens no panel.
     """
     failed = first_failure(run)
     if failed is not None:
@@ -194,7 +196,10 @@ def opened_step(run: Run) -> str:
 
 
 def first_failure(run: Run) -> tuple[int, StepRun] | None:
-    """Return the first failed step of a run without an answer, after its round's number."""
+    """Return the first failed step of a run without an answer, after the index of its round.
+
+    The result is None if the run has an answer or no step failed.
+    """
     if run.outcome in _ANSWERED:
         return None
     failed = [at for at in _numbered_steps(run) if _has_failed(at[1])]
@@ -212,14 +217,14 @@ def _numbered_steps(run: Run) -> list[tuple[int, StepRun]]:
 
 
 def failure_hint(code: str) -> str:
-    """Return advice on how to diagnose a failure; empty if its message says all."""
+    """Return advice on how to diagnose a failure of that code; empty if there is none."""
     if code in {"unreachable", "timed_out"}:
         return "The operator can see the worker's address with: batuta pool check"
     return ""
 
 
 def skipped_workers(run: Run) -> list[str]:
-    """Return the workers that were skipped because their circuit breaker was open."""
+    """Return the workers that were skipped because their circuit breakers were open."""
     found = [
         each.worker
         for step in run.steps
@@ -246,7 +251,7 @@ def sum_rounds(rounds: Sequence[Round]) -> tuple[Usage, Cost]:
 
 
 def time_bars(run: Run) -> list[Bar]:
-    """Return the time bars of planning and steps, by round and start."""
+    """Return the time bars of planning and steps, sorted by round and start."""
     whole = max([run.seconds, *(step.span.end for step in run.steps)]) or 1.0
     return sorted(_draw_bars(run, whole), key=lambda bar: (bar.round, bar.start, bar.step or -1))
 
@@ -309,7 +314,7 @@ def reply_text(step: StepRun) -> str:
 
 
 def describe_call(call: ServerCall) -> str:
-    """Describe the result of a server tool's call in a few words."""
+    """Describe the result of a server tool's call in words, such as "3 found"."""
     if call.error:
         return "not called, the limit of calls is reached" if call.error == USED_UP else "no result"
     if call.failure:
@@ -333,7 +338,7 @@ def _reply_pictures(reply: Reply) -> tuple[str, ...]:
 
 
 def has_sources(run: Run) -> bool:
-    """Return True if the run has an answer for which something was searched or fetched."""
+    """Return True if the run has an answer, and a step searched or fetched something for it."""
     if not run.answer:
         return False
     tools = {SEARCH, READER, MCP, FILE_SEARCH}

@@ -10,7 +10,7 @@ from typing import final
 from urllib.parse import quote, urlencode
 
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 
 from batuta.clients import WorkerHealth
 from batuta.core import Outcome, Reply
@@ -24,10 +24,12 @@ from batuta.gateway.serving.models import Catalogue
 from batuta.gateway.ui import run_view
 from batuta.gateway.ui.conversation import list_pictures
 from batuta.gateway.ui.page_runs import ClientRun, PageRun, PageRuns
+from batuta.gateway.ui.pictures import SHOWN_TYPES
 from batuta.gateway.ui.playground import is_too_large, load_run
 from batuta.gateway.ui.rendering import (
     PAGE_HEADERS,
     PageResponse,
+    redirect_to,
     render_answers,
     render_fragment,
     render_page,
@@ -96,7 +98,7 @@ class ShownFilter:
     """The filter in a URL, and the URLs of the list with changed filters."""
 
     def __init__(self, given: Iterable[tuple[str, str]], tenant: str | None) -> None:
-        """Parse the filter; an invalid filter sets `problem` and finds nothing.
+        """Parse the filter; if that fails, `problem` is set and no runs are to be shown.
 
         Args:
             given: the query parameters, of which those of filters are used.
@@ -109,13 +111,13 @@ class ShownFilter:
         ]
         self.problem = ""
         """Why the filter is invalid; empty if it is valid."""
-        self.wanted: RunFilter = EVERY_RUN
+        self.run_filter: RunFilter = EVERY_RUN
         try:
-            self.wanted = parse_run_filter(self.given)
+            self.run_filter = parse_run_filter(self.given)
         except RunFilterError as error:
             self.problem = f"{_LABELS.get(error.name, error.name)}: {error}"
         if tenant is not None:
-            self.wanted = replace(self.wanted, tenant=tenant)
+            self.run_filter = replace(self.run_filter, tenant=tenant)
 
     def value(self, name: str) -> str:
         """Return the given value of a parameter; empty if it was not given."""
@@ -143,25 +145,26 @@ class ShownFilter:
 
     @property
     def matches_running(self) -> bool:
-        """Return True if running runs can match; they have no cost, time or score yet."""
+        """Return True if running runs can match.
+
+        A running run has no cost, time or score yet, so filters by these, and a sort order,
+        exclude it.
+        """
         return all(name in {"q", "model", "tenant", "session"} for name, _ in self.given)
 
     def sorted_by(self, name: str) -> str:
-        """Return the URL of the list sorted by that column.
-
-        If the list is already sorted by it, the direction is reversed.
-        """
+        """Return the URL of the list sorted by that column; if it already is, in reverse order."""
         sort = RunSort(name)
-        is_first = self.wanted.sort is not sort
+        is_first = self.run_filter.sort is not sort
         order = [] if sort is RunSort.CREATED else [("sort", sort.value)]
-        order += [] if is_first or self.wanted.ascending else [("order", "asc")]
+        order += [] if is_first or self.run_filter.ascending else [("order", "asc")]
         return self._address([pair for pair in self.given if pair[0] not in _ORDER] + order)
 
     def direction(self, name: str) -> str:
         """Return the `aria-sort` value of a column; empty if the list is not sorted by it."""
-        if self.wanted.sort is not RunSort(name):
+        if self.run_filter.sort is not RunSort(name):
             return ""
-        return "ascending" if self.wanted.ascending else "descending"
+        return "ascending" if self.run_filter.ascending else "descending"
 
     def page_after(self, cursor: str | None) -> str:
         """Return the URL of the page after that cursor; None for the first page."""
@@ -189,10 +192,7 @@ def describe_totals(totals: RunTotals) -> Iterator[tuple[str, str]]:
 
 
 PAGE_SIZE = 50
-_SEE_OTHER = 303
 _BAD_REQUEST = 400
-_PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp")
-"""Image types that are sent to a browser; none of them can contain a script."""
 
 
 @final
@@ -205,7 +205,11 @@ class RunPages:
         self._optional_store = store
 
     async def list_page(self, request: Request, session: WebSession) -> Response:
-        """Show the runs that match a filter, in its order, with their totals."""
+        """Show the runs that match a filter, in the filter's order, with their totals.
+
+        Raises:
+            APIError: the cursor of the page is invalid.
+        """
         query = request.query_params
         shown, after = ShownFilter(query.multi_items(), session.tenant), query.get("after") or None
         page, totals = await self._find(shown, after)
@@ -231,7 +235,7 @@ class RunPages:
         )
 
     async def run_page(self, request: Request, session: WebSession) -> Response:
-        """Show a run's workflow, time, steps and answer, or follow a running run.
+        """Show a run's workflow, time, steps and answer, or follow a run that is still running.
 
         Raises:
             APIError: the run does not exist.
@@ -261,7 +265,13 @@ class RunPages:
         )
 
     async def stop(self, request: Request, session: WebSession) -> Response:
-        """Stop a running run, and redirect to the run, its session or the list."""
+        """Stop a run, wait for its end, and redirect to the run, its session or the list.
+
+        A run that has already ended is not changed.
+
+        Raises:
+            APIError: the run does not exist.
+        """
         form = await read_form(request, session)
         run_id: str = request.path_params["id"]
         unfinished = self._page_runs.unfinished(session)
@@ -277,10 +287,14 @@ class RunPages:
                     await self._optional_store.flush()
         targets = {"list": RUNS_PATH, "session": f"/ui/sessions/{quote(of_session or '')}"}
         target = targets.get(form.get("from", ""), f"{RUNS_PATH}/{run_id}")
-        return RedirectResponse(target, _SEE_OTHER, PAGE_HEADERS)
+        return redirect_to(target)
 
     async def export(self, request: Request, session: WebSession) -> Response:
-        """Send the whole run as JSON, in the form of the API's trace."""
+        """Send the whole run as JSON, in the form of the API's trace.
+
+        Raises:
+            APIError: the run does not exist, or its content was not stored.
+        """
         run_id: str = request.path_params["id"]
         encoded = await read_stored_run(self._store, run_id, session.tenant, session.scope)
         if encoded is None:
@@ -296,7 +310,8 @@ class RunPages:
         """Send an image of the run's question.
 
         Raises:
-            APIError: the image does not exist, or has a type that is not sent to browsers.
+            APIError: the run or the image does not exist, the run cannot be shown, or the image has
+                a type that is not sent to browsers.
         """
         run_id: str = request.path_params["id"]
         number = read_small_number(request.path_params["number"])
@@ -304,7 +319,7 @@ class RunPages:
         pictures = list_pictures(run.header.question)
         url = pictures[number].url if number is not None and number < len(pictures) else ""
         kind, _, data = url.removeprefix("data:").partition(";base64,")
-        if kind not in _PICTURES:
+        if kind not in SHOWN_TYPES:
             raise not_found("The picture")
         headers = {**PAGE_HEADERS, "content-disposition": "inline"}
         return Response(base64.b64decode(data), media_type=kind, headers=headers)
@@ -313,7 +328,7 @@ class RunPages:
         """Send the reply of a step as HTML, rendered like an answer.
 
         Raises:
-            APIError: the step has no reply.
+            APIError: the run cannot be shown, or the step has no reply.
         """
         run_id: str = request.path_params["id"]
         run = await load_run(self._optional_store, self._page_runs, run_id, session)
@@ -323,7 +338,11 @@ class RunPages:
         return PageResponse(await render_answer(step.result.text))
 
     async def feedback(self, request: Request, session: WebSession) -> Response:
-        """Store a judgement of a run; an empty score removes the judgement."""
+        """Store a run's score and comment; an empty score removes an earlier score.
+
+        Raises:
+            APIError: the run does not exist, or the score is invalid.
+        """
         form = await read_form(request, session)
         given = form.get("score", "")
         summary = await self._summary(request, session)
@@ -344,7 +363,7 @@ class RunPages:
                 "comment": comment if "expected" in form else None,
             }
             return PageResponse(render_fragment("feedback.html.jinja", **values))
-        return RedirectResponse(f"/ui/runs/{summary.id}", _SEE_OTHER, PAGE_HEADERS)
+        return redirect_to(f"/ui/runs/{summary.id}")
 
     def _causes(self, session: WebSession) -> dict[str, WorkerHealth]:
         """Return the health of the workers that have failed; empty for visitors with a key."""
@@ -357,32 +376,35 @@ class RunPages:
         """Return the running runs that match the filter."""
         if not shown.matches_running or shown.problem:
             return []
-        wanted, words = shown.wanted, shown.wanted.search.casefold()
+        run_filter, words = shown.run_filter, shown.run_filter.search.casefold()
         return [
             run
             for run in self._page_runs.unfinished(session)
-            if wanted.model in {None, run.model}
-            and wanted.tenant in {None, run.tenant}
-            and wanted.session in {None, run.session}
-            and (words in run.question.casefold() or run.id.startswith(wanted.search))
+            if run_filter.model in {None, run.model}
+            and run_filter.tenant in {None, run.tenant}
+            and run_filter.session in {None, run.session}
+            and (words in run.question.casefold() or run.id.startswith(run_filter.search))
         ]
 
     async def _find(
         self, shown: ShownFilter, after: str | None
     ) -> tuple[RunPage | None, RunTotals | None]:
-        """Return a page of runs, and on the first page the totals of all matching runs.
+        """Return a page of runs, and for the first page the totals of all matching runs.
 
         Both are None if there is no store or the filter is invalid.
+
+        Raises:
+            APIError: `after` is not a cursor of the list.
         """
         if self._optional_store is None or shown.problem:
             return None, None
         try:
             if after is not None:
-                return await self._store.find(shown.wanted, PAGE_SIZE, after), None
+                return await self._store.find(shown.run_filter, PAGE_SIZE, after), None
         except ValueError:
             raise invalid_value("after", "it is not a cursor of this list.") from None
-        page = await self._store.find(shown.wanted, PAGE_SIZE)
-        return page, await self._store.totals(shown.wanted)
+        page = await self._store.find(shown.run_filter, PAGE_SIZE)
+        return page, await self._store.totals(shown.run_filter)
 
     async def _models(self, session: WebSession) -> list[str]:
         """Return the served systems and, for visitors who see all runs, those of past runs."""

@@ -10,7 +10,7 @@ from typing import final
 from urllib.parse import parse_qs, urlencode
 
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 from starlette.types import Scope
 
 from batuta.errors import StoreError
@@ -18,7 +18,7 @@ from batuta.gateway.access.caller import Caller, CallerRole, caller_of, missing_
 from batuta.gateway.errors import APIError, log_exception
 from batuta.gateway.http.body import cookie_value
 from batuta.gateway.http.middleware import SESSION_COOKIE
-from batuta.gateway.ui.rendering import PAGE_HEADERS, render_page
+from batuta.gateway.ui.rendering import redirect_to, render_page
 from batuta.store.key_hasher import KeyHasher
 
 SCREENS = (
@@ -37,7 +37,6 @@ OWN_KEYS_SCREEN = ("/ui/own-keys", "Your keys")
 SIGN_IN_PATH = "/ui/sign-in"
 _MAX_FORM_BYTES = 256 * 1024
 _MAX_FORM_FIELDS = 100
-_SEE_OTHER = 303
 _TOKEN_PURPOSE = "form of the page"  # noqa: S105 - the purpose of the signature
 TOKEN_FIELD = "token"  # noqa: S105 - a field's name
 """The form field with the page's token; scripts send the token in the header `x-token`."""
@@ -49,7 +48,7 @@ class WebSession:
 
     caller: Caller
     scope: Scope
-    """The ASGI scope of the request, to which reads of stored data are counted."""
+    """The ASGI scope of the request, in which reads of stored data are counted."""
     token: str
     """The CSRF token in the forms of this visitor's pages; pages of other sites cannot know it.
 
@@ -150,11 +149,11 @@ class SessionManager:
 
 def _to_sign_in(request: Request) -> Response:
     """Redirect to the sign-in screen, which leads back here if the request was a GET."""
-    wanted = request.url.path
+    address = request.url.path
     if request.url.query:
-        wanted += f"?{request.url.query}"
-    again = f"?{urlencode({'then': wanted})}" if request.method == "GET" else ""
-    return RedirectResponse(f"{SIGN_IN_PATH}{again}", _SEE_OTHER, PAGE_HEADERS)
+        address += f"?{request.url.query}"
+    again = f"?{urlencode({'then': address})}" if request.method == "GET" else ""
+    return redirect_to(f"{SIGN_IN_PATH}{again}")
 
 
 def error_page(request: Request, error: APIError, session: WebSession) -> Response:
@@ -185,7 +184,7 @@ def _mix_bytes(mask: bytes, text: bytes) -> bytes:
 
 
 def check_form_token(session: WebSession, token: str | None) -> None:
-    """Raise unless the token proves that the request comes from one of our pages.
+    """Check that the token proves that the request comes from one of our pages.
 
     Raises:
         APIError: the token is wrong, or older than the current secret or session.

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Literal, final
+from typing import final
 
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 
-from batuta.gateway.access.caller import (
-    ADMIN_SIGNER,
-    SESSION_SECONDS,
-    Authenticator,
-    CallerRole,
-)
+from batuta.gateway.access.caller import ADMIN_SIGNER, SESSION_SECONDS, Authenticator, CallerRole
 from batuta.gateway.access.oidc import FLOW_SECONDS, OidcClient
 from batuta.gateway.errors import APIError, not_found, require_part
 from batuta.gateway.http.body import cookie_value
 from batuta.gateway.http.middleware import SESSION_COOKIE
-from batuta.gateway.ui.rendering import PAGE_HEADERS, render_page
+from batuta.gateway.ui.rendering import redirect_to, render_page
 from batuta.gateway.ui.session import SIGN_IN_PATH, WebSession, came_by_https, read_form
 from batuta.store import Store
 from batuta.store.audit import AuditEntry
 
-_SEE_OTHER = 303
 _ROOT = "/ui/"
-_MAX_TARGET = 512
+_MAX_KEY = 512
+"""Maximum number of a key's characters that are read."""
 _OIDC_PATH = "/ui/oidc"
 _FLOW_COOKIE = "batuta_oidc"
 
@@ -44,7 +39,7 @@ class SignInPages:
         """Ask for a key; redirect visitors who need none or have signed in."""
         then = _safe_target(request.query_params.get("then"))
         if session.caller.role is not CallerRole.NOBODY:
-            return RedirectResponse(then, _SEE_OTHER, PAGE_HEADERS)
+            return redirect_to(then)
         return self._render(request, session, then)
 
     def _render(
@@ -62,42 +57,54 @@ class SignInPages:
         return render_page(request, "sign_in.html.jinja", status=status, label=label, **values)
 
     async def sign_in(self, request: Request, web_session: WebSession) -> Response:
-        """Open a session, or show the screen again with the error."""
+        """Open a session and redirect to a screen, or show the form again with the error.
+
+        Raises:
+            APIError: the form is not from one of our pages.
+        """
         form = await read_form(request, web_session)
         then = _safe_target(form.get("then"))
         try:
-            session = await self._authenticator.open_session(
-                form.get("key", "").strip()[:_MAX_TARGET]
-            )
+            session = await self._authenticator.open_session(form.get("key", "").strip()[:_MAX_KEY])
         except APIError as refusal:
             await self._authenticator.failed_sign_ins.note(_address_of(request))
             return self._render(
                 request, web_session, then, problem=refusal.message, status=refusal.status
             )
         await self._record(request, session)
-        response = RedirectResponse(then, _SEE_OTHER, PAGE_HEADERS)
+        response = redirect_to(then)
         _set_session(request, response, session)
         return response
 
     async def start_oidc(self, request: Request, _: WebSession) -> Response:
-        """Redirect the browser to the identity provider."""
+        """Redirect the browser to the identity provider.
+
+        Raises:
+            APIError: the server has no identity provider, or the provider cannot be reached.
+        """
         then = _safe_target(request.query_params.get("then"))
         start = await self._oidc.start_sign_in(then)
-        response = RedirectResponse(start.url, _SEE_OTHER, PAGE_HEADERS)
+        response = redirect_to(start.url)
         # A strict cookie would not be sent when the provider redirects back here.
-        _set_cookie(
-            response,
+        response.set_cookie(
             _FLOW_COOKIE,
             start.cookie,
-            seconds=FLOW_SECONDS,
+            FLOW_SECONDS,
             path=_OIDC_PATH,
             secure=self._oidc.options.redirect_uri.startswith("https:"),
+            httponly=True,
             samesite="lax",
         )
         return response
 
     async def finish_oidc(self, request: Request, web_session: WebSession) -> Response:
-        """Open a session for a visitor who returns from the identity provider."""
+        """Open a session for a visitor who returns from the identity provider.
+
+        If the provider did not identify the visitor, the form is shown with the error.
+
+        Raises:
+            APIError: the server has no identity provider or keeps no keys.
+        """
         store = require_part(self._store, "This server keeps no keys.")
         hasher = require_part(self._authenticator.key_hasher, "This server makes no keys.")
         oidc, kept = self._oidc, cookie_value(request.scope, _FLOW_COOKIE)
@@ -161,7 +168,7 @@ class SignInPages:
         """End the session, which also invalidates copies of its cookie."""
         await read_form(request, session)
         await self._authenticator.close_session(cookie_value(request.scope, SESSION_COOKIE) or "")
-        response = RedirectResponse(SIGN_IN_PATH, _SEE_OTHER, PAGE_HEADERS)
+        response = redirect_to(SIGN_IN_PATH)
         response.delete_cookie(SESSION_COOKIE, path="/ui", httponly=True, samesite="strict")
         return response
 
@@ -174,29 +181,14 @@ def _address_of(request: Request) -> str:
 def _set_session(
     request: Request, response: Response, session: str, *, secure: bool = False
 ) -> None:
-    _set_cookie(
-        response,
+    response.set_cookie(
         SESSION_COOKIE,
         session,
-        seconds=int(SESSION_SECONDS),
+        int(SESSION_SECONDS),
         path="/ui",
         secure=secure or came_by_https(request),
+        httponly=True,
         samesite="strict",
-    )
-
-
-def _set_cookie(
-    response: Response,
-    name: str,
-    value: str,
-    *,
-    seconds: int,
-    path: str,
-    secure: bool,
-    samesite: Literal["lax", "strict"],
-) -> None:
-    response.set_cookie(
-        name, value, seconds, path=path, secure=secure, httponly=True, samesite=samesite
     )
 
 

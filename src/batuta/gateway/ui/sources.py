@@ -43,10 +43,10 @@ class SourcesPage:
         self._page_runs = page_runs
 
     async def page(self, request: Request, session: WebSession) -> Response:
-        """Show the claims.
+        """Show the claims with their cited passages.
 
         Raises:
-            APIError: the run does not exist or has no answer.
+            APIError: the run cannot be shown or has no answer.
         """
         run = await self._load(request, session)
         claims = await run_sync(run_claims, run)
@@ -63,7 +63,8 @@ class SourcesPage:
         """Send the answer as a self-contained file.
 
         Raises:
-            APIError: the run does not exist or has no answer, or the file format is unknown.
+            APIError: the run cannot be shown or has no answer, the file format is unknown, or the
+                report cannot be rendered.
         """
         form: str = request.path_params["form"]
         if form not in _TYPES:

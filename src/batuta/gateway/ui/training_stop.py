@@ -1,4 +1,4 @@
-"""Stopping a training from the page, by a file in its folder that it checks after each step."""
+"""Stopping a training from the page, by a file for which the training looks after each step."""
 
 from __future__ import annotations
 
@@ -8,17 +8,15 @@ from typing import final
 
 from anyio.to_thread import run_sync
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 
 from batuta.gateway.errors import APIError, not_found
 from batuta.gateway.serving.models import Catalogue
 from batuta.gateway.ui.learning import STOP_FILE, find_trainings, folder_by_mark
-from batuta.gateway.ui.rendering import PAGE_HEADERS
+from batuta.gateway.ui.rendering import redirect_to
 from batuta.gateway.ui.session import WebSession, read_form
 from batuta.store import Store
 from batuta.store.audit import AuditEntry
-
-_SEE_OTHER = 303
 
 
 @final
@@ -33,7 +31,8 @@ class TrainingStopForm:
         """Request that the training stops after its current step.
 
         Raises:
-            APIError: the visitor is not allowed to, or the folder cannot be written.
+            APIError: the visitor is not an operator, the training does not exist, or its folder
+                cannot be written.
         """
         if not session.is_operator:
             raise not_found(f"The screen {request.url.path[:80]}")
@@ -53,7 +52,7 @@ class TrainingStopForm:
                 AuditEntry(actor=actor, action=action, subject=found.name)
             )
         target = f"/ui/learning/training/{found.mark}"
-        return RedirectResponse(target, _SEE_OTHER, PAGE_HEADERS)
+        return redirect_to(target)
 
 
 def ask_to_stop(folder: Path) -> None:

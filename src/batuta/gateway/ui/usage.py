@@ -31,15 +31,14 @@ from batuta.usage import ZERO_COST
 
 SPANS = (1, 7, 14, 30)
 """The selectable numbers of days; a single day is shown by hour."""
-DAY_HOURS = 24
 LONGEST_TABLE = 20
-"""Limit on the rows of a table; the remaining rows are only counted."""
+"""Maximum number of rows of a table; further rows are only counted."""
 MOST_CHOSEN = 50
-"""Limit on the values of a column that can be selected."""
+"""Maximum number of values that can be selected in a column."""
 MOST_BARS = 200
-"""Limit on the keys whose budgets are shown."""
+"""Maximum number of keys whose budgets are shown."""
 MOST_HELD = 40
-"""Limit on the budgets shown with the amount that running requests have reserved."""
+"""Maximum number of budgets shown with the amount that running requests have reserved."""
 _TABLES = (
     ("model", "System"),
     ("worker", "Worker or conductor"),
@@ -56,7 +55,7 @@ class DailyCost:
     day: str
     cost: Cost
     share: float
-    """The bar's height: dollars in per cent of the most expensive day's."""
+    """The height of the bar, in per cent of the most expensive day's bar."""
     pieces: tuple[tuple[int, float, float], ...] = ()
     """The segments of its bar from bottom to top: colour, lower end and height in per cent."""
 
@@ -175,7 +174,7 @@ async def _name_of(store: Store, group: str, value: str) -> str:
 
 
 async def _list_bars(store: Store, now: float, tenant: str | None) -> list[BudgetBar]:
-    """Return the budgets that the visitor may see, the most exhausted first."""
+    """Return the budgets that the visitor may see, those with the largest spent part first."""
     spent = await sum_accounts(store, now, tenant)
     keys = await store.keys.list(tenant, limit=MOST_BARS)
     tenants = {key.tenant.name: key.tenant for key in keys}

@@ -12,7 +12,7 @@ from batuta.store.ledger import utc_day
 
 DAY_HOURS = 24
 LONGEST_LIST = 20
-"""Limit on the rows of a table."""
+"""Maximum number of rows of a table."""
 REFUSAL_WORDS = {
     "budget_exceeded": "The budget was spent, or the rest was reserved by running requests",
     "rate_limit_exceeded": "The key exceeded its limit of requests, tokens or concurrent requests",
@@ -34,9 +34,9 @@ class UsageSpan:
     def of(days: int, now: float) -> UsageSpan:
         """Return the span of the latest days, or of the latest 24 hours if `days` is 1."""
         if days == 1:
-            begun = now - now % HOUR_SECONDS - (DAY_HOURS - 1) * HOUR_SECONDS
-            marks = [utc_hour(begun + at * HOUR_SECONDS) for at in range(DAY_HOURS)]
-            return UsageSpan(days=days, marks=marks, since=begun)
+            start = now - now % HOUR_SECONDS - (DAY_HOURS - 1) * HOUR_SECONDS
+            marks = [utc_hour(start + at * HOUR_SECONDS) for at in range(DAY_HOURS)]
+            return UsageSpan(days=days, marks=marks, since=start)
         marks = latest_days(now, days)
         return UsageSpan(days=days, marks=marks, since=day_start(marks[0]))
 
@@ -53,7 +53,7 @@ class UsageSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunBar:
-    """The runs of an hour or day; the heights are in per cent of the busiest one."""
+    """The runs of an hour or day; the heights are in per cent of the busiest hour's or day's."""
 
     mark: str
     runs: int
@@ -95,9 +95,9 @@ def latest_days(now: float, count: int) -> list[str]:
 async def read_activity(
     store: Store, span: UsageSpan, tenant: str | None, *, models: Sequence[str] = ()
 ) -> UsageActivity:
-    """Return the activity of a tenant or of all tenants.
+    """Return the activity of a tenant, or of all tenants if `tenant` is None.
 
-    `models` restricts everything but the refusals, which are those of all systems.
+    `models` restricts everything to runs of these systems, except the refusals; empty means all.
     """
 
     async def report(*by: str) -> list[Activity]:
@@ -105,12 +105,8 @@ async def read_activity(
             store.database, by, tenant=tenant, since=span.since, models=models
         )
 
-    by_time, by_system, errors = (
-        await report(span.unit),
-        await report("model"),
-        await report("error"),
-    )
-    total = await report()
+    by_time, by_system = await report(span.unit), await report("model")
+    errors, total = await report("error"), await report()
     return UsageActivity(
         bars=_draw_bars(span.marks, by_time),
         total=total[0] if total and total[0].runs else None,

@@ -159,13 +159,10 @@ def _cell_middles(row: Sequence[LayoutCell], unit: float) -> Iterator[tuple[Layo
 def _arrow_path(chain: Sequence[LayoutCell], middles: Mapping[LayoutCell, float]) -> str:
     """Return the SVG path of an arrow, which leaves and enters each row vertically."""
     parts = [f"M{middles[chain[0]]:.1f} {_row_top(chain[0].row) + BOX_HEIGHT}"]
-    for cell in chain[1:]:
-        x, y, before = (
-            middles[cell],
-            _row_top(cell.row),
-            middles[chain[cell.row - chain[0].row - 1]],
-        )
-        parts.append(f"C{before:.1f} {y - GAP / 2:g} {x:.1f} {y - GAP / 2:g} {x:.1f} {y}")
+    for before, cell in pairwise(chain):
+        x, y = middles[cell], _row_top(cell.row)
+        bend = f"{y - GAP / 2:g}"
+        parts.append(f"C{middles[before]:.1f} {bend} {x:.1f} {bend} {x:.1f} {y}")
         if cell is not chain[-1]:
             parts.append(f"V{y + BOX_HEIGHT}")
     return "".join(parts)

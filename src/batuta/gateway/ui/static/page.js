@@ -1,9 +1,16 @@
-// The page's script. The server renders; this asks, listens, and puts what it hears in its place.
+// The page's script. The server renders the HTML; this script sends requests, reads event streams
+// and inserts the HTML that it receives.
 
 const $ = (selector, root = document) => root.querySelector(selector);
 const $$ = (selector, root = document) => [...root.querySelectorAll(selector)];
+const create = (tag, values) => Object.assign(document.createElement(tag), values);
 
-/* Light or dark, remembered in a cookie so that the server's first byte is right. */
+/** Sends a body as JSON to an endpoint of the page. */
+function post(address, body, token) {
+  return fetch(address, { method: "POST", headers: { "content-type": "application/json", "x-token": token }, body: JSON.stringify(body) });
+}
+
+/* The theme is stored in a cookie, so that the server renders the next page in it. */
 $("[data-theme-switch]")?.addEventListener("click", () => {
   const root = document.documentElement;
   const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
@@ -11,12 +18,16 @@ $("[data-theme-switch]")?.addEventListener("click", () => {
   document.cookie = `theme=${root.dataset.theme}; path=/; max-age=31536000; samesite=strict`;
 });
 
+/** Stops a run; a run that was stopped answers with a redirect, which is not followed. */
+function stopRun(id, token) {
+  const body = new URLSearchParams({ token, from: "script" });
+  return fetch(`/ui/runs/${encodeURIComponent(id)}/stop`, { method: "POST", body, redirect: "manual" });
+}
+
+/** Shows a message for a few seconds. */
 function say(text) {
   $(".toast")?.remove();
-  const toast = document.createElement("p");
-  toast.className = "toast";
-  toast.role = "status";
-  toast.textContent = text;
+  const toast = create("p", { className: "toast", role: "status", textContent: text });
   document.body.append(toast);
   setTimeout(() => toast.remove(), 3500);
 }
@@ -57,7 +68,7 @@ function wire(root) {
   });
 }
 
-/* Raw or rendered, and copies: of an answer, of a text below its heading, of a piece of code. */
+/* Buttons that switch between raw and rendered text, and buttons that copy. */
 document.addEventListener("click", ({ target }) => {
   const card = target.closest(".card, .panel");
   if (target.closest("[data-copy-below]")) copy(target.closest("h4").nextElementSibling?.textContent ?? "");
@@ -73,17 +84,14 @@ document.addEventListener("click", ({ target }) => {
   }
 });
 
-/** A text as it is rendered or raw; what is rendered is asked for once. */
+/** Switches a text between raw and rendered; the rendered text is requested once only. */
 async function showRendered(button) {
   const raw = button.closest("h4").nextElementSibling;
   let rendered = raw.nextElementSibling?.matches(".answer") ? raw.nextElementSibling : null;
   if (!rendered) {
     const response = await fetch(button.dataset.rendered).catch(() => null);
     if (!response?.ok) return say("The text could not be rendered.");
-    rendered = document.createElement("div");
-    rendered.className = "answer";
-    rendered.hidden = true;
-    rendered.innerHTML = await response.text();
+    rendered = create("div", { className: "answer", hidden: true, innerHTML: await response.text() });
     raw.after(rendered);
     addCopies(rendered.parentElement);
   }
@@ -92,15 +100,12 @@ async function showRendered(button) {
   button.setAttribute("aria-pressed", !rendered.hidden);
 }
 
-/** A button that copies at each piece of code of an answer. */
+/** Adds a copy button to each code block of the answers. */
 function addCopies(root) {
   for (const code of $$(".answer pre > code", root)) {
     if ($("[data-copy-code]", code.parentElement)) continue;
-    const button = document.createElement("button");
-    button.type = "button";
-    button.className = "quiet copy";
+    const button = create("button", { type: "button", className: "quiet copy", textContent: "Copy" });
     button.dataset.copyCode = "";
-    button.textContent = "Copy";
     button.setAttribute("aria-label", "Copy the code");
     code.before(button);
   }
@@ -109,8 +114,8 @@ addCopies(document);
 
 for (const root of $$("[data-run]")) {
   wire(root);
-  const wanted = location.hash ? $(`#${CSS.escape(location.hash.slice(1))}`, root) : null;
-  open(root, wanted?.dataset.panel ?? root.dataset.opens ?? "");
+  const target = location.hash ? $(`#${CSS.escape(location.hash.slice(1))}`, root) : null;
+  open(root, target?.dataset.panel ?? root.dataset.opens ?? "");
 }
 
 /* ---- a stream of events --------------------------------------------------------------- */
@@ -131,7 +136,7 @@ async function* events(response) {
   }
 }
 
-/** Where one run is seen: its workflow while it is written and executed, and its answer. */
+/** The view of one run: its workflow while it is written and executed, and its answer. */
 class Stage {
   constructor(root) {
     this.root = root;
@@ -147,7 +152,7 @@ class Stage {
     this.ended = false;
     clearInterval(this.clock);
     for (const name of ["rounds", "panels", "links"]) this.part(name).replaceChildren();
-    this.part("answer").innerHTML = '<p class="note">It appears here as soon as the last step speaks.</p>';
+    this.part("answer").innerHTML = '<p class="note">The answer appears here as soon as the last step begins to write it.</p>';
     this.part("answer").setAttribute("aria-busy", "true");
     this.part("hint").hidden = true;
     this.part("draft").hidden = true;
@@ -173,18 +178,13 @@ class Stage {
     this.part("cost").textContent = cost;
   }
 
-  /** Asks, and shows what comes; resolves when nothing more will. */
+  /** Starts a run and shows its events; resolves when the run has ended or failed. */
   ask(body, token) {
     this.token = token;
-    return this.show(() =>
-      fetch("/ui/ask", {
-        method: "POST",
-        headers: { "content-type": "application/json", "x-token": token },
-        body: JSON.stringify(body),
-      }));
+    return this.show(() => post("/ui/ask", body, token));
   }
 
-  /** Shows a run from its beginning, whoever asked for it. */
+  /** Shows the events of a run that was started elsewhere, from the beginning. */
   follow(id, token) {
     this.token = token;
     return this.show(() => fetch(this.address(id)));
@@ -194,7 +194,7 @@ class Stage {
     return `/ui/runs/${encodeURIComponent(id)}/events?${new URLSearchParams({ scope: this.root.dataset.stage })}`;
   }
 
-  /** The run goes on when its reader has lost it: so it is asked for again, some times. */
+  /** Shows the events of a run. The run continues if the connection is lost, so this connects again. */
   async show(first) {
     this.id = null;
     this.halt = false;
@@ -232,12 +232,11 @@ class Stage {
   async stop() {
     this.halt = true;
     if (!this.id || this.ended) return;
-    const body = new URLSearchParams({ token: this.token, from: "script" });
-    const response = await fetch(`/ui/runs/${encodeURIComponent(this.id)}/stop`, { method: "POST", body, redirect: "manual" }).catch(() => null);
+    const response = await stopRun(this.id, this.token).catch(() => null);
     if (response?.type !== "opaqueredirect") say("The run could not be stopped.");
   }
 
-  /* what the server tells */
+  /* Handlers of the events, by their names. */
 
   onOpened({ id, seconds }) {
     this.started = performance.now() - 1000 * seconds;
@@ -301,12 +300,9 @@ class Stage {
     if (node) $("[data-foot]", node).textContent = `${(stream?.textContent.length ?? 0).toLocaleString("en").replaceAll(",", "\u202f")} characters`;
   }
 
-  /** The answer as far as it goes, rendered as the whole one will be. */
+  /** Shows the answer so far, rendered like the complete answer. */
   onAnswering({ html }) {
-    const live = document.createElement("div");
-    live.className = "answer live";
-    live.innerHTML = html;
-    this.part("answer").replaceChildren(live);
+    this.part("answer").replaceChildren(create("div", { className: "answer live", innerHTML: html }));
   }
 
   onRetried({ at, why }) {
@@ -317,8 +313,7 @@ class Stage {
   }
 
   onStepped({ at, html, totals }) {
-    const fresh = document.createElement("div");
-    fresh.innerHTML = html;
+    const fresh = create("div", { innerHTML: html });
     const name = at.join(".");
     const node = this.node(at);
     const panel = $(`[data-panel="${name}"]`, this.root);
@@ -350,10 +345,7 @@ class Stage {
     clearInterval(this.clock);
     this.phase("");
     this.part("hint").hidden = true;
-    const failure = document.createElement("p");
-    failure.className = "failure";
-    failure.textContent = message;
-    this.part("answer").replaceChildren(failure);
+    this.part("answer").replaceChildren(create("p", { className: "failure", textContent: message }));
     for (const node of $$('[data-state="running"]', this.root)) this.light(node, "skipped");
   }
 
@@ -362,28 +354,22 @@ class Stage {
   }
 
   links() {
-    const links = this.part("links");
-    const chip = document.createElement("a");
-    chip.href = `/ui/runs/${encodeURIComponent(this.id)}`;
-    chip.textContent = "Open the run";
-    const other = document.createElement("a");
-    other.href = `/ui/compare?a=${encodeURIComponent(this.id)}`;
-    other.textContent = "Compare";
-    const edit = document.createElement("a");
-    edit.href = `/ui/runs/${encodeURIComponent(this.id)}/edit`;
-    edit.textContent = "Edit the plan";
-    const further = this.part("rounds").childElementCount ? [edit, other] : [other];
-    links.replaceChildren(chip, ...(this.root.closest("[data-versus]") ? [] : further));
+    const id = encodeURIComponent(this.id);
+    const run = create("a", { href: `/ui/runs/${id}`, textContent: "Open the run" });
+    const compare = create("a", { href: `/ui/compare?a=${id}`, textContent: "Compare" });
+    const edit = create("a", { href: `/ui/runs/${id}/edit`, textContent: "Edit the plan" });
+    const further = this.part("rounds").childElementCount ? [edit, compare] : [compare];
+    this.part("links").replaceChildren(run, ...(this.root.closest("[data-versus]") ? [] : further));
   }
 }
 
-/* ---- asking ------------------------------------------------------------------------------ */
+/* ---- asking a question ------------------------------------------------------------------- */
 
 function number(value) {
   return value === "" ? undefined : Number(value);
 }
 
-/** The form as the body of a chat completion: what `copy as curl` shows is what is sent. */
+/** Returns the form as the body of a chat completion; `Copy as curl` shows the same body. */
 function bodyOf(form) {
   const field = (name) => form.elements[name]?.value ?? "";
   const boxes = $$('[name="worker"]', form);
@@ -410,12 +396,12 @@ function bodyOf(form) {
   };
 }
 
-/* ---- what is attached to a question -------------------------------------------------------- */
+/* ---- attachments of a question ------------------------------------------------------------- */
 
 let attached = [];
 const MOST_BYTES = 14_000_000;
 
-/** A file as a part of a message: pictures and recordings by their types, all else as a file. */
+/** Returns a file as a part of a message: an image, a recording, or else a file. */
 function partOf(name, type, url) {
   const data = url.slice(url.indexOf(",") + 1);
   if (type.startsWith("image/")) return { type: "image_url", image_url: { url } };
@@ -446,30 +432,23 @@ async function attach(files, place) {
 function showFiles(place, removable = true) {
   place.hidden = !attached.length;
   place.replaceChildren(...attached.map((file) => {
-    const item = document.createElement("li");
-    const name = document.createElement("span");
-    name.className = "cut";
-    name.textContent = file.name;
-    const size = document.createElement("small");
-    size.textContent = file.size < 1e5 ? `${Math.ceil(file.size / 1000)} kB` : `${(file.size / 1e6).toFixed(1)} MB`;
-    item.append(name, size);
+    const item = create("li");
+    const size = file.size < 1e5 ? `${Math.ceil(file.size / 1000)} kB` : `${(file.size / 1e6).toFixed(1)} MB`;
+    item.append(create("span", { className: "cut", textContent: file.name }), create("small", { textContent: size }));
     if (!removable) return item;
-    const gone = document.createElement("button");
-    gone.type = "button";
-    gone.className = "icon";
-    gone.textContent = "✕";
-    gone.setAttribute("aria-label", `Remove ${file.name}`);
-    gone.addEventListener("click", () => {
+    const remove = create("button", { type: "button", className: "icon", textContent: "✕" });
+    remove.setAttribute("aria-label", `Remove ${file.name}`);
+    remove.addEventListener("click", () => {
       attached = attached.filter((each) => each !== file);
       showFiles(place);
       $("#question").focus();
     });
-    item.append(gone);
+    item.append(remove);
     return item;
   }));
 }
 
-/* ---- settings under a name, in this browser ------------------------------------------------ */
+/* ---- presets: named settings in this browser ----------------------------------------------- */
 
 const PRESET_FIELDS = ["model", "effort", "max_cost_usd", "deadline_s", "system", "tools", "temperature", "top_p", "max_tokens", "seed"];
 
@@ -567,7 +546,7 @@ async function copy(text) {
   }
 }
 
-/** While something is asked there is Stop; else there is Ask. The keyboard stays where it is. */
+/** Replaces the Ask button by Stop while `work` runs; the keyboard focus moves along. */
 async function during(form, work) {
   const go = $$('button[type="submit"]', form);
   const stop = $("[data-stop]", form);
@@ -585,7 +564,7 @@ async function during(form, work) {
   }
 }
 
-/** The page's address is the run's from its beginning: whoever loads it again finds the run. */
+/** The page gets the URL of a run as soon as the run begins, so that reloading the page finds it. */
 let shown = location.pathname + location.search;
 function moveTo(address) {
   history.pushState(null, "", address);
@@ -595,7 +574,7 @@ addEventListener("popstate", () => {
   if (location.pathname + location.search !== shown) location.reload();
 });
 
-/** The turns of a conversation, and the form that asks the next one. */
+/** The turns of a conversation, and the form for the next turn. */
 class Chat {
   constructor(form) {
     this.form = form;
@@ -621,7 +600,7 @@ class Chat {
     if (this.stage) this.turns.lastElementChild.scrollIntoView({ block: "start" });
   }
 
-  /** The question with what it refers to; the server adds what was said before. */
+  /** Returns the question and the run that it refers to; the server adds the earlier messages. */
   body(dry) {
     const { replay, again, followRun } = this.form.dataset;
     const body = bodyOf(this.form);
@@ -632,7 +611,7 @@ class Chat {
     return { ...body, replay, again: followRun ? undefined : again, follow: followRun };
   }
 
-  /** True if the tools can be sent; else a sentence below them says why not. */
+  /** Returns true if the tools are valid; otherwise shows the reason below them. */
   async checkTools() {
     if (!this.tools) return true;
     const fault = await this.faultOfTools(this.tools.value.trim());
@@ -644,7 +623,7 @@ class Chat {
     return !fault;
   }
 
-  /** The server reads them as it will when they are sent; nothing is asked of anybody. */
+  /** Returns what is wrong with the tools, or an empty string; the server checks them and calls no worker. */
   async faultOfTools(text) {
     if (!text) return "";
     let tools;
@@ -657,10 +636,9 @@ class Chat {
     return (await this.send(body)).fault ?? "";
   }
 
-  /** The API's body for one of this page, or the sentence that says what is wrong with it. */
+  /** Returns the complete body of an API request for a body of this page, or the reason why it is invalid. */
   async send(body) {
-    const headers = { "content-type": "application/json", "x-token": this.form.dataset.token };
-    const response = await fetch("/ui/body", { method: "POST", headers, body: JSON.stringify(body) }).catch(() => null);
+    const response = await post("/ui/body", body, this.form.dataset.token).catch(() => null);
     const said = await response?.json().catch(() => null);
     return response?.ok ? { body: said } : { fault: said?.error?.message ?? "The server cannot be reached." };
   }
@@ -675,14 +653,14 @@ class Chat {
     await this.begin(this.question.value, this.body(dry), () => {
       if (replays) return;
       this.question.value = "";
-      this.question.placeholder = "Ask what follows…";
+      this.question.placeholder = "Ask a further question…";
       $(".composing", this.form).open = false;
       attached = [];
       showFiles(this.files);
     });
   }
 
-  /** The latest turn has a place for the result of each call that its worker waits for. */
+  /** Shows the fields for results of tool calls, in the latest turn only. */
   offerResults() {
     if ($("[data-go]", this.form).disabled) return;
     const latest = $$(".turn:not([data-failed])", this.turns).at(-1);
@@ -704,7 +682,7 @@ class Chat {
     return this.begin(text, { model, orchestration, messages, results: calls.dataset.calls }, () => {});
   }
 
-  /** Begins a run and shows it as the next turn. */
+  /** Starts a run and shows it as the next turn. */
   async begin(text, body, onBegin) {
     for (const each of $$("[data-examples]")) each.hidden = true;
     for (const each of $$("[data-failed]", this.turns)) each.remove();
@@ -734,7 +712,7 @@ class Chat {
     this.ended(stage);
   }
 
-  /** The next question follows this one; where it has no answer, the server leaves it out. */
+  /** Makes the next question continue this turn; the server leaves out a turn without an answer. */
   ended(stage) {
     this.offerResults();
     if (!stage.id || this.form.dataset.replay) return;
@@ -742,7 +720,7 @@ class Chat {
     if (answered || !this.form.dataset.followRun) this.form.dataset.followRun = stage.id;
   }
 
-  /** The API's whole body: what was said before comes from the server. */
+  /** Copies the complete request; the server adds the earlier messages. */
   async copy(how) {
     if (!(await this.checkTools())) return say("The tools cannot be sent as they are.");
     let body = this.body(false);
@@ -798,9 +776,9 @@ if (ask) {
   count();
 }
 
-/* ---- a plan by hand ------------------------------------------------------------------- */
+/* ---- the plan editor ------------------------------------------------------------------ */
 
-/** The steps of a plan in a form: what each reads is kept by step, not by number, while they move. */
+/** The form of a plan. What a step reads is stored by form row, because the numbers change. */
 class PlanForm {
   constructor(form) {
     this.form = form;
@@ -847,7 +825,7 @@ class PlanForm {
     if (by < 0) other.before(row);
     else other.after(row);
     const [first, second] = by < 0 ? [row, other] : [other, row];
-    if (this.reads.get(first).delete(second)) say("A step reads earlier steps only: this one no longer reads the one that it has passed.");
+    if (this.reads.get(first).delete(second)) say("A step can read earlier steps only: the step no longer reads the one that is now after it.");
     this.held = [row, by];
   }
 
@@ -866,8 +844,7 @@ class PlanForm {
       const [up, down] = [-1, 1].map((by) => $(`[data-move="${by}"]`, row));
       [up.disabled, down.disabled] = [at === 0, at === rows.length - 1];
       const box = $("[data-reads]", row);
-      const label = document.createElement("small");
-      label.textContent = at ? "Reads" : "Reads the question only";
+      const label = create("small", { textContent: at ? "Reads" : "Reads the question only" });
       box.replaceChildren(label, ...rows.slice(0, at).map((other, number) => this.choice(row, other, number + 1)));
     });
     $("[data-add]", this.form).disabled = rows.length >= this.most;
@@ -880,10 +857,8 @@ class PlanForm {
   }
 
   choice(row, other, number) {
-    const label = document.createElement("label");
-    const input = document.createElement("input");
-    input.type = "checkbox";
-    input.checked = this.reads.get(row).has(other);
+    const label = create("label");
+    const input = create("input", { type: "checkbox", checked: this.reads.get(row).has(other) });
     input.addEventListener("change", () => this.reads.get(row)[input.checked ? "add" : "delete"](other));
     label.append(input, `step ${number}`);
     return label;
@@ -905,22 +880,18 @@ class PlanForm {
     this.timer = setTimeout(() => this.preview(), wait);
   }
 
-  /** Shows the plan as it stands; an answer that comes late is not shown. */
+  /** Shows the current plan with its price; a response to an earlier state of the plan is ignored. */
   async preview() {
     const turn = (this.turn = (this.turn ?? 0) + 1);
     const place = $("[data-preview]", this.form);
     place.setAttribute("aria-busy", "true");
-    const headers = { "content-type": "application/json", "x-token": this.form.dataset.token };
-    const response = await fetch("/ui/plan", { method: "POST", headers, body: JSON.stringify(this.body()) }).catch(() => null);
+    const response = await post("/ui/plan", this.body(), this.form.dataset.token).catch(() => null);
     const text = response?.ok ? await response.text() : (await response?.json().catch(() => null))?.error?.message;
     if (turn !== this.turn) return;
     place.setAttribute("aria-busy", "false");
     if (response?.ok) place.innerHTML = text;
     else {
-      const failure = document.createElement("p");
-      failure.className = "failure";
-      failure.textContent = text ?? "The server cannot be reached.";
-      place.replaceChildren(failure);
+      place.replaceChildren(create("p", { className: "failure", textContent: text ?? "The server cannot be reached." }));
     }
   }
 }
@@ -949,7 +920,7 @@ document.addEventListener("keydown", (event) => {
 const compare = $("[data-compare]");
 if (compare) {
   const sides = $$("[data-versus] [data-stage]").map((root) => new Stage(root));
-  /** The sides that take part; the others are not shown. */
+  /** The sides with a system; the other sides are hidden. */
   let active = sides.filter((side) => side.root.dataset.follow);
   compare.addEventListener("submit", async (event) => {
     event.preventDefault();
@@ -976,7 +947,7 @@ if (compare) {
       if (active.every((each) => each.id)) moveTo(`/ui/compare?${ids()}`);
     };
   }
-  /** Shows all runs to their ends, and then what differs. */
+  /** Shows all runs until they end, and then their differences. */
   const all = async (show) => {
     await during(compare, () => Promise.all(active.map(show)));
     if (!active.every((side) => side.id)) return;
@@ -988,9 +959,9 @@ if (compare) {
   if (location.hash === "#ask" && sides.length) compare.requestSubmit();
 }
 
-/* ---- ten questions by two systems --------------------------------------------------------- */
+/* ---- up to ten questions to two systems --------------------------------------------------- */
 
-/** Asks each question of each system, some at a time, and shows the table of their runs. */
+/** Sends each question to each system, four runs at a time, and shows the table of the runs. */
 class QuestionTable {
   constructor(form) {
     this.form = form;
@@ -1011,14 +982,14 @@ class QuestionTable {
     return [...new Set(["first", "second"].map((name) => this.form.elements[name].value))];
   }
 
-  /** Says the most that it can cost; true if it may be asked. */
+  /** Shows the maximum cost; returns true if the questions can be asked. */
   bound() {
     const [questions, systems, each] = [this.questions().length, this.systems().length, Number(this.form.elements.each.value)];
     const runs = questions * systems;
     const fits = questions > 0 && questions <= 10 && systems === 2 && each > 0;
     const dollars = (runs * each).toLocaleString("en", { maximumFractionDigits: 4 });
     let text = `${questions} question${questions === 1 ? "" : "s"} × ${systems} systems = ${runs} runs, at most $${dollars} together.`;
-    if (!questions) text = "Each run stops before it would cost more than its limit.";
+    if (!questions) text = "Each run stops before its cost exceeds the limit.";
     if (questions > 10) text = `${questions} questions are too many: at most ten.`;
     if (systems < 2) text = "Choose two different systems.";
     $("[data-bound]", this.form).textContent = text;
@@ -1028,9 +999,8 @@ class QuestionTable {
 
   async ask() {
     const each = Number(this.form.elements.each.value);
-    const wanted = this.questions().flatMap((question) => this.systems().map((model) => ({ question, model })));
     this.halt = false;
-    this.cells = wanted.map((cell) => ({ ...cell, id: "" }));
+    this.cells = this.questions().flatMap((question) => this.systems().map((model) => ({ question, model, id: "" })));
     $("[data-failures]", this.form).replaceChildren();
     $("[data-table]", this.form).replaceChildren();
     const waiting = [...this.cells];
@@ -1043,9 +1013,8 @@ class QuestionTable {
 
   async run(cell, each) {
     const body = { model: cell.model, messages: [{ role: "user", content: cell.question }], orchestration: { max_cost_usd: each } };
-    const headers = { "content-type": "application/json", "x-token": this.form.dataset.token };
     try {
-      const response = await fetch("/ui/ask", { method: "POST", headers, body: JSON.stringify(body) });
+      const response = await post("/ui/ask", body, this.form.dataset.token);
       if (!response.ok) throw new Error((await response.json().catch(() => null))?.error?.message ?? `The server answered ${response.status}.`);
       cell.id = decodeURIComponent(new URL(response.url).pathname.split("/")[3]);
       moveTo(this.address());
@@ -1057,10 +1026,8 @@ class QuestionTable {
   }
 
   fail(cell, text) {
-    const line = document.createElement("li");
-    line.className = "failure";
-    line.textContent = `${cell.model}, “${cell.question.slice(0, 60)}”: ${text}`;
-    $("[data-failures]", this.form).append(line);
+    const line = `${cell.model}, “${cell.question.slice(0, 60)}”: ${text}`;
+    $("[data-failures]", this.form).append(create("li", { className: "failure", textContent: line }));
   }
 
   address() {
@@ -1077,8 +1044,7 @@ class QuestionTable {
 
   stop() {
     this.halt = true;
-    const body = () => new URLSearchParams({ token: this.form.dataset.token, from: "script" });
-    for (const { id } of this.cells) if (id) fetch(`/ui/runs/${encodeURIComponent(id)}/stop`, { method: "POST", body: body(), redirect: "manual" });
+    for (const { id } of this.cells) if (id) stopRun(id, this.form.dataset.token);
   }
 }
 
@@ -1093,7 +1059,7 @@ for (const root of $$("main > [data-follow]")) {
 
 if (!/Mac|iP/.test(navigator.platform)) for (const key of $$("main kbd")) key.textContent = "Ctrl ↵";
 
-/* ---- small things ------------------------------------------------------------------------ */
+/* ---- judgements, filters and selected runs ----------------------------------------------- */
 
 document.addEventListener("submit", async (event) => {
   const form = event.target;
@@ -1112,7 +1078,7 @@ document.addEventListener("submit", async (event) => {
 });
 
 for (const select of $$("[data-filters] select")) select.addEventListener("change", () => select.form.requestSubmit());
-/** The address of a list has the filters that are set, and no others. */
+/** Empty filters are left out of the URL. */
 for (const form of $$("[data-filters]")) {
   form.addEventListener("formdata", ({ formData }) => {
     for (const [name, value] of [...formData]) if (!value.trim()) formData.delete(name);
@@ -1180,13 +1146,13 @@ if (shortcuts) {
 
 /* ---- curves ----------------------------------------------------------------------------- */
 
-/** The charts of a screen: they are smoothed and looked at closer all together. */
+/** The charts of a screen, which share one smoothing and one zoom. */
 const charts = {
   smoothing: 0,
   from: 0,
   to: 1,
 
-  /** The part of a chart that is shown: its steps, and the values of each curve. */
+  /** Returns the visible part of a chart: its steps, and the smoothed values of each curve. */
   part(figure) {
     const { steps, curves, joins, unit, axis } = JSON.parse(figure.dataset.chart);
     const [first, end] = [this.from, this.to].map((share) => Math.round(share * (steps.length - 1)));
@@ -1213,7 +1179,7 @@ const charts = {
     return this.withUnit(this.short(unit === "%" ? 100 * value : value), unit);
   },
 
-  /** A few round numbers, as far from each other, between which the values lie; as the server has them. */
+  /** Returns a few evenly spaced round numbers that enclose the values, like `find_ticks` of the server. */
   ticks(low, high) {
     if (low === high) [low, high] = [Math.min(low, 0), Math.max(high, 0) || (low < 0 ? 0 : 1)];
     const power = 10 ** Math.floor(Math.log10((high - low) / 4));
@@ -1228,11 +1194,11 @@ const charts = {
   heights(ticks, unit) {
     const scale = unit === "%" ? 100 : 1;
     const digits = Math.min(Math.max(0, -Math.floor(Math.log10((ticks[1] - ticks[0]) * scale) + 1e-9)), 9);
-    const told = (tick) => (tick * scale).toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
-    return ticks.toReversed().map((tick) => this.withUnit(told(tick), unit));
+    const format = (tick) => (tick * scale).toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+    return ticks.toReversed().map((tick) => this.withUnit(format(tick), unit));
   },
 
-  /** The steps that are named below, each with its share of the width. */
+  /** Returns the labelled steps, each with its position as a fraction of the width. */
   places(steps) {
     const [first, end] = [steps[0], steps.at(-1)];
     const marks = [[0, first]];
@@ -1263,7 +1229,7 @@ const charts = {
       const [low, high] = [ticks[0], ticks.at(-1)];
       $$(".curve", figure).forEach((curve, at) => curve.setAttribute("d", this.path(curves[at].values, low, high, joins)));
       $(".grid", figure).setAttribute("d", ticks.map((_, at) => `M0 ${((100 * at) / (ticks.length - 1)).toFixed(1)}H300`).join(""));
-      $(".heights", figure).replaceChildren(...this.heights(ticks, unit).map((text) => Object.assign(document.createElement("span"), { textContent: text })));
+      $(".heights", figure).replaceChildren(...this.heights(ticks, unit).map((text) => create("span", { textContent: text })));
       $(".axis", figure).replaceChildren(...this.places(steps).map(([place, step], at) => {
         const text = document.createElementNS("http://www.w3.org/2000/svg", "text");
         text.setAttribute("x", `${(100 * place).toFixed(1)}%`);
@@ -1276,7 +1242,7 @@ const charts = {
     if (out) out.hidden = this.from === 0 && this.to === 1;
   },
 
-  /** Tells the values at a place of a chart, in words and by a line. */
+  /** Shows the values at a position of a chart, as text and with a vertical line. */
   point(figure, at) {
     const { steps, curves, unit, axis } = this.part(figure);
     const place = Math.min(Math.max(at, 0), steps.length - 1);
@@ -1303,19 +1269,19 @@ if ($("[data-smoothing]")) {
   };
   const within = (part) => charts.from + part * (charts.to - charts.from);
   const figureOf = (event) => event.target.closest?.("[data-chart] .plot svg")?.closest("[data-chart]");
-  let begun = null;
+  let dragged = null;
   document.addEventListener("pointermove", (event) => {
     const figure = figureOf(event);
     if (figure) charts.point(figure, Math.round(share($("svg", figure), event) * (charts.part(figure).steps.length - 1)));
   });
   document.addEventListener("pointerdown", (event) => {
     const figure = figureOf(event);
-    begun = figure && { svg: $("svg", figure), share: share($("svg", figure), event) };
+    dragged = figure && { svg: $("svg", figure), share: share($("svg", figure), event) };
   });
   document.addEventListener("pointerup", (event) => {
-    if (!begun) return;
-    const ends = [begun.share, share(begun.svg, event)].sort((one, other) => one - other);
-    begun = null;
+    if (!dragged) return;
+    const ends = [dragged.share, share(dragged.svg, event)].sort((one, other) => one - other);
+    dragged = null;
     if (ends[1] - ends[0] > 0.03) charts.zoom(within(ends[0]), within(ends[1]));
   });
   document.addEventListener("keydown", (event) => {
@@ -1339,7 +1305,7 @@ if ($("[data-smoothing]")) {
   $("[data-zoom-out]").addEventListener("click", () => charts.zoom(0, 1));
 }
 
-/* What is looked at closely, by the keyboard or under the pointer, stays as it is. */
+/* A live section is refreshed every 3 seconds, unless it has the focus or the pointer is over a chart. */
 for (const live of $$("[data-live]")) {
   const again = async () => {
     if (!document.hidden && !live.contains(document.activeElement) && !$(".plot svg:hover", live)) {
