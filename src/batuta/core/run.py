@@ -28,10 +28,7 @@ from batuta.usage import ASSUMED_PRICE, ZERO_COST, ZERO_USAGE, Cost, Price, Usag
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exploration:
-    """A choice among several ways to answer, recorded for off-policy evaluation.
-
-    The propensity allows inverse-propensity weighting.
-    """
+    """A choice among several ways to answer, recorded for off-policy evaluation."""
 
     system: str
     """Name and version of the system that chose; each version learns from scratch."""
@@ -42,14 +39,16 @@ class Exploration:
     explored: bool
     """Whether the choice was not the best alternative so far."""
     propensity: float
-    """The probability of this choice, in (0, 1]."""
+    """The probability of this choice, in (0, 1]; its inverse is the choice's weight."""
 
 
 RunId = NewType("RunId", str)
 
 
 HEDGE_LOST = "outrun"
-"""The code of a call that was cancelled because another worker answered first."""
+"""The failure code of a call that was cancelled because another worker answered first."""
+_SHOWN_CHARACTERS = 60
+"""Maximum number of characters of the answer in a run's `repr`."""
 
 
 class Outcome(StrEnum):
@@ -120,7 +119,8 @@ class Failure:
     """A call that gave no usable reply, as data."""
 
     code: str
-    """The error's code, such as `rate_limited` or `timed_out`; or `limit` or `cancelled`."""
+    """The code of the client's error, such as `rate_limited`; or a code of the engine, such as
+    `limit`, `cancelled` or `wrong_form`."""
     message: str
     retryable: bool = False
     usage: Usage = ZERO_USAGE
@@ -162,7 +162,7 @@ class StepRun:
     index: int
     planned: WorkerId
     worker: WorkerId
-    """The worker that answered: `planned`, or its substitute."""
+    """The worker that gave `result`: `planned`, or another worker in its place."""
     request: Request | None
     """The request as sent; None if no worker was called."""
     result: Reply | Failure
@@ -173,7 +173,7 @@ class StepRun:
 
     @property
     def is_substituted(self) -> bool:
-        """True if another worker answered because the planned one failed."""
+        """True if another worker took over because the planned one failed, not as a hedge."""
         return self.worker != self.planned and any(
             attempt.failure.code != HEDGE_LOST for attempt in self.attempts
         )
@@ -225,13 +225,13 @@ class Round:
 
     @property
     def waiting_steps(self) -> tuple[StepRun, ...]:
-        """The steps that wait for the client's tools, by index."""
+        """The steps that wait for the client's tools, in ascending order of their indices."""
         waiting = [step for step in self.steps if step.pending_calls]
         return tuple(sorted(waiting, key=lambda step: step.index)) if waiting else ()
 
     @property
     def conductor_drafts(self) -> tuple[Draft, ...]:
-        """All drafts of this round, which all cost tokens."""
+        """All drafts of this round, the decision's last; each may have cost tokens."""
         if not self.drafts:
             return (self.decision.draft,)
         return (*(malformed.draft for malformed in self.drafts), self.decision.draft)
@@ -239,7 +239,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class ResumeState:
-    """The rounds from which a run continues; they are part of earlier runs' costs."""
+    """The rounds from which a run continues; their cost is counted in the earlier runs."""
 
     rounds: tuple[Round, ...]
     """All rounds so far without their prompts; the last one is unfinished."""
@@ -283,7 +283,7 @@ class WorkflowEstimate:
     seconds: float | None = None
     """Seconds of the slowest chain of steps; None if a worker's latency is not known."""
     samples: Usage = ZERO_USAGE
-    """Tokens of resampling the answer for its confidence; included in `usage`."""
+    """Tokens of asking the question again for the answer's confidence; included in `usage`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -343,7 +343,10 @@ class Run:
 
     @property
     def answering_step(self) -> StepRun | None:
-        """The last step of the newest round with a workflow; None if that step gave no reply."""
+        """The last step of the newest round that answers; None if that step gave no reply.
+
+        Rounds that only evaluate an answer, and rounds without a workflow, are skipped.
+        """
         for round_ in reversed(self.rounds):
             if round_.workflow is not None and not round_.is_aside:
                 last = round_.step(len(round_.workflow) - 1)
@@ -400,9 +403,9 @@ class Run:
         return render_run_html([_step_rows(round_) for round_ in self.rounds], summary, self.answer)
 
 
-def _shorten_text(text: str, most: int = 60) -> str:
+def _shorten_text(text: str) -> str:
     flat = " ".join(text.split())
-    return flat if len(flat) <= most else f"{flat[: most - 1]}…"
+    return flat if len(flat) <= _SHOWN_CHARACTERS else f"{flat[: _SHOWN_CHARACTERS - 1]}…"
 
 
 def _step_rows(round_: Round) -> list[StepRow]:
@@ -455,10 +458,10 @@ class StepDelta:
     round: int
     index: int
     worker: WorkerId
-    """The worker that sent it: the planned one or its substitute."""
+    """The worker that sent the fragment: the planned worker, or another one in its place."""
     delta: Delta
     is_answer: bool = False
-    """Whether it is part of the answer and final, so that it is streamed to the client."""
+    """Whether the fragment is a final part of the answer, so that the client may be sent it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ class UnclosedListError(WorkflowError):
 
 
 MAX_DEPTH = 4
-"""The deepest nesting of lists; an access list needs two levels."""
+"""Maximum nesting of lists; an access list needs two levels."""
 
 _SPACE = re.compile(r"[\s`]*")
 _NUMBER = re.compile(r"[+-]?\d{1,9}(?:\.0+)?(?![\w.])")
