@@ -57,7 +57,11 @@ class EncodedSentences:
 
     @classmethod
     def load(cls, card: Mapping[str, Any], _: Mapping[str, Floats]) -> Self:
-        """Load what `save` returned."""
+        """Load what `save` returned.
+
+        Raises:
+            ValueError: the features were fitted with another model.
+        """
         if card["model"] != ENCODER_NAME:
             raise ValueError(
                 f"it was learned with {card['model']}, and {ENCODER_NAME} is installed"
@@ -121,11 +125,16 @@ def _load_encoder(folder: str) -> Any:
 
 
 MINILM = "minilm"
-"""The name of the encoder of the extra `encoder`."""
+"""The name by which `choose_features` knows the encoder of the extra `encoder`."""
 
 
 def choose_features(embedding: str | None) -> Features:
-    """Return hashed n-grams for None, MiniLM for `minilm`, else a sentence-transformers model."""
+    """Return features that are not fitted yet.
+
+    Args:
+        embedding: None: hashed n-grams; `minilm`: MiniLM; else the name or folder of a
+            sentence-transformers model.
+    """
     if embedding is None:
         return HashedNgrams()
     return EncodedSentences() if embedding == MINILM else SentenceEmbedding(embedding)

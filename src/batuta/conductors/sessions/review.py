@@ -1,4 +1,4 @@
-"""Consults a second model besides the acting worker, which judges whether the work is done."""
+"""Consults a second model besides the acting worker, and has it judge whether the work is done."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from batuta.core.redaction import clean_message
 from batuta.core.token_estimate import estimate_request_tokens
 from batuta.core.worker import PROGRAM
 from batuta.core.workflow import Draft
+from batuta.engine.finalize import last_step
 from batuta.errors import ClientError, LimitReachedError
 from batuta.language.conversation import clip_text, question_text
 from batuta.language.material import wrap_together
@@ -51,9 +52,9 @@ REDO = (
 _UNHANDLED_FAILURE = "the newest result of a tool is a failure, so nobody had to judge"
 """The reason for sending the work back without calling a judge."""
 REVIEWS = 2
-"""The most reviews of one run, each of which can send the work back."""
+"""Maximum number of reviews of one run, each of which can send the work back."""
 _LONGEST_REASONS = 2_000
-"""The most characters of a reviewer's reasons in the acting worker's prompt."""
+"""Maximum number of characters of a reviewer's reasons in the acting worker's prompt."""
 _VERDICT = re.compile(r"\W{0,9}(ACCEPT|REDO)\b")
 _FAMILY = re.compile(r"[a-z]+")
 _FAMILIES = {
@@ -73,14 +74,17 @@ def model_family(worker: Worker) -> str:
 
 
 def find_reviewer(worker_id: WorkerId, context: PlanningContext) -> Worker | None:
-    """Return the best worker of another family, else the best other worker, else None."""
+    """Return the best worker of another model family, else the best other worker, else None.
+
+    Workers that run programs, and workers that may not see the question, are left out.
+    """
     others = [
-        one
-        for one in context.pool.ranked()
-        if one.id != worker_id and one.id not in context.forbidden and PROGRAM not in one.tags
+        w
+        for w in context.pool.ranked()
+        if w.id != worker_id and w.id not in context.forbidden and PROGRAM not in w.tags
     ]
     own = model_family(context.pool[worker_id]) if worker_id in context.pool else ""
-    foreign = [one for one in others if model_family(one) != own]
+    foreign = [worker for worker in others if model_family(worker) != own]
     return next(iter([*foreign, *others]), None)
 
 
@@ -89,7 +93,7 @@ class Review:
     """A reviewer's verdict on an answer."""
 
     redo: bool
-    """Whether the work must continue; False also if the reply had no verdict."""
+    """Whether the work must continue; False also for a reply without a verdict."""
     reason: str
     """The verdict as a clause."""
     reasons: str = ""
@@ -110,7 +114,10 @@ class Consultation:
 async def consult_worker(
     request: Request, worker: Worker, *, client: Client, listener: CallListener
 ) -> Consultation:
-    """Ask a second model; its failure is returned, so that the run does not fail."""
+    """Ask a second model; a failure of its call is returned, so that the run does not fail.
+
+    The tokens and dollars of a cancelled call are reported to the listener.
+    """
     try:
         request = await listener.before_call(request, worker)
         reply = await client.complete(request, listener)
@@ -145,7 +152,7 @@ async def judge_round(
         context: the rounds so far; the last one has the answer.
         reviewer: the judging worker; None: no worker may judge.
         client: the reviewer's client; None: the reviewer cannot be called.
-        refusal: why no judge may be asked, as a clause; empty: one may be asked.
+        refusal: why no judge may be asked, as a clause; empty: a judge may be asked.
         conversation: the conversation as shown to the reviewer; None: as shown to a conductor.
         listener: receives the events of the reviewer's call.
     """
@@ -179,14 +186,13 @@ def _redo_workflow(worker: WorkerId, reasons: str) -> Workflow:
 
 
 def last_answer(context: PlanningContext) -> StepRun | None:
-    """Return the last round's last step, if it has a reply."""
-    ended = context.previous[-1]
-    last = ended.step(len(ended.workflow) - 1) if ended.workflow else None
+    """Return the last round's last step; None if it has no reply."""
+    last = last_step(context.previous[-1])
     return last if last is not None and isinstance(last.result, Reply) else None
 
 
 def read_verdict(reviewer: WorkerId, text: str) -> Review:
-    """Parse the verdict, which is the reply's first word."""
+    """Return the verdict of a reviewer's reply, which is the reply's first word."""
     found = _VERDICT.match(text)
     if found is None:
         return Review(redo=False, reason=f"{reviewer} gave no verdict")
