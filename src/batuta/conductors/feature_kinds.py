@@ -129,12 +129,7 @@ MINILM = "minilm"
 
 
 def choose_features(embedding: str | None) -> Features:
-    """Return features that are not fitted yet.
-
-    Args:
-        embedding: None: hashed n-grams; `minilm`: MiniLM; else the name or folder of a
-            sentence-transformers model.
-    """
+    """Return hashed n-grams for None, MiniLM for `minilm`, else a sentence-transformers model."""
     if embedding is None:
         return HashedNgrams()
     return EncodedSentences() if embedding == MINILM else SentenceEmbedding(embedding)

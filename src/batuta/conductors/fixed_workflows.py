@@ -129,11 +129,7 @@ def answers_agree(round_: Round) -> bool:
 
 
 def _known_worker_id(worker_id: str, pool: Pool) -> WorkerId:
-    """Return the id as a WorkerId.
-
-    Raises:
-        KeyError: the pool has no such worker.
-    """
+    """Return the id, which must be in the pool."""
     return pool[worker_id].id
 
 
@@ -156,9 +152,7 @@ def best_single_worker() -> FixedConductor:
 def sequential_chain(subtasks: Sequence[str], worker_ids: Sequence[str] = ()) -> FixedConductor:
     """Return a conductor that plans a chain of subtasks, each of which reads all earlier steps.
 
-    Args:
-        subtasks: the subtasks.
-        worker_ids: the worker of each subtask; empty: the pool's best worker does them all.
+    Without `worker_ids` the pool's best worker does all of them.
     """
 
     def write(pool: Pool) -> Workflow:
@@ -254,8 +248,7 @@ def named_workflow(name: str, workflow: Workflow) -> FixedConductor:
 def parallel_vote(voters: int = 3) -> FixedConductor:
     """Return a conductor that plans a vote: independent solutions, then the best worker decides.
 
-    Args:
-        voters: number of solutions; in a smaller pool a worker votes more than once.
+    In a pool of fewer workers than voters, a worker votes more than once.
 
     Raises:
         ValueError: fewer than one voter.
@@ -282,11 +275,6 @@ def read_workflow_conductor(path: Path, pool: Pool, max_steps: int = MAX_STEPS) 
 
     The conductor's name ends with a digest of the workflow, so that results of an earlier version
     of the file are kept apart.
-
-    Args:
-        path: the file, with a workflow in the form of a conductor's draft.
-        pool: the workers.
-        max_steps: maximum number of steps.
 
     Raises:
         ConfigError: the file cannot be read or is too long.

@@ -259,7 +259,6 @@ class LLMConductor:
         return reply, free
 
     async def _report_cancelled_call(self, request: Request, listener: CallListener) -> None:
-        """Report the estimated consumption of a cancelled call."""
         usage = Usage(calls=1, input=estimate_request_tokens(request), estimated=1)
         cost = usage_cost(usage, self.worker.price if self.worker else None)
         failure = Failure(

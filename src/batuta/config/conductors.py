@@ -274,7 +274,6 @@ class ConductorOpener:
         return prompted_conductor(name, spec.worker, client, self._options(spec.provider, card))
 
     def _own_sampling(self) -> Sampling:
-        """Return the sampling parameters that [conductor] sets for drafts."""
         setting = self.setting
         return Sampling(
             temperature=setting.temperature, max_tokens=setting.max_tokens, effort=setting.effort
@@ -407,11 +406,7 @@ def _check_name(where: str, name: str) -> None:
 
 
 def _check_within(where: str, own: PresetLimits, limits: PresetLimits) -> None:
-    """Check that no limit of a preset exceeds the file's, where it would have no effect.
-
-    Raises:
-        ConfigError: a limit does; the message names it.
-    """
+    """Check that no limit of a preset exceeds the file's, where it would have no effect."""
     for name in PresetLimits.model_fields:
         limit, highest = getattr(own, name), getattr(limits, name)
         if limit is not None and highest is not None and limit > highest:

@@ -87,11 +87,6 @@ class ConfidenceFile(StrictModel):
 def open_confidence(setting: ConfidenceSetting, folder: Path, pool: Pool) -> ConfidenceModel:
     """Return the fitted confidence model; without a file, a model that only collects samples.
 
-    Args:
-        setting: the settings of confidence.
-        folder: the settings file's folder.
-        pool: the workers.
-
     Raises:
         ConfigError: the file cannot be used, or the sampler does not exist.
     """
@@ -147,11 +142,6 @@ def read_confidence(path: Path, samples: SampleSetting | None = None) -> Confide
 
 
 def _check_weights(path: Path, stored: ConfidenceFile) -> None:
-    """Check that all weights are of signals that this version knows.
-
-    Raises:
-        ConfigError: a weight is not.
-    """
     for name, fitted in stored.conductors.items():
         strange = set(fitted.weights) - set(SIGNALS)
         if fitted.sampled is not None:
@@ -163,11 +153,7 @@ def _check_weights(path: Path, stored: ConfidenceFile) -> None:
 
 
 def _check_samples(path: Path, stored: ConfidenceFile, samples: SampleSetting) -> None:
-    """Check that a model in the file was fitted to such samples.
-
-    Raises:
-        ConfigError: no model was.
-    """
+    """Check that a model in the file was fitted to such samples."""
     known = [fitted.sampled for fitted in stored.conductors.values() if fitted.sampled is not None]
     if any(fitted.is_of(samples) for fitted in known):
         return

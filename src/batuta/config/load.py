@@ -299,12 +299,7 @@ class _Loading:
     def build(
         self, source: str, specs: tuple[WorkerSpec, ...], settings: Settings | None = None
     ) -> LoadedConfig:
-        """Open the workers and their conductors.
-
-        Args:
-            source: the source of the settings, as people read it.
-            specs: the specs of the workers.
-            settings: the settings; None: the defaults.
+        """Open the workers and their conductors; without settings, by the default settings.
 
         Raises:
             ConfigError: there is no worker, or one of the settings cannot be used.
@@ -489,7 +484,6 @@ def _split_pool(source: str, specs: tuple[WorkerSpec, ...]) -> tuple[Pool, tuple
 
 
 def _run_limits(setting: LimitsSetting) -> Limits:
-    """Return the limits of a run in the engine's form."""
     return Limits(
         steps=setting.max_steps,
         rounds=setting.max_rounds or 1,

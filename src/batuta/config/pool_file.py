@@ -101,11 +101,7 @@ def _join_lines(before: Sequence[str], written: Sequence[str], after: Sequence[s
 
 
 def _find_block(lines: Sequence[str], index: int) -> tuple[int, int]:
-    """Return the range of lines with the values of the worker of that index.
-
-    Raises:
-        ConfigError: the file has no `[[workers]]` header for the worker.
-    """
+    """Return the range of lines with the values of the worker of that index."""
     headers = [at for at, line in enumerate(lines) if _WORKERS.match(line)]
     if index >= len(headers):
         raise ConfigError(_UNSUPPORTED_LAYOUT)
@@ -119,15 +115,11 @@ def _list_workers(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _verify_text(text: str, expected: Mapping[str, Any]) -> str:
-    """Return the text if it parses as expected.
-
-    Raises:
-        ConfigError: the text does not.
-    """
+    """Return the text, which must parse as expected."""
     try:
         found = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError):
-        raise ConfigError(_UNSUPPORTED_LAYOUT) from None
+        found = None
     if found != expected:
         raise ConfigError(_UNSUPPORTED_LAYOUT)
     return text

@@ -124,14 +124,7 @@ def _entry_name(entry: Mapping[str, object], index: int) -> str:
 def _describe_error(
     error: ErrorDetails, same: Sequence[ErrorDetails], location: _Location, model: type[BaseModel]
 ) -> str:
-    """Describe an error.
-
-    Args:
-        error: the error.
-        same: all errors at the same location, such as one for each member of a union.
-        location: the location of the error.
-        model: the model of the whole file.
-    """
+    """Describe the error; `same` has all errors at that location, one for each allowed type."""
     kind, name = error["type"], location.name
     if kind == UNKNOWN:
         known = sorted(_known_names(location.path[:-1], model))
@@ -251,12 +244,7 @@ def read_tables(path: Path) -> AbstractSet[str]:
 
 
 def validate_settings(values: Mapping[str, Any], source: str, model: type[_Settings]) -> _Settings:
-    """Return the settings with these values.
-
-    Args:
-        values: the content of the settings file.
-        source: the origin of the values, for error messages.
-        model: the model of the settings.
+    """Return the settings with these values; error messages name `source` as their origin.
 
     Raises:
         ConfigError: a setting is unknown or cannot be used.

@@ -75,11 +75,6 @@ def worker_spec(
 ) -> WorkerSpec:
     """Return the spec of a worker, completed by the known data of its provider and model.
 
-    Args:
-        setting: the worker's settings.
-        environ: the environment variables, with keys and base URLs.
-        tools: the settings of the tools, for a worker that calls one.
-
     Raises:
         ConfigError: the provider is unknown, the base URL is not a URL, the variable with the key
             is not set, or a setting has no effect.
@@ -137,25 +132,16 @@ def worker_spec(
 
 
 def _read_key(owner: str, variable: str, environ: Mapping[str, str]) -> Secret:
-    """Return the key in a variable.
-
-    Raises:
-        ConfigError: the variable is not set or empty.
-    """
     if not environ.get(variable):
         raise ConfigError(f"{owner} needs the variable {variable}")
     return Secret(environ[variable])
 
 
 def _check_address(worker: str, url: str) -> None:
-    """Check that the address is empty or a URL.
-
-    Raises:
-        ConfigError: the address is neither.
-    """
+    if not url:
+        return
     try:
-        if url:
-            url_host(url)
+        url_host(url)
     except ConfigError as error:
         raise ConfigError(f"worker {worker}: {error}") from None
 
@@ -222,7 +208,8 @@ def _deployment_spec(
     worker = replace(spec.worker, model=setting.model or spec.worker.model)
     provider, url = setting.provider or spec.provider, setting.base_url.rstrip("/")
     _check_address(spec.worker.id, url)
-    deployment = WorkerSpec(
+    deployment = replace(
+        spec,
         worker=worker,
         provider=provider,
         base_url=url,
@@ -230,11 +217,6 @@ def _deployment_spec(
         concurrency=setting.concurrency,
         rpm=setting.rpm,
         tpm=setting.tpm,
-        extra_body=spec.extra_body,
-        adapt=spec.adapt,
-        field_names=spec.field_names,
-        openai_api=spec.openai_api,
-        think_tags=spec.think_tags,
     )
     return DeploymentSpec(spec=deployment, weight=setting.weight)
 
@@ -318,14 +300,8 @@ def open_worker_clients(
 ) -> dict[WorkerId, Client]:
     """Return the workers' clients, by worker id.
 
-    Args:
-        specs: the workers.
-        http: the transport of the clients.
-        health: the breakers of the workers; a worker without an entry has no breaker.
-        shared: the Redis where all processes share the workers' limits; None: each process counts
-            separately.
-        environ: the environment variables.
-        tools: the settings of the tools that workers call.
+    With `shared` all processes share the workers' limits in Redis; else each counts separately. A
+    worker without an entry in `health` has no breaker.
 
     Raises:
         ConfigError: a worker lacks a key, a base URL or the settings of its tool, or a local model
@@ -356,8 +332,7 @@ def open_worker_client(
 ) -> Client:
     """Return a worker's client: of a provider, of a model that Batuta serves, or of a tool.
 
-    The arguments are those of `open_worker_clients`, for one worker; `attempts` is the number of
-    times that a call is tried.
+    A call of a provider is tried `attempts` times.
 
     Raises:
         ConfigError: the worker lacks a key, a base URL or the settings of its tool, or a local

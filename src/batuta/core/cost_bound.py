@@ -158,13 +158,7 @@ def measure_prompt(request: Request) -> PromptSize:
 
 
 def max_prompt_tokens(request: Request, worker: Worker, size: PromptSize | None = None) -> int:
-    """Return the maximum number of tokens of the prompt of `request` for that worker.
-
-    Args:
-        request: the request to be sent.
-        worker: the worker to be called.
-        size: the size of the prompt, if it was measured already.
-    """
+    """Return the maximum number of tokens of the prompt; `size` is given if measured already."""
     size = size or measure_prompt(request)
     total = size.tokens
     if size.images:
@@ -300,7 +294,6 @@ def has_hour_mark(request: Request) -> bool:
 
 
 def _has_recording(request: Request) -> bool:
-    """Return True if a part of the prompt is audio."""
     return any(isinstance(part, Audio) for message in request.messages for part in message.parts)
 
 

@@ -409,7 +409,6 @@ def _shorten_text(text: str) -> str:
 
 
 def _step_rows(round_: Round) -> list[StepRow]:
-    """Return the steps of a round's workflow for display."""
     if round_.workflow is None:
         return []
     levels = round_.workflow.levels
@@ -486,7 +485,7 @@ class RunFinished:
     """The run ended; this is its last event."""
 
     outcome: Outcome
-    answer: str | None
+    answer: str | None = None
     reply: Reply | None = None
     error: str | None = None
     error_code: str | None = None

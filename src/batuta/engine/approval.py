@@ -168,7 +168,6 @@ def _refused_end(rule: str, verdict: ApprovalVerdict, seconds: float) -> RunFini
     if verdict.state == UNAVAILABLE:
         return RunFinished(
             outcome=Outcome.FAILED,
-            answer=None,
             error=f"{needs} the request cannot be stored now; try again later",
             error_code=f"approval_{UNAVAILABLE}",
             seconds=seconds,
@@ -177,7 +176,6 @@ def _refused_end(rule: str, verdict: ApprovalVerdict, seconds: float) -> RunFini
     refusal = "it was not approved in time" if verdict.state == "expired" else "it was refused"
     return RunFinished(
         outcome=Outcome.REFUSED,
-        answer=None,
         error=f"{needs} {refusal}{why}",
         error_code=f"approval_{verdict.state}",
         seconds=seconds,

@@ -195,7 +195,6 @@ class Budget:
             raise LimitReachedError("usd", format_usd(self.usd), format_usd(self._usd))
 
     async def _wait_for_release(self) -> None:
-        """Wait until a reservation is lowered or released."""
         self._waiting = self._waiting or anyio.Event()
         await self._waiting.wait()
 

@@ -164,11 +164,10 @@ def find_step(rounds: Sequence[Round], reply: Reply) -> StepRun | None:
 
 def find_sample_round(rounds: Sequence[Round]) -> Round | None:
     """Return the round of samples; None if no samples were taken."""
-    return next((round_ for round_ in reversed(rounds) if _is_sampled(round_)), None)
-
-
-def _is_sampled(round_: Round) -> bool:
-    return isinstance(round_.decision, Plan) and round_.decision.purpose == "samples"
+    for round_ in reversed(rounds):
+        if isinstance(round_.decision, Plan) and round_.decision.purpose == "samples":
+            return round_
+    return None
 
 
 def share_of_samples(

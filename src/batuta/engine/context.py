@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 
 from anyio import CancelScope
@@ -133,14 +133,7 @@ class Recorder:
                 self.rounds[event.round :] = [event.planned]
             case StepFinished():
                 old = self.rounds[event.round]
-                steps = (*old.steps, event.step)
-                self.rounds[event.round] = Round(
-                    decision=old.decision,
-                    drafts=old.drafts,
-                    workflow=old.workflow,
-                    steps=steps,
-                    planning=old.planning,
-                )
+                self.rounds[event.round] = replace(old, steps=(*old.steps, event.step))
             case GuardrailTriggered():
                 self.guards.append(event)
             case RunFinished():

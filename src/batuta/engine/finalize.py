@@ -107,7 +107,6 @@ def finalize_run(
         outcome = Outcome.LIMITED if limit else Outcome.FAILED
         return RunFinished(
             outcome=outcome,
-            answer=None,
             error=exposed.message,
             error_code=exposed.code,
             limit=name,
@@ -163,16 +162,13 @@ def _failed_end(
         message = f"no answer yet when {limit}"
         return RunFinished(
             outcome=Outcome.LIMITED,
-            answer=None,
             error=message,
             error_code="limit",
             limit=limit.limit,
             seconds=seconds,
         )
     message, code = _failure_cause(rounds)
-    return RunFinished(
-        outcome=Outcome.FAILED, answer=None, error=message, error_code=code, seconds=seconds
-    )
+    return RunFinished(outcome=Outcome.FAILED, error=message, error_code=code, seconds=seconds)
 
 
 def _failure_cause(rounds: Sequence[Round]) -> tuple[str, str]:

@@ -121,7 +121,6 @@ class GroundingCheck:
         self._ended = self._refused(message) if self.policy.fail_closed else ended
 
     def _settle(self, ended: RunFinished, checked: _Checked) -> None:
-        """Set the end that follows from the verdict."""
         self._ended = ended
         action, count = self.policy.action, len(checked.unsupported)
         if not count or ended.reply is None:
@@ -149,9 +148,7 @@ class GroundingCheck:
         self._acts = (*self._acts, act)
 
     def _refused(self, message: str) -> RunFinished:
-        return RunFinished(
-            outcome=Outcome.REFUSED, answer=None, error=message, error_code=NOT_GROUNDED
-        )
+        return RunFinished(outcome=Outcome.REFUSED, error=message, error_code=NOT_GROUNDED)
 
     def _with_repaired(self, ended: RunFinished, reply: Reply) -> RunFinished:
         """Return the end with the repaired answer, which has no fitted probability."""

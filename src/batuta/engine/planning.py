@@ -179,7 +179,6 @@ def refused_end(rule: PlanRule, seconds: float) -> RunFinished:
     """Return the end of a run that a plan rule refuses."""
     return RunFinished(
         outcome=Outcome.REFUSED,
-        answer=None,
         error=f"the rule {rule.name} for plans: {rule.sentence}",
         error_code=RULE_BROKEN,
         seconds=seconds,

@@ -153,7 +153,6 @@ async def conduct(
 
 
 def _run_header(context: RunContext, conductor: Conductor, hooks: RunHooks) -> RunHeader:
-    """Return the first event of the run."""
     return RunHeader(
         id=context.run_id,
         question=context.question,
@@ -194,7 +193,6 @@ def _blocked_end(policy: str, acts: Iterable[GuardrailTriggered], seconds: float
     message = describe_block(policy, acts, "this question")
     return RunFinished(
         outcome=Outcome.REFUSED,
-        answer=None,
         error=message,
         error_code="policy_blocked",
         seconds=seconds,
@@ -202,13 +200,13 @@ def _blocked_end(policy: str, acts: Iterable[GuardrailTriggered], seconds: float
 
 
 def _dry_run_end(
-    workflow: Workflow, context: RunContext, conductor: str, pace: LatencyLookup
+    workflow: Workflow, context: RunContext, conductor: str, latency: LatencyLookup
 ) -> RunFinished:
     """Return the end of a dry run; its answer describes what would be run."""
     model = context.settings.confidence
     again = None if model is None else model.expected_samples(conductor, workflow)
     expected = estimate_workflow(
-        context.question, workflow, context.pool, latency=pace, again=again
+        context.question, workflow, context.pool, latency=latency, again=again
     )
     text = describe_estimate(workflow, expected)
     return RunFinished(
@@ -224,7 +222,6 @@ async def _record_cancellation(context: RunContext) -> None:
     """Record that the run was cancelled, and publish it within `CANCEL_GRACE_SECONDS`."""
     end = RunFinished(
         outcome=Outcome.CANCELLED,
-        answer=None,
         error="the run was cancelled",
         error_code="cancelled",
         seconds=context.elapsed(),
@@ -280,7 +277,9 @@ class _RunLoop:
             await context.publish(RoundPlanned(number, round_))
             if round_.workflow is None or self.settings.dry_run:
                 return
-            if self.settings.approvals and not self._is_resumed(number):
+            # The plan of a round that an earlier run began was already approved.
+            is_resumed = number == 0 and context.resumed is not None
+            if self.settings.approvals and not is_resumed:
                 self.unapproved = await gate_round(context, number, round_, editable=True)
             if self.unapproved is not None:
                 return
@@ -324,10 +323,6 @@ class _RunLoop:
         if self.grounding is not None and not self.settings.dry_run:
             await self.grounding.check(self.finalize_rounds())
 
-    def _is_resumed(self, number: int) -> bool:
-        """Return True if an earlier run began this round, so its plan was already approved."""
-        return number == 0 and self.context.resumed is not None
-
     def _resumed_round(self) -> Round | None:
         """Return the round that an earlier run began; that run was charged for its planning."""
         if self.context.resumed is None:
@@ -335,19 +330,13 @@ class _RunLoop:
         begun = self.context.resumed.rounds[-1]
         decision = replace(begun.decision, draft=Draft(text=begun.decision.draft.text))
         now = self.context.elapsed()
-        return Round(
-            decision=decision, drafts=(), workflow=begun.workflow, planning=TimeSpan(now, now)
-        )
+        return Round(decision=decision, workflow=begun.workflow, planning=TimeSpan(now, now))
 
-    async def finalize(self, pace: LatencyLookup) -> RunFinished:
-        """Return the run's last event.
-
-        Args:
-            pace: observed seconds of a worker's call, for the estimate of a dry run.
-        """
+    async def finalize(self, latency: LatencyLookup) -> RunFinished:
+        """Return the run's last event; the estimate of a dry run uses `latency`."""
         context = self.context
         if self.settings.dry_run and context.rounds and (planned := context.rounds[-1].workflow):
-            return _dry_run_end(planned, context, self.conductor.name, pace)
+            return _dry_run_end(planned, context, self.conductor.name, latency)
         ended = self.finalize_rounds()
         return ended if self.grounding is None else await self.grounding.finalize(ended)
 

@@ -79,7 +79,6 @@ def _sampled_question(question: Question, worker: Worker) -> Question:
 
 
 def _allowed_seconds(context: RunContext) -> float:
-    """Return the seconds that the samples may take."""
     seconds = max(_MIN_SECONDS, _RUN_TIME_FACTOR * context.elapsed())
     if context.deadline is None:
         return seconds

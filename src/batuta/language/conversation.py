@@ -197,12 +197,7 @@ def _evenly_spaced(values: list[int], most: int) -> list[int]:
 
 
 def clip_text(text: str, most: int) -> str:
-    """Return the text, or its two ends with a note of how much is omitted between them.
-
-    Args:
-        text: the text, which may be too long.
-        most: maximum number of characters to keep, without the note.
-    """
+    """Return the text, or its two ends, together `most` characters, with a note between them."""
     if len(text) <= most:
         return text
     head, tail = most * 2 // 3, most // 3
@@ -278,11 +273,7 @@ def turns_for_step(
 ) -> tuple[Message, ...]:
     """Return the messages without other steps' tool calls and results, for the runs of `chain`.
 
-    Args:
-        messages: the messages after the question.
-        round_number: the round of the step, from 0.
-        step: the index of the step that keeps its calls and results.
-        chain: the runs that have executed the rounds; calls of other origin are kept.
+    Calls that were not made by these runs are kept.
     """
     if not chain:
         return messages

@@ -163,11 +163,5 @@ def closed_object(**properties: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_bounds(schema: dict[str, Any], bounds: Collection[str], **limits: int) -> dict[str, Any]:
-    """Return the schema with those of the limits that the provider supports.
-
-    Args:
-        schema: a JSON Schema.
-        bounds: the keywords that the provider supports.
-        limits: the limit of each keyword.
-    """
+    """Return the schema with the limits that the provider supports: their keywords in `bounds`."""
     return {**schema, **{name: limit for name, limit in limits.items() if name in bounds}}

@@ -111,7 +111,6 @@ def is_complete_draft(text: str) -> bool:
 
 
 def _is_json(text: str) -> bool:
-    """Return True if the text is exactly one JSON value."""
     try:
         json.loads(text)
     except (ValueError, RecursionError):

@@ -430,7 +430,6 @@ def _blind_names(
 
 
 def _tools_text(question: Question) -> str:
-    """Return the section about the client's tools, with one line per tool."""
     lines = [TOOLS]
     for tool in question.tools:
         clipped = clip_text(" ".join(tool.description.split()), TOOL_DESCRIPTION)

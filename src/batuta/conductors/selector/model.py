@@ -134,10 +134,6 @@ class SelectorGuard:
         """Return the expected credit, lowered where it exceeds the best worker's by too little.
 
         So the best worker has the highest value unless the guard would choose another one.
-
-        Args:
-            value_nm: the expected credit of each worker.
-            best: the index of the best single worker.
         """
         best_n1 = value_nm[:, [best]]
         short_nm = (value_nm > best_n1) & (value_nm - best_n1 <= self.advantage)

@@ -75,11 +75,7 @@ class JoiningPosterior:
 
 
 def main_directions(less_nk: Floats) -> NDArray[np.float64]:
-    """Return the workers' main components, scaled to unit variance: (k, c).
-
-    Args:
-        less_nk: each worker's expected credit on each question, minus the worker's mean.
-    """
+    """Return the main components, scaled to unit variance, of credits minus their means: (k, c)."""
     less = less_nk.astype(np.float64)
     spread, right = np.linalg.eigh(less.T @ less / len(less))
     chosen = np.argsort(-spread)[:MAX_COMPONENTS]

@@ -116,7 +116,6 @@ def _find_trouble(
 
 
 def _count_alike(turn: Turn) -> int:
-    """Return the number of equal actions at the end of the turn."""
     last = turn.actions[-1].key
     return sum(1 for _ in takewhile(lambda action: action.key == last, reversed(turn.actions)))
 

@@ -207,7 +207,6 @@ def _review_request(conversation: str, answer: Reply) -> Request:
 
 
 async def _report_cancelled(request: Request, worker: Worker, listener: CallListener) -> None:
-    """Report the estimated consumption of a cancelled call."""
     usage = Usage(calls=1, input=estimate_request_tokens(request), estimated=1)
     failure = Failure(
         code="cancelled",

@@ -172,7 +172,6 @@ def _read_actions(messages: Sequence[Message]) -> list[Action]:
 
 
 def _says_failed(text: str) -> bool:
-    """Return True if a tool result reports a failure."""
     if _BEGINS_FAILED.match(text):
         return True
     return _EXIT in text.casefold() and _EXITED.search(text) is not None
@@ -296,13 +295,7 @@ class SessionThread:
         return replace(self, failures=_add_failures(self.forgotten, turn))
 
     def with_reader(self, worker: WorkerId, tokens: int, now: float) -> SessionThread:
-        """Return the thread after its prompt was sent to the worker.
-
-        Args:
-            worker: the worker's id.
-            tokens: estimated tokens of the prompt.
-            now: seconds since the epoch.
-        """
+        """Return the thread after a prompt of about `tokens` tokens was sent to the worker."""
         others = {id_: warm for id_, warm in self.warm.items() if id_ != worker}
         while len(others) >= MOST_WARM:
             del others[min(others, key=lambda id_: others[id_].at)]
@@ -401,9 +394,7 @@ class SessionState:
     def left_usd(self, most: Decimal | None, run: str = "") -> Decimal | None:
         """Return the remaining dollars of the limit `most`; None if there is no limit.
 
-        Args:
-            most: maximum dollars of the session; None: no limit.
-            run: a run of which the reservation is not subtracted; empty: all are subtracted.
+        All reservations count as spent, except the reservation of `run`.
         """
         if most is None:
             return None

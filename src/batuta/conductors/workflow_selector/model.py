@@ -254,12 +254,8 @@ def fit_text(texts: Sequence[str], dimensions: int = DIMENSIONS) -> Features:
 def fit_ease(reader: QuestionReader, texts: Sequence[str], right_n: Floats) -> Floats:
     """Return the weights with which the reader predicts how easy a question is.
 
-    A ridge regression with a cross-validated penalty gives the weights.
-
-    Args:
-        reader: the reader without these weights.
-        texts: the questions.
-        right_n: the workers' mean score on each question, in [0, 1].
+    They are a ridge regression of `right_n`, the workers' mean score on each question, with a
+    cross-validated penalty.
     """
     group_n, _, _ = reader(texts)
     inputs_nf = ease_inputs(reader.inputs(texts)[1], group_n, reader.groups)
@@ -385,13 +381,7 @@ class WorkflowSelector:
     def list_candidates(
         self, question: str, pool: Pool, max_steps: int
     ) -> tuple[str, list[ContinuedWorkflow]]:
-        """Return the name of the question's cell, and the workflows that can be run, best first.
-
-        Args:
-            question: the question's text.
-            pool: the workers; a workflow with another worker cannot be run.
-            max_steps: maximum number of steps of a workflow.
-        """
+        """Return the name of the question's cell, and the workflows that can be run, best first."""
         with single_blas_thread():
             (cell,) = self.find_cells([question])
         order = self.safest_w if cell is None else self.rank_glw[cell]
