@@ -149,7 +149,7 @@ def open_conductor(
         known = suggest_names(name, (*FIXED, *_CONSULTING, *(worker.id for worker in pool)))
         missing = f"there is no conductor {name!r} and no folder of a trained one"
         if path.is_dir():
-            missing = f"{name} is no folder of a trained conductor: it has no {CARD_FILE}"
+            missing = f"{name} is not the folder of a trained conductor: it has no {CARD_FILE}"
         raise ConfigError(f"{missing}; {known}")
     worker = pool[name]
     return prompted_conductor(f"{PROMPTED}{worker.id}", worker, clients[worker.id], options)
@@ -177,7 +177,7 @@ def _open_workflow(path: Path, pool: Pool) -> Conductor:
     try:
         return read_workflow_conductor(path, pool)
     except WorkflowError as error:
-        raise ConfigError(f"{path} holds no workflow over this pool: {error}") from None
+        raise ConfigError(f"{path} does not contain a workflow for this pool: {error}") from None
 
 
 def _chain_workers(name: str) -> tuple[str, ...]:

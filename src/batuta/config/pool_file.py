@@ -26,7 +26,7 @@ HISTORY_LENGTH = 50
 _HEADER = re.compile(r"\s*\[")
 _WORKERS = re.compile(r"\s*\[\[\s*workers\s*\]\]\s*(#.*)?$")
 _COMMENT = re.compile(r"\s#")
-_UNSUPPORTED_LAYOUT = "this file's layout can only be edited by hand"
+_UNSUPPORTED_LAYOUT = "the layout of this file is not supported: change it in a text editor"
 
 
 def add_worker(text: str, values: Mapping[str, Any]) -> str:

@@ -364,7 +364,7 @@ class ResilienceSetting(StrictModel):
 def _check_origin(origin: str) -> str:
     plain = origin.rstrip("/").lower()
     if plain != "*" and not _ORIGIN.fullmatch(plain):
-        raise ValueError("an origin is like https://app.example.org, or *")
+        raise ValueError("an origin must be like https://app.example.org, or *")
     return plain
 
 

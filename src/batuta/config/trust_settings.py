@@ -34,7 +34,7 @@ class ConfidenceSetting(StrictModel):
         if not self.samples:
             self.refuse_settings(("sampler",), "needs `samples` of at least 1")
             if self.file is None:
-                raise ValueError("needs `file`, or `samples` for one that is to be fitted")
+                raise ValueError("needs `file`, or `samples` to collect data for a fit")
         if self.file is None:
             self.refuse_settings(("unsure",), "needs `file`")
         return self

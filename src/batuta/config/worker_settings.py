@@ -43,7 +43,7 @@ ExtraBody = Annotated[dict[str, Any], AfterValidator(_without_own_fields)]
 
 def _without_needed_fields(names: dict[str, str]) -> dict[str, str]:
     if taken := sorted({"model", "messages", "input", "stream", "tools"} & set(names)):
-        raise ValueError(f"{taken[0]} is needed by its own name and cannot be renamed here")
+        raise ValueError(f"{taken[0]} must keep its name and cannot be renamed here")
     return names
 
 

@@ -376,7 +376,7 @@ def _divide_spec(spec: WorkerSpec, processes: int) -> WorkerSpec:
         if part < 1:
             raise ConfigError(
                 f"worker {spec.worker.id}: {name} = {getattr(spec, name)} cannot be divided among "
-                f"{processes} processes; count the limits of all in Redis: BATUTA_REDIS"
+                f"{processes} processes; set BATUTA_REDIS to share the limits in Redis"
             )
     deployments = tuple(
         replace(each, spec=_divide_spec(each.spec, processes)) for each in spec.deployments

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, NewType
+from typing import TYPE_CHECKING, NewType, TypeVar
 
 from batuta.usage import Price
 
@@ -46,6 +46,13 @@ class Finish(StrEnum):
     """A program or tool returned nothing, failed, or was not called; the text says which."""
 
 
+_Number = TypeVar("_Number", int, float)
+
+
+def _value_or_default(value: _Number | None, default: _Number | None) -> _Number | None:
+    return default if value is None else value
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
     """How a model samples; None leaves a choice to the provider."""
@@ -81,12 +88,22 @@ class Sampling:
             return default
         if default.is_empty:
             return self
-        values = {name: getattr(self, name) for name in _SAMPLING_FIELDS}
-        is_set = {name: value for name, value in values.items() if value not in (None, ())}
-        return replace(default, **is_set)
+        return Sampling(
+            temperature=default.temperature if self.temperature is None else self.temperature,
+            top_p=default.top_p if self.top_p is None else self.top_p,
+            max_tokens=default.max_tokens if self.max_tokens is None else self.max_tokens,
+            stop=self.stop or default.stop,
+            seed=default.seed if self.seed is None else self.seed,
+            effort=self.effort or default.effort,
+            frequency_penalty=_value_or_default(self.frequency_penalty, default.frequency_penalty),
+            presence_penalty=_value_or_default(self.presence_penalty, default.presence_penalty),
+            top_k=_value_or_default(self.top_k, default.top_k),
+            choices=_value_or_default(self.choices, default.choices),
+            logprobs=_value_or_default(self.logprobs, default.logprobs),
+            dimensions=_value_or_default(self.dimensions, default.dimensions),
+        )
 
 
-_SAMPLING_FIELDS = tuple(field.name for field in fields(Sampling))
 NO_SAMPLING = Sampling()
 """Sampling with nothing set."""
 

@@ -97,8 +97,8 @@ async def conduct(
         conductor: writes the workflow.
         pool: the workers, in the order in which the conductor sees them.
         clients: the client that calls each worker of the pool.
-        limits: hard limits. What a call can cost at most is reserved before it is made; tokens
-            are counted after it, so the calls in flight may overrun that limit.
+        limits: hard limits. The maximum cost of a call is reserved before the call; tokens are
+            counted after the call, so that the calls in flight may exceed the limit on tokens.
         seed: makes sampling repeatable where the workers honour seeds.
         resumed: the workflow to continue, now that the question contains the results of its
             tool calls; it is not planned again.

@@ -200,7 +200,7 @@ def closing_brace(text: str, at: int) -> int | None:
 def tagged_answer(text: str) -> str | None:
     """Return the content of the last complete `<answer>`, `<choice>` or `<option>` element.
 
-    Return None if there is none or if it is empty.
+    Return None if there is no such element or if it is empty.
     """
     tags = list(_TAG.finditer(text))
     pairs = [(one, two) for one, two in pairwise(tags) if not one[1] and two[1]]
@@ -217,7 +217,7 @@ def announced_answer(text: str) -> str | None:
 
 
 def answer_after_hashes(text: str) -> str | None:
-    """Return the text after `####` in the last line, as in GSM8K; None if it does not begin so.
+    """Return the text after `####` in the last line, as in GSM8K; None if that line has no `####`.
 
     In other lines `####` is a heading.
     """
@@ -330,7 +330,7 @@ def last_line(text: str) -> str | None:
 def concluded_formula(text: str) -> str | None:
     """Return the displayed formula after "Therefore" or the like at the end of the text.
 
-    Return None if there is none or if it is an equation.
+    Return None if there is no such formula or if it is an equation.
     """
     found = _CONCLUSION.search(text)
     return next(filter(None, found.groups())).strip() or None if found else None

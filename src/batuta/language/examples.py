@@ -158,8 +158,8 @@ def worked_examples(
     Args:
         pool: the workers that the examples use.
         max_steps: maximum number of steps of a workflow; longer examples are left out.
-        by_merit: whether roles are given to suitable workers. If not, the pool's first models get
-            them, which reveals nothing about anonymous workers.
+        by_merit: whether the best workers get the roles. If not, the pool's first models get them,
+            so that nothing is revealed about anonymous workers.
         brief: whether to use the examples for a small model.
         write: writes the drafts.
     """

@@ -145,7 +145,7 @@ class PlanRules:
         max_steps: int,
         before: Sequence[WorkerId] = (),
     ) -> Workflow | None:
-        """Return the workflow with minimal changes so that it keeps all rules; None if impossible.
+        """Return the workflow, changed so that it keeps all rules; None if it cannot be repaired.
 
         Forbidden workers, and workers that would check their own provider, are replaced by the best
         other worker; a missing check is added. A violation of `max_parallel` is not repaired.

@@ -254,8 +254,8 @@ def fit_text(texts: Sequence[str], dimensions: int = DIMENSIONS) -> Features:
 def fit_ease(reader: QuestionReader, texts: Sequence[str], right_n: Floats) -> Floats:
     """Return the weights with which the reader predicts how easy a question is.
 
-    They are a ridge regression of `right_n`, the workers' mean score on each question, with a
-    cross-validated penalty.
+    A ridge regression of `right_n`, the workers' mean score on each question, gives the weights;
+    its penalty is cross-validated.
     """
     group_n, _, _ = reader(texts)
     inputs_nf = ease_inputs(reader.inputs(texts)[1], group_n, reader.groups)
