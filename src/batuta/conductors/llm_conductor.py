@@ -31,14 +31,12 @@ from batuta.core import (
     Request,
     ResponseFormat,
     Sampling,
-    Usage,
     Worker,
     WorkerId,
     Workflow,
 )
 from batuta.core.conductor import NULL_LISTENER, PromptDescription
 from batuta.core.redaction import clean_message
-from batuta.core.token_estimate import estimate_request_tokens
 from batuta.errors import (
     BadRequestError,
     ClientError,
@@ -52,7 +50,7 @@ from batuta.language.conversation import crop_conversation
 from batuta.language.draft_schema import BRIEF_BOUNDS, TextBounds, draft_format
 from batuta.language.programs import provide_programs
 from batuta.language.prompt import calls_by_name, worker_cards
-from batuta.usage import ZERO_COST, ZERO_USAGE, usage_cost
+from batuta.usage import ZERO_COST, ZERO_USAGE
 
 PAPER_SAMPLING = Sampling(temperature=1.0, max_tokens=1024)
 """At most 1,024 tokens at temperature 1 (Conductor paper, section 4.1)."""
@@ -259,11 +257,8 @@ class LLMConductor:
         return reply, free
 
     async def _report_cancelled_call(self, request: Request, listener: CallListener) -> None:
-        usage = Usage(calls=1, input=estimate_request_tokens(request), estimated=1)
-        cost = usage_cost(usage, self.worker.price if self.worker else None)
-        failure = Failure(
-            code="cancelled", message="planning was cancelled", usage=usage, cost=cost
-        )
+        price = self.worker.price if self.worker else None
+        failure = Failure.estimated("cancelled", "planning was cancelled", request, price)
         with suppress(LimitReachedError):  # no further attempt follows
             await listener.on_failure(failure)
 

@@ -12,6 +12,7 @@ from batuta.core.formatting import format_cost, format_count, format_seconds
 from batuta.core.message import Delta, Question, Reply, Request, ToolCall
 from batuta.core.redaction import clean_message
 from batuta.core.run_html import StepRow, render_run_html
+from batuta.core.token_estimate import estimate_request_tokens
 from batuta.core.worker import Pool, WorkerId
 from batuta.core.workflow import (
     MAX_STEPS,
@@ -23,7 +24,7 @@ from batuta.core.workflow import (
     Workflow,
 )
 from batuta.errors import ClientError
-from batuta.usage import ASSUMED_PRICE, ZERO_COST, ZERO_USAGE, Cost, Price, Usage
+from batuta.usage import ASSUMED_PRICE, ZERO_COST, ZERO_USAGE, Cost, Price, Usage, usage_cost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +144,18 @@ class Failure:
             cost=error.cost or ZERO_COST,
             retry_after=error.retry_after,
         )
+
+    @staticmethod
+    def estimated(
+        code: str, message: str, request: Request, price: Price | None, *, output: int = 0
+    ) -> Failure:
+        """Return the failure of a cancelled call, with its estimated tokens and their cost.
+
+        `output` is the number of tokens that had arrived.
+        """
+        prompt = estimate_request_tokens(request)
+        usage = Usage(calls=1, input=prompt, output=output, estimated=1)
+        return Failure(code=code, message=message, usage=usage, cost=usage_cost(usage, price))
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ from batuta.core import (
 )
 from batuta.core.redaction import clean_message
 from batuta.core.run import HEDGE_LOST
-from batuta.core.token_estimate import estimate_request_tokens, token_weight, tokens_from_weight
+from batuta.core.token_estimate import token_weight, tokens_from_weight
 from batuta.core.worker import VISION
 from batuta.engine.budget import Hold
 from batuta.engine.context import RunContext
@@ -53,7 +53,6 @@ from batuta.engine.step_prompt import (
 from batuta.errors import ClientError, LimitReachedError, RateLimitError, StreamInterruptedError
 from batuta.guardrails import GuardrailStage, describe_block
 from batuta.language.prompt import made_pictures
-from batuta.usage import usage_cost
 
 logger = logging.getLogger(__name__)
 
@@ -514,12 +513,9 @@ class WorkerCall:
         if self.hold is None:  # between two attempts: the first is charged, the next is not made
             return Failure(code=code, message=message)
         output = tokens_from_weight(sum(map(token_weight, self._received)))
-        usage = Usage(
-            calls=1, input=estimate_request_tokens(self.request), output=output, estimated=1
-        )
-        cost = usage_cost(usage, self.worker.price)
-        self._charge(usage, cost, cancelled=True)
-        return Failure(code=code, message=message, usage=usage, cost=cost)
+        failure = Failure.estimated(code, message, self.request, self.worker.price, output=output)
+        self._charge(failure.usage, failure.cost, cancelled=True)
+        return failure
 
     def _charge(self, usage: Usage, cost: Cost, *, cancelled: bool = False) -> None:
         """Replace the current attempt's reservation by what it consumed."""

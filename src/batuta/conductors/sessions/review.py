@@ -26,14 +26,13 @@ from batuta.core import (
     user_message,
 )
 from batuta.core.redaction import clean_message
-from batuta.core.token_estimate import estimate_request_tokens
 from batuta.core.worker import PROGRAM
 from batuta.core.workflow import Draft
 from batuta.engine.finalize import last_step
 from batuta.errors import ClientError, LimitReachedError
 from batuta.language.conversation import clip_text, question_text
 from batuta.language.material import wrap_together
-from batuta.usage import ZERO_COST, ZERO_USAGE, Usage, usage_cost
+from batuta.usage import ZERO_COST, ZERO_USAGE
 
 JUDGE = """\
 You judge whether the work of an agent is done. Its conversation stands between the conversation \
@@ -126,10 +125,12 @@ async def consult_worker(
     except ClientError as error:
         usage, cost = error.usage or ZERO_USAGE, error.cost or ZERO_COST
         lost = Draft(usage=usage, cost=cost, request=request)
-        failure = f"{worker.id} failed: {clean_message(str(error))}"
-        return Consultation(text=None, reason=failure, draft=lost)
+        reason = f"{worker.id} failed: {clean_message(str(error))}"
+        return Consultation(text=None, reason=reason, draft=lost)
     except anyio.get_cancelled_exc_class():
-        await _report_cancelled(request, worker, listener)
+        message = "the second model's call was cancelled"
+        failure = Failure.estimated("cancelled", message, request, worker.price)
+        await listener.on_failure(failure)
         raise
     draft = Draft(text=reply.text, usage=reply.usage, cost=reply.cost, request=request)
     return Consultation(text=reply.text, reason="", draft=draft)
@@ -204,14 +205,3 @@ def read_verdict(reviewer: WorkerId, text: str) -> Review:
 def _review_request(conversation: str, answer: Reply) -> Request:
     material = wrap_together({"conversation": conversation, "answer": answer.text})
     return Request(messages=(user_message(f"{JUDGE}\n\n{material}"),))
-
-
-async def _report_cancelled(request: Request, worker: Worker, listener: CallListener) -> None:
-    usage = Usage(calls=1, input=estimate_request_tokens(request), estimated=1)
-    failure = Failure(
-        code="cancelled",
-        message="the second model's call was cancelled",
-        usage=usage,
-        cost=usage_cost(usage, worker.price),
-    )
-    await listener.on_failure(failure)
