@@ -177,7 +177,7 @@ def _open_workflow(path: Path, pool: Pool) -> Conductor:
     try:
         return read_workflow_conductor(path, pool)
     except WorkflowError as error:
-        raise ConfigError(f"{path} does not contain a workflow for this pool: {error}") from None
+        raise ConfigError(f"{path} has no workflow over this pool: {error}") from None
 
 
 def _chain_workers(name: str) -> tuple[str, ...]:

@@ -47,7 +47,7 @@ class CallListener(Protocol):
 
 @runtime_checkable
 class TurnListener(Protocol):
-    """A listener that also receives the cost of a call after each of its model turns."""
+    """A listener that also receives the cost so far of a call in which a model calls tools."""
 
     def note_turns(self, usage: Usage, cost: Cost) -> None:
         """Receive the tokens and the cost of the call so far."""

@@ -72,7 +72,7 @@ class Outcome(StrEnum):
     PLANNED = "planned"
     """A dry run: the workflow was written and no worker was called."""
     REFUSED = "refused"
-    """A policy forbade the question or the answer."""
+    """A policy, a plan rule or a person refused the question, its plans or the answer."""
     FAILED = "failed"
     CANCELLED = "cancelled"
 
@@ -301,7 +301,7 @@ class WorkflowEstimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardrailTriggered:
-    """A guardrail or plan rule acted; the text that it found is not recorded."""
+    """A guardrail, a plan rule or an approval rule acted; the text it found is not recorded."""
 
     policy: str
     """The guardrail's or rule's name in the settings."""
@@ -310,7 +310,8 @@ class GuardrailTriggered:
     checked, if any: `between:step 1`."""
     action: str
     """The action, such as `redacted`, `flagged`, `blocked`, `failed` or `timed out`. Grounding
-    checks also use `marked`, `repaired` and `refused`."""
+    checks also use `marked`, `repaired` and `refused`; plan rules `left out`, `sent back`,
+    `repaired` and `refused`; approvals `waits for approval`, `edited` and the verdict's state."""
     count: int = 1
     """Number of findings."""
     by: str = ""
