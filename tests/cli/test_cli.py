@@ -189,7 +189,11 @@ def test_outside_its_world_it_says_so(batuta):
             2,
             "no conductor 'nobody' and no folder of a trained one; choose among: ",
         ),
-        (["ask", "q", "--conductor", "."], 2, ". is no folder of a trained conductor: it has no "),
+        (
+            ["ask", "q", "--conductor", "."],
+            2,
+            ". is not the folder of a trained conductor: it has no ",
+        ),
         (["ask", "q", "--max-cost", "much"], 2, "--max-cost"),
         (["ask", "q", "--max-tokens", "0"], 4, "no answer yet"),
         (["ask", "q", "--plan", "--max-tokens", "0"], 4, "no workflow"),

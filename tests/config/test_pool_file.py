@@ -77,7 +77,7 @@ def test_a_worker_is_added_at_the_end():
     ],
 )
 def test_a_file_of_another_form_is_left_to_its_author(text):
-    with pytest.raises(ConfigError, match="can only be edited by hand"):
+    with pytest.raises(ConfigError, match="change it in a text editor"):
         change_worker(text, "slow", {"price": {"input": 2, "output": 2}})
 
 

@@ -64,7 +64,7 @@ async def test_nothing_but_the_api_is_opened(path):
 def test_an_origin_is_an_origin():
     assert ServerSetting(cors_origins=("HTTPS://App.example.org/", "*")).cors_origins == (PAGE, "*")
     for wrong in ("app.example.org", "https://a/b", "ftp://a", "null"):
-        with pytest.raises(ValidationError, match="an origin is like"):
+        with pytest.raises(ValidationError, match="an origin must be like"):
             ServerSetting(cors_origins=(wrong,))
 
 

@@ -1,7 +1,7 @@
 """A multi-armed bandit over ways to answer: Beta posteriors and Thompson sampling. Pure.
 
-The first arm is the default. Another arm replaces it only if it is better with 95 % probability.
-Exploration uses Thompson sampling, so an arm that proves worse is soon no longer drawn.
+The first arm is the default. Another arm replaces it only if that arm is better with a probability
+of 95 %. Exploration uses Thompson sampling, so that a worse arm is soon hardly ever drawn.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ class ArmStats:
     """The scores of an arm, with old ones discounted."""
 
     score: float = 0.0
-    """The sum of scores in [0, 1]."""
+    """The (discounted) sum of scores, each in [0, 1]."""
     judged: float = 0.0
     """The (discounted) number of scores."""
 
     @property
     def wins(self) -> float:
-        """The first parameter of its Beta posterior."""
+        """The first parameter of the arm's Beta posterior."""
         return 1 + self.score
 
     @property
     def losses(self) -> float:
-        """The second parameter of its Beta posterior."""
+        """The second parameter of the arm's Beta posterior."""
         return 1 + max(0.0, self.judged - self.score)
 
     @property
@@ -55,13 +55,16 @@ class ArmChoice:
     index: int
     """The index of the arm."""
     explored: bool
-    """Whether it is not the best arm so far."""
+    """Whether the arm is not the best so far."""
     propensity: float
     """The probability of this choice, estimated from `DRAWS` draws."""
 
 
 def find_best_arm(arms: Sequence[ArmStats]) -> int:
-    """Return the index of the arm to run without exploration."""
+    """Return the index of the arm to run without exploration.
+
+    It is the first arm unless another one is better with a probability of 95 %.
+    """
     first = arms[0]
     better = [
         index

@@ -1,7 +1,7 @@
 """A circuit breaker that skips a conductor for a while after malformed drafts in a row.
 
-It uses the workers' breaker (`WorkerHealth`), but counts questions instead of calls: only the first
-draft of a question counts, so that further samples of it do not open the breaker.
+The breaker is the workers' (`WorkerHealth`), but counts questions instead of calls: only the first
+draft of a question counts, so that further samples of the draft do not open the breaker.
 """
 
 from __future__ import annotations
@@ -16,10 +16,7 @@ MALFORMED = "malformed_draft"
 
 
 def may_draft(health: WorkerHealth, context: PlanningContext) -> bool:
-    """Return True if the model may be asked.
-
-    If so, `note_decision` or `health.record_abandoned` must follow.
-    """
+    """Return True if the model may be asked; `note_decision` or `record_abandoned` must follow."""
     if context.sample or context.previous:
         return health.state is not BreakerState.OPEN
     return health.allow_call()

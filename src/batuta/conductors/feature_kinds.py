@@ -57,7 +57,11 @@ class EncodedSentences:
 
     @classmethod
     def load(cls, card: Mapping[str, Any], _: Mapping[str, Floats]) -> Self:
-        """Load what `save` returned."""
+        """Load what `save` returned.
+
+        Raises:
+            ValueError: the features were fitted with another model.
+        """
         if card["model"] != ENCODER_NAME:
             raise ValueError(
                 f"it was learned with {card['model']}, and {ENCODER_NAME} is installed"
@@ -121,7 +125,7 @@ def _load_encoder(folder: str) -> Any:
 
 
 MINILM = "minilm"
-"""The name of the encoder of the extra `encoder`."""
+"""The name by which `choose_features` knows the encoder of the extra `encoder`."""
 
 
 def choose_features(embedding: str | None) -> Features:

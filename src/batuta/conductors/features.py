@@ -19,9 +19,9 @@ SavedFeatures = tuple[dict[str, Any], dict[str, Floats]]
 
 
 class Features(Protocol):
-    """Maps texts to vectors.
+    """A function from texts to vectors.
 
-    Laws: once fitted, a text has the same vector on every machine, whatever the other texts are;
+    Laws: after fitting, a text has the same vector on every machine and beside any other texts;
     each vector has length 1, or 0 if no feature of the text is known; `load(*features.save())`
     gives the same vectors.
     """

@@ -35,7 +35,7 @@ from batuta.language import parse_workflow
 from batuta.language.answer_extraction import final_answer
 
 ROUNDS = 3
-"""Rounds of a continued workflow: both workflows, and a round that accepts the answer."""
+"""Number of rounds of a continued workflow: both workflows, and a round that accepts the answer."""
 _COMPARED_ANSWERS = 2
 """Number of a round's last answers that are compared."""
 
@@ -79,7 +79,7 @@ class FixedConductor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContinuedWorkflow:
-    """Runs one workflow, compares its last two answers, and continues if they differ.
+    """A conductor that runs one workflow, and continues if its last two answers differ.
 
     If `Limits.rounds` is 1, the first workflow's answer is final.
     """
@@ -87,16 +87,16 @@ class ContinuedWorkflow:
     name: str
     first: Workflow
     continuation: Workflow | None
-    """None if the first workflow's answer is always accepted."""
+    """The workflow that continues; None: the first workflow's answer is always accepted."""
 
     @property
     def needed_rounds(self) -> int:
-        """The rounds that the workflow needs to finish."""
+        """Number of rounds that are needed to finish."""
         return 1 if self.continuation is None else ROUNDS
 
     @property
     def workflows(self) -> tuple[Workflow, ...]:
-        """All workflows that it may run."""
+        """The workflows that may be run."""
         return (self.first,) if self.continuation is None else (self.first, self.continuation)
 
     async def plan(
@@ -118,15 +118,18 @@ def continue_round(rounds: Sequence[Round], continuation: Workflow | None) -> De
 
 
 def answers_agree(round_: Round) -> bool:
-    """Return True if the last two replies of the round give the same answer."""
+    """Return True if the round's last two steps both give an answer, and the same one."""
     ended = sorted(round_.steps, key=lambda step: step.index)[-_COMPARED_ANSWERS:]
     answers = [final_answer(s.result.text) for s in ended if isinstance(s.result, Reply)]
-    normalised = {" ".join(one.split()).strip(" \t*_`\"'$.").casefold() for one in answers if one}
+    normalised = {
+        " ".join(text.split()).strip(" \t*_`\"'$.").casefold() for text in answers if text
+    }
     complete = len(answers) == len(ended) == _COMPARED_ANSWERS and None not in answers
     return complete and len(normalised) == 1
 
 
 def _known_worker_id(worker_id: str, pool: Pool) -> WorkerId:
+    """Return the id, which must be in the pool."""
     return pool[worker_id].id
 
 
@@ -147,7 +150,10 @@ def best_single_worker() -> FixedConductor:
 
 
 def sequential_chain(subtasks: Sequence[str], worker_ids: Sequence[str] = ()) -> FixedConductor:
-    """Return a chain of subtasks, each reading all earlier ones; by default by the best worker."""
+    """Return a conductor that plans a chain of subtasks, each of which reads all earlier steps.
+
+    Without `worker_ids` the pool's best worker does all of them.
+    """
 
     def write(pool: Pool) -> Workflow:
         workers = list(worker_ids) or [pool.ranked()[0].id] * len(subtasks)
@@ -163,17 +169,18 @@ def sequential_chain(subtasks: Sequence[str], worker_ids: Sequence[str] = ()) ->
 
 
 def worker_chain(worker_ids: Sequence[str]) -> FixedConductor:
-    """Return a chain: the first worker gets the question, and each later worker checks the answer.
+    """Return a conductor that plans a chain of workers.
 
-    A second worker that runs code runs the first worker's program.
+    The first worker gets the question, and each later worker checks the answer. A later worker that
+    runs code runs the program of an earlier one.
     """
     chain = tuple(worker_ids)
 
     def write(pool: Pool) -> Workflow:
-        first, *later = (_known_worker_id(one, pool) for one in chain)
+        first, *later = (_known_worker_id(worker, pool) for worker in chain)
         checks = (
-            Step(subtask=VERIFY, worker=one, access=tuple(range(at)))
-            for at, one in enumerate(later, 1)
+            Step(subtask=VERIFY, worker=worker, access=tuple(range(index)))
+            for index, worker in enumerate(later, 1)
         )
         return Workflow((Step(subtask="", worker=first), *checks))
 
@@ -181,7 +188,7 @@ def worker_chain(worker_ids: Sequence[str]) -> FixedConductor:
 
 
 _PANEL = 3
-"""The most members of a panel."""
+"""Maximum number of workers in a panel."""
 
 
 def plan_solve_verify() -> FixedConductor:
@@ -191,9 +198,10 @@ def plan_solve_verify() -> FixedConductor:
 
 
 def panel_fusion() -> FixedConductor:
-    """Return a conductor whose best workers answer in parallel; the best then compares and fuses.
+    """Return a conductor that plans a panel: the best workers answer in parallel.
 
-    The panel has as many members as the pool has workers, three at most.
+    The best worker then compares their answers, and writes the final one. The panel has as many
+    members as the pool has workers, at most three.
     """
 
     def write(pool: Pool) -> Workflow:
@@ -208,7 +216,10 @@ def panel_fusion() -> FixedConductor:
 
 
 def revised_by_critique() -> FixedConductor:
-    """Return a conductor whose best worker revises its answer after the second best's critique."""
+    """Return a conductor that plans an answer, its critique and its revision.
+
+    The best worker answers and revises; the second best criticises, or the best in a pool of one.
+    """
 
     def write(pool: Pool) -> Workflow:
         author, *others = (worker.id for worker in pool.ranked())
@@ -224,7 +235,7 @@ def revised_by_critique() -> FixedConductor:
 
 
 def named_workflow(name: str, workflow: Workflow) -> FixedConductor:
-    """Return a conductor that always writes that workflow; the pool must have its workers."""
+    """Return a conductor that always plans that workflow; the pool must have its workers."""
 
     def write(pool: Pool) -> Workflow:
         for step in workflow.steps:
@@ -235,7 +246,9 @@ def named_workflow(name: str, workflow: Workflow) -> FixedConductor:
 
 
 def parallel_vote(voters: int = 3) -> FixedConductor:
-    """Return a vote: independent solutions, between which the best worker decides.
+    """Return a conductor that plans a vote: independent solutions, then the best worker decides.
+
+    In a pool of fewer workers than voters, a worker votes more than once.
 
     Raises:
         ValueError: fewer than one voter.
@@ -254,14 +267,14 @@ def parallel_vote(voters: int = 3) -> FixedConductor:
 
 
 MAX_FILE_CHARACTERS = 100_000
-"""The most characters of a workflow file."""
+"""Maximum number of characters of a workflow file."""
 
 
 def read_workflow_conductor(path: Path, pool: Pool, max_steps: int = MAX_STEPS) -> FixedConductor:
     """Return a conductor that plans the workflow in that file for every question.
 
-    Its name ends with a digest of the workflow, so that results of an earlier version of the file
-    are not taken for its own.
+    The conductor's name ends with a digest of the workflow, so that results of an earlier version
+    of the file are kept apart.
 
     Raises:
         ConfigError: the file cannot be read or is too long.
@@ -282,7 +295,10 @@ def read_workflow_conductor(path: Path, pool: Pool, max_steps: int = MAX_STEPS) 
 
 @dataclass(frozen=True, slots=True)
 class RecursiveConductor:
-    """`first` plans the first workflow; `corrector` accepts its answer or plans a correction."""
+    """A conductor of two: `first` plans the first round, `corrector` all later rounds.
+
+    The corrector accepts the answer or plans a correction.
+    """
 
     first: Conductor
     corrector: Conductor
@@ -294,7 +310,7 @@ class RecursiveConductor:
 
     @property
     def needed_rounds(self) -> int:
-        """Two rounds, or more if either conductor needs more."""
+        """Number of rounds: 2, or more if either conductor needs more."""
         return max(2, needed_rounds(self.first), needed_rounds(self.corrector))
 
     async def plan(

@@ -20,9 +20,9 @@ _INVERSE = np.uint64(pow(0x100000001B3, -1, 2**64))
 _MIXERS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 _SPACE = 32
 _BLOCK_ROWS = 512
-"""Number of rows that are made dense at once."""
+"""Maximum number of rows that are dense at the same time."""
 _MAX_SVD_TEXTS = 2000
-"""The most texts used for the SVD; more would take longer and hardly change the result."""
+"""Maximum number of texts used for the SVD; more would take longer and hardly change the result."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -40,13 +40,13 @@ class HashedNgrams:
     characters: tuple[int, ...] = (3, 4, 5)
     """Lengths of character n-grams in UTF-8 bytes, across words."""
     dimensions: int | None = 128
-    """None for one dimension per bucket, without SVD."""
+    """Number of dimensions of a text's vector; None: one per bucket, without SVD."""
     most_bytes: int = 8192
-    """A longer text is reduced to its first and last half of this many bytes."""
+    """Maximum number of bytes that are read; of a longer text, half of them from each end."""
     idf: Floats | None = field(default=None, repr=False)
-    """(buckets,); None if not fitted."""
+    """The weight of each bucket, (buckets,); None: not fitted."""
     directions: Floats | None = field(default=None, repr=False)
-    """(buckets, d); None without SVD."""
+    """The directions on which vectors are projected, (buckets, d); None: not fitted, or no SVD."""
 
     @property
     def name(self) -> str:
@@ -64,7 +64,7 @@ class HashedNgrams:
         return self.fit_counts([self.counts(text) for text in texts])
 
     def fit_counts(self, counted: Sequence[SparseRow]) -> HashedNgrams:
-        """Fit the features to the texts' counts."""
+        """Fit the features to the texts' counts, as `counts` returns them; at least one text."""
         present = np.zeros(self.buckets, np.float32)
         for indices, _ in counted:
             present[indices] += 1
@@ -97,7 +97,7 @@ class HashedNgrams:
             raise ConfigError("these features were not fitted; call fit with training questions")
         indices, values = _tf_idf_row(*counts, self.idf)
         if self.directions is not None:
-            return _normalize_rows((values @ self.directions[indices])[None])[0]
+            return unit_rows((values @ self.directions[indices])[None])[0]
         dense = np.zeros(self.buckets, np.float32)
         dense[indices] = values
         return dense
@@ -117,7 +117,12 @@ class HashedNgrams:
 
     @classmethod
     def load(cls, card: Mapping[str, Any], tensors: Mapping[str, Floats]) -> Self:
-        """Load what `save` returned."""
+        """Load what `save` returned.
+
+        Raises:
+            KeyError: an entry of the card or a tensor is missing.
+            ValueError: the tensors' shapes do not match the card.
+        """
         loaded = cls(
             buckets=int(card["buckets"]),
             words=tuple(card["words"]),
@@ -144,7 +149,7 @@ class HashedNgrams:
         return indices, counts[indices].astype(np.float32)
 
     def _hashes(self, text: str) -> Sequence[NDArray[np.uint64]]:
-        """Return a 64-bit hash for each n-gram."""
+        """Return an array for each length of n-grams, with a 64-bit hash of each n-gram."""
         encoded = " ".join(text.casefold().split()).encode("utf-8", "replace")
         if len(encoded) > self.most_bytes:
             half = self.most_bytes // 2
@@ -159,7 +164,7 @@ class HashedNgrams:
 def _tf_idf_row(indices: NDArray[np.intp], counts: Floats, idf: Floats) -> SparseRow:
     """Return sublinear TF times IDF, scaled to length 1."""
     values = np.sign(counts) * (1 + np.log(np.abs(counts))) * idf[indices]
-    return indices, _normalize_rows(values[None])[0]
+    return indices, unit_rows(values[None])[0]
 
 
 def _span_hashes(bytes_n: NDArray[np.uint8], length: int) -> NDArray[np.uint64]:
@@ -224,7 +229,7 @@ def _dense_blocks(rows: Sequence[SparseRow], buckets: int) -> Iterator[Floats]:
         yield dense
 
 
-def _normalize_rows(rows: Floats) -> Floats:
+def unit_rows(rows: Floats) -> Floats:
     """Scale each row to length 1; a zero row stays zero."""
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     return (rows / np.maximum(lengths, np.finfo(np.float32).tiny)).astype(np.float32)

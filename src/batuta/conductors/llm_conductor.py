@@ -1,4 +1,4 @@
-"""A conductor whose workflows a language model writes (Conductor paper, section 3).
+"""A conductor for which a language model writes the workflows (Conductor paper, section 3).
 
 Deviation from the paper: after a malformed draft the engine samples again a bounded number of
 times, then lets the best single worker answer; the authors' server returns an empty reply.
@@ -31,14 +31,12 @@ from batuta.core import (
     Request,
     ResponseFormat,
     Sampling,
-    Usage,
     Worker,
     WorkerId,
     Workflow,
 )
 from batuta.core.conductor import NULL_LISTENER, PromptDescription
 from batuta.core.redaction import clean_message
-from batuta.core.token_estimate import estimate_request_tokens
 from batuta.errors import (
     BadRequestError,
     ClientError,
@@ -52,20 +50,20 @@ from batuta.language.conversation import crop_conversation
 from batuta.language.draft_schema import BRIEF_BOUNDS, TextBounds, draft_format
 from batuta.language.programs import provide_programs
 from batuta.language.prompt import calls_by_name, worker_cards
-from batuta.usage import ZERO_COST, ZERO_USAGE, usage_cost
+from batuta.usage import ZERO_COST, ZERO_USAGE
 
 PAPER_SAMPLING = Sampling(temperature=1.0, max_tokens=1024)
 """At most 1,024 tokens at temperature 1 (Conductor paper, section 4.1)."""
 MOST_STRUCTURED_RETRIES = 1
-"""How often a malformed draft is resampled if its output was constrained to the JSON format."""
+"""Number of times that a malformed draft is sampled again if it was constrained to JSON."""
 
 
 @dataclass(slots=True)
 class StructuredDrafts:
-    """Asks the provider to constrain drafts to the JSON format of a workflow."""
+    """How drafts are constrained to the JSON format of a workflow."""
 
     bounds: tuple[str, ...] = ()
-    """The `bounds` argument of `draft_schema.draft_format`."""
+    """The keywords of JSON Schema by which the provider can bound lengths, for `draft_format`."""
     is_forced: bool = False
     """Whether a provider without constrained output gets the format described in the prompt; if
     False, it gets the prompt for unconstrained drafts."""
@@ -75,7 +73,7 @@ class StructuredDrafts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LLMConductor:
-    """A conductor whose drafts come from any Client."""
+    """A conductor that samples its drafts from a Client."""
 
     name: str
     client: Client
@@ -89,10 +87,11 @@ class LLMConductor:
     structured: StructuredDrafts | None = None
     """None if the model writes its draft without constraints."""
     health: WorkerHealth | None = None
-    """Skips the model for a while after malformed drafts in a row; None for no breaker."""
+    """The breaker, which skips the model for a while after malformed drafts in a row; None: none.
+    """
 
     def describe(self, pool: Pool) -> PromptDescription:
-        """Return what the model is told about the workers."""
+        """Return what the model's prompt says about the workers."""
         shown = self.rendering
         context = PlanningContext(question=Question.of("(the question)"), pool=pool)
         form = self._draft_form(context)
@@ -111,7 +110,11 @@ class LLMConductor:
     async def plan(
         self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
-        """Ask the model once, and parse its draft."""
+        """Ask the model for one draft, and parse it.
+
+        The model is not asked if its rounds are used up, if a rule hides the question from it, or
+        while the breaker skips it.
+        """
         if self.rounds is not None and len(context.previous) >= self.rounds:
             return AcceptedAnswer()
         if self.worker is not None and self.worker.id in context.forbidden:
@@ -148,7 +151,6 @@ class LLMConductor:
             return MalformedPlan(draft=Draft(request=request), reason=str(error), outage=True)
         except ClientError as error:
             lost = Draft(
-                text="",
                 usage=error.usage or ZERO_USAGE,
                 cost=error.cost or ZERO_COST,
                 request=request,
@@ -170,9 +172,8 @@ class LLMConductor:
         try:
             return self._read(context, reply, draft)
         except WorkflowError as error:
-            truncated = reply.finish is Finish.LENGTH
-            most = self.sampling.max_tokens
-            note = f"the reply was truncated at {most} tokens: " if truncated else ""
+            truncated, limit = reply.finish is Finish.LENGTH, self.sampling.max_tokens
+            note = f"the reply was truncated at {limit} tokens: " if truncated else ""
             constrained = request.response_format is not None
             again = not constrained or context.sample < MOST_STRUCTURED_RETRIES
             return MalformedPlan(draft=draft, reason=f"{note}{error}", again=again)
@@ -197,7 +198,7 @@ class LLMConductor:
     def _amend(self, workflow: Workflow, context: PlanningContext) -> Workflow:
         """Correct the workflow so that its programs exist and its answer has the requested form.
 
-        Workflows of a trained model (compact prompt) are corrected only with regard to programs.
+        After a compact prompt, which only trained models get, only the programs are corrected.
 
         Raises:
             WorkflowError: a step runs a program, but no earlier step writes one.
@@ -234,7 +235,9 @@ class LLMConductor:
     async def _complete(
         self, context: PlanningContext, request: Request, listener: CallListener
     ) -> tuple[Reply, Request]:
-        """Return the reply and its request; if the format is refused, call again without it.
+        """Return the reply and its request.
+
+        If the provider refuses a request with a format, the model is called again without a format.
 
         Raises:
             ClientError: there is no usable reply.
@@ -254,12 +257,8 @@ class LLMConductor:
         return reply, free
 
     async def _report_cancelled_call(self, request: Request, listener: CallListener) -> None:
-        """Report the estimated consumption of a cancelled call."""
-        usage = Usage(calls=1, input=estimate_request_tokens(request), estimated=1)
-        cost = usage_cost(usage, self.worker.price if self.worker else None)
-        failure = Failure(
-            code="cancelled", message="planning was cancelled", usage=usage, cost=cost
-        )
+        price = self.worker.price if self.worker else None
+        failure = Failure.estimated("cancelled", "planning was cancelled", request, price)
         with suppress(LimitReachedError):  # no further attempt follows
             await listener.on_failure(failure)
 

@@ -13,17 +13,18 @@ from batuta.core.cost_bound import reasons_unasked
 from batuta.language import PromptOptions
 
 REASONING_TOKENS = 8192
-"""The most tokens of a draft, including hidden reasoning, of a model that reasons by default."""
+"""Maximum number of tokens of a draft of a model that reasons by default, reasoning included."""
 REASONING_EFFORT = "low"
-"""A workflow is short; the workers should do the reasoning."""
+"""The effort of a model that reasons by default; the workers should do the reasoning."""
 _SHARE = 4
 """A draft takes at most 1/4 of a small context window."""
 SMALL_MODEL = 4.0
 """Billions of parameters up to which a model gets the brief prompt."""
 BRIEF_TOKENS = 400
-"""The most tokens of a draft after the brief prompt, since a small model may not stop by itself."""
+"""Maximum number of tokens of a draft after the brief prompt; a small model may not stop itself."""
 BRIEF_TEMPERATURE = 0.5
-"""At the paper's temperature a small model's drafts are often malformed."""
+"""The temperature with the brief prompt; at the paper's, small models' drafts are often malformed.
+"""
 
 PromptSize = Literal["auto", "full", "brief"]
 """The size of the prompt; `auto`: brief for a model that is known to be small."""
@@ -36,25 +37,25 @@ def is_brief(worker: Worker, size: PromptSize) -> bool:
     return size == "brief"
 
 
-def drafting_sampling(worker: Worker, wanted: Sampling, *, brief: bool = False) -> Sampling:
+def drafting_sampling(worker: Worker, sampling: Sampling, *, brief: bool = False) -> Sampling:
     """Return the sampling of the worker's model as a conductor.
 
     Args:
-        worker: the worker whose model conducts.
-        wanted: explicit settings; the others follow from the model.
+        worker: the worker with the conducting model.
+        sampling: explicit settings; settings that it lacks follow from the model.
         brief: whether the model gets the brief prompt.
     """
     reasons = reasons_unasked(worker)
     usual = BRIEF_TOKENS if brief else PAPER_SAMPLING.max_tokens or REASONING_TOKENS
-    most = REASONING_TOKENS if reasons else usual
+    tokens = REASONING_TOKENS if reasons else usual
     if worker.context_window is not None:
-        most = max(min(most, worker.context_window // _SHARE), 16)
+        tokens = max(min(tokens, worker.context_window // _SHARE), 16)
     default = Sampling(
         temperature=BRIEF_TEMPERATURE if brief else PAPER_SAMPLING.temperature,
-        max_tokens=most,
+        max_tokens=tokens,
         effort=REASONING_EFFORT if reasons else None,
     )
-    return wanted.with_defaults(default)
+    return sampling.with_defaults(default)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,10 +66,13 @@ class ConductorOptions:
     size: PromptSize = "full"
     """The size of the prompt; a trained conductor's prompt is set in `rendering` instead."""
     sampling: Sampling = Sampling()
+    """Explicit settings; settings that it lacks follow from the model."""
     rounds: int | None = None
+    """Maximum number of rounds that the model plans; None: any number."""
     structured: StructuredDrafts | None = None
+    """How drafts are constrained; None: they are not."""
     health: WorkerHealth | None = None
-    """The breaker for malformed drafts; None creates one for this conductor."""
+    """The breaker for malformed drafts; None: the conductor gets a new one."""
 
 
 def prompted_conductor(

@@ -17,7 +17,7 @@ from batuta.core.workflow import Draft
 
 
 class ReplayConductor:
-    """Repeats the decisions of a stored run, without drafts."""
+    """A conductor that repeats the workflows of a stored run, without drafts."""
 
     def __init__(self, run: Run) -> None:
         self.name = f"recorded/{run.id}"
@@ -32,7 +32,10 @@ class ReplayConductor:
     async def plan(
         self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
-        """Return the workflow of that round, or accept the answer if there is none."""
+        """Return the stored run's workflow of this round; without one, accept the answer.
+
+        If the stored run's first round has no workflow, the plan is malformed.
+        """
         number = len(context.previous)
         workflow = self._workflows[number] if number < len(self._workflows) else None
         if workflow is not None:

@@ -1,4 +1,4 @@
-"""Workflows for research reports and slides, by the two best models and search and page workers.
+"""Conductors for research reports and slides, with the two best models and workers for the web.
 
 Research takes two rounds: first a draft from the pages of one search; then a criticism of it, a
 search for what it leaves unsupported, and the report, in which every claim cites its page.
@@ -72,13 +72,16 @@ class Research:
 
     @property
     def needed_rounds(self) -> int:
-        """Three rounds: the draft, the report, and the round that accepts the report."""
+        """Number of rounds, 3: the draft, the report, and the round that accepts the report."""
         return 3
 
     async def plan(
         self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
-        """Plan the draft, then the report; accept it afterwards."""
+        """Plan the draft, then the report, then accept the report.
+
+        Without a worker that searches and one that reads pages, the plan is malformed.
+        """
         if len(context.previous) > 1:
             return AcceptedAnswer()
         pool = context.pool

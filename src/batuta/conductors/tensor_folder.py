@@ -14,7 +14,7 @@ from safetensors import numpy as saved
 
 from batuta.embedded.model_files import read_json
 from batuta.embedded.policy import CARD_FILE
-from batuta.errors import ConfigError, StoreError
+from batuta.errors import ConfigError, report_unwritable
 
 TENSOR_FILE = "selector.safetensors"
 Card = Mapping[str, Any]
@@ -40,14 +40,16 @@ def write_folder(
     folder: Path, card: Card, tensors: Tensors, *, card_file: str = CARD_FILE,
     tensor_file: str = TENSOR_FILE,
 ) -> None:  # fmt: skip
-    """Write the card and the tensors into the folder."""
+    """Write the card and the tensors into the folder, which is made if it does not exist.
+
+    Raises:
+        StoreError: the folder cannot be written.
+    """
     ordered = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
-    try:
+    with report_unwritable(folder):
         folder.mkdir(parents=True, exist_ok=True)
         _save_file(ordered, folder / tensor_file)
         (folder / card_file).write_bytes(orjson.dumps(card, option=orjson.OPT_INDENT_2))
-    except OSError as error:
-        raise StoreError(f"{folder} cannot be written: {error.strerror}") from None
 
 
 def open_folder(
@@ -58,7 +60,7 @@ def open_folder(
     Args:
         folder: the folder with both files.
         kind: the kind that the card must have.
-        what: the name of the kind, for error messages.
+        what: the kind as people read it, for error messages.
         build: builds the result from card and tensors.
 
     Raises:

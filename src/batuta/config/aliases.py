@@ -11,7 +11,7 @@ from batuta.core.tool_classes import find_by_name
 MINI_MODEL = "batuta-mini"
 ULTRA_MODEL = "batuta-ultra"
 LONGEST_NAME = 200
-"""Maximum characters of an alias; a longer name matches no alias."""
+"""Maximum number of characters of an alias; a longer name matches no alias."""
 DEFAULT_ALIASES: Mapping[str, str] = MappingProxyType({
     "claude-*": ULTRA_MODEL,
     "claude-*haiku*": MINI_MODEL,
@@ -29,15 +29,15 @@ DEFAULT_ALIASES: Mapping[str, str] = MappingProxyType({
 
 @dataclass(frozen=True, slots=True)
 class Aliases:
-    """The aliases of a server: the configured ones go before the built-in ones."""
+    """The aliases of a server: configured aliases take precedence over the built-in ones."""
 
     configured: Mapping[str, str] = field(default_factory=dict[str, str])
     """Served models by alias: a name, or a pattern with `*` and `?`."""
 
     def find(self, name: str) -> str | None:
-        """Return the model that the name is an alias of; None: it is no alias.
+        """Return the model of which the name is an alias; None if the name is not an alias.
 
-        Within each table an exact name goes first, then the longest matching pattern.
+        In each table an exact name takes precedence, then the longest matching pattern.
         """
         if len(name) > LONGEST_NAME:
             return None

@@ -1,7 +1,7 @@
 """Opens conductors over a pool, from their names or folders and the options of the settings.
 
-Also opens presets (`[models.NAME]`): which conductor or baseline answers under that name, within
-which limits.
+Presets (`[models.NAME]`) and patterns, which are served under names of their own, are opened here
+too.
 """
 
 from __future__ import annotations
@@ -47,10 +47,11 @@ from batuta.errors import ConfigError, WorkflowError
 from batuta.language import PromptOptions
 
 CONDUCTOR = WorkerId("conductor")
-"""The id of a conductor that is not a worker; also its key in `LoadedConfig.health`."""
+"""The id of a conducting model that is not a worker; also the key of the conductor's breaker in
+`LoadedConfig.health`."""
 
 _PROMPT_OPTIONS = ("descriptions", "examples", "prices", "prompt", "structured")
-"""Options of [conductor] that apply only to a prompt we build (not to a trained conductor's)."""
+"""Options of [conductor] that apply only to a prompt that we build, not to one from a card."""
 _DRAFT_OPTIONS = ("breaker_pause_s", "breaker_questions", "effort", "max_tokens", "temperature")
 """Options of [conductor] that apply only to a prompted model."""
 PROMPTED = "prompted/"
@@ -81,7 +82,7 @@ _CHAIN = "chain/"
 _Number = TypeVar("_Number", int, float)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/-]{0,99}")
 PATTERN_PREFIX = "pattern/"
-"""The prefix of models that are served without any setting."""
+"""The prefix of patterns' names; they are served without any setting."""
 ALONE = "alone"
 """The pattern of one worker: requests pass through unchanged, as with `worker/NAME`."""
 _RESERVED_PREFIXES = ("worker/", "baseline/", PATTERN_PREFIX)
@@ -124,7 +125,7 @@ def open_conductor(
             `lead-and-hands`; `single/<id>`; `chain/<id>><id>` (workers one after another); the
             folder of a trained conductor or selector; a trained conductor's GGUF file; or a
             workflow file `*.txt`.
-        pool: the workers that it conducts.
+        pool: the workers that the conductor can use.
         clients: the workers' clients.
         options: the options of a prompted conductor.
 
@@ -148,14 +149,14 @@ def open_conductor(
         known = suggest_names(name, (*FIXED, *_CONSULTING, *(worker.id for worker in pool)))
         missing = f"there is no conductor {name!r} and no folder of a trained one"
         if path.is_dir():
-            missing = f"{name} is no folder of a trained conductor: it has no {CARD_FILE}"
+            missing = f"{name} is not the folder of a trained conductor: it has no {CARD_FILE}"
         raise ConfigError(f"{missing}; {known}")
     worker = pool[name]
     return prompted_conductor(f"{PROMPTED}{worker.id}", worker, clients[worker.id], options)
 
 
 def _open_path(path: Path, pool: Pool) -> Conductor | None:
-    """Open a trained conductor, a selector or a workflow file; None: the path is none of these.
+    """Open a trained conductor, a selector or a workflow file; None for another path.
 
     Raises:
         ConfigError: the folder or file cannot be used.
@@ -176,11 +177,11 @@ def _open_workflow(path: Path, pool: Pool) -> Conductor:
     try:
         return read_workflow_conductor(path, pool)
     except WorkflowError as error:
-        raise ConfigError(f"{path} holds no workflow over this pool: {error}") from None
+        raise ConfigError(f"{path} has no workflow over this pool: {error}") from None
 
 
 def _chain_workers(name: str) -> tuple[str, ...]:
-    """Return the workers in a chain's name; empty if the name is not a chain's."""
+    """Return the ids of the workers in a chain's name; empty if the name does not name a chain."""
     if not name.startswith(_CHAIN):
         return ()
     return tuple(worker.strip() for worker in name.removeprefix(_CHAIN).split(">"))
@@ -198,13 +199,15 @@ class ConductorOpener:
     specs: Mapping[WorkerId, WorkerSpec] = field(default_factory=dict[WorkerId, WorkerSpec])
     """How the workers are reached; empty for simulated workers."""
     environ: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The environment variables, with the providers' keys and addresses."""
     health: WorkerHealth = field(default_factory=lambda: WorkerHealth(DRAFT_BREAKER))
+    """The breaker for malformed drafts, which all prompted conductors share."""
 
     def default_conductor(self, name: str | None) -> Conductor:
         """Return the named conductor, else that of [conductor], else the best worker, prompted.
 
         Raises:
-            ConfigError: it cannot be opened.
+            ConfigError: the conductor cannot be opened.
         """
         if name is None and self.setting.model and self.http is not None:
             return self._open_external_model(self.http)
@@ -214,7 +217,8 @@ class ConductorOpener:
         """Return the conductor of that name or folder.
 
         Raises:
-            ConfigError: there is no such conductor, or its folder cannot be used.
+            ConfigError: there is no such conductor, its folder cannot be used, or a sampling
+                setting has no effect on its model.
         """
         spec = self.specs.get(WorkerId(name))
         options = self._options(spec.provider if spec else None)
@@ -224,7 +228,7 @@ class ConductorOpener:
         return opened
 
     def open_over_subpool(self, pool: Pool, name: str) -> Conductor:
-        """Return the conductor restricted to a sub-pool; the conducting worker may be outside it.
+        """Return the conductor opened over a sub-pool; a conducting worker may be outside of it.
 
         Raises:
             ConfigError: there is no such conductor, or its folder cannot be used.
@@ -243,14 +247,18 @@ class ConductorOpener:
         shown = () if plain else _PROMPT_OPTIONS
         idle = sorted(self.setting.model_fields_set.intersection((*drafts, *shown)))
         if idle and idle[0] in _PROMPT_OPTIONS and prompted:
-            reason = "the card of a trained conductor brings its own prompt"
+            reason = "a trained conductor's card sets the prompt"
         else:
             reason = "no model is prompted to conduct"
         if idle:
             raise ConfigError(f"conductor.{idle[0]} has no effect: {reason}")
 
     def _open_external_model(self, http: HttpTransport) -> LLMConductor:
-        """Open a model that is not a worker; if it has a card, prompt it as the card says."""
+        """Open a model that is not a worker; a card, if there is one, sets the prompt.
+
+        Raises:
+            ConfigError: the model cannot be reached, or does not match its card or the settings.
+        """
         chosen = self.setting.model_dump(
             include={"model", "provider", "base_url", "key_env", "tags", "context_window",
                      "price", "concurrency", "rpm", "tpm", "extra_body"}
@@ -266,7 +274,6 @@ class ConductorOpener:
         return prompted_conductor(name, spec.worker, client, self._options(spec.provider, card))
 
     def _own_sampling(self) -> Sampling:
-        """Return the sampling parameters that [conductor] sets for drafts."""
         setting = self.setting
         return Sampling(
             temperature=setting.temperature, max_tokens=setting.max_tokens, effort=setting.effort
@@ -307,9 +314,11 @@ class Preset:
     """True if the preset lists its workers, so that its pool may be a subset."""
     limits: PresetLimits
     direct: bool = False
-    """True if requests are passed straight through to a single worker."""
+    """True if requests are passed unchanged to a single worker."""
     effort: EffortWord | None = None
+    """Default effort of requests; None: each worker's own."""
     min_confidence: float | None = None
+    """Minimum probability that an answer is correct; None: no minimum."""
     description: str = ""
 
     def narrow(self, limits: Limits) -> Limits:
@@ -344,7 +353,7 @@ def open_presets(
 
 
 def open_patterns(pool: Pool, clients: Mapping[WorkerId, Client]) -> tuple[Preset, ...]:
-    """Open every pattern over the pool; none if the pool has only one worker."""
+    """Open every pattern over the pool; return none if the pool has only one worker."""
     if len(pool) == 1:
         return ()
     return tuple(
@@ -397,11 +406,11 @@ def _check_name(where: str, name: str) -> None:
 
 
 def _check_within(where: str, own: PresetLimits, limits: PresetLimits) -> None:
-    """Raise if a preset limit exceeds the file's, where it would have no effect."""
+    """Check that no limit of a preset exceeds the file's, where it would have no effect."""
     for name in PresetLimits.model_fields:
-        wanted, most = getattr(own, name), getattr(limits, name)
-        if wanted is not None and most is not None and wanted > most:
-            raise ConfigError(f"{where}.limits.{name} must be at most {most:g}, as in [limits]")
+        limit, highest = getattr(own, name), getattr(limits, name)
+        if limit is not None and highest is not None and limit > highest:
+            raise ConfigError(f"{where}.limits.{name} must be at most {highest:g}, as in [limits]")
 
 
 def _select_workers(setting: PresetSetting, pool: Pool) -> Pool:
@@ -417,8 +426,8 @@ def _preset_conductor(
 ) -> Conductor | None:
     """Return the conductor of the preset; None for a preset with a baseline."""
     if setting.workflow:
-        most = setting.limits.max_steps or limits.max_steps or MAX_STEPS
-        return read_workflow_conductor(Path(setting.workflow), pool, most)
+        max_steps = setting.limits.max_steps or limits.max_steps or MAX_STEPS
+        return read_workflow_conductor(Path(setting.workflow), pool, max_steps)
     return None if setting.conductor is None else opener.open_over_subpool(pool, setting.conductor)
 
 

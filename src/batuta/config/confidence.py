@@ -20,41 +20,45 @@ from batuta.engine.confidence import (
 from batuta.errors import ConfigError
 
 _MAX_BYTES = 1 << 22
+"""Maximum number of bytes of the file that are read."""
 
 
 class MeasuredConfidence(StrictModel):
-    """How good the probabilities were on held-out runs."""
+    """The quality of the probabilities on held-out runs."""
 
     runs: int
+    """Number of held-out runs."""
     right: float
     """Accuracy: the proportion of correct answers."""
     calibration_error: float
     """Expected calibration error: probability against accuracy, over ten bins."""
     brier: float
+    """Brier score: the mean squared difference between probability and correctness (0 or 1)."""
     auroc: float | None = None
-    """Probability that a correct answer is ranked above an incorrect one."""
+    """Probability that a correct answer has a higher probability than an incorrect one; None: all
+    answers were correct, or all incorrect."""
     right_at_80: float
     """Accuracy among the 80 % of answers with the highest probabilities."""
 
 
 class StoredSamples(StrictModel):
-    """A model that was fitted to runs whose question was asked again (resampled)."""
+    """A model that was fitted to runs in which the question was asked again (resampled)."""
 
     count: int = Field(ge=1)
     """Number of times that each question was asked again."""
     worker: str | None = None
     """The worker that was asked again in all runs; None: different workers."""
     own: bool
-    """True if each run asked the worker again that had written its answer."""
+    """True if in each run the worker that had written the answer was asked again."""
     weights: dict[str, float]
     runs: int = Field(ge=1)
     curve: tuple[tuple[float, float], ...] = ()
     measured: MeasuredConfidence
     without: MeasuredConfidence
-    """Quality of a model fitted to the same runs without their samples."""
+    """The quality of a model that was fitted to the same runs without their samples."""
 
     def is_of(self, setting: SampleSetting) -> bool:
-        """Return True if it was fitted to samples of this setting."""
+        """Return True if the model was fitted to samples of this setting."""
         same = self.own if setting.worker is None else setting.worker == self.worker
         return same and setting.count == self.count
 
@@ -81,7 +85,7 @@ class ConfidenceFile(StrictModel):
 
 
 def open_confidence(setting: ConfidenceSetting, folder: Path, pool: Pool) -> ConfidenceModel:
-    """Return the fitted confidence model, or without a file one that only collects samples.
+    """Return the fitted confidence model; without a file, a model that only collects samples.
 
     Raises:
         ConfigError: the file cannot be used, or the sampler does not exist.
@@ -110,11 +114,11 @@ def describe_samples(count: int, worker: str | None) -> str:
 
 
 def read_confidence(path: Path, samples: SampleSetting | None = None) -> ConfidenceModel:
-    """Read the file.
+    """Read a file of fitted confidence models.
 
     Args:
         path: the file.
-        samples: how the settings ask the question again; None: they do not.
+        samples: the samples that the settings set; None: none.
 
     Raises:
         ConfigError: the file does not exist, was not written by `batuta tune` or
@@ -149,7 +153,7 @@ def _check_weights(path: Path, stored: ConfidenceFile) -> None:
 
 
 def _check_samples(path: Path, stored: ConfidenceFile, samples: SampleSetting) -> None:
-    """Raise unless a model in the file was fitted to such samples."""
+    """Check that a model in the file was fitted to such samples."""
     known = [fitted.sampled for fitted in stored.conductors.values() if fitted.sampled is not None]
     if any(fitted.is_of(samples) for fitted in known):
         return

@@ -1,4 +1,4 @@
-"""The effort that a request asks for, and the limits that it means for a run.
+"""The effort that a request asks for, and the limits of a run at each effort.
 
 One table serves every API: `reasoning_effort` of chat completions, `reasoning.effort` of
 responses, the budget of `thinking` of messages. docs/api.md shows it.
@@ -22,16 +22,16 @@ from batuta.usage import ASSUMED_PRICE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """The limits of an effort level, besides those of the operator and the request."""
+    """The limits of an effort level, besides the limits of the operator and of the request."""
 
     steps: int | None
-    """Maximum steps of a workflow; None: as many as the served model allows."""
+    """Maximum number of steps of a workflow; None: the served model's limit."""
     rounds: int
-    """Number of workflows, each correcting the previous one."""
+    """Maximum number of workflows, each correcting the previous one."""
     pool_share: float
-    """Share of the pool that may answer, the cheapest workers first."""
+    """Share of the pool that may answer, in (0, 1], the cheapest workers first."""
     usd_share: float
-    """Share of the served model's limit in dollars."""
+    """Share of the served model's limit in dollars, in (0, 1]."""
     uses_conductor: bool = True
     """Whether a conductor writes a workflow; False: the best worker answers alone."""
 
@@ -60,7 +60,7 @@ def effort_of_thinking(budget_tokens: int | None) -> str:
 
 
 class Conducted(Protocol):
-    """A system, or the model under which it is served; it may have a conductor."""
+    """A system, or a served model; it may have a conductor."""
 
     @property
     def conductor(self) -> Conductor | None:
@@ -74,32 +74,32 @@ class Conducted(Protocol):
 
     @property
     def max_rounds(self) -> int:
-        """The most rounds that a request may ask for."""
+        """Maximum number of rounds that a request may ask for."""
         ...
 
     @property
     def writes_workflows(self) -> bool:
-        """True if it writes workflows; otherwise effort is only passed on to the worker."""
+        """True if a workflow is written for each question; else effort only goes to the worker."""
         ...
 
 
 def limits_for_effort(word: str, asked: Conducted) -> Limits:
-    """Return the limits of a request of that effort that sets no limits of its own."""
+    """Return the limits at that effort of a request that sets no limits itself."""
     limits = asked.limits
     if not asked.writes_workflows:
         return limits
-    effort, most = EFFORTS[word], max(asked.max_rounds, limits.rounds)
+    effort, max_rounds = EFFORTS[word], max(asked.max_rounds, limits.rounds)
     needed = 1 if asked.conductor is None else needed_rounds(asked.conductor)
     return replace(
         limits,
         steps=min(effort.steps or limits.steps, limits.steps),
-        rounds=min(max(effort.rounds, needed), most),
+        rounds=min(max(effort.rounds, needed), max_rounds),
         usd=None if limits.usd is None else limits.usd * effort.usd_share,
     )
 
 
 def conductor_for_effort(word: str, asked: Conducted) -> Conductor | None:
-    """Return the conductor of a request of that effort; at `none` the best worker answers alone.
+    """Return the conductor at that effort; at `none` the best worker answers alone.
 
     A session pattern is kept at every effort: it plans nothing and only chooses who acts.
     """
@@ -110,7 +110,7 @@ def conductor_for_effort(word: str, asked: Conducted) -> Conductor | None:
 
 
 def pool_for_effort(word: str, asked: Conducted, allowed: Pool) -> Pool:
-    """Return the workers that may answer at that effort, out of those that are allowed."""
+    """Return those of the allowed workers that may answer at that effort."""
     if not asked.writes_workflows:
         return allowed
     return cheapest_workers(allowed, EFFORTS[word].pool_share, asked.limits.unknown)
@@ -130,7 +130,15 @@ def narrow_system(system: ServedSystem) -> ServedSystem:
 
 
 def cheapest_workers(pool: Pool, share: float, unknown: Price = ASSUMED_PRICE) -> Pool:
-    """Return the cheapest workers, that share of the pool; equally priced ones stay together."""
+    """Return that share of the pool, the cheapest workers, at least one.
+
+    Workers that cost as much as the most expensive of them are included too.
+
+    Args:
+        pool: the workers.
+        share: the share of the pool, in (0, 1].
+        unknown: the price assumed for a worker without a price.
+    """
     if share >= 1:
         return pool
     prices = sorted(token_price(worker, unknown) for worker in pool)

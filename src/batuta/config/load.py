@@ -83,22 +83,30 @@ def store_target(environ: Mapping[str, str] = os.environ) -> str:
     """Return the database of runs: BATUTA_STORE (a path or a URL), or a file in the data folder.
 
     Raises:
-        ConfigError: BATUTA_STORE_FILE names a file that cannot be read.
+        ConfigError: BATUTA_STORE_FILE names a file that cannot be read or is empty.
     """
     return read_variable(environ, "BATUTA_STORE") or str(data_folder(environ) / "runs.db")
 
 
 def redis_target(server: ServerSetting, environ: Mapping[str, str] = os.environ) -> str:
-    """Return the Redis address where processes share limits: BATUTA_REDIS, else the setting.
+    """Return the address of the Redis where processes share limits; empty: there is none.
+
+    It is the value of BATUTA_REDIS, else the setting.
 
     Raises:
-        ConfigError: BATUTA_REDIS_FILE names a file that cannot be read.
+        ConfigError: BATUTA_REDIS_FILE names a file that cannot be read or is empty.
     """
     return read_variable(environ, "BATUTA_REDIS") or server.redis
 
 
 def jobs_target(environ: Mapping[str, str] = os.environ) -> str:
-    """Return the database of background jobs: the runs' if it is a URL, else a file beside it."""
+    """Return the database of background jobs: the runs' database if it is a URL, else a file.
+
+    The file is in the folder of the runs' database.
+
+    Raises:
+        ConfigError: BATUTA_STORE_FILE names a file that cannot be read or is empty.
+    """
     store = store_target(environ)
     return store if "://" in store else str(Path(store).with_name("jobs.db"))
 
@@ -126,11 +134,12 @@ async def load_config(
         conductor: overrides the file's: a worker's id, `best`, `vote`, `plan-solve-verify`,
             `single/<id>`, `chain/<id>><id>` (workers one after another), a workflow file `*.txt`,
             or `hand-written` (rehearsal only).
-        environ: where keys and overrides are looked up.
-        time_scale: how slow the rehearsal's workers are; 1.0 is a natural pace.
+        environ: the environment variables, with keys and overrides.
+        time_scale: how slow the rehearsal's workers are; 1.0 is a natural pace, None the plugin's
+            default.
         rehearses: whether to use the rehearsal if no pool is named and no model is found.
         processes: number of processes that call these workers, each with its own configuration;
-            without Redis each gets an equal part of the providers' limits.
+            without Redis each process gets an equal part of the providers' limits.
 
     Raises:
         ConfigError: the pool, a worker or the conductor does not exist, a key is missing, no model
@@ -165,7 +174,7 @@ async def load_config(
 
 
 def _note_unread(loaded: LoadedConfig, pool: str, environ: Mapping[str, str]) -> LoadedConfig:
-    """Add a note if a settings file has rules or limits that this pool, not a file, ignores."""
+    """Add a note if there is a settings file with rules or limits, which this pool ignores."""
     files = [name for name in (environ.get("BATUTA_CONFIG"), DEFAULT_FILE) if name]
     file = next((name for name in files if Path(name).is_file()), None)
     unread = [] if file is None else [name for name in RULES if name in read_tables(Path(file))]
@@ -211,7 +220,7 @@ def _open_plugged(pool: str, conductor: str | None, time_scale: float | None) ->
 
 
 def find_plugged_pool(workers: Pool) -> str | None:
-    """Return the `--pool` value of the plugin whose workers these are; None: of no plugin.
+    """Return the `--pool` value with which a plugin opens these workers; None: no plugin does.
 
     The workers of a plugin's pool have the plugin's name as a tag.
     """
@@ -236,16 +245,25 @@ class _Loading:
     processes: int
 
     def use_discovered(self, found: Discovery) -> LoadedConfig:
-        """Load the workers that the environment names, or else those of local servers."""
-        asked = tuple(spec for spec in found.specs if spec not in found.unasked)
-        if found.silent and not asked:
+        """Load the workers that the environment names, else those found on this machine.
+
+        Raises:
+            ConfigError: no model was found, or a server that the environment names is silent.
+        """
+        named = tuple(spec for spec in found.specs if spec not in found.unasked)
+        if found.silent and not named:
             names = join_words(found.silent)
             raise ConfigError(f"no server answers at {names}: start it, or unset the variable")
-        source = "the environment's keys and addresses" if asked else "the servers of this machine"
-        return self.build(source, asked or found.specs)
+        source = "the environment's keys and addresses" if named else "the servers of this machine"
+        return self.build(source, named or found.specs)
 
     async def read_file(self, path: Path) -> LoadedConfig:
-        """Load a settings file."""
+        """Load a settings file.
+
+        Raises:
+            ConfigError: the file or one of its settings cannot be used, or it names no workers and
+                no model was found.
+        """
         settings = read_settings(path, Settings)
         if settings.workers:
             enabled = [worker for worker in settings.workers if worker.enabled]
@@ -281,7 +299,11 @@ class _Loading:
     def build(
         self, source: str, specs: tuple[WorkerSpec, ...], settings: Settings | None = None
     ) -> LoadedConfig:
-        """Open the workers and their conductors."""
+        """Open the workers and their conductors; without settings, by the default settings.
+
+        Raises:
+            ConfigError: there is no worker, or one of the settings cannot be used.
+        """
         if not specs:
             raise ConfigError(NO_MODELS)
         settings = settings or Settings()
@@ -396,7 +418,7 @@ def _plan_rules(
 
 
 def _build_approvals(settings: Settings, specs: tuple[WorkerSpec, ...]) -> tuple[ApprovalRule, ...]:
-    """Return the rules by which plans need a person's approval.
+    """Return the rules that select the plans that need a person's approval.
 
     Raises:
         ConfigError: a rule names a worker that does not exist.
@@ -411,7 +433,11 @@ def _build_approvals(settings: Settings, specs: tuple[WorkerSpec, ...]) -> tuple
 def _open_webhook(
     settings: Settings, http: HttpTransport, environ: Mapping[str, str]
 ) -> Webhook | None:
-    """Return the webhook that is notified of plans awaiting approval; None: none is set."""
+    """Return the webhook that is notified of plans that wait for approval; None: none is set.
+
+    Raises:
+        ConfigError: the variable with the webhook's secret is not set.
+    """
     setting = settings.approval_webhook
     if setting is None:
         return None
@@ -437,7 +463,11 @@ def _open_confidence(
 
 
 def _split_pool(source: str, specs: tuple[WorkerSpec, ...]) -> tuple[Pool, tuple[Worker, ...]]:
-    """Return the workers that answer questions, and the embedding models."""
+    """Return the workers that answer questions, and the embedding models.
+
+    Raises:
+        ConfigError: two workers have the same id, or none can answer a question.
+    """
     workers = tuple(spec.worker for spec in specs)
     embedders = tuple(worker for worker in workers if EMBEDDINGS in worker.tags)
     if len(embedders) == len(workers):
@@ -454,7 +484,6 @@ def _split_pool(source: str, specs: tuple[WorkerSpec, ...]) -> tuple[Pool, tuple
 
 
 def _run_limits(setting: LimitsSetting) -> Limits:
-    """Return the limits of a run in the engine's form."""
     return Limits(
         steps=setting.max_steps,
         rounds=setting.max_rounds or 1,
@@ -478,7 +507,10 @@ def _open_presets(settings: Settings, opener: ConductorOpener) -> tuple[Preset, 
 
 
 def _answering_terms(settings: Settings) -> str:
-    """Return, as text, the settings that affect an answer besides the pool and its limits."""
+    """Return, as text, the settings that affect an answer besides the pool and its limits.
+
+    They are timeouts, policies, plan rules and the samples of confidence.
+    """
     resilience = settings.resilience
     waits = (resilience.step_timeout_s, resilience.hedge_s)
     rules = (*settings.policies, *settings.plan_rules)
@@ -489,7 +521,7 @@ def _answering_terms(settings: Settings) -> str:
 
 
 def _setting_notes(settings: Settings, ultra: Conductor, *, named: bool) -> tuple[str, ...]:
-    """Return a sentence for each setting that has no effect.
+    """Return a sentence for each setting that has no effect, or less than may be expected.
 
     Args:
         settings: the settings of the file.
@@ -501,17 +533,17 @@ def _setting_notes(settings: Settings, ultra: Conductor, *, named: bool) -> tupl
         effect = "questions are resampled, but answers get no probability"
         how = "until batuta eval --calibrate fits it"
         notes = (*notes, f"[confidence] has no file: {effect} {how}")
-    drafts, first = settings.conductor.model or settings.conductor.worker, settings.ultra.name
-    if named or not drafts or not first or drafts == first:
+    unused, used = settings.conductor.model or settings.conductor.worker, settings.ultra.name
+    if named or not unused or not used or unused == used:
         return notes
-    clash = f"[ultra] overrides [conductor]: {first} conducts batuta-ultra, not {drafts}"
-    return (clash, *notes)
+    note = f"[ultra] overrides [conductor]: {used} conducts batuta-ultra, not {unused}"
+    return (note, *notes)
 
 
 def _shared_limits(
     server: ServerSetting, http: HttpTransport, environ: Mapping[str, str], processes: int
 ) -> RedisConnections | None:
-    """Connect to the Redis where all processes share limits; None if each counts for itself."""
+    """Return the connections to the Redis where all processes share limits; None without Redis."""
     url, processes = redis_target(server, environ), max(server.replicas, processes)
     if not url:
         return None

@@ -48,11 +48,11 @@ class LoadedConfig:
     examples: tuple[str, ...] = ()
     """Questions that simulated workers can answer; empty: not known."""
     history: Path | None = None
-    """File of workers' outcomes, for the baselines that learn from it."""
+    """File of workers' outcomes, for the baselines that learn from it; None: there is none."""
     cascade: Path | None = None
-    """The folder of the served cascade."""
+    """The folder of the served cascade; None: there is none."""
     checker: str | None = None
-    """The worker that checks the cascade's answers."""
+    """The worker that checks the cascade's answers; None: not set."""
     sessions: SessionsSetting = SessionsSetting()
     """How the sessions of coding agents are served."""
     presets: tuple[Preset, ...] = ()
@@ -62,19 +62,19 @@ class LoadedConfig:
     embedders: tuple[Worker, ...] = ()
     """Embedding models; they are not in `pool`, but their clients are in `clients`."""
     health: Mapping[WorkerId, WorkerHealth] = field(default_factory=dict[WorkerId, WorkerHealth])
-    """The health of each worker; empty in the rehearsal."""
+    """The health of each worker and of the conductor's model; empty in the rehearsal."""
     timeouts: TimeoutPolicy = TimeoutPolicy()
     guardrails: Guardrails = NO_GUARDRAILS
     plan_rules: PlanRules = NO_RULES
     """Rules that workflows must keep, of all tenants and tags."""
     approvals: tuple[ApprovalRule, ...] = ()
-    """Rules for plans that need a person's approval, of all tenants."""
+    """Rules that select the plans that need a person's approval, of all tenants."""
     approval_webhook: Webhook | None = None
-    """The webhook that is notified of plans awaiting approval; None: not set."""
+    """The webhook that is notified of plans that wait for approval; None: not set."""
     confidence: ConfidenceModel | None = None
     """The model that gives answers their probability; None: answers have none."""
     refuses_unsure: bool = False
-    """True: an answer below the requested confidence is refused. False: it is marked."""
+    """Whether an answer below the requested confidence is refused; if not, it is marked."""
     audit: AuditSetting = AuditSetting()
     """How long the audit trail is kept."""
     digest: str = ""
@@ -82,7 +82,7 @@ class LoadedConfig:
     terms: str = ""
     """Timeouts, policies and confidence samples as text; part of the keys of measured results."""
     max_rounds: int | None = None
-    """Rounds set in the settings; None: as many as the conductor needs, or a request asks for."""
+    """Rounds that the settings set; None: those that the conductor needs or a request asks for."""
     server: ServerSetting = ServerSetting()
     """The limits of a server over this pool."""
     answer_cache: AnswerCacheSetting = AnswerCacheSetting()
@@ -96,9 +96,9 @@ class LoadedConfig:
     has_file_vectors: bool = False
     """Whether uploaded files are also searched by embeddings."""
     oidc: OidcSetting | None = None
-    """The identity provider by which people sign in to the page."""
+    """The identity provider with which people sign in to the page; None: not set."""
     notes: tuple[str, ...] = ()
-    """A sentence for each setting that has no effect, for people to read."""
+    """A sentence for people about each setting that has no effect, or less than may be expected."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

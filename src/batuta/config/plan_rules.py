@@ -24,11 +24,11 @@ def build_plan_rules(
 
     Args:
         settings: the rules of the settings file.
-        workers: all that may receive a question, including the conductor and moderation.
-        specs: how the workers of the pool are reached.
+        workers: all models that may receive a question, including conductors and moderation.
+        specs: the specs of the pool's workers, which name their providers.
 
     Raises:
-        ConfigError: a rule names a worker that does not exist.
+        ConfigError: a rule names a worker or a tag that does not exist.
     """
     known = tuple({worker.id: worker for worker in workers}.values())
     rules = tuple(_build_rule(setting, known) for setting in settings)
@@ -38,10 +38,10 @@ def build_plan_rules(
 def build_approvals(
     settings: Iterable[ApprovalSetting], workers: Iterable[Worker]
 ) -> tuple[ApprovalRule, ...]:
-    """Return the rules by which plans need a person's approval.
+    """Return the rules that select the plans that need a person's approval.
 
     Raises:
-        ConfigError: a rule names a worker that does not exist.
+        ConfigError: a rule names a worker or a tag that does not exist.
     """
     known = tuple(workers)
     return tuple(
@@ -80,7 +80,11 @@ def _build_rule(setting: PlanRuleSetting, known: tuple[Worker, ...]) -> PlanRule
 def _find_named(
     where: str, names: tuple[str, ...], known: tuple[Worker, ...]
 ) -> tuple[WorkerId, ...]:
-    """Return the ids of the workers that the names (ids, or `tag:NAME`) select."""
+    """Return the ids of the workers that the names (ids, or `tag:NAME`) select.
+
+    Raises:
+        ConfigError: no worker has one of the ids, or no worker is selected.
+    """
     named = KeyPermissions(workers_deny=names)
     try:
         KnownNames(models=(), workers=tuple(w.id for w in known)).check_permissions(named)

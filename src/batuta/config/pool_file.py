@@ -1,7 +1,7 @@
-"""Edits the workers of a settings file in place; all other lines stay as they are.
+"""Edits the workers of a settings file in place; all other lines are kept unchanged.
 
 Every edit is verified before it is written: the new text must parse as the old settings with that
-change and nothing else. If it does not, the file must be edited by hand.
+change and nothing else. If it does not, the file can only be edited in a text editor.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ HISTORY_LENGTH = 50
 _HEADER = re.compile(r"\s*\[")
 _WORKERS = re.compile(r"\s*\[\[\s*workers\s*\]\]\s*(#.*)?$")
 _COMMENT = re.compile(r"\s#")
-_UNSUPPORTED_LAYOUT = "this file's layout can only be edited by hand"
+_UNSUPPORTED_LAYOUT = "the layout of this file is not supported: change it in a text editor"
 
 
 def add_worker(text: str, values: Mapping[str, Any]) -> str:
     """Return the text of the settings with a worker appended.
 
     Raises:
-        ConfigError: there is a worker of that id, or the file must be edited by hand.
+        ConfigError: there is a worker of that id, or the file's layout is not supported.
     """
     expected = _read_toml(text)
     workers = _list_workers(expected)
@@ -49,7 +49,7 @@ def change_worker(text: str, worker: str, values: Mapping[str, Any]) -> str:
     """Return the text of the settings with other values of a worker; None removes a value.
 
     Raises:
-        ConfigError: there is no such worker, or the file must be edited by hand.
+        ConfigError: there is no such worker, or the file's layout is not supported.
     """
     for name, value in values.items():
         text = _set_value(text, worker, name, value)
@@ -90,7 +90,7 @@ def _set_value(text: str, worker: str, name: str, value: Any) -> str:
 
 
 def _find_comment(line: str) -> str:
-    """Return the comment at the end of a line with the spaces before it; empty if none."""
+    """Return the comment at the end of a line with the spaces before it; empty without one."""
     quoted = max(line.rfind('"'), line.rfind("'")) + 1
     found = _COMMENT.search(line, quoted)
     return line[len(line[: found.start()].rstrip()) :].rstrip("\n") if found else ""
@@ -115,11 +115,11 @@ def _list_workers(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _verify_text(text: str, expected: Mapping[str, Any]) -> str:
-    """Return the text if it parses as expected, else raise ConfigError."""
+    """Return the text, which must parse as expected."""
     try:
         found = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError):
-        raise ConfigError(_UNSUPPORTED_LAYOUT) from None
+        found = None
     if found != expected:
         raise ConfigError(_UNSUPPORTED_LAYOUT)
     return text
@@ -133,14 +133,14 @@ def _read_toml(text: str) -> dict[str, Any]:
 
 
 def _read_back(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values as TOML would return them after they are written and read again."""
+    """Return the values as they are after they are written as TOML and read again."""
     plain = {name: value for name, value in values.items() if not _is_nested(value)}
     lines = "\n".join(f"{json.dumps(name)} = {format_value(v)}" for name, v in plain.items())
     return {**deepcopy(dict(values)), **_read_toml(lines)}
 
 
 def _is_nested(value: Any) -> bool:
-    """Return True for a list of tables, which is never written here, only kept."""
+    """Return True for a list of tables, which this module never writes but keeps."""
     return isinstance(value, list) and any(
         isinstance(each, dict) for each in cast("list[Any]", value)
     )
@@ -170,8 +170,11 @@ class FileChange:
     """A change of the file that can be undone."""
 
     at: float
+    """Seconds since the epoch."""
     by: str
+    """The person who made the change."""
     what: str
+    """The change, as people read it."""
     before: str
     """The text before the change."""
     after: str
@@ -198,11 +201,19 @@ class PoolFile:
             raise ConfigError(f"{self.path} cannot be read: {error}") from None
 
     def workers(self) -> list[dict[str, Any]]:
-        """Return the workers as they are in the file, including disabled ones."""
+        """Return the workers as they are in the file, including disabled ones.
+
+        Raises:
+            ConfigError: the file cannot be read, or is not TOML.
+        """
         return _list_workers(_read_toml(self.read()))
 
     def history(self) -> list[FileChange]:
-        """Return the changes that were made here, newest first."""
+        """Return the changes that `write` made and that can be undone, newest first.
+
+        Raises:
+            ConfigError: a stored change cannot be read.
+        """
         return [_read_change(path) for path in sorted(self._paths(), reverse=True)]
 
     def write(self, before: str, after: str, *, what: str, by: str) -> None:
@@ -228,7 +239,8 @@ class PoolFile:
         """Undo the latest change and remove it from the history.
 
         Raises:
-            ConfigError: there is none, or the file was changed elsewhere since.
+            ConfigError: there is no change, the file was changed elsewhere since, or it cannot be
+                read or written.
         """
         paths = sorted(self._paths())
         if not paths:

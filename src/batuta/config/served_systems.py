@@ -27,11 +27,10 @@ from batuta.core import (
 from batuta.core.conductor import ModelConductor, needed_rounds
 from batuta.core.suggestions import suggest_names
 from batuta.engine import RunHooks, RunSettings, conduct
+from batuta.engine.run_loop import DEFAULT_SETTINGS, NO_HOOKS
 from batuta.errors import ConfigError
 from batuta.language.plan_rules import NO_RULES
 
-DEFAULT_SETTINGS = RunSettings()
-NO_HOOKS = RunHooks()
 LOCAL_TENANT = "local"
 """The tenant of local use without a key."""
 
@@ -46,9 +45,9 @@ class ServedSystem:
     limits: Limits
     """Limits of a request that sets none; `limits.rounds` is the default number of rounds."""
     max_rounds: int = MAX_ROUNDS
-    """The most rounds that a request may ask for."""
+    """Maximum number of rounds that a request may ask for."""
     direct: bool = False
-    """True if requests go straight to a single worker."""
+    """True if requests go to a single worker, so that no workflow is planned for each question."""
     effort: str | None = None
     """Default effort of questions; None: each worker's own."""
     settings: RunSettings = DEFAULT_SETTINGS
@@ -92,7 +91,7 @@ class ServedSystem:
         )
 
     def with_conductor(self, conductor: Conductor) -> ServedSystem:
-        """Return a copy with another conductor, with at least as many rounds as it needs."""
+        """Return a copy with another conductor, and at least the rounds that it needs."""
         rounds = max(self.limits.rounds, needed_rounds(conductor))
         return replace(self, conductor=conductor, limits=replace(self.limits, rounds=rounds))
 
@@ -110,9 +109,9 @@ def ultra_system(
     Args:
         pool: the workers.
         conductor: the conductor that writes the workflows.
-        limits: what a run may spend.
-        max_rounds: rounds of each run, both by default and at most. None: by default as many as
-            the limits allow or the conductor needs; a request may ask for more.
+        limits: the limits of a run.
+        max_rounds: rounds of each run, both the default and the maximum. None: the default is the
+            rounds of `limits` or those that the conductor needs; a request may ask for more.
         settings: how runs are executed.
     """
     rounds = max_rounds or max(limits.rounds, needed_rounds(conductor))
@@ -138,7 +137,7 @@ def mini_system(
     Args:
         pool: the workers.
         conductor: the conductor that the settings name; None: the best worker.
-        limits: what a run may spend.
+        limits: the limits of a run.
         settings: how runs are executed.
     """
     writes = isinstance(conductor, ModelConductor)
@@ -165,8 +164,8 @@ def preset_system(
 
     Args:
         preset: the preset.
-        conductor: its conductor.
-        limits: what a run of any model may spend.
+        conductor: the preset's conductor.
+        limits: the limits of a run of any served model.
         max_rounds: the rounds set for all models; see `ultra_system`.
         settings: how runs are executed.
     """
@@ -199,7 +198,7 @@ def choose_system(config: LoadedConfig, name: str | None) -> ServedSystem:
         name: a served name; None: batuta-ultra.
 
     Raises:
-        ConfigError: there is no such model, or a baseline answers under the name.
+        ConfigError: there is no served model of that name, or a baseline answers under it.
     """
     if name is None or name == ULTRA_MODEL:
         return ultra_of(config)

@@ -42,11 +42,13 @@ class PlanRuleSetting(StrictModel):
     name: str = Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")
     when: PlanRuleCondition = PlanRuleCondition()
     says: str = Field(default="", max_length=500)
-    """The message to a conductor that breaks the rule; empty: a default message."""
+    """The rule as people read it, which a conductor that breaks the rule is shown too; empty: a
+    default sentence."""
     max_parallel: int | None = Field(default=None, ge=1)
     """Maximum number of steps that can run at the same time."""
     no_self_check: bool = False
-    """Whether a checking step must read a step of a provider other than its own."""
+    """Whether a step that checks, and a last step that reads other steps, must read a step of
+    another provider's worker."""
     needs_check: bool = False
     """Whether the last step must check the answer of another worker."""
     forbid_workers: tuple[str, ...] = ()
@@ -65,9 +67,9 @@ class PlanRuleSetting(StrictModel):
 
 def _check_rule_names(rules: tuple[PlanRuleSetting, ...]) -> tuple[PlanRuleSetting, ...]:
     names = [rule.name for rule in rules]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise ValueError(f"two rules for plans have the name {twice}")
+    repeated = next((name for name in names if names.count(name) > 1), None)
+    if repeated is not None:
+        raise ValueError(f"two rules for plans have the name {repeated}")
     return rules
 
 
@@ -78,7 +80,7 @@ class ApprovalCondition(PlanRuleCondition):
     """The plans that need a person's approval; all conditions that are set must hold."""
 
     above_usd: float | None = Field(default=None, ge=0)
-    """Only plans that are expected to bring the run's cost above this."""
+    """Only plans that are expected to bring the run's cost above these dollars."""
     changes: bool = False
     """Only plans that may call a tool with side effects: a client's tool, or a worker with the tag
     `changes`."""
@@ -87,7 +89,7 @@ class ApprovalCondition(PlanRuleCondition):
 
 
 class WebhookSetting(StrictModel):
-    """A program that is notified of plans awaiting approval, and may decide about them."""
+    """A program that is notified of plans that wait for approval, and may decide about them."""
 
     url: str = Field(pattern=r"^https?://")
     secret_env: VariableName = Field(default="BATUTA_WEBHOOK_SECRET", min_length=1)
@@ -117,7 +119,7 @@ class PresetSetting(StrictModel):
     """A conductor, a workflow or a baseline that is served under a name."""
 
     conductor: str | None = None
-    """A worker of the pool, a fixed conductor, or the folder of a trained one."""
+    """A worker of the pool, a fixed conductor, or the folder of a trained conductor or selector."""
     workflow: str | None = None
     """A workflow file; a relative path starts at the settings file's folder."""
     baseline: str | None = None
@@ -128,7 +130,8 @@ class PresetSetting(StrictModel):
     effort: EffortWord | None = None
     """Default effort of requests."""
     min_confidence: float | None = Field(default=None, ge=0, le=1)
-    """Below this probability one more worker is asked; an answer still below is marked `unsure`."""
+    """Minimum probability that an answer is correct; None: no minimum. Below it one more worker is
+    asked; an answer that is still below it is `unsure`."""
     description: str = ""
 
     @model_validator(mode="after")
@@ -153,12 +156,12 @@ class SessionsSetting(StrictModel):
     conduct_auxiliary: bool = False
     """Whether agents' auxiliary requests, such as for titles, are conducted too."""
     tools: dict[ToolName, ToolClass] = Field(default={})
-    """Classes of clients' tools, where name and schema would be classified incorrectly."""
+    """Classes of clients' tools whose names or schemas would be classified incorrectly."""
 
     worth_usd: Decimal = Field(default=DEFAULT_RULES.worth_usd, ge=0)
     """Value of a solved task, in dollars."""
     margin_usd: Decimal = Field(default=DEFAULT_RULES.margin_usd, ge=0)
-    """Dollars that switching workers must gain beyond its cost."""
+    """Dollars that a switch of workers must gain beyond its cost."""
     warm_s: float = Field(default=DEFAULT_RULES.warm_seconds, ge=0)
     """Seconds for which a provider's cache is assumed to keep a prompt."""
     failures: int = Field(default=DEFAULT_RULES.failures, ge=1, le=MOST_ACTIONS)
@@ -166,11 +169,11 @@ class SessionsSetting(StrictModel):
     stall_actions: int = Field(default=DEFAULT_RULES.stall_actions, ge=2, lt=MOST_ACTIONS)
     """Consecutive actions without a change after which a task counts as stalled."""
     consultations: int = Field(default=DEFAULT_RULES.consultations, ge=0)
-    """Maximum calls of a session's second model, which plans, advises or judges."""
+    """Maximum number of calls of a session's second model, which plans, advises or judges."""
     max_cost_usd: Decimal | None = Field(default=None, gt=0)
     """Maximum cost of a session; None: no limit."""
     max_turns: int | None = Field(default=None, ge=1)
-    """Maximum turns of a session; None: no limit."""
+    """Maximum number of turns of a session; None: no limit."""
     shadow_share: float = Field(default=DEFAULT_RULES.shadow_share, ge=0, le=1)
     """Share of answers that a judge compares with those of the best single worker."""
     shadow_usd_per_day: Decimal = Field(default=DEFAULT_RULES.shadow_usd_per_day, ge=0)
@@ -213,7 +216,7 @@ class ConductorSetting(StrictModel):
     """The conductor, and the content of its prompt."""
 
     worker: str | None = None
-    """A worker of the pool, a fixed conductor, or the folder of a trained one."""
+    """A worker of the pool, a fixed conductor, or the folder of a trained conductor or selector."""
     model: str = ""
     """A conducting model that is not a worker; the next settings say how it is reached."""
     provider: str = "compatible"
@@ -229,21 +232,25 @@ class ConductorSetting(StrictModel):
     tpm: int | None = Field(default=None, ge=1)
     card: str = ""
     """The folder of the trained conductor that `model` serves; its prompt, sampling and rounds are
-    used."""
+    used. Empty: `model` was not trained to conduct."""
     descriptions: bool = True
+    """Whether the prompt describes the workers."""
     prices: bool = True
+    """Whether the prompt shows the workers' prices."""
     examples: bool = True
+    """Whether the prompt has worked examples."""
     prompt: Literal["auto", "full", "brief"] = "auto"
     """The length of the prompt; `auto`: short for a model known to be small."""
     structured: bool | Literal["auto"] = "auto"
     """Whether structured output is requested for workflows. If the provider refuses it, `auto`
     continues without a schema, and true describes the schema in the prompt."""
     temperature: float | None = Field(default=None, ge=0)
-    """None: the card's, else 1."""
+    """None: the card's, else 1, or 0.5 with the brief prompt."""
     max_tokens: int | None = Field(default=None, ge=16)
-    """None: the card's, else 1,024, and more for a model that reasons by default."""
+    """None: the card's, else 1,024, or 400 with the brief prompt, or 8,192 for a model that reasons
+    by default; at most a quarter of the model's context window."""
     effort: EffortWord | None = None
-    """None: low for a model that reasons by default."""
+    """None: the card's, else low for a model that reasons by default."""
     breaker_questions: int = Field(default=3, ge=1)
     """Consecutive questions without a workflow after which the model is skipped."""
     breaker_pause_s: float = Field(default=60.0, gt=0, le=300)
@@ -270,7 +277,7 @@ class SystemSetting(StrictModel):
     """The system that answers under a served name."""
 
     conductor: str | None = None
-    """A worker of the pool, a fixed conductor, or the folder of a trained one."""
+    """A worker of the pool, a fixed conductor, or the folder of a trained conductor."""
     selector: str | None = None
     """The folder of a trained selector."""
 
@@ -292,10 +299,10 @@ class SystemSetting(StrictModel):
 
 
 class ExploreSetting(StrictModel):
-    """How often a system explores alternatives to learn which is best, and its budget."""
+    """How often a system explores alternatives to learn which is best, and the budget for that."""
 
     share: float = Field(gt=0, le=0.5)
-    """Share of the requests on which it explores."""
+    """Share of the requests on which the system explores."""
     usd_per_day: Decimal = Field(ge=0)
     """Maximum cost of all exploring runs per day (UTC)."""
 
@@ -312,7 +319,8 @@ class LimitsSetting(StrictModel):
 
     max_steps: int = Field(default=MAX_STEPS, ge=1, le=MAX_STEPS)
     max_rounds: int | None = Field(default=None, ge=1, le=MAX_ROUNDS)
-    """None: as many as the conductor needs, and more if the request's effort asks for them."""
+    """None: the rounds that the conductor needs, or more if a request or its effort asks for more.
+    """
     max_tokens: int | None = Field(default=None, ge=0)
     max_cost_usd: float | None = Field(default=None, ge=0)
     deadline_s: float | None = Field(default=None, gt=0)
@@ -337,7 +345,10 @@ class ResilienceSetting(StrictModel):
     """Timeouts, hedged calls and the circuit breaker of failing workers."""
 
     step_timeout_s: float | None = Field(default=None, gt=0)
+    """Seconds after which a step's call is cancelled and another worker is asked; None: never."""
     hedge_s: float | None = Field(default=None, gt=0)
+    """Seconds without text from the last step's worker after which a second worker is called in
+    parallel; None: never."""
     breaker_failures: int = Field(default=5, ge=1)
     """Consecutive failures after which a worker is skipped."""
     breaker_pause_s: float = Field(default=15.0, gt=0, le=300)
@@ -353,7 +364,7 @@ class ResilienceSetting(StrictModel):
 def _check_origin(origin: str) -> str:
     plain = origin.rstrip("/").lower()
     if plain != "*" and not _ORIGIN.fullmatch(plain):
-        raise ValueError("an origin is like https://app.example.org, or *")
+        raise ValueError("an origin must be like https://app.example.org, or *")
     return plain
 
 
@@ -365,23 +376,23 @@ class ServerSetting(StrictModel):
     """Settings of `batuta serve`."""
 
     running: int = Field(default=512, ge=1)
-    """Maximum requests being answered at once, without background jobs."""
+    """Maximum number of requests that are answered at the same time, without background jobs."""
     waiting: int = Field(default=1024, ge=0)
-    """Maximum requests in the queue; further requests are rejected."""
+    """Maximum number of requests in the queue; further requests are rejected."""
     waiting_jobs_per_tenant: int = Field(default=1000, ge=1)
-    """Maximum queued background responses of one tenant; further ones are rejected."""
+    """Maximum number of queued background responses of one tenant; further ones are rejected."""
     patience_s: float = Field(default=30.0, ge=0)
     """Maximum seconds that a request waits in the queue."""
     grace_s: float = Field(default=30.0, ge=0)
     """Seconds that running requests may take to finish after the server is asked to stop."""
     keep_days: float | None = Field(default=None, gt=0)
-    """How long runs, responses and jobs are kept; None: until they are deleted (finished jobs:
-    30 days)."""
+    """Days for which runs, responses and jobs are kept; None: until they are deleted (finished
+    jobs: 30 days)."""
     connections: int = Field(default=4096, ge=1)
-    """Maximum open connections; fewer if the process may not open that many files."""
+    """Maximum number of open connections; fewer if the process may not open that many files."""
     connections_per_address: int | None = Field(default=None, ge=1)
-    """Maximum connections of one address; None: half of all. Behind a proxy all connections have
-    the proxy's address."""
+    """Maximum number of connections of one address; None: half of all. Behind a proxy all
+    connections have the proxy's address."""
     private_pictures: bool = False
     """Whether image URLs may point to private networks; the providers fetch them."""
     cors_origins: tuple[Origin, ...] = ()
@@ -406,12 +417,12 @@ class ModerationSetting(StrictModel):
     model: str = Field(min_length=1)
     provider: str = "openai"
     base_url: str = ""
-    """Empty: the provider's own."""
+    """The URL of the provider's API; empty: the provider's usual one."""
     key_env: VariableName = ""
-    """The environment variable with the key; empty: the provider's own."""
+    """The environment variable with the key; empty: the provider's usual one."""
     tags: tuple[str, ...] = ()
-    """Tags like a worker's; a key that may not use workers of a tag may not use this model
-    either."""
+    """Tags like those of a worker: a key that may not use workers with one of them may not use this
+    model either."""
 
 
 class OidcSetting(StrictModel):
@@ -506,8 +517,8 @@ class Settings(StrictModel):
         """Return the settings with relative paths of workflows and trained conductors resolved.
 
         Args:
-            folder: the settings file's folder; a path that is no trained conductor there is left
-                relative to the working directory.
+            folder: the settings file's folder. A conductor's name that is not the path of a trained
+                conductor or selector there is not changed.
         """
 
         def resolve(name: str | None) -> str | None:

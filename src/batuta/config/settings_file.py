@@ -22,7 +22,7 @@ VALUE_ERROR = "value_error"
 NAMES = ("id", "name", "model")
 """The fields by which messages name an entry of a list, in order of preference."""
 LONGEST_VALUE = 60
-"""Maximum characters of an invalid value that a message repeats."""
+"""Maximum number of characters of an invalid value that a message repeats."""
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,79}|[a-z_][a-z0-9_]{0,79}")
 """Names of environment variables; most API keys do not match (mixed case, or a hyphen)."""
 _EXPECTED = {
@@ -64,7 +64,7 @@ def describe_setting_error(error: ValidationError, data: object, model: type[Bas
 
 
 def describe_value_error(name: str, error: ValidationError) -> str:
-    """Return one sentence about a single value that is in no file, such as an option's."""
+    """Return one sentence about a single value that is not from a file, such as an option's."""
     found = error.errors(include_url=False)
     location = _Location(entries=(), name=name, path=())
     return _describe_error(found[0], found, location, BaseModel).replace('"', "")
@@ -83,6 +83,7 @@ class _Location:
 
     @property
     def prefix(self) -> str:
+        """The enclosing entries as the beginning of a message; empty if there are none."""
         return f"in {', '.join(self.entries)}: " if self.entries else ""
 
 
@@ -123,7 +124,7 @@ def _entry_name(entry: Mapping[str, object], index: int) -> str:
 def _describe_error(
     error: ErrorDetails, same: Sequence[ErrorDetails], location: _Location, model: type[BaseModel]
 ) -> str:
-    """Describe the error; `same` are all errors at its location."""
+    """Describe the error; `same` has all errors at that location, one for each allowed type."""
     kind, name = error["type"], location.name
     if kind == UNKNOWN:
         known = sorted(_known_names(location.path[:-1], model))
@@ -197,10 +198,10 @@ class StrictModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     def refuse_settings(self, names: Iterable[str], reason: str) -> None:
-        """Raise if any of these settings was set.
+        """Check that none of these settings was set.
 
         Raises:
-            ValueError: one was set; the message names the alphabetically first, then the reason.
+            ValueError: a setting was set; the message names the first by alphabet, and the reason.
         """
         if unfit := sorted(self.model_fields_set.intersection(names)):
             raise ValueError(f"`{unfit[0]}` {reason}")
@@ -243,7 +244,7 @@ def read_tables(path: Path) -> AbstractSet[str]:
 
 
 def validate_settings(values: Mapping[str, Any], source: str, model: type[_Settings]) -> _Settings:
-    """Return the validated settings; `source` names their origin in error messages.
+    """Return the settings with these values; error messages name `source` as their origin.
 
     Raises:
         ConfigError: a setting is unknown or cannot be used.

@@ -18,7 +18,7 @@ class ServedSetting(StrictModel):
     server_tool: bool = False
     """Whether a client's request may let the answering model call the tool."""
     max_uses: int | None = Field(default=None, ge=1, le=50)
-    """Maximum tool calls within one model call; None: 5."""
+    """Maximum number of calls of the tool within one model call; None: 5."""
 
     @model_validator(mode="after")
     def _check_served(self) -> Self:
@@ -32,19 +32,19 @@ class SearchSetting(ServedSetting):
 
     engine: Literal["searxng", "brave", "tavily", "exa"]
     base_url: str = ""
-    """Empty: the engine's own; SearXNG has none."""
+    """The URL of the engine's API; empty: the engine's usual one, which SearXNG does not have."""
     key_env: VariableName = ""
-    """The environment variable with the key; by default the engine's own."""
+    """The environment variable with the key; empty: the engine's usual one."""
     price: Decimal | None = Field(default=None, ge=0)
     """Dollars per search; None: unknown, or 0 for SearXNG."""
     results: int = Field(default=8, ge=1, le=20)
-    """Maximum results of one search."""
+    """Maximum number of results of one search."""
     timeout_s: float = Field(default=20.0, gt=0)
-    """How long one search may take."""
+    """Seconds that one search may take."""
     allow_domains: tuple[Domain, ...] = ()
-    """The only domains that are shown; empty: all."""
+    """The domains from which results are shown; empty: all."""
     deny_domains: tuple[Domain, ...] = ()
-    """Domains that are not shown."""
+    """Domains from which no results are shown."""
 
     @model_validator(mode="after")
     def _check_endpoint(self) -> Self:
@@ -64,30 +64,30 @@ class ReaderSetting(ServedSetting):
     """Which pages may be read."""
 
     allow_domains: tuple[Domain, ...] = ()
-    """The only domains that are read; empty: all."""
+    """The domains that may be read; empty: all."""
     deny_domains: tuple[Domain, ...] = ()
-    """Domains that are not read."""
+    """Domains that must not be read."""
     private_hosts: tuple[Domain, ...] = ()
-    """Hosts (`host` or `host:port`) of private networks that may be read besides public ones."""
+    """Hosts (`host` or `host:port`) of private networks that may be read besides public hosts."""
     max_bytes: int = Field(default=5 << 20, ge=1000)
-    """Maximum bytes of a page."""
+    """Maximum size of a page."""
     max_characters: int = Field(default=20_000, ge=500)
-    """Maximum characters of a page's text; the rest is truncated."""
+    """Maximum number of characters of a page's text; the rest is dropped."""
     timeout_s: float = Field(default=30.0, gt=0)
-    """How long one page may take."""
+    """Seconds that one page may take."""
 
 
 class PythonSetting(ServedSetting):
     """The sandbox for programs that models run while they answer."""
 
     timeout_s: float = Field(default=20.0, gt=0, le=600)
-    """How long one call may take, including the earlier programs, which are run again."""
+    """Seconds that one call may take, including the earlier programs, which are run again."""
     memory_mb: int = Field(default=512, ge=64)
     """Memory limit of a program's processes."""
     max_characters: int = Field(default=16_000, ge=500)
-    """Maximum characters of a program's output; the rest is truncated."""
+    """Maximum number of characters of a program's output; the rest is dropped."""
     interpreter: str = ""
-    """The Python interpreter whose packages programs may import; empty: Batuta's own."""
+    """The Python interpreter that runs programs, with its packages; empty: Batuta's own."""
 
     @model_validator(mode="after")
     def _check_enabled(self) -> Self:
@@ -104,15 +104,15 @@ class McpSetting(StrictModel):
     argument: str = Field(default="query", min_length=1, max_length=200)
     """The argument that receives the subtask of a step."""
     command: tuple[str, ...] = ()
-    """The command that starts a stdio server."""
+    """The command that starts a stdio server; empty: the server has a `url`."""
     url: str = ""
-    """The URL of an HTTP server."""
+    """The URL of an HTTP server; empty: the server has a `command`."""
     price: Decimal | None = Field(default=None, ge=0)
     """Dollars per call; None: unknown."""
     timeout_s: float = Field(default=30.0, gt=0)
-    """How long one call may take, including the start of the server."""
+    """Seconds that one call may take, including the start of the server."""
     max_characters: int = Field(default=20_000, ge=500)
-    """Maximum characters of the tool's result; the rest is truncated."""
+    """Maximum number of characters of the tool's result; the rest is dropped."""
 
     @model_validator(mode="after")
     def _check_endpoint(self) -> Self:
@@ -124,16 +124,16 @@ class McpSetting(StrictModel):
 
 
 class FileSearchSetting(ServedSetting):
-    """How files are searched: those of a folder and those that clients upload."""
+    """How files are searched: the files of a folder, and the files that clients upload."""
 
     folder: str = ""
-    """A folder to search; empty: none."""
+    """The folder to search; empty: only uploaded files are searched."""
     vectors: bool = False
     """Whether embedding search is used besides keyword search; needs the extra `encoder`."""
     results: int = Field(default=8, ge=1, le=20)
-    """Maximum passages of one search."""
+    """Maximum number of passages of one search."""
     timeout_s: float = Field(default=60.0, gt=0)
-    """How long one search may take, including the indexing of new files."""
+    """Seconds that one search may take, including the indexing of new files."""
 
 
 class FilesSetting(StrictModel):
@@ -146,10 +146,10 @@ class FilesSetting(StrictModel):
     tenant_files: int = Field(default=10_000, ge=1)
     """Maximum number of a tenant's files."""
     keep_days: float | None = Field(default=None, gt=0)
-    """Maximum days that a file is kept; None: until it is deleted or expires as its client asked.
-    """
+    """Days for which a file is kept at most; None: until the file is deleted, or expires at the
+    time that its client set."""
     max_characters: int = Field(default=400_000, ge=1000)
-    """Maximum characters of a file's text."""
+    """Maximum number of characters of a file's text."""
 
 
 class ToolsSetting(StrictModel):
@@ -160,7 +160,7 @@ class ToolsSetting(StrictModel):
     python: PythonSetting | None = None
     files: FileSearchSetting | None = None
     mcp: dict[str, McpSetting] = Field(default={})
-    """Tools of MCP servers; a worker's `model` names its tool here."""
+    """Tools of MCP servers by name; a worker's `model` is such a name."""
 
     @property
     def served(self) -> tuple[str, ...]:

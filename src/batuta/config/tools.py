@@ -51,7 +51,7 @@ from batuta.tools.worker import (
 FOLDER = "folder"
 """The id by which a request for file search names the folder of [tools.files]."""
 MAX_USES = 5
-"""Default maximum of tool calls within one model call."""
+"""Maximum number of calls of a tool within one model call, unless the settings set another."""
 NO_SEARCH = 'it needs [tools.search] with an engine, such as engine = "searxng" and its base_url'
 
 
@@ -92,7 +92,7 @@ def open_served_tools(
     Args:
         tools: the settings.
         http: the transport of search and pages.
-        environ: where keys are looked up.
+        environ: the environment variables, with the keys.
         native: whether the providers of some workers run their own web search.
 
     Raises:
@@ -156,10 +156,10 @@ def _open_folder(setting: FileSearchSetting) -> FolderIndex | None:
 
 
 def _open_encoder(setting: FileSearchSetting) -> SentenceEncoder | None:
-    """Return the sentence encoder for embedding search; None: only keyword search is set.
+    """Return the sentence encoder for embedding search; None if only keyword search is used.
 
     Raises:
-        ConfigError: the encoder is needed but not installed.
+        ConfigError: the encoder is not installed.
     """
     if not setting.vectors:
         return None
@@ -173,7 +173,7 @@ def open_files_worker(setting: FileSearchSetting | None) -> ToolWorker:
     """Open the worker that searches the folder.
 
     Raises:
-        ConfigError: no folder is set, or it cannot be searched.
+        ConfigError: no folder is set, the folder does not exist, or the encoder is not installed.
     """
     folder = _open_folder(setting) if setting is not None else None
     if setting is None or folder is None:
@@ -219,7 +219,7 @@ def open_tool_client(
     """Open the client of a worker that searches, reads pages or calls an MCP tool.
 
     Raises:
-        ConfigError: the settings of its tool cannot be used.
+        ConfigError: the settings of the worker's tool cannot be used.
     """
     if spec.provider in {SEARCH, FILES}:
         try:

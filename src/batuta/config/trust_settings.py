@@ -13,15 +13,15 @@ class AuditSetting(StrictModel):
     """Retention of the audit trail of administrators' actions."""
 
     kept_days: float | None = Field(default=None, gt=0)
-    """How long its records are kept; None: forever."""
+    """Days for which the records are kept; None: forever."""
 
 
 class ConfidenceSetting(StrictModel):
     """The probability that an answer is correct, and how it is estimated."""
 
     file: str | None = None
-    """File that `batuta eval --calibrate` or `batuta tune` wrote, relative to the settings'
-    folder; None: not fitted yet, samples are only collected."""
+    """The file that `batuta eval --calibrate` or `batuta tune` wrote, relative to the settings'
+    folder; None: nothing is fitted yet, and samples are only collected."""
     samples: int = Field(default=0, ge=0, le=10)
     """Number of times that an answered question is asked again, to see whether answers agree."""
     sampler: str | None = None
@@ -34,7 +34,7 @@ class ConfidenceSetting(StrictModel):
         if not self.samples:
             self.refuse_settings(("sampler",), "needs `samples` of at least 1")
             if self.file is None:
-                raise ValueError("needs `file`, or `samples` for one that is to be fitted")
+                raise ValueError("needs `file`, or `samples` to collect data for a fit")
         if self.file is None:
             self.refuse_settings(("unsure",), "needs `file`")
         return self

@@ -15,10 +15,8 @@ from batuta.core import Skill
 from batuta.core.worker import IMAGE
 
 EffortWord = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
-_PROGRAMS = 4
-"""Maximum programs that one worker runs at once."""
-
-
+MAX_PROGRAMS = 4
+"""Maximum number of programs that one worker runs at the same time."""
 _REQUEST_FIELDS = frozenset(
     {
         "model",
@@ -45,7 +43,7 @@ ExtraBody = Annotated[dict[str, Any], AfterValidator(_without_own_fields)]
 
 def _without_needed_fields(names: dict[str, str]) -> dict[str, str]:
     if taken := sorted({"model", "messages", "input", "stream", "tools"} & set(names)):
-        raise ValueError(f"{taken[0]} is needed by its own name and cannot be renamed here")
+        raise ValueError(f"{taken[0]} must keep its name and cannot be renamed here")
     return names
 
 
@@ -62,7 +60,7 @@ class PriceSetting(StrictModel):
     audio: Decimal | None = Field(default=None, ge=0)
     """Price of audio input."""
     call: Decimal = Field(default=Decimal(0), ge=0)
-    """Dollars per call besides its tokens, such as the price of an image."""
+    """Dollars per call in addition to its tokens, such as the price of an image."""
     search: Decimal | None = Field(default=None, ge=0)
     """Dollars per search that the provider runs; see `native_tools`."""
 
@@ -87,7 +85,7 @@ class SkillSetting(StrictModel):
     share: float = Field(ge=0, le=1)
     """Proportion of correct answers."""
     questions: int | None = Field(default=None, ge=1)
-    """Number of questions on which it was measured; None: not measured."""
+    """Number of questions on which the accuracy was measured; None: not measured."""
 
 
 _MODEL_OPTIONS = (
@@ -95,7 +93,7 @@ _MODEL_OPTIONS = (
     "native_tools", "openai_api", "price", "rpm", "sampling", "skills", "strength", "think_tags",
     "tpm", "weight",
 )  # fmt: skip
-"""Settings that do not apply to workers that run code, search or read pages."""
+"""Settings that do not apply to workers without a model, which run code or call a tool."""
 
 _SERVER_OPTIONS = ("base_url", "deployments", "key_env", "native_tools", "rpm", "tpm", "weight")
 """Settings that do not apply to a model that Batuta serves itself."""
@@ -112,8 +110,11 @@ class WorkerSetting(StrictModel):
     description: str = ""
     tags: tuple[str, ...] = ()
     context_window: int | None = Field(default=None, ge=1)
+    """Tokens; None: the known window of the model."""
     price: PriceSetting | None = None
+    """None: the known price of the model."""
     strength: float | None = Field(default=None, ge=0, le=1)
+    """Accuracy when the worker answers alone, in [0, 1]; None: unknown."""
     skills: dict[str, float | SkillSetting] = Field(default={})
     """Accuracy by family of questions."""
     seconds: float | None = Field(default=None, gt=0)
@@ -123,7 +124,8 @@ class WorkerSetting(StrictModel):
     """Further fields of every request to an OpenAI-compatible server, such as `lora` for
     llama.cpp."""
     adapt: tuple[Kind, ...] = ()
-    """Known incompatibilities of its server that are worked around from the first request."""
+    """Known incompatibilities of the worker's server that are worked around from the first request.
+    """
     field_names: FieldNames = Field(default={})
     """The server's own names of request fields; a field with an empty name is not sent."""
     think_tags: ThinkTags = "off"
@@ -131,20 +133,24 @@ class WorkerSetting(StrictModel):
     native_tools: tuple[Literal["web_search"], ...] = ()
     """Server tools that the provider runs instead of Batuta."""
     openai_api: Literal["chat", "responses", "images"] | None = None
-    """Which OpenAI API is called; None: the one that the model needs."""
+    """The OpenAI API that is called; None: the API that the model needs."""
     enabled: bool = True
-    """False: the worker is ignored, as if it were not in the file."""
+    """Whether the worker is used; if not, it is ignored, as if it were not in the file."""
     concurrency: int = Field(default=32, ge=1)
+    """Maximum number of calls at the same time."""
     rpm: int | None = Field(default=None, ge=1)
+    """Maximum number of requests per minute; None: no limit."""
     tpm: int | None = Field(default=None, ge=1)
+    """Maximum number of tokens per minute; None: no limit."""
     weight: float = Field(default=1.0, ge=0, allow_inf_nan=False)
     """Relative share of the calls that go to `base_url`, beside the weights of `deployments`."""
     deployments: tuple[DeploymentSetting, ...] = ()
+    """Further endpoints of the same model."""
 
     @model_validator(mode="before")
     @classmethod
     def _default_model(cls, data: Any) -> Any:
-        """Let workers that run code, search or read pages leave out `model`."""
+        """Let workers without a model leave out `model`; it is then the provider's name."""
         if not isinstance(data, dict):
             return data
         values = cast("dict[str, Any]", data)
@@ -157,8 +163,8 @@ class WorkerSetting(StrictModel):
         if self.provider == PYTHON:
             reason = "applies only to language models, and this worker runs code"
             self.refuse_settings(_MODEL_OPTIONS, reason)
-            if "concurrency" in self.model_fields_set and self.concurrency > _PROGRAMS:
-                raise ValueError(f"a worker runs at most {_PROGRAMS} programs at the same time")
+            if "concurrency" in self.model_fields_set and self.concurrency > MAX_PROGRAMS:
+                raise ValueError(f"a worker runs at most {MAX_PROGRAMS} programs at the same time")
         if self.provider in TOOL_PROVIDERS:
             self.refuse_settings(_MODEL_OPTIONS, "applies only to language models; see [tools]")
         if self.openai_api == "images" and IMAGE not in self.tags:
@@ -186,7 +192,11 @@ class WorkerSetting(StrictModel):
 
 
 class DeploymentSetting(StrictModel):
-    """Another endpoint of a worker's model; settings that are left out are the worker's."""
+    """Another endpoint of a worker's model.
+
+    A model or provider that is left out is the worker's, and so is the key, unless the provider is
+    another one; the limits are not.
+    """
 
     model: str | None = None
     provider: str | None = None

@@ -36,7 +36,7 @@ from batuta.clients.providers import (
 from batuta.clients.redis_connections import RedisConnections
 from batuta.config.settings import ModerationSetting
 from batuta.config.tool_settings import ToolsSetting
-from batuta.config.worker_settings import DeploymentSetting, WorkerSetting
+from batuta.config.worker_settings import MAX_PROGRAMS, DeploymentSetting, WorkerSetting
 from batuta.core import Client, Price, Sampling, Tool, Worker, WorkerId
 from batuta.core.tool_classes import ToolClass, classify_tool
 from batuta.core.worker import CHANGES, FILE_SEARCH, IMAGE, PROGRAM
@@ -68,8 +68,6 @@ FILES_DESCRIPTION = (
 NO_TOOLS = ToolsSetting()
 MODERATION = WorkerId("moderation")
 """The id by which keys allow or deny the moderation provider."""
-PROGRAMS = 4
-"""Maximum programs that one worker runs at once."""
 
 
 def worker_spec(
@@ -78,8 +76,8 @@ def worker_spec(
     """Return the spec of a worker, completed by the known data of its provider and model.
 
     Raises:
-        ConfigError: the provider is unknown, the base URL is not a URL, the variable of its key is
-            not set, or a setting has no effect.
+        ConfigError: the provider is unknown, the base URL is not a URL, the variable with the key
+            is not set, or a setting has no effect.
     """
     provider = find_provider(setting.provider)
     own = provider_url(provider, environ) if has_url_override(provider, environ) else ""
@@ -112,9 +110,7 @@ def worker_spec(
     )
     key = provider_key(provider, environ)
     if setting.key_env:
-        if not environ.get(setting.key_env):
-            raise ConfigError(f"worker {setting.id} needs the variable {setting.key_env}")
-        key = Secret(environ[setting.key_env])
+        key = _read_key(f"worker {setting.id}", setting.key_env, environ)
     spec = WorkerSpec(
         worker=worker,
         provider=setting.provider,
@@ -135,11 +131,17 @@ def worker_spec(
     return _with_deployments(spec, setting, environ)
 
 
+def _read_key(owner: str, variable: str, environ: Mapping[str, str]) -> Secret:
+    if not environ.get(variable):
+        raise ConfigError(f"{owner} needs the variable {variable}")
+    return Secret(environ[variable])
+
+
 def _check_address(worker: str, url: str) -> None:
-    """Raise ConfigError if the text is neither empty nor a URL."""
+    if not url:
+        return
     try:
-        if url:
-            url_host(url)
+        url_host(url)
     except ConfigError as error:
         raise ConfigError(f"worker {worker}: {error}") from None
 
@@ -147,7 +149,11 @@ def _check_address(worker: str, url: str) -> None:
 def _with_deployments(
     spec: WorkerSpec, setting: WorkerSetting, environ: Mapping[str, str]
 ) -> WorkerSpec:
-    """Return the worker with all of its deployments."""
+    """Return the spec with all deployments of its worker.
+
+    Raises:
+        ConfigError: a deployment cannot be used, or cannot run the worker's `native_tools`.
+    """
     deployments = tuple(_deployment_spec(spec, each, environ) for each in setting.deployments)
     _check_native(spec, *(deployment.spec for deployment in deployments))
     return replace(spec, deployments=deployments, weight=setting.weight)
@@ -157,7 +163,7 @@ def _check_native(*deployments: WorkerSpec) -> None:
     """Check that each deployment's provider can run the tools of `native_tools`.
 
     Raises:
-        ConfigError: a provider cannot.
+        ConfigError: a provider cannot run one of the tools.
     """
     for spec in deployments:
         api = find_provider(spec.provider).api
@@ -169,38 +175,41 @@ def _check_native(*deployments: WorkerSpec) -> None:
             )
 
 
-def check_sampling(spec: WorkerSpec, wanted: Sampling, name: str) -> None:
+def check_sampling(spec: WorkerSpec, sampling: Sampling, name: str) -> None:
     """Check that each sampling parameter is sent to the model and supported by the provider.
 
     Args:
         spec: the worker.
-        wanted: the sampling parameters.
-        name: the setting that has them, for the message.
+        sampling: the sampling parameters.
+        name: the setting that contains them, for the message.
 
     Raises:
         ConfigError: a parameter would have no effect; the message names it.
     """
-    if wanted.is_empty:
+    if sampling.is_empty:
         return
-    for field in idle_sampling(spec, wanted):
+    for field in idle_sampling(spec, sampling):
         raise ConfigError(f"{name}.{field} has no effect on {spec.worker.model}: leave it out")
 
 
 def _deployment_spec(
     spec: WorkerSpec, setting: DeploymentSetting, environ: Mapping[str, str]
 ) -> DeploymentSpec:
-    """Return the spec of another deployment of the worker."""
+    """Return the spec of another deployment of the worker.
+
+    Raises:
+        ConfigError: the provider is unknown, the base URL is not a URL, or the key is not set.
+    """
     other = setting.provider not in {None, spec.provider}
     # A key is never sent to another provider than the one that issued it.
     key = provider_key(find_provider(setting.provider or ""), environ) if other else spec.key
     if setting.key_env:
-        if not environ.get(setting.key_env):
-            raise ConfigError(f"worker {spec.worker.id} needs the variable {setting.key_env}")
-        key = Secret(environ[setting.key_env])
+        key = _read_key(f"worker {spec.worker.id}", setting.key_env, environ)
     worker = replace(spec.worker, model=setting.model or spec.worker.model)
     provider, url = setting.provider or spec.provider, setting.base_url.rstrip("/")
     _check_address(spec.worker.id, url)
-    deployment = WorkerSpec(
+    deployment = replace(
+        spec,
         worker=worker,
         provider=provider,
         base_url=url,
@@ -208,11 +217,6 @@ def _deployment_spec(
         concurrency=setting.concurrency,
         rpm=setting.rpm,
         tpm=setting.tpm,
-        extra_body=spec.extra_body,
-        adapt=spec.adapt,
-        field_names=spec.field_names,
-        openai_api=spec.openai_api,
-        think_tags=spec.think_tags,
     )
     return DeploymentSpec(spec=deployment, weight=setting.weight)
 
@@ -233,9 +237,7 @@ def open_moderation(
         raise ConfigError("moderation needs a base_url of an OpenAI-compatible provider")
     key = provider_key(provider, environ)
     if setting.key_env:
-        if not environ.get(setting.key_env):
-            raise ConfigError(f"moderation needs the variable {setting.key_env}")
-        key = Secret(environ[setting.key_env])
+        key = _read_key("moderation", setting.key_env, environ)
     worker = Worker(id=MODERATION, model=setting.model, tags=setting.tags)
     return ModerationClient(worker, http, base_url=url, key=key)
 
@@ -251,7 +253,7 @@ def program_spec(setting: WorkerSetting) -> WorkerSpec:
         seconds=setting.seconds,
     )
     return WorkerSpec(
-        worker=worker, provider=PYTHON, concurrency=min(setting.concurrency, PROGRAMS)
+        worker=worker, provider=PYTHON, concurrency=min(setting.concurrency, MAX_PROGRAMS)
     )
 
 
@@ -259,7 +261,7 @@ def tool_spec(setting: WorkerSetting, tools: ToolsSetting) -> WorkerSpec:
     """Return the spec of a worker that searches, reads pages or calls an MCP tool, without a model.
 
     Raises:
-        ConfigError: its MCP server is not in the settings.
+        ConfigError: the worker's MCP tool is not in the settings.
     """
     free = Decimal(0)
     call, description = free, READER_DESCRIPTION
@@ -296,10 +298,14 @@ def open_worker_clients(
     environ: Mapping[str, str] = os.environ,
     tools: ToolsSetting = NO_TOOLS,
 ) -> dict[WorkerId, Client]:
-    """Return the workers' clients; with `shared`, all processes share their limits in Redis.
+    """Return the workers' clients, by worker id.
+
+    With `shared` all processes share the workers' limits in Redis; else each counts separately. A
+    worker without an entry in `health` has no breaker.
 
     Raises:
-        ConfigError: a worker lacks a key or a base URL, or a local model was not pulled.
+        ConfigError: a worker lacks a key, a base URL or the settings of its tool, or a local model
+            was not pulled.
     """
     return {
         spec.worker.id: open_worker_client(
@@ -326,8 +332,11 @@ def open_worker_client(
 ) -> Client:
     """Return a worker's client: of a provider, of a model that Batuta serves, or of a tool.
 
+    A call of a provider is tried `attempts` times.
+
     Raises:
-        ConfigError: the worker lacks a key or a base URL, or a local model was not pulled.
+        ConfigError: the worker lacks a key, a base URL or the settings of its tool, or a local
+            model was not pulled.
     """
     if spec.provider == PYTHON:
         from batuta.sandbox.python_worker import PythonWorker  # noqa: PLC0415 - 0.3 s
@@ -345,7 +354,7 @@ def open_worker_client(
 
 
 def divide_limits(specs: tuple[WorkerSpec, ...], processes: int) -> tuple[WorkerSpec, ...]:
-    """Return the specs with each limit divided by the number of processes that count separately.
+    """Return the specs with each limit of a model divided by the number of processes.
 
     Raises:
         ConfigError: a limit is smaller than the number of processes.
@@ -367,7 +376,7 @@ def _divide_spec(spec: WorkerSpec, processes: int) -> WorkerSpec:
         if part < 1:
             raise ConfigError(
                 f"worker {spec.worker.id}: {name} = {getattr(spec, name)} cannot be divided among "
-                f"{processes} processes; count the limits of all in Redis: BATUTA_REDIS"
+                f"{processes} processes; set BATUTA_REDIS to share the limits in Redis"
             )
     deployments = tuple(
         replace(each, spec=_divide_spec(each.spec, processes)) for each in spec.deployments

@@ -18,7 +18,7 @@ class CallListener(Protocol):
 
     @property
     def streaming(self) -> bool:
-        """True if fragments are wanted; if not, a client may request the whole reply."""
+        """True if the listener uses fragments; otherwise a client may request the whole reply."""
         ...
 
     async def before_call(self, request: Request, worker: Worker) -> Request:
@@ -27,7 +27,7 @@ class CallListener(Protocol):
         A conductor calls it before it calls its model, a client before each further call.
 
         Raises:
-            LimitReachedError: the call may cost more than is left.
+            LimitReachedError: the call may cost more than the budget has left.
         """
         ...
 
@@ -47,10 +47,10 @@ class CallListener(Protocol):
 
 @runtime_checkable
 class TurnListener(Protocol):
-    """A listener that also receives the cost of a call after each of its model turns."""
+    """A listener that also receives the cost so far of a call in which a model calls tools."""
 
     def note_turns(self, usage: Usage, cost: Cost) -> None:
-        """Receive what the call has spent so far."""
+        """Receive the tokens and the cost of the call so far."""
         ...
 
 
@@ -81,7 +81,12 @@ class Client(Protocol):
     """
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """Return the reply."""
+        """Return the reply.
+
+        Raises:
+            ClientError: there is no usable reply.
+            LimitReachedError: the listener forbade another attempt or a further call.
+        """
         ...
 
 
@@ -96,20 +101,20 @@ class Objection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanningContext:
-    """The context in which a conductor plans."""
+    """The question, the pool and everything else that a conductor knows when it plans."""
 
     question: Question
     pool: Pool
     seed: int = 0
     sample: int = 0
-    """0 for the first try, 1 for the first re-sampling of a malformed draft…"""
+    """Number of drafts of this round that were rejected before; 0 for the first try."""
     max_steps: int = MAX_STEPS
     previous: tuple[Round, ...] = field(default=())
     """The rounds already executed; empty in the first round."""
     forbidden: Collection[WorkerId] = ()
     """Workers that may not see the question, not even as the conducting model."""
     objection: Objection | None = None
-    """Set if the conductor's previous plan broke a rule and another one is asked for."""
+    """Set if the conductor's previous plan broke a rule and another plan is requested."""
 
 
 class Conductor(Protocol):
@@ -129,7 +134,7 @@ class Conductor(Protocol):
     async def plan(
         self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
-        """Return one decision; a malformed draft or a failing model gives a MalformedPlan."""
+        """Return one decision: a MalformedPlan if the draft is malformed or the model fails."""
         ...
 
 
@@ -139,7 +144,7 @@ class NeedsRounds(Protocol):
 
     @property
     def needed_rounds(self) -> int:
-        """The most rounds that any of its workflows needs."""
+        """Maximum number of rounds that any of the conductor's workflows needs."""
         ...
 
 
@@ -155,7 +160,7 @@ class PromptDescription:
     text: str
     """The whole prompt."""
     cards: Mapping[WorkerId, tuple[str, ...]]
-    """The prompt's lines about each worker; empty if only its name is shown."""
+    """The prompt's lines about each worker; empty if only the workers' names are shown."""
     shown: str
     """A clause on what is shown, to follow "over 3 workers"; empty if only names are shown."""
 
@@ -170,7 +175,7 @@ class ModelConductor(Protocol):
         ...
 
     def describe(self, pool: Pool) -> PromptDescription:
-        """Return what the model is told about the workers."""
+        """Return what the model's prompt says about the workers."""
         ...
 
 
@@ -180,7 +185,7 @@ def conductor_worker(conductor: Conductor | None) -> Worker | None:
 
 
 def describe_prompt(conductor: Conductor | None, pool: Pool) -> PromptDescription | None:
-    """Return what the conductor's model is told about the workers; None if it has no model."""
+    """Return what the prompt of the conductor's model says; None if it has no model."""
     return conductor.describe(pool) if _asks_a_model(conductor) else None
 
 

@@ -8,7 +8,7 @@ budget reserves this bound instead:
   the provider (chat template, descriptions of tools) are covered by allowances. The bound never
   exceeds the worker's context window, if that is known.
 - output: a cap that is sent to the worker (`Request.max_output`), reasoning included.
-- price: the highest of the worker's input prices, cached or not.
+- price: the highest of the worker's input prices that can apply: fresh, cached, or audio.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ SEARCH_TOKENS = 16_384
 RESPONSE_FORMAT_TOKENS = 300
 """Allowance for the provider's prompt about the response format."""
 IMAGE_TOKENS = 16_384
-"""The most tokens of a picture, whatever its size."""
+"""Maximum number of tokens of a picture of any size."""
 FILE_TOKENS = 300_000
-"""The most tokens of a file in addition to its bytes: a hundred pages, each also read as a picture.
-(A recording has less than one token per byte, even at the higher price of audio tokens.)"""
+"""Maximum number of tokens of a file in addition to its bytes: a hundred pages, each also read as a
+picture. (A recording needs no such allowance: it has less than one token per byte.)"""
 _IMAGE_TOKENS_BY_MODEL = (("gpt-4o-mini", 48_200),)
-"""Models whose pictures count as more tokens."""
+"""Models for which a picture counts as more tokens, by the beginning of their names."""
 _REASONING_MODELS = re.compile(
     r"o[134]|gpt-[5-9]|gpt-oss|gemini-(?:2\.5|[3-9])"
     r"|claude-(?:fable|mythos|(?:opus|sonnet|haiku)-[5-9])"
@@ -71,23 +71,23 @@ _REASONING_MODELS = re.compile(
 )
 """Models that reason by default, by the beginning of their names."""
 _JSON_EXPANSION = 2
-"""How many times longer JSON may be in the provider's prompt than as sent: indented, escaped."""
+"""Factor by which JSON may be longer in the provider's prompt than as sent: indented, escaped."""
 _UNBOUNDED_JSON_TOKENS = 10_000_000
 """Tokens assumed for values that cannot be serialized: more than any context window."""
 _MAX_LETTERS = 20_000
 """With more distinct characters than this, the worst growth is assumed for all of them."""
 _LETTERS_READ = 50_000
-"""Characters scanned at once, during which other threads wait."""
+"""Characters scanned in one call, during which other threads wait."""
 _MAX_GROWING = 64
 """With more distinct growing characters than this, the worst growth is assumed for all of them."""
 _MAX_GROWTH = 11
 """The largest factor by which normalising lengthens a text: U+FDFA becomes a whole sentence."""
 _MARKS_GROWTH = 2
-"""The factor if combining marks can be reordered between a letter and its own mark."""
+"""A further factor if combining marks can be reordered between a letter and its own mark."""
 
 
 def max_text_tokens(text: str) -> int:
-    """Return the most tokens that `text` can have in a byte-level vocabulary, whatever its script.
+    """Return the maximum number of tokens of `text` in any byte-level vocabulary.
 
     Takes linear time, whereas normalising is quadratic in the length of a run of combining marks.
     """
@@ -116,9 +116,9 @@ class _NormalForm(NamedTuple):
     growth: int
     """Bytes that are added."""
     has_marks: bool
-    """Whether it is a combining mark or normalises to some, which may then be reordered."""
+    """Whether the character is, or normalises to, combining marks, which may be reordered."""
     is_compound: bool
-    """Whether it decomposes."""
+    """Whether the character decomposes into others."""
 
 
 @lru_cache(_MAX_LETTERS)
@@ -158,7 +158,7 @@ def measure_prompt(request: Request) -> PromptSize:
 
 
 def max_prompt_tokens(request: Request, worker: Worker, size: PromptSize | None = None) -> int:
-    """Return the most tokens that the prompt of `request` can have for that worker."""
+    """Return the maximum number of tokens of the prompt; `size` is given if measured already."""
     size = size or measure_prompt(request)
     total = size.tokens
     if size.images:
@@ -201,14 +201,14 @@ def desired_output_tokens(request: Request, worker: Worker) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallCostBound:
-    """The most that a call can cost, as a function of its output cap."""
+    """The maximum cost of a call, as a function of its output cap."""
 
     input_usd: Decimal
-    """Dollars of the prompt."""
+    """Dollars of the prompt, of the call itself and of its searches."""
     token_usd: Decimal
     """Dollars of one output token in each of the requested replies."""
     desired_output: int
-    """The output cap if money does not matter."""
+    """The output cap, in tokens, if money does not matter."""
     min_output: int
     """The lowest output cap with which the call is made."""
 
@@ -227,7 +227,10 @@ class CallCostBound:
         return self.usd(self.min_output)
 
     def affordable_output(self, room: Decimal) -> int:
-        """Return the output cap that `room` dollars cover; -1 if they do not cover the input."""
+        """Return the output cap that `room` dollars cover; -1 if they do not cover the input.
+
+        The cap is never higher than the desired one.
+        """
         left = room - self.input_usd
         if left < 0:
             return -1
@@ -244,14 +247,14 @@ def bound_call_cost(
     whole: bool = False,
     size: PromptSize | None = None,
 ) -> CallCostBound:
-    """Bound what a call can cost.
+    """Return the maximum cost of a call.
 
     Args:
         request: the request to be sent.
         worker: the worker to be called.
-        unknown: the price assumed for a worker without a price.
+        unknown: the price assumed for a worker without a price, and for searches without one.
         whole: whether the output cap cannot be lowered.
-        size: size of the prompt, if it was measured already.
+        size: the size of the prompt, if it was measured already.
     """
     price = worker.price or unknown
     highest = max(price.input, price.cached or Decimal(0), price.cache_write or Decimal(0))
@@ -259,14 +262,14 @@ def bound_call_cost(
         highest = max(highest, price.hour_cache_write)
     if price.audio is not None and _has_recording(request):
         highest = max(highest, price.audio)
-    wanted = desired_output_tokens(request, worker)
+    desired = desired_output_tokens(request, worker)
     return CallCostBound(
         input_usd=max_prompt_tokens(request, worker, size) * highest / MILLION
         + price.call
         + _max_search_usd(request, price, unknown),
         token_usd=price.output * (request.sampling.choices or 1) / MILLION,
-        desired_output=wanted,
-        min_output=wanted if whole else min(wanted, MIN_OUTPUT_TOKENS),
+        desired_output=desired,
+        min_output=desired if whole else min(desired, MIN_OUTPUT_TOKENS),
     )
 
 
@@ -291,26 +294,28 @@ def has_hour_mark(request: Request) -> bool:
 
 
 def _has_recording(request: Request) -> bool:
-    """Return True if a part of the prompt is audio."""
     return any(isinstance(part, Audio) for message in request.messages for part in message.parts)
 
 
 def reasons_unasked(worker: Worker) -> bool:
-    """Return True if the worker's model is known to reason by default, within its output tokens."""
+    """Return True if the worker's model is known to reason without being asked to.
+
+    Its reasoning counts as output.
+    """
     return _REASONING_MODELS.match(_bare_name(worker)) is not None
 
 
-def _is_model(worker: Worker, *prefixes: str) -> bool:
-    """Return True if the model's name, without its vendor prefix, begins with one of `prefixes`."""
-    return _bare_name(worker).startswith(prefixes)
+def _is_model(worker: Worker, prefix: str) -> bool:
+    return _bare_name(worker).startswith(prefix)
 
 
 def _bare_name(worker: Worker) -> str:
+    """Return the model's name in lower case without its vendor prefix, as in `openai/`."""
     return worker.model.lower().rpartition("/")[2]
 
 
 def _max_message_tokens(message: Message) -> int:
-    """Bound the tokens of a message without its pictures."""
+    """Return the maximum number of tokens of a message without its pictures."""
     total = MESSAGE_TOKENS
     if message.reasoning or message.name:
         total += max_text_tokens(message.reasoning) + max_text_tokens(message.name or "")

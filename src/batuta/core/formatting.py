@@ -27,7 +27,8 @@ _MOST_DIGITS = 9
 def format_cost(cost: Cost) -> str:
     """Return a cost: `$0.0014`.
 
-    It is `≥ $0.0014` if some calls have no price, and `unpriced` if none has.
+    If some calls have no price the cost is a lower bound, `≥ $0.0014`; without any dollars it is
+    `unpriced`.
     """
     if cost.unpriced_calls and not cost.usd:
         return "unpriced"
@@ -35,7 +36,7 @@ def format_cost(cost: Cost) -> str:
 
 
 def format_usd(amount: Decimal | float) -> str:
-    """Return dollars with two significant digits or cents: `$0`, `$0.0014`, `$1.40`, `$1,400`."""
+    """Return dollars in a few digits: `$0`, `$0.0014`, `$1.40`, `$1,400`."""
     amount = amount if isinstance(amount, Decimal) else Decimal(str(amount))
     if not amount:
         return "$0"
@@ -106,7 +107,7 @@ def format_time(moment: float) -> str:
 
 
 def format_zoned_time(moment: float) -> str:
-    """Return the same with the local time zone: `2026-01-31 12:00:00 CET`."""
+    """Return a time as `format_time` does, with the local time zone: `2026-01-31 12:00:00 CET`."""
     try:
         zone = time.localtime(moment).tm_zone
     except (OverflowError, ValueError, OSError):
@@ -115,7 +116,10 @@ def format_zoned_time(moment: float) -> str:
 
 
 def format_age(moment: float, now: float | None = None) -> str:
-    """Return how long ago a time was, as in `3 h ago`; `now` defaults to the current time."""
+    """Return how long ago a time was: `3 h ago`.
+
+    Both times are seconds since the epoch; `now` defaults to the current time.
+    """
     past = max(0.0, (time.time() if now is None else now) - moment)
     for size, name in ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "min")):
         if past >= size:
@@ -144,9 +148,9 @@ INVISIBLE = (
 A reader does not see them between the letters of a word.
 """
 MAX_NAME = 200
-"""The most characters kept of a file's name."""
+"""Maximum number of characters kept of a file's name."""
 MAX_PATH_NAME = 60
-"""The most characters of a file name on disk, with its suffix: systems allow 255 bytes."""
+"""Maximum number of characters of a file name on disk, with its suffix: systems allow 255 bytes."""
 _UNSEEN_IN_NAMES = re.compile(rf"[{INVISIBLE}\x00-\x1f\x7f]+")
 _CONTROLS = re.compile(
     f"\r\n|[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff{_UNSEEN}]|(?:(?<=[\x00-\x7f])|^)[{_JOINERS}]+"
@@ -167,7 +171,7 @@ def plain_name(given: str) -> str:
 
 
 def free_name(name: str, taken: Collection[str]) -> str:
-    """Return the name, shortened, with a number in front if the folder already has that name."""
+    """Return the end of the name, with a number in front if `taken` already contains it."""
     short = name[-MAX_PATH_NAME:]
     free, number = short, 2
     while free in taken:
@@ -192,7 +196,7 @@ def escape_controls(text: str) -> str:
 
 
 def escape_json_controls(text: str) -> str:
-    """Return an equivalent JSON text in which such characters are written as escapes."""
+    """Return an equivalent JSON text in which control and invisible characters are escaped."""
     plain = text.isascii() and _DELETE not in text
     return text if plain else _BESIDE_TEXT.sub(_json_escape, text)
 

@@ -6,6 +6,7 @@ import math
 
 Z95 = 1.959963984540054
 Z99 = 2.5758293035489004
+"""Quantiles of the normal distribution for two-sided intervals at 95 % and 99 %."""
 
 
 def wilson_interval(right: float, n: int, z: float = Z95) -> tuple[float, float]:

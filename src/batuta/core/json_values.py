@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def count_values(body: bytes, most: int) -> int:
-    """Return about how many values the JSON has.
+    """Return the approximate number of values in a JSON text.
 
     Separators inside strings are excluded only if there may be more than `most` values.
     """
@@ -19,8 +19,8 @@ def _count_separators(body: bytes) -> int:
 def _drop_strings(body: bytes, most: int) -> bytes:
     """Return the JSON without its strings, as far as is needed to find more than `most` values.
 
-    This makes a few calls of milliseconds each. A pattern with a replacement function would release
-    the GIL at every string and wait for it as often, for seconds if the event loop is busy.
+    The function makes a few calls of milliseconds each. A pattern with a replacement function would
+    release the GIL and wait for it at every string: for seconds, if the event loop is busy.
     """
     unescaped = body.replace(rb"\\", b"").replace(rb"\"", b"")
     # At most two strings (key and value) per separator, with two quotes each.

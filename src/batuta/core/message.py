@@ -22,8 +22,8 @@ class Role(StrEnum):
     TOOL = "tool"
 
 
-_TAGS = (("image", VISION), ("file", FILES), ("audio", AUDIO))
-"""The tag that a worker needs to be shown a part of each kind."""
+ATTACHMENT_TAGS = {"image": VISION, "file": FILES, "audio": AUDIO}
+"""The tag of the workers that can be shown an attachment, by the kind of attachment."""
 _REMINDERS = re.compile(r"(?:\s*+<system-reminder>.*?</system-reminder>)++\s*+", re.DOTALL)
 HOUR_MARK = "1h"
 """The cache mark for an hour (instead of five minutes)."""
@@ -108,15 +108,16 @@ class NativeSearch:
     """A web search that a model's provider runs itself."""
 
     max_uses: int
-    """The most searches of one call."""
+    """Maximum number of searches in one call of the model."""
     allow: tuple[str, ...] = ()
-    """Domains; empty: all."""
+    """Domains that may be searched; empty: all."""
     deny: tuple[str, ...] = ()
+    """Domains that must not be searched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Citation:
-    """A page that an answer or a tool's output is taken from."""
+    """A page or file that an answer or a tool's output is taken from."""
 
     url: str
     title: str = ""
@@ -202,13 +203,14 @@ class PromptCache:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """One turn of a conversation."""
+    """One message of a conversation."""
 
     role: Role
     parts: tuple[Part, ...]
     name: str | None = None
+    """The speaker's name, if the client gives one."""
     reasoning: str = ""
-    """Reasoning text of an assistant's turn, returned by the client."""
+    """Reasoning text of an assistant's message, as the client sends it back."""
     thoughts: tuple[Thought, ...] = ()
     """The same reasoning as signed by its provider."""
 
@@ -250,7 +252,7 @@ class Tool:
     name: str
     description: str = ""
     parameters: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """JSON schema of its arguments."""
+    """JSON Schema of the arguments."""
     strict: bool | None = None
     cache: str | None = None
     """A cache mark, as on a part of a message."""
@@ -265,6 +267,7 @@ class ResponseFormat:
     kind: Literal["json_object", "json_schema"]
     name: str = "answer"
     schema: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """JSON Schema of the answer; empty for `json_object`."""
     strict: bool | None = None
     words_suffice: bool = True
     """Whether a provider without constrained decoding gets the format described in the prompt.
@@ -278,6 +281,7 @@ class Question:
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...] = ()
     tool_choice: str | None = None
+    """`auto`, `none`, `required`, or the name of a tool; None: the provider's default."""
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None
     sampling: Sampling = NO_SAMPLING
@@ -295,7 +299,7 @@ class Question:
     def needed_tags(self) -> tuple[str, ...]:
         """The tags that a worker needs to be shown all attachments."""
         kinds = {part.kind for message in self.messages for part in message.parts}
-        return tuple([tag for kind, tag in _TAGS if kind in kinds])
+        return tuple([tag for kind, tag in ATTACHMENT_TAGS.items() if kind in kinds])
 
     @property
     def has_tool_results(self) -> bool:
@@ -317,7 +321,10 @@ class Question:
 
     @property
     def title(self) -> str:
-        """The text for lists of runs: without the reminders that coding agents put before it."""
+        """The text for lists of runs, without the reminders that coding agents put before it.
+
+        A text of reminders alone is returned whole.
+        """
         text = self.text
         before = _REMINDERS.match(text)
         return (text[before.end() :] if before else text) or text
@@ -331,7 +338,7 @@ class Request:
     sampling: Sampling = NO_SAMPLING
     tools: tuple[Tool, ...] = ()
     tool_choice: str | None = None
-    """`auto`, `none`, `required`, or the name of a tool."""
+    """`auto`, `none`, `required`, or the name of a tool; None: the provider's default."""
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None
     prefill: str = ""
@@ -351,7 +358,7 @@ class TokenLogprob:
 
     token: str
     logprob: float
-    """The natural logarithm of its probability."""
+    """The natural logarithm of the token's probability."""
     utf8: tuple[int, ...] | None = None
     """The token's bytes, if the provider reports them; a token may be part of a character."""
     others: tuple[TokenLogprob, ...] = ()
@@ -391,7 +398,7 @@ class Reply:
 
     @property
     def choices(self) -> tuple[Reply, ...]:
-        """This reply and its alternatives, in the order of their numbers."""
+        """This reply and its alternatives, in the provider's order."""
         return (self, *self.alternatives)
 
 
@@ -411,7 +418,7 @@ class Delta:
     is_refusal: bool = False
     """Whether the text belongs to a refusal."""
     choice: int = 0
-    """Index of the reply it belongs to, if several were requested."""
+    """Index of the reply that the fragment belongs to, from 0, if several were requested."""
     logprobs: tuple[TokenLogprob, ...] = ()
     """Log probabilities of the text's tokens."""
     server_call: ServerCall | None = None
@@ -422,8 +429,9 @@ class Delta:
 
 _RUN_PREFIX = "run_"
 _CALL_ID_PATTERN = re.compile(r"call_([A-Za-z0-9-]{1,24})_(\d{1,4})_(\d{1,3})")
-"""Matches at most 40 characters, the most that OpenAI accepts."""
+"""Matches at most 40 characters, since OpenAI accepts no longer ids."""
 _ROUND_FACTOR = 100
+"""An id contains round * 100 + step: one number for both."""
 
 
 class ToolCallOrigin(NamedTuple):
@@ -432,9 +440,11 @@ class ToolCallOrigin(NamedTuple):
     run: str
     """The run's id."""
     round: int
+    """The round's number, from 0, counted over all runs that continue the same workflow."""
     step: int
+    """The step's index, from 0."""
     number: int
-    """Index of the call among those of its step, from 0."""
+    """Index of the call among the calls of the step, from 0."""
 
 
 def encode_call_id(origin: ToolCallOrigin) -> str:

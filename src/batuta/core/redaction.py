@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 HIDDEN_ADDRESS = "[address]"
 HIDDEN_KEY = "***"
 MAX_CHARACTERS = 4000
-"""The most characters of a text that are examined; the rest is dropped."""
+"""Maximum number of characters of a text that are kept; the rest is dropped."""
 _TOP_LEVEL_DOMAINS = (
     "com|net|org|io|ai|dev|cloud|app|co|info|biz|tech|edu|gov|eu|de|uk|us|fr|nl|ch|at|es|pt|br|it"
     "|cn|jp|kr|in|ru|ca|au|internal|local|localdomain|lan|corp|home|intranet|private|svc|cluster"

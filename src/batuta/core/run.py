@@ -12,6 +12,7 @@ from batuta.core.formatting import format_cost, format_count, format_seconds
 from batuta.core.message import Delta, Question, Reply, Request, ToolCall
 from batuta.core.redaction import clean_message
 from batuta.core.run_html import StepRow, render_run_html
+from batuta.core.token_estimate import estimate_request_tokens
 from batuta.core.worker import Pool, WorkerId
 from batuta.core.workflow import (
     MAX_STEPS,
@@ -23,15 +24,12 @@ from batuta.core.workflow import (
     Workflow,
 )
 from batuta.errors import ClientError
-from batuta.usage import ASSUMED_PRICE, ZERO_COST, ZERO_USAGE, Cost, Price, Usage
+from batuta.usage import ASSUMED_PRICE, ZERO_COST, ZERO_USAGE, Cost, Price, Usage, usage_cost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exploration:
-    """A choice among several ways to answer, recorded for off-policy evaluation.
-
-    The propensity allows inverse-propensity weighting.
-    """
+    """A choice among several ways to answer, recorded for off-policy evaluation."""
 
     system: str
     """Name and version of the system that chose; each version learns from scratch."""
@@ -42,14 +40,16 @@ class Exploration:
     explored: bool
     """Whether the choice was not the best alternative so far."""
     propensity: float
-    """The probability of this choice, in (0, 1]."""
+    """The probability of this choice, in (0, 1]; its inverse is the choice's weight."""
 
 
 RunId = NewType("RunId", str)
 
 
 HEDGE_LOST = "outrun"
-"""The code of a call that was cancelled because another worker answered first."""
+"""The failure code of a call that was cancelled because another worker answered first."""
+_SHOWN_CHARACTERS = 60
+"""Maximum number of characters of the answer in a run's `repr`."""
 
 
 class Outcome(StrEnum):
@@ -72,7 +72,7 @@ class Outcome(StrEnum):
     PLANNED = "planned"
     """A dry run: the workflow was written and no worker was called."""
     REFUSED = "refused"
-    """A policy forbade the question or the answer."""
+    """A policy, a plan rule or a person refused the question, its plans or the answer."""
     FAILED = "failed"
     CANCELLED = "cancelled"
 
@@ -120,7 +120,8 @@ class Failure:
     """A call that gave no usable reply, as data."""
 
     code: str
-    """The error's code, such as `rate_limited` or `timed_out`; or `limit` or `cancelled`."""
+    """The code of the client's error, such as `rate_limited`; or a code of the engine, such as
+    `limit`, `cancelled` or `wrong_form`."""
     message: str
     retryable: bool = False
     usage: Usage = ZERO_USAGE
@@ -144,6 +145,18 @@ class Failure:
             retry_after=error.retry_after,
         )
 
+    @staticmethod
+    def estimated(
+        code: str, message: str, request: Request, price: Price | None, *, output: int = 0
+    ) -> Failure:
+        """Return the failure of a cancelled call, with its estimated tokens and their cost.
+
+        `output` is the number of tokens that had arrived.
+        """
+        prompt = estimate_request_tokens(request)
+        usage = Usage(calls=1, input=prompt, output=output, estimated=1)
+        return Failure(code=code, message=message, usage=usage, cost=usage_cost(usage, price))
+
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
@@ -162,7 +175,7 @@ class StepRun:
     index: int
     planned: WorkerId
     worker: WorkerId
-    """The worker that answered: `planned`, or its substitute."""
+    """The worker that gave `result`: `planned`, or another worker in its place."""
     request: Request | None
     """The request as sent; None if no worker was called."""
     result: Reply | Failure
@@ -173,7 +186,7 @@ class StepRun:
 
     @property
     def is_substituted(self) -> bool:
-        """True if another worker answered because the planned one failed."""
+        """True if another worker took over because the planned one failed, not as a hedge."""
         return self.worker != self.planned and any(
             attempt.failure.code != HEDGE_LOST for attempt in self.attempts
         )
@@ -225,13 +238,13 @@ class Round:
 
     @property
     def waiting_steps(self) -> tuple[StepRun, ...]:
-        """The steps that wait for the client's tools, by index."""
+        """The steps that wait for the client's tools, in ascending order of their indices."""
         waiting = [step for step in self.steps if step.pending_calls]
         return tuple(sorted(waiting, key=lambda step: step.index)) if waiting else ()
 
     @property
     def conductor_drafts(self) -> tuple[Draft, ...]:
-        """All drafts of this round, which all cost tokens."""
+        """All drafts of this round, the decision's last; each may have cost tokens."""
         if not self.drafts:
             return (self.decision.draft,)
         return (*(malformed.draft for malformed in self.drafts), self.decision.draft)
@@ -239,7 +252,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class ResumeState:
-    """The rounds from which a run continues; they are part of earlier runs' costs."""
+    """The rounds from which a run continues; their cost is counted in the earlier runs."""
 
     rounds: tuple[Round, ...]
     """All rounds so far without their prompts; the last one is unfinished."""
@@ -283,12 +296,12 @@ class WorkflowEstimate:
     seconds: float | None = None
     """Seconds of the slowest chain of steps; None if a worker's latency is not known."""
     samples: Usage = ZERO_USAGE
-    """Tokens of resampling the answer for its confidence; included in `usage`."""
+    """Tokens of asking the question again for the answer's confidence; included in `usage`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardrailTriggered:
-    """A guardrail or plan rule acted; the text that it found is not recorded."""
+    """A guardrail, a plan rule or an approval rule acted; the text it found is not recorded."""
 
     policy: str
     """The guardrail's or rule's name in the settings."""
@@ -297,7 +310,8 @@ class GuardrailTriggered:
     checked, if any: `between:step 1`."""
     action: str
     """The action, such as `redacted`, `flagged`, `blocked`, `failed` or `timed out`. Grounding
-    checks also use `marked`, `repaired` and `refused`."""
+    checks also use `marked`, `repaired` and `refused`; plan rules `left out`, `sent back`,
+    `repaired` and `refused`; approvals `waits for approval`, `edited` and the verdict's state."""
     count: int = 1
     """Number of findings."""
     by: str = ""
@@ -343,7 +357,10 @@ class Run:
 
     @property
     def answering_step(self) -> StepRun | None:
-        """The last step of the newest round with a workflow; None if that step gave no reply."""
+        """The last step of the newest round that answers; None if that step gave no reply.
+
+        Rounds that only evaluate an answer, and rounds without a workflow, are skipped.
+        """
         for round_ in reversed(self.rounds):
             if round_.workflow is not None and not round_.is_aside:
                 last = round_.step(len(round_.workflow) - 1)
@@ -400,13 +417,12 @@ class Run:
         return render_run_html([_step_rows(round_) for round_ in self.rounds], summary, self.answer)
 
 
-def _shorten_text(text: str, most: int = 60) -> str:
+def _shorten_text(text: str) -> str:
     flat = " ".join(text.split())
-    return flat if len(flat) <= most else f"{flat[: most - 1]}…"
+    return flat if len(flat) <= _SHOWN_CHARACTERS else f"{flat[: _SHOWN_CHARACTERS - 1]}…"
 
 
 def _step_rows(round_: Round) -> list[StepRow]:
-    """Return the steps of a round's workflow for display."""
     if round_.workflow is None:
         return []
     levels = round_.workflow.levels
@@ -455,10 +471,10 @@ class StepDelta:
     round: int
     index: int
     worker: WorkerId
-    """The worker that sent it: the planned one or its substitute."""
+    """The worker that sent the fragment: the planned worker, or another one in its place."""
     delta: Delta
     is_answer: bool = False
-    """Whether it is part of the answer and final, so that it is streamed to the client."""
+    """Whether the fragment is a final part of the answer, so that the client may be sent it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -483,7 +499,7 @@ class RunFinished:
     """The run ended; this is its last event."""
 
     outcome: Outcome
-    answer: str | None
+    answer: str | None = None
     reply: Reply | None = None
     error: str | None = None
     error_code: str | None = None

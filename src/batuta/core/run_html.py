@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from html import escape
 
 _COLUMN, _ROW, _RADIUS = 92, 46, 15
@@ -19,10 +20,9 @@ class StepRow:
     worker: str
     subtask: str
     reads: tuple[int, ...]
-    """Indices of the earlier steps that it reads."""
+    """Indices of the earlier steps that the step reads."""
     level: int
-    """Number of steps that must end one after another before it starts."""
-    _: KW_ONLY
+    """Number of steps that must end one after another before this one starts."""
     state: str = "waiting"
     """`done`, `failed` or `waiting`."""
     tokens: str = ""
@@ -80,11 +80,11 @@ def _render_graph(rows: Sequence[StepRow]) -> str:
 
 def _place_steps(rows: Sequence[StepRow]) -> list[tuple[int, int]]:
     """Return the column and row of each step."""
-    taken: dict[int, int] = {}
+    taken = Counter[int]()
     cells: list[tuple[int, int]] = []
     for row in rows:
-        cells.append((row.level, taken.get(row.level, 0)))
-        taken[row.level] = taken.get(row.level, 0) + 1
+        cells.append((row.level, taken[row.level]))
+        taken[row.level] += 1
     return cells
 
 

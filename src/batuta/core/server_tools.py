@@ -84,16 +84,17 @@ class RequestedTool:
     opens_pages: bool = False
     """Whether a search may also read the pages it finds, if the server can read pages."""
     max_uses: int | None = None
-    """The most tool calls within one call of a model; None: as many as the operator allows."""
+    """Maximum number of tool calls within one call of a model; None: the operator's maximum."""
     allow: tuple[str, ...] = ()
-    """Domains; empty: all."""
+    """Domains that may be searched or read; empty: all."""
     deny: tuple[str, ...] = ()
+    """Domains that must not be searched or read."""
     file_ids: tuple[str, ...] = ()
     """The ids of the files to search, or that programs can read."""
     file_names: tuple[str, ...] = ()
-    """The file names under which programs find these files."""
+    """The file names under which programs find the files of `file_ids`."""
     files: NamedFiles | None = None
-    """Access to these files; None if there are none."""
+    """Access to the files of `file_ids`; None if the request names none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ None if the question has no tests or they could not be run."""
 
 
 class RunCache(Protocol):
-    """Runs that several solvers share, to avoid asking the same workers the same again."""
+    """Runs that several solvers share, so that no worker is asked the same question twice."""
 
     async def get_or_run(self, key: Hashable, execute: Callable[[], Awaitable[Run]]) -> Run:
         """Return the run with that key; execute it if it is not cached."""
@@ -27,8 +27,8 @@ class RunCache(Protocol):
 class Solver(Protocol[ContextT_contra]):
     """Answers a question with a Run.
 
-    Laws: it calls workers at most `calls` times (None: its conductor decides), not counting
-    retries; the run's usage is that of all its calls; an outage is returned as data, not raised;
+    Laws: a solver calls workers at most `calls` times (None: its conductor decides), not counting
+    retries; the run's usage is the usage of all calls; an outage is returned as data, not raised;
     cancellation propagates.
     """
 
@@ -39,7 +39,7 @@ class Solver(Protocol[ContextT_contra]):
 
     @property
     def calls(self) -> int | None:
-        """The most calls of workers; None: its conductor decides."""
+        """Maximum number of calls of workers; None: the solver's conductor decides."""
         ...
 
     async def answer(self, question: Question, context: ContextT_contra, seed: int) -> Run:

@@ -6,11 +6,14 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 _CUTOFF = 0.7
-"""The least similarity of a suggested name, from 0 to 1."""
+"""Minimum similarity of a suggested name, from 0 to 1."""
 
 
 def suggest_names(wrong: str, known: Iterable[str]) -> str:
-    """Return the end of a sentence about an unknown name: `did you mean …?`, `choose among: …`."""
+    """Return the end of a sentence about an unknown name.
+
+    It is `did you mean …?`, `choose among: …` or, without any known name, `there are none`.
+    """
     names = list(dict.fromkeys(known))
     if near := find_similar(wrong, names):
         return f"did you mean {near}?"

@@ -10,10 +10,10 @@ TaskId = NewType("TaskId", str)
 
 @dataclass(frozen=True, slots=True)
 class Grade:
-    """The result of grading an answer; an answer that could not be graded has `score=None`."""
+    """The result of grading an answer."""
 
     score: float | None
-    """Score in [0, 1]; None if undecided."""
+    """Score in [0, 1]; None if the answer could not be graded."""
     extracted: str | None = None
     """The text that the grader compared with the target."""
     reason: str = ""
@@ -39,8 +39,10 @@ class Task:
     """The grader's name."""
     tags: tuple[str, ...] = ()
     difficulty: float | None = None
+    """Difficulty on a scale of the task's source; None: unknown."""
     data: str = ""
-    """Further data for the grader, as JSON: the tests of a program, the options."""
+    """Further data for the grader, as JSON, such as the tests of a program or the options of a
+    multiple-choice question; empty: none."""
     private: bool = False
     """If True, the text is never logged, stored or published; `repr` hides it."""
 

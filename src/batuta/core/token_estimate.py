@@ -15,16 +15,15 @@ TOKENS_PER_MESSAGE = 4
 _BYTES_PER_TOKEN = 40
 """Approximate bytes in a token of a file or a recording."""
 _DATA = (File, Audio)
-
-
 _WEIGHT_PER_TOKEN = 12
-"""Weight of one token."""
+"""Weight of one token, as `token_weight` counts it."""
 
 
 def token_weight(text: str) -> int:
-    """Return the tokens in twelfths: one token is 4 ASCII characters, or 3 bytes of other scripts.
+    """Return the estimated tokens of `text`, in twelfths of a token.
 
-    So a Chinese character counts as one token, and a Cyrillic letter as two thirds.
+    A token is 4 ASCII characters, or 3 bytes of other scripts: a Chinese character counts as one
+    token, a Cyrillic letter as two thirds of a token.
     """
     if text.isascii():
         return len(text) * 3
@@ -34,7 +33,7 @@ def token_weight(text: str) -> int:
 
 
 def tokens_from_weight(weight: int) -> int:
-    """Return the tokens, rounded up."""
+    """Return the tokens of a weight in twelfths of a token, rounded up."""
     return -(-weight // _WEIGHT_PER_TOKEN)
 
 

@@ -1,8 +1,8 @@
 """Classes of clients' tools by their effects, and the tools that a step may call. Pure.
 
-A tool observes, changes something, or asks the user. Only the last step of a workflow, whose reply
-goes to the client, may call tools that change or ask. The steps that must end before it may call
-tools that observe; a step that can run at the same time as the last one may call none.
+A tool observes, changes something, or asks the user. The last step of a workflow answers the
+client, so only that step may call tools that change or ask. The steps that must end before it may
+call tools that observe; a step that can run at the same time as the last one may call none.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _fits_pattern(name: str, pattern: str) -> bool:
 
 
 MOST_READ = 200
-"""The most characters of a tool's name, and the most parameters, that are examined."""
+"""Maximum number of characters of a tool's name, and of parameters, that are examined."""
 
 
 class ToolClass(StrEnum):
@@ -71,7 +71,7 @@ _CHANGING_PARAMETERS = _read_words(
 def classify_tool(tool: Tool) -> ToolClass:
     """Return the class of the tool by the words of its name and the parameters of its schema.
 
-    If they do not determine the class, it is `CHANGE`.
+    A tool that neither of them shows to observe or to ask is in the class `CHANGE`.
     """
     words = {word.lower() for word in _WORD.findall(tool.name[:MOST_READ])}
     if words & _CHANGES:
@@ -94,7 +94,7 @@ def _list_parameters(tool: Tool) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class ToolClasses:
-    """Classifies tools, by the settings if they match a tool."""
+    """A classifier of tools: the settings decide if they name the tool, else `classify_tool`."""
 
     configured: Mapping[str, ToolClass] = field(default_factory=dict[str, ToolClass])
     """Classes by tool name, or by a pattern with `*` and `?`."""

@@ -30,7 +30,7 @@ EMBEDDINGS = "embeddings"
 CHANGES = "changes"
 """The tag of workers with side effects, such as a tool that sends or deletes."""
 VISION, FILES, AUDIO, TOOLS = "vision", "files", "audio", "tools"
-"""Tags of workers that see pictures, read files, hear recordings, call tools."""
+"""Tags of the models that accept pictures, files or recordings, or can call tools."""
 
 
 class Finish(StrEnum):
@@ -60,7 +60,7 @@ class Sampling:
     temperature: float | None = None
     top_p: float | None = None
     max_tokens: int | None = None
-    """The most completion tokens."""
+    """Maximum number of completion tokens."""
     stop: tuple[str, ...] = ()
     seed: int | None = None
     effort: str | None = None
@@ -79,8 +79,8 @@ class Sampling:
 
     @property
     def is_empty(self) -> bool:
-        """True if nothing is set; comparing with `NO_SAMPLING` by identity first is faster."""
-        return self is NO_SAMPLING or self == NO_SAMPLING
+        """True if nothing is set."""
+        return self is NO_SAMPLING or self == NO_SAMPLING  # comparing by identity is faster
 
     def with_defaults(self, default: Sampling) -> Sampling:
         """Return these settings, with unset ones taken from `default`."""
@@ -116,10 +116,9 @@ class Skill:
     share: float
     """Accuracy, in [0, 1]."""
     questions: int | None = None
-    """Number of questions it was measured on here; None: an estimate, or from a public leaderboard.
-    """
+    """Number of questions in the measurement; None: estimated, or from a public leaderboard."""
     board: str = ""
-    """The public leaderboard and its date, for a prior; empty: measured here or estimated."""
+    """The public leaderboard and its date; empty: measured or estimated by the operator."""
 
     def __post_init__(self) -> None:
         if not self.family or not 0 <= self.share <= 1:
@@ -134,7 +133,7 @@ class Worker:
     model: str
     """The model's name at its provider."""
     description: str = ""
-    """One line that the conductor may be shown."""
+    """One line about the worker that the conductor may be shown."""
     tags: tuple[str, ...] = ()
     """Abilities and facts: `vision`, `tools`, `local`, `region:eu`, `licence:apache-2.0`…"""
     context_window: int | None = None
@@ -152,7 +151,7 @@ class Worker:
     parameters: float | None = None
     """Billions of parameters; None: unknown."""
     native_tools: tuple[str, ...] = ()
-    """The tools that its provider runs itself, by the names of `core.server_tools`."""
+    """The tools that the worker's provider runs itself, by the names in `core.server_tools`."""
 
     def __post_init__(self) -> None:
         if not self.id or not self.model:
@@ -167,12 +166,12 @@ class Worker:
 
     @property
     def measured(self) -> dict[str, float]:
-        """Accuracies by family, without those from public leaderboards."""
+        """Accuracies by family of questions, without those from public leaderboards."""
         return {skill.family: skill.share for skill in self.skills if not skill.board}
 
 
 def token_price(worker: Worker, unknown: Price) -> Decimal:
-    """Return the sum of the prices of a million input and a million output tokens."""
+    """Return the dollars of a million input and a million output tokens; `unknown` if unpriced."""
     price = worker.price or unknown
     return price.input + price.output
 
@@ -213,7 +212,7 @@ class Pool:
         raise KeyError(worker_id)
 
     def number(self, worker_id: str) -> int:
-        """Return the number under which the conductor sees that worker.
+        """Return the number under which the conductor sees that worker, from 0.
 
         Raises:
             KeyError: no worker has that id.
@@ -227,10 +226,10 @@ class Pool:
         """Return a pool of those workers, in this pool's order.
 
         Raises:
-            ValueError: the pool has none of them.
+            ValueError: the pool has none of these workers.
         """
-        wanted = set(worker_ids)
-        return Pool(tuple(worker for worker in self.workers if worker.id in wanted))
+        ids = set(worker_ids)
+        return Pool(tuple(worker for worker in self.workers if worker.id in ids))
 
     def shuffled(self, rng: random.Random) -> Pool:
         """Return the same workers in a random order."""

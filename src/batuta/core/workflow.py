@@ -13,9 +13,9 @@ from batuta.core.worker import WorkerId
 from batuta.usage import ZERO_COST, ZERO_USAGE, Cost, Usage
 
 MAX_STEPS = 5
-"""The most steps of a workflow (Conductor paper, section 3)."""
+"""Maximum number of steps of a workflow (Conductor paper, section 3)."""
 MAX_ROUNDS = 3
-"""The most workflows run for one question, each of which can read the previous answer."""
+"""Maximum number of workflows run for one question; each can read the previous round."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,11 +29,11 @@ class Step:
     access: tuple[int, ...] = ()
     """Indices of the earlier steps whose subtask and reply the step reads, ascending."""
     previous: bool = False
-    """True in a corrective round if the step reads all steps before it and the previous round
-    ("all")."""
+    """True if the step reads all steps before it and the whole previous round ("all"); only in a
+    second or third round."""
     continues: bool = False
-    """True in a corrective round if the worker continues its own conversation of the previous
-    round: its subtask is appended to it, so that the provider's prompt cache is reused."""
+    """True if the worker continues its conversation of the previous round: the subtask is appended
+    to that conversation, so that the provider's prompt cache is reused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,8 @@ class Cropping:
     whole: int
     """Characters of the whole conversation."""
     turns: int = 0
-    """Number of turns that were left out; the middle of others may be left out too."""
+    """Number of turns (messages or tool results) that were left out; the middles of other turns may
+    be left out too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +121,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class AcceptedAnswer:
-    """The previous round's answer is returned unchanged (recursion, paper section 3.3)."""
+    """The decision to return the previous round's answer unchanged (paper, section 3.3)."""
 
     draft: Draft = Draft()
     kind: Literal["accepted"] = "accepted"
@@ -135,10 +136,10 @@ class MalformedPlan:
     draft: Draft
     reason: str
     outage: bool = False
-    """True if the call of the conductor's model failed, so that there is no draft to blame."""
+    """True if the call of the conductor's model failed, so that there is no draft."""
     kind: Literal["malformed"] = "malformed"
     again: bool = True
-    """False if another draft would be no better, so that none is asked for."""
+    """False if another draft would be no better, so that none is requested."""
 
 
 Decision = Plan | AcceptedAnswer | MalformedPlan

@@ -34,11 +34,13 @@ EDITED = "edited"
 async def gate_round(
     context: RunContext, number: int, round_: Round, *, editable: bool = False
 ) -> RunFinished | None:
-    """Wait until the round may be run; return the run's end if it may not.
+    """Wait until a person has approved the round, if a rule requires it.
+
+    Return None if the round may be run, else the run's end.
 
     Args:
         context: the run.
-        number: the round's number.
+        number: the round's number in this run, from 0.
         round_: the round before it is run.
         editable: whether the plan may be edited; an edited round is published again.
     """
@@ -47,17 +49,15 @@ async def gate_round(
         return None
     usd = _expected_usd(context, workflow)
     changes = may_change(context.question, workflow, context.pool, context.settings.tool_classes)
-    rule = next(
-        (
-            one
-            for one in context.settings.approvals
-            if one.holds(context.question, workflow, usd, changes=changes)
-        ),
-        None,
+    holding = (
+        rule
+        for rule in context.settings.approvals
+        if rule.holds(context.question, workflow, usd, changes=changes)
     )
+    rule = next(holding, None)
     if rule is None:
         return None
-    await _tell_act(context, rule.name, WAITS)
+    await _publish_act(context, rule.name, WAITS)
     request = ApprovalRequest(
         run_id=context.run_id,
         round=number + context.round_offset,
@@ -71,8 +71,8 @@ async def gate_round(
         request = _make_editable(context, number, request)
     verdict = await _await_verdict(context, request)
     if verdict.workflow is not None:
-        await _tell_act(context, rule.name, EDITED, verdict.edited_by)
-    await _tell_act(context, rule.name, verdict.state, verdict.by)
+        await _publish_act(context, rule.name, EDITED, verdict.edited_by)
+    await _publish_act(context, rule.name, verdict.state, verdict.by)
     if verdict.state == "approved":
         if verdict.workflow is not None:
             edited = replace(round_, workflow=verdict.workflow)
@@ -82,7 +82,7 @@ async def gate_round(
 
 
 def _make_editable(context: RunContext, number: int, request: ApprovalRequest) -> ApprovalRequest:
-    """Return the request with a `revise` function, which can be called any number of times."""
+    """Return the request with a `revise` function, so that a person can edit the plan."""
     before = workers_before(context.rounds[: number + context.round_offset])
 
     def revise(workflow: Workflow) -> ApprovalRequest:
@@ -97,10 +97,10 @@ def _make_editable(context: RunContext, number: int, request: ApprovalRequest) -
         broken = context.rules.find_broken(workflow, before)
         if broken is not None:
             raise ValueError(f"it breaks the rule {broken.name}: {broken.sentence}")
-        usd, most = _expected_usd(context, workflow), context.budget.limits.usd
-        if most is not None and usd > Decimal(str(most)):
+        usd, limit = _expected_usd(context, workflow), context.budget.limits.usd
+        if limit is not None and usd > Decimal(str(limit)):
             expected = f"it is expected to cost {format_usd(usd)}"
-            raise ValueError(f"{expected} where {format_usd(Decimal(str(most)))} are allowed")
+            raise ValueError(f"{expected} where {format_usd(Decimal(str(limit)))} are allowed")
         return replace(request, workflow=workflow, usd=usd, revise=revise)
 
     return replace(request, revise=revise)
@@ -130,11 +130,15 @@ async def _await_verdict(context: RunContext, request: ApprovalRequest) -> Appro
             scope.deadline = ends + context.elapsed() - began
 
 
-async def _tell_act(context: RunContext, rule: str, action: str, by: str = "") -> None:
+async def _publish_act(context: RunContext, rule: str, action: str, by: str = "") -> None:
     await context.publish(GuardrailTriggered(policy=rule, where=PLAN, action=action, by=by))
 
 
 def _expected_usd(context: RunContext, workflow: Workflow) -> Decimal:
+    """Return the dollars that this run has spent and is expected to spend on the workflow.
+
+    The samples of the answer are included; workers without a price count at the assumed price.
+    """
     spent = ZERO_COST
     for round_ in context.recorder.rounds:
         spent += sum((draft.cost for draft in round_.conductor_drafts), ZERO_COST)
@@ -164,7 +168,6 @@ def _refused_end(rule: str, verdict: ApprovalVerdict, seconds: float) -> RunFini
     if verdict.state == UNAVAILABLE:
         return RunFinished(
             outcome=Outcome.FAILED,
-            answer=None,
             error=f"{needs} the request cannot be stored now; try again later",
             error_code=f"approval_{UNAVAILABLE}",
             seconds=seconds,
@@ -173,7 +176,6 @@ def _refused_end(rule: str, verdict: ApprovalVerdict, seconds: float) -> RunFini
     refusal = "it was not approved in time" if verdict.state == "expired" else "it was refused"
     return RunFinished(
         outcome=Outcome.REFUSED,
-        answer=None,
         error=f"{needs} {refusal}{why}",
         error_code=f"approval_{verdict.state}",
         seconds=seconds,

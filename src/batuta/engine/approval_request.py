@@ -12,7 +12,7 @@ from typing import Any, cast
 from batuta.core import Question, RunId, Step, WorkerId, Workflow
 
 MAX_EDIT = 100_000
-"""The most characters of an edited plan."""
+"""Maximum number of characters of an edited plan."""
 UNAVAILABLE = "unavailable"
 """The state of a request that could not be stored, so that no person sees it."""
 
@@ -23,24 +23,25 @@ class ApprovalRequest:
 
     run_id: RunId
     round: int
+    """The round's number, from 0, counted over all runs that continue the same workflow."""
     rule: str
     """The name of the rule that requires the approval."""
     question: Question
     workflow: Workflow
     usd: Decimal
-    """Expected cost of the run including this plan; workers without a price count at the assumed
+    """Expected dollars of the run including this plan; workers without a price count at the assumed
     price."""
     expires_in: float
-    """Seconds after which the request expires, which ends the run as refused."""
+    """Seconds after which the request expires and the run ends as refused."""
     revise: Callable[[Workflow], ApprovalRequest] | None = field(
         default=None, compare=False, repr=False
     )
-    """Returns the request for an edited workflow, with its new price. Raises a ValueError with the
-    reason if the workflow may not be run. None: the plan cannot be edited."""
+    """Returns the request for an edited workflow, with its expected cost. Raises a ValueError with
+    the reason if the workflow may not be run. None: the plan cannot be edited."""
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of the plan, which an approval must quote."""
+        """The SHA-256 of the plan with its run and round, which an approval must quote."""
         steps = [
             [step.worker, step.subtask, list(step.access), step.previous]
             for step in self.workflow.steps
@@ -56,10 +57,12 @@ class ApprovalVerdict:
     state: str
     """`approved`, `refused`, `expired` or `unavailable`."""
     by: str = ""
+    """The person who decided; empty if no person did."""
     reason: str = ""
     workflow: Workflow | None = None
-    """The edited plan, if it was edited before it was approved."""
+    """The edited plan; None if the plan was not edited."""
     edited_by: str = ""
+    """The person who edited the plan last; empty if it was not edited."""
 
 
 Approver = Callable[[ApprovalRequest], Awaitable[ApprovalVerdict]]

@@ -1,8 +1,8 @@
-"""The money and tokens of a run: spent, reserved for calls in flight, and left.
+"""The money and tokens of a run: spent, reserved for calls in flight, and remaining.
 
-The most that a call can cost is reserved before the call: from the run's own limit in dollars
-and, if the run also spends a key's or tenant's budget, from that budget (`Funds`). So no call that
-keeps to its bound (`core.cost_bound`) exceeds either limit.
+The maximum cost of a call is reserved before the call: from the run's own limit in dollars and, if
+the run also spends a key's or tenant's budget, from that budget (`Funds`). So no call that keeps to
+its bound (`core.cost_bound`) exceeds either limit.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class Funds(Protocol):
 
     @property
     def granted(self) -> Decimal:
-        """Dollars set apart for the run so far, including those already spent."""
+        """Dollars set apart for the run so far, including the dollars already spent."""
         ...
 
     def count(self, usd: Decimal) -> None:
-        """Set the dollars that the run counts as now: spent, and reserved for calls in flight.
+        """Receive the dollars that the run has spent or reserved for calls in flight.
 
         A cancelled call counts with its whole reservation: its provider may bill all of it.
         """
@@ -43,7 +43,7 @@ class Funds(Protocol):
         """Raise `granted` to `usd`, or at least to `least`; return the new value.
 
         Raises:
-            LimitReachedError: not even `least` is left.
+            LimitReachedError: the budget cannot grant even `least`.
         """
         ...
 
@@ -55,10 +55,11 @@ class Hold:
     request: Request
     """The request to send, with its output capped if dollars are limited."""
     usd: Decimal = ZERO_USD
+    """Reserved dollars; 0 if dollars are not limited, or once the reservation was released."""
 
 
 class Budget:
-    """Reserves the most that each call can cost, and replaces it by the real cost afterwards."""
+    """A run's budget: a call's maximum cost is reserved, and replaced by its real cost."""
 
     def __init__(self, limits: Limits, funds: Funds | None = None) -> None:
         self.limits = limits
@@ -67,8 +68,8 @@ class Budget:
         self.cost = ZERO_COST
         self._spent = ZERO_USD
         self._billed = ZERO_USD
-        """Dollars counted against `funds`. For a completed call without reported usage the estimate
-        counts here, but the whole reservation in `_spent`."""
+        """Dollars counted against `funds`. A completed call without reported usage counts here with
+        its estimated cost, and in `_spent` with its whole reservation."""
         self._held = ZERO_USD
         self._unfunded = ZERO_USD
         """The part of `_held` that `funds` has not granted yet; those calls are not sent yet."""
@@ -77,8 +78,9 @@ class Budget:
         self._funds_lock: anyio.Lock | None = None
         """Serializes requests to `funds`; created on first use."""
         self._released = 0
+        """Number of times that a reservation was lowered or released."""
         self._waiting: anyio.Event | None = None
-        """Set when a hold ends; None if no call waits for that."""
+        """Set when a reservation ends or shrinks; None if no call waits for that."""
 
     @property
     def usd(self) -> Decimal:
@@ -91,16 +93,16 @@ class Budget:
 
     @property
     def reserved(self) -> Decimal:
-        """Dollars that the calls in flight may cost."""
+        """Dollars reserved for the calls in flight."""
         return self._held
 
     async def reserve(
         self, request: Request, worker: Worker, *, whole: bool = False, waits: bool = True
     ) -> Hold:
-        """Reserve the most that the call can cost; `charge` or `release` must follow.
+        """Reserve the call's maximum cost; `charge` or `release` must follow.
 
-        If the call does not fit, it waits for the calls in flight. If there are none, or `waits`
-        is False, its output cap is lowered, down to `core.cost_bound.MIN_OUTPUT_TOKENS`.
+        A call that does not fit waits for the calls in flight. If there are none, or `waits` is
+        False, its output cap is lowered, down to `core.cost_bound.MIN_OUTPUT_TOKENS`.
 
         Args:
             request: the request to be sent.
@@ -109,7 +111,7 @@ class Budget:
             waits: whether to wait for calls in flight.
 
         Raises:
-            LimitReachedError: tokens or dollars do not suffice.
+            LimitReachedError: the remaining tokens or dollars do not suffice.
         """
         self.check()
         if self._usd is None and self.funds is None:
@@ -138,8 +140,9 @@ class Budget:
         Args:
             usage: tokens of the call.
             cost: dollars of the call.
-            hold: the call's reservation.
-            cancelled: we cancelled the call, so its provider may bill the whole reservation.
+            hold: the call's reservation; None if nothing was reserved.
+            cancelled: whether we cancelled the call, so that its provider may bill the whole
+                reservation.
         """
         self.usage += usage
         self.cost += cost
@@ -154,7 +157,7 @@ class Budget:
         self._count()
 
     def release(self, hold: Hold) -> None:
-        """Release what is still reserved for a call."""
+        """Release the call's reservation, and let waiting calls try again."""
         if hold.usd:
             self._cancel_hold(hold)
             self._released += 1
@@ -169,7 +172,7 @@ class Budget:
         other.usd = ZERO_USD
 
     def lower_hold(self, hold: Hold, usd: Decimal) -> None:
-        """Lower a reservation to `usd`; a smaller reservation stays as it is."""
+        """Lower a reservation to `usd`; a smaller reservation is not changed."""
         if not usd:
             self.release(hold)
         elif usd < hold.usd:
@@ -180,10 +183,10 @@ class Budget:
             self._count()
 
     def check(self) -> None:
-        """Raise if no further call may be made.
+        """Check that a further call may be made.
 
         Raises:
-            LimitReachedError: tokens or dollars are used up.
+            LimitReachedError: the tokens or the dollars are used up.
         """
         tokens = self.limits.tokens
         if tokens is not None and self.usage.total >= tokens:
@@ -192,7 +195,6 @@ class Budget:
             raise LimitReachedError("usd", format_usd(self.usd), format_usd(self._usd))
 
     async def _wait_for_release(self) -> None:
-        """Wait until a call in flight has ended."""
         self._waiting = self._waiting or anyio.Event()
         await self._waiting.wait()
 
@@ -208,17 +210,17 @@ class Budget:
             LimitReachedError: the call does not fit.
         """
         hold = self._reserve_own(request, bound, shortens=shortens)
-        asked = hold.usd
-        self._unfunded += asked
+        unfunded = hold.usd
+        self._unfunded += unfunded
         try:
             await self._reserve_funds(hold, bound)
         except BaseException:
             self._cancel_hold(hold)
-            if not self._holds:  # calls that wait for one in flight would wait for ever
+            if not self._holds:  # without a call in flight, waiting calls would never be woken
                 self._notify_waiters()
             raise
         finally:
-            self._unfunded -= asked
+            self._unfunded -= unfunded
             self._count()
         return hold
 
@@ -250,10 +252,10 @@ class Budget:
         return hold
 
     async def _reserve_funds(self, hold: Hold, bound: CallCostBound) -> None:
-        """Reserve the hold from `funds`; lower it, and its output cap, to what is granted.
+        """Reserve the hold from `funds`; lower the hold and its output cap to what is granted.
 
         Raises:
-            LimitReachedError: less is left than the call needs at least.
+            LimitReachedError: `funds` cannot grant the minimum that the call needs.
         """
         if self.funds is None:
             return

@@ -1,4 +1,4 @@
-"""The state shared by the calls of one step, and the listener of one worker call."""
+"""The state shared by the calls of one step, and one call: its budget, stream, tools and result."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from batuta.core import (
 )
 from batuta.core.redaction import clean_message
 from batuta.core.run import HEDGE_LOST
-from batuta.core.token_estimate import estimate_request_tokens, token_weight, tokens_from_weight
+from batuta.core.token_estimate import token_weight, tokens_from_weight
 from batuta.core.worker import VISION
 from batuta.engine.budget import Hold
 from batuta.engine.context import RunContext
@@ -53,7 +53,6 @@ from batuta.engine.step_prompt import (
 from batuta.errors import ClientError, LimitReachedError, RateLimitError, StreamInterruptedError
 from batuta.guardrails import GuardrailStage, describe_block
 from batuta.language.prompt import made_pictures
-from batuta.usage import usage_cost
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +62,7 @@ _OPENING = frozenset("{[")
 
 @final
 class JsonTextFilter:
-    """Streams the text of a JSON object or array as it arrives, and holds back everything else.
+    """A filter that passes the text of a JSON object or array, and holds back all other text.
 
     A reply that begins with prose or a code block may be repaired or unwrapped, so none of it is
     streamed. Text after the end of the value is held back too.
@@ -87,7 +86,7 @@ class JsonTextFilter:
                 return ""  # decides nothing, and joining the held text may be slow
             text = "".join(self._held)
             first = text.lstrip()[:1]
-            self._begun = first in _OPENING and bool(first)
+            self._begun = first in _OPENING
             self._ended = bool(first) and not self._begun
             if not self._begun:
                 return ""
@@ -102,12 +101,9 @@ class JsonTextFilter:
 
     def _scan(self, text: str) -> int:
         """Return the index just after the value's end; the text's length if it does not end."""
+        position = 0
         if self._escaped and text:
-            self._escaped = False
-            start = 1
-        else:
-            start = 0
-        position = start
+            self._escaped, position = False, 1
         while found := _STRUCTURE.search(text, position):
             position = found.end()
             sign = found[0]
@@ -143,14 +139,14 @@ def _plain_name(name: str) -> str:
 
 @final
 class OfferedTools:
-    """Renumbers a reply's tool calls for the client and drops calls of tools it did not offer."""
+    """The client's tools: calls of them are renumbered, calls of other tools are dropped."""
 
     def __init__(self, request: Request, make_id: Callable[[int], str] | None) -> None:
-        """Take the tools of the request.
+        """Store the tools of the request.
 
         Args:
             request: contains the offered tools.
-            make_id: returns our id for the n-th call; None keeps the worker's own ids.
+            make_id: returns our id for the n-th call of a reply; None keeps the worker's ids.
         """
         self._request = request
         self._make_id = make_id
@@ -185,7 +181,10 @@ class OfferedTools:
         )
 
     def drop_undeclared_calls(self, reply: Reply) -> Reply:
-        """Return the reply without calls of tools that were not offered; the rest get our ids."""
+        """Return the reply without calls of tools that were not offered.
+
+        The remaining calls get the offered tools' exact names, and our ids if we make ids.
+        """
         if reply.alternatives:
             others = tuple(self.drop_undeclared_calls(other) for other in reply.alternatives)
             reply = replace(reply, alternatives=others)
@@ -203,7 +202,7 @@ class OfferedTools:
         )
 
     def _offered_name(self, name: str) -> str | None:
-        """Return the name of the offered tool that a call means; None if it means none."""
+        """Return the offered tool's exact name for a call's name; None if no tool was offered."""
         if self._request.tool_choice == "none":
             return None
         names = {tool.name for tool in self._request.tools}
@@ -220,7 +219,7 @@ HEDGE_LOSS = (HEDGE_LOST, "another worker was faster")
 
 
 class CallRace(Protocol):
-    """Concurrent calls for one step, of which one supplies the reply."""
+    """Concurrent calls for one step, one of which supplies the reply."""
 
     speaker: WorkerCall | None
     """The call whose text is streamed."""
@@ -243,7 +242,8 @@ class StepState:
         before = context.earlier_steps(number).get(index)
         kept = before is not None and before.worker in context.pool
         self.worker: WorkerId = before.worker if before and kept else self.step.worker
-        """The worker that is asked first; a worker that called a tool receives its result."""
+        """The worker that is asked now. At first it is the planned worker, or the worker that
+        called the client's tools in an earlier run."""
         self.others: list[Worker] | None = None
         """The remaining substitutes; None until they are looked up."""
         self.as_fallback = before is not None and before.as_fallback
@@ -257,29 +257,26 @@ class StepState:
         """Whether the client has received part of this step's text as the answer."""
 
     async def record_attempt(self, failure: Failure, worker: WorkerId) -> None:
-        """Record and publish a failed attempt that was already charged."""
+        """Record and publish a failed attempt, which the caller has already charged."""
         attempt = Attempt(worker, failure, self.context.elapsed())
         self.attempts.append(attempt)
         await self.context.publish(StepRetried(self.number, self.index, attempt))
 
-    def has_others(self) -> bool:
-        """Return True if another worker can still replace the current one."""
-        return bool(self.substitutes())
-
     def substitutes(self) -> list[Worker]:
-        """Return the workers that are asked next, best first."""
+        """Return the workers that can still replace the current one, best first."""
         if self.others is None:
-            able = self.context.settings.fallback
-            self.others = self._find_substitutes() if able else []
+            self.others = (
+                substitute_workers(self.context, self.workflow, self.index, self.worker)
+                if self.context.settings.fallback
+                else []
+            )
         return self.others
 
-    def _find_substitutes(self) -> list[Worker]:
-        return substitute_workers(self.context, self.workflow, self.index, self.worker)
-
     def may_be_empty(self, reply: Reply) -> bool:
-        """Return True if an empty reply is acceptable.
+        """Return True if the step may return `reply`, which is empty.
 
-        The reply of a worker that is asked alone is passed on unchanged.
+        An answer may be empty if its worker is asked alone, as the reply is then passed on
+        unchanged, or if `allows_empty` returns True.
         """
         if not self.last or reply.finish is Finish.TOOL_CALLS:
             return False
@@ -287,7 +284,7 @@ class StepState:
         return alone or allows_empty(self.context.question, reply)
 
     def build_request(self, worker: Worker) -> Request:
-        """Return the request for the worker."""
+        """Return the request for the worker, with a sentence in place of what it cannot see."""
         if self.as_fallback:
             request = whole_question_request(self.context, self.number, worker)
         else:
@@ -302,7 +299,10 @@ class StepState:
         return show_seen(request, lacked)
 
     async def apply_guardrails(self, reply: Reply) -> Reply | Failure:
-        """Return the reply as edited by the guardrails, or a failure if a policy blocks it."""
+        """Return the reply as edited by the guardrails, or a failure if a policy blocks it.
+
+        Every action of a guardrail is published.
+        """
         stage = GuardrailStage.OUTPUT if self.last else GuardrailStage.BETWEEN
         guardrails = self.context.settings.guardrails
         if stage not in guardrails.stages:
@@ -330,7 +330,7 @@ class WorkerCall:
         self._received: list[str] = []
         """The text received in the current attempt."""
         self._buffered = self._new_buffer()
-        """Fragments held back until a tool is called; None if fragments are streamed at once."""
+        """Fragments held back until a tool is called; None if no tool must be called."""
         self._json_filter = self._new_filter()
         """Filter for a live answer that must be JSON; None if all text may be streamed."""
         self.has_emitted = False
@@ -338,10 +338,11 @@ class WorkerCall:
         self.is_settled = False
         """Whether the failure that ends the call was already recorded and charged."""
         self.hedge: CallRace | None = None
+        """The race with another call for the same step; None if there is none."""
         self.scope: anyio.CancelScope | None = None
         """The cancel scope of this call alone."""
         self.result: Reply | Failure | None = None
-        """The reply or failure once the call has ended; charged at the same moment."""
+        """The reply or failure, from the moment the call has ended."""
         # A conversation with a single worker may continue with it, so its own ids are kept.
         renames = len(step.workflow) > 1 or len(step.context.pool) > 1
         self._tools = OfferedTools(self.request, self._make_call_id if renames else None)
@@ -351,10 +352,11 @@ class WorkerCall:
     async def before_call(self, request: Request, worker: Worker) -> Request:
         """Reserve a further call within this one: of the model, or of a tool that it has called.
 
-        The first call was reserved before it was made.
+        The first call was reserved before it was made. Without a reservation, as between two
+        attempts, the request is returned unchanged.
 
         Raises:
-            LimitReachedError: the call may cost more than is left.
+            LimitReachedError: the call may cost more than the budget has left.
         """
         if self.hold is None:
             return request
@@ -419,9 +421,8 @@ class WorkerCall:
             RateLimitError: the provider asks for a long pause and another worker can be asked.
         """
         failure = replace(failure, message=clean_message(failure.message))
-        if (
-            self._is_rate_limited(failure) and self.step.has_others()
-        ):  # charged and recorded when the call ends
+        if self._is_rate_limited(failure) and self.step.substitutes():
+            # Charged and recorded when the call ends.
             usage, cost = failure.usage, failure.cost
             wait = failure.retry_after
             raise RateLimitError(failure.message, retry_after=wait, usage=usage, cost=cost)
@@ -460,18 +461,20 @@ class WorkerCall:
         return [] if needs_call(self.request) else None
 
     def _new_filter(self) -> JsonTextFilter | None:
-        """Return a filter for a live answer with a response format, which a repair may replace."""
-        step, wanted = self.step, self.context.question.response_format
-        if wanted is None or not step.last or not self.context.shows_answer(step.number):
+        """Return a filter for a live answer with a response format; None for other replies."""
+        step, context = self.step, self.context
+        if context.question.response_format is None:
+            return None
+        if not step.last or not context.shows_answer(step.number):
             return None
         return JsonTextFilter()
 
     async def run(self, timeout_seconds: float | None) -> Reply | Failure:
-        """Make the call; return its reply or failure, already charged.
+        """Make and charge the call; return its reply after the guardrails, or its failure.
 
         Args:
             timeout_seconds: seconds after which the call is cancelled, unless the client has
-                received part of its text; None: never.
+                received part of its text; None: it is never cancelled for lateness.
         """
         self.step.calls.append(self)
         if timeout_seconds is None and self.hedge is None:
@@ -494,7 +497,7 @@ class WorkerCall:
         return result
 
     async def _complete_within(self, timeout_seconds: float | None) -> None:
-        """Make the call until it ends, times out or loses to a faster one."""
+        """Make the call until it ends, times out or loses to a faster call."""
         self.scope = scope = self.scope or anyio.CancelScope()
         if timeout_seconds is not None:
             scope.deadline = anyio.current_time() + timeout_seconds
@@ -502,7 +505,7 @@ class WorkerCall:
             self.result = await self._complete()
 
     def cancel(self, code: str, message: str) -> Failure:
-        """Return the failure of a cancelled call, with its known or estimated cost."""
+        """Charge a cancelled call; return its failure with the known or estimated cost."""
         if self.result is not None:
             return Failure(
                 code=code, message=message, usage=self.result.usage, cost=self.result.cost
@@ -510,12 +513,9 @@ class WorkerCall:
         if self.hold is None:  # between two attempts: the first is charged, the next is not made
             return Failure(code=code, message=message)
         output = tokens_from_weight(sum(map(token_weight, self._received)))
-        usage = Usage(
-            calls=1, input=estimate_request_tokens(self.request), output=output, estimated=1
-        )
-        cost = usage_cost(usage, self.worker.price)
-        self._charge(usage, cost, cancelled=True)
-        return Failure(code=code, message=message, usage=usage, cost=cost)
+        failure = Failure.estimated(code, message, self.request, self.worker.price, output=output)
+        self._charge(failure.usage, failure.cost, cancelled=True)
+        return failure
 
     def _charge(self, usage: Usage, cost: Cost, *, cancelled: bool = False) -> None:
         """Replace the current attempt's reservation by what it consumed."""
@@ -523,7 +523,7 @@ class WorkerCall:
         self.hold = None
 
     async def _complete(self) -> Reply | Failure:
-        """Make one call with its client's own retries."""
+        """Make one call, which the worker's client may retry; an error is returned as a failure."""
         try:
             reply = await self.context.clients[self.worker.id].complete(self.request, self)
         except LimitReachedError as error:
@@ -548,7 +548,7 @@ class WorkerCall:
         )
 
     def _find_fault(self, reply: Reply, *, undeclared: bool) -> tuple[str, str] | None:
-        """Return why the reply cannot be used, as a code and a sentence; None if it can."""
+        """Return why the reply cannot be used, as a code and a clause; None if it can be used."""
         offers = bool(self.request.tools) and self.request.tool_choice != "none"
         if undeclared and (offers or is_empty(reply)):
             # The rest of the reply may build on the call, which would never be made.

@@ -1,8 +1,8 @@
 """The probability that a run's answer is correct, from signals of the run and further samples.
 
-It is a logistic regression on a few signals, fitted by `batuta tune` or `batuta eval --calibrate`
-to graded runs of the same conductor. Conductors and workers that it was not fitted to have no
-probability.
+A logistic regression on a few signals gives the probability. `batuta tune` or `batuta eval
+--calibrate` fits it to graded runs of the same conductor. An answer has no probability if its
+conductor or worker did not occur in these runs.
 """
 
 from __future__ import annotations
@@ -48,10 +48,13 @@ JUDGED = {
     Outcome.LIMITED,
     Outcome.UNSURE,
 }
-"""Outcomes of runs whose answer has a probability."""
+"""Outcomes of runs with an answer that can have a probability."""
 _ACCURACY_MARGIN = 0.02
-"""Accuracies are kept at least this far from 0 and from 1."""
+"""Accuracies are kept at least this far from 0 and from 1, where log-odds are infinite."""
 _EDGES = " \t\n.,;:$*`'\"()[]{}\\"
+_MAX_COMPARED = 200
+"""Maximum number of characters of answers that are compared; longer answers are hardly ever equal.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,18 +64,19 @@ class Calibration:
     weights: Mapping[str, float]
     """The weight of each signal."""
     workers: Mapping[WorkerId, float]
-    """The accuracy of each worker that answered in the graded runs."""
+    """The accuracy, in [0, 1], of each worker that answered in the graded runs."""
     runs: int
     """Number of graded runs used for the fit."""
     curve: tuple[tuple[float, float], ...] = ()
-    """Knots (regression's probability, calibrated probability), ascending; empty: no correction."""
+    """Points (probability of the regression, calibrated probability), ascending, between which the
+    correction is linear; empty: no correction."""
     sampled: Calibration | None = None
     """The calibration for runs with samples; None if too few graded runs had samples."""
 
     def probability(self, signals: Mapping[str, float]) -> float:
         """Return the probability for the signals, at least 0.01 and at most 0.99."""
-        odds = sum(self.weights.get(name, 0.0) * value for name, value in signals.items())
-        calibrated = self._follow_curve(1 / (1 + exp(-max(-30.0, min(30.0, odds)))))
+        log_odds = sum(self.weights.get(name, 0.0) * value for name, value in signals.items())
+        calibrated = self._follow_curve(1 / (1 + exp(-max(-30.0, min(30.0, log_odds)))))
         return round(min(0.99, max(0.01, calibrated)), 4)
 
     def _follow_curve(self, probability: float) -> float:
@@ -87,7 +91,7 @@ class Calibration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleSetting:
-    """How often, and by which worker, a question is answered again once it has an answer."""
+    """How often, and by which worker, a question that has an answer is answered again."""
 
     count: int
     worker: WorkerId | None = None
@@ -100,12 +104,12 @@ class SampleSetting:
     def find_worker(self, pool: Pool, writer: WorkerId) -> Worker | None:
         """Return the worker to sample; None if it is not a language model of the pool."""
         sampler = self.sampler_of(writer)
-        return next((one for one in pool if one.id == sampler and one.is_model), None)
+        return next((worker for worker in pool if worker.id == sampler and worker.is_model), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfidenceModel:
-    """The calibrations of a file, and the samples that they use."""
+    """The calibrations of a file, and the setting of the samples that they use."""
 
     conductors: Mapping[str, Calibration] = field(default_factory=dict[str, Calibration])
     """The calibrations by the conductor's name, which includes its version."""
@@ -115,7 +119,11 @@ class ConfidenceModel:
     """True while data is collected for a fit, so that every answer is sampled."""
 
     def find_samples(self, conductor: str, writer: WorkerId) -> SampleSetting | None:
-        """Return the samples to take of an answer; None if no fitted calibration would use them."""
+        """Return the samples to take of an answer that the worker `writer` wrote.
+
+        Return None if no samples are set, or if no calibration would use them; while data is
+        collected, every answer is sampled.
+        """
         if self.samples is None or self.collects:
             return self.samples
         fitted = self.conductors.get(conductor)
@@ -129,8 +137,8 @@ class ConfidenceModel:
     def of_answer(self, conductor: str, rounds: Sequence[Round], reply: Reply) -> float | None:
         """Return the probability that the reply is correct.
 
-        Return None if nothing was fitted for this conductor and worker, or if the reply calls
-        tools.
+        Return None if nothing was fitted for this conductor and worker, if no step gave the reply,
+        or if the reply calls tools.
         """
         calibration = self.conductors.get(conductor)
         step = find_step(rounds, reply)
@@ -148,7 +156,7 @@ class ConfidenceModel:
 
 
 def find_step(rounds: Sequence[Round], reply: Reply) -> StepRun | None:
-    """Return the step that gave the reply."""
+    """Return the step that gave the reply, not counting samples and checks; None if none did."""
     answering = (round_ for round_ in reversed(rounds) if not round_.is_aside)
     steps = (step for round_ in answering for step in round_.steps)
     return next((step for step in steps if step.result == reply), None)
@@ -156,38 +164,37 @@ def find_step(rounds: Sequence[Round], reply: Reply) -> StepRun | None:
 
 def find_sample_round(rounds: Sequence[Round]) -> Round | None:
     """Return the round of samples; None if no samples were taken."""
-    return next((one for one in reversed(rounds) if _is_sampled(one)), None)
-
-
-def _is_sampled(round_: Round) -> bool:
-    return isinstance(round_.decision, Plan) and round_.decision.purpose == "samples"
+    for round_ in reversed(rounds):
+        if isinstance(round_.decision, Plan) and round_.decision.purpose == "samples":
+            return round_
+    return None
 
 
 def share_of_samples(
-    rounds: Sequence[Round], step: StepRun, reply: Reply, wanted: SampleSetting
+    rounds: Sequence[Round], step: StepRun, reply: Reply, setting: SampleSetting
 ) -> float | None:
     """Return the share of the samples that state the same answer as the reply.
 
-    Return None if the reply states no answer or some of the wanted samples are missing.
+    Return None if the reply states no answer, or if any of the samples is missing.
     """
     own, taken = answer_form(reply.text), find_sample_round(rounds)
     if not own or taken is None:
         return None
-    sampler = wanted.sampler_of(step.worker)
+    sampler = setting.sampler_of(step.worker)
     texts = [
-        one.result.text
-        for one in taken.steps
-        if isinstance(one.result, Reply) and one.worker == sampler
+        sample.result.text
+        for sample in taken.steps
+        if isinstance(sample.result, Reply) and sample.worker == sampler
     ]
-    if len(texts) != wanted.count:
+    if len(texts) != setting.count:
         return None
-    return sum(answer_form(text) == own for text in texts) / wanted.count
+    return sum(answer_form(text) == own for text in texts) / setting.count
 
 
 def answer_signals(
     rounds: Sequence[Round], step: StepRun, reply: Reply, share: float
 ) -> dict[str, float]:
-    """Return the signals of an answer by a worker with the accuracy `share`."""
+    """Return all signals of an answer, except the samples', by a worker with accuracy `share`."""
     return {**run_signals(rounds, step, reply), "worker": worker_signal(share)}
 
 
@@ -208,7 +215,7 @@ def run_signals(rounds: Sequence[Round], step: StepRun, reply: Reply) -> dict[st
         if isinstance(other.result, Reply) and other is not step
         if (form := answer_form(other.result.text))
     ]
-    likely = [token.logprob for token in reply.logprobs]
+    logprobs = [token.logprob for token in reply.logprobs]
     compared = bool(own and others)
     read = [form for text in _texts_read(rounds, step) if (form := answer_form(text))]
     checked = 0.0 if not (own and read) else 1.0 if own in read else -1.0
@@ -220,12 +227,12 @@ def run_signals(rounds: Sequence[Round], step: StepRun, reply: Reply) -> dict[st
         "length": log1p(reply.usage.output) / 10,
         "cut": float(reply.finish is Finish.LENGTH),
         "replaced": float(step.as_fallback or step.is_substituted),
-        "logprob": max(-5.0, sum(likely) / len(likely)) if likely else 0.0,
+        "logprob": max(-5.0, sum(logprobs) / len(logprobs)) if logprobs else 0.0,
     }
 
 
 def _texts_read(rounds: Sequence[Round], step: StepRun) -> list[str]:
-    """Return the replies that the step read, one of whose answers it may have kept."""
+    """Return the texts of the replies that the step read; none for the whole question."""
     number = next(number for number, round_ in enumerate(rounds) if step in round_.steps)
     own = rounds[number]
     plan = own.workflow.steps[step.index] if own.workflow and not step.as_fallback else None
@@ -234,13 +241,16 @@ def _texts_read(rounds: Sequence[Round], step: StepRun) -> list[str]:
     earlier = rounds[number - 1].steps if plan.previous and number else ()
     indices = range(step.index) if plan.previous else plan.access
     read = [*earlier, *(other for index in indices if (other := own.step(index)))]
-    return [one.result.text for one in read if isinstance(one.result, Reply)]
+    return [other.result.text for other in read if isinstance(other.result, Reply)]
 
 
 def answer_form(text: str) -> str:
-    """Normalize the stated answer (case, spaces, outer punctuation); empty if there is none."""
+    """Return the stated answer without case, spaces and outer punctuation.
+
+    Return an empty text if no answer is stated, or one longer than `_MAX_COMPARED` characters.
+    """
     found = "".join((final_answer(text) or "").casefold().split()).strip(_EDGES)
-    return found if len(found) <= 200 else ""  # noqa: PLR2004 - longer ones agree by accident only
+    return found if len(found) <= _MAX_COMPARED else ""
 
 
 def state_confidence(
@@ -251,14 +261,17 @@ def state_confidence(
     conductor: str,
     least: float | None = None,
 ) -> RunFinished:
-    """Return the end of a run with the probability of its answer.
+    """Return the end of a run with the probability that its answer is correct.
+
+    An end without an answer, or with tool calls, is returned unchanged.
 
     Args:
         ended: the run's end without a probability.
         rounds: all rounds of the run.
         model: the fitted model.
         conductor: the name of the conductor.
-        least: the outcome is `unsure` if the probability is below this, or unknown.
+        least: minimum probability; if the probability is lower or unknown, the outcome is
+            `unsure`. None: no minimum.
     """
     if ended.reply is None or ended.outcome not in JUDGED or ended.reply.tool_calls:
         return ended

@@ -1,12 +1,9 @@
-"""A run's settings and hooks, the context that its rounds share, and the fold of its events.
-
-The engine, the event stream and the tests fold events in the same way.
-"""
+"""A run's settings and hooks, the context that its rounds share, and the recorder of its events."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 
 from anyio import CancelScope
@@ -53,7 +50,8 @@ class TimeoutPolicy:
     """How long a step may keep a run waiting before another worker is asked."""
 
     step_seconds: float | None = None
-    """Seconds after which a call is cancelled for a substitute; the last candidate has no limit."""
+    """Seconds after which a call is cancelled for a substitute. The last candidate has no limit,
+    nor has a call of which the client has already received text."""
     hedge_seconds: float | None = None
     """Seconds without text from the last step's worker after which a second worker is called in
     parallel; the faster one answers."""
@@ -102,19 +100,18 @@ class RunSettings:
     plan_rules: PlanRules = NO_RULES
     """Restrictions on workflows; rules for tags that the question lacks have no effect."""
     tool_classes: ToolClasses = ToolClasses()
-    """Which of the client's tools change something; only the last step may have those."""
+    """The effects of the client's tools; only the last step may call tools that change or ask."""
     confidence: ConfidenceModel | None = None
     """Estimates the probability that the answer is correct; None: there is no estimate."""
     approvals: tuple[ApprovalRule, ...] = ()
-    """Rules for plans that a person must approve before they are run, all of the question's tenant.
-    """
+    """Rules that select the plans that a person must approve before they are run."""
     min_confidence: float | None = None
-    """Below this probability one more worker is asked; if the final probability is still below it,
-    the outcome is `unsure`."""
+    """Minimum probability that the answer is correct; None: no minimum. Below it one more worker is
+    asked (with `fallback`); if it is still too low, or unknown, the outcome is `unsure`."""
 
 
 class Recorder:
-    """Collects a run's events; `run()` folds them."""
+    """The events of a run, from which `run()` makes the `Run`."""
 
     def __init__(self) -> None:
         self.header: RunHeader | None = None
@@ -125,7 +122,7 @@ class Recorder:
         """The cached result of `run()`; None after a further event."""
 
     def add(self, event: Event) -> None:
-        """Add the next event; fragments and retries are not kept."""
+        """Add the next event; fragments, retries and the starts of steps are not kept."""
         self._run = None
         match event:
             case StepDelta():
@@ -136,14 +133,7 @@ class Recorder:
                 self.rounds[event.round :] = [event.planned]
             case StepFinished():
                 old = self.rounds[event.round]
-                steps = (*old.steps, event.step)
-                self.rounds[event.round] = Round(
-                    decision=old.decision,
-                    drafts=old.drafts,
-                    workflow=old.workflow,
-                    steps=steps,
-                    planning=old.planning,
-                )
+                self.rounds[event.round] = replace(old, steps=(*old.steps, event.step))
             case GuardrailTriggered():
                 self.guards.append(event)
             case RunFinished():
@@ -184,7 +174,7 @@ class RunHooks:
     """The recorder and listeners of a single run."""
 
     run_id: RunId | None = None
-    """None: a new id."""
+    """The run's id; None: a new one is made."""
     model: str = ""
     """The served model's name, if the run is served."""
     parent: RunId | None = None
@@ -193,13 +183,13 @@ class RunHooks:
     """Receives every event as it happens and is awaited before the run continues. If set, workers
     are asked to stream."""
     recorder: Recorder | None = None
-    """Collects the events; pass one to have the run even if the call is cancelled."""
+    """Collects the events; pass a recorder to have the run even if `conduct` is cancelled."""
     funds: Funds | None = None
     """A budget in addition to the limits; every call is reserved from it too."""
     guarded: tuple[GuardrailTriggered, ...] = ()
     """Actions that guardrails took on the question before the run."""
     revise: WorkflowRevision | None = None
-    """Changes each workflow before it is run and returns the reason, as a clause."""
+    """Returns the workflow to run in place of each planned one, and the reason, as a clause."""
     approve: Approver | None = None
     """Waits for a person's verdict on a plan; None: no person can be asked."""
     latency: LatencyLookup = no_latency
@@ -227,7 +217,7 @@ class RunContext:
     rules: PlanRules = NO_RULES
     """The rules for plans that hold for this question."""
     asks_whole: bool = False
-    """True if every step, not only the last one, answers the question itself."""
+    """True if each step answers the question itself, as samples do; else only the last step."""
     started_at: float = field(default_factory=perf_counter)
     limit: LimitReachedError | None = None
     """The limit that forbade a call, if one did."""
@@ -249,12 +239,12 @@ class RunContext:
 
     @property
     def round_offset(self) -> int:
-        """Number of rounds finished before this run, and so the number of its first round."""
+        """Number of rounds that earlier runs finished, and so the number of this run's first."""
         return len(self.resumed.rounds) - 1 if self.resumed else 0
 
     @property
     def round_count(self) -> int:
-        """Rounds that this run may execute."""
+        """Number of rounds that this run may execute."""
         return max(self.budget.limits.rounds - self.round_offset, 1)
 
     @property
@@ -281,7 +271,7 @@ class RunContext:
 
     @property
     def run_chain(self) -> frozenset[RunId]:
-        """The earlier runs that executed a part of this conversation's unfinished workflow."""
+        """The ids of the earlier runs that this run continues; empty if it continues none."""
         return frozenset(self.resumed.runs) if self.resumed else frozenset()
 
     def earlier_steps(self, number: int) -> dict[int, StepRun]:
@@ -302,10 +292,10 @@ class RunContext:
             await self.emit(event)
 
     def check_budget(self) -> None:
-        """Raise if no further call may be made.
+        """Check that a further call may be made.
 
         Raises:
-            LimitReachedError: a limit is used up; it is stored in `limit`.
+            LimitReachedError: a limit is used up; the error is stored in `limit`.
         """
         try:
             self.budget.check()
@@ -316,12 +306,12 @@ class RunContext:
     async def reserve(
         self, request: Request, worker: Worker, *, whole: bool = False, waits: bool = True
     ) -> Hold:
-        """Reserve the most that the call can cost.
+        """Reserve the maximum cost of the call, as `Budget.reserve` does.
 
         The caller must send the reservation's request.
 
         Raises:
-            LimitReachedError: the call does not fit a limit; it is stored in `limit`.
+            LimitReachedError: the call does not fit a limit; the error is stored in `limit`.
         """
         try:
             return await self.budget.reserve(request, worker, whole=whole, waits=waits)

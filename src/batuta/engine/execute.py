@@ -40,11 +40,12 @@ from batuta.schemas import SchemaTimeoutError, strip_code_fence
 
 
 async def execute_workflow(context: RunContext, workflow: Workflow, number: int) -> None:
-    """Execute `workflow` as this run's round `number`; every step ends in a `StepFinished` event.
+    """Execute `workflow` as this run's round `number`, with a `StepFinished` event for each step.
 
-    A step that calls the client's tools blocks the steps that read it. If an earlier run began the
-    workflow, finished steps are not executed again, and a waiting step is executed once its tool
-    results are in the question.
+    A step that fails ends like any other, and the steps that read it are executed. A step that
+    calls the client's tools blocks the steps that read it. If an earlier run began the workflow,
+    finished steps are not executed again, and a waiting step is executed once its tool results are
+    in the question.
     """
     done, held = _resumed_steps(context, number)
     if workflow.depth == len(workflow):  # a chain: nothing to run at the same time
@@ -103,7 +104,11 @@ class StepExecution(StepState):
     """A step of this run's round `number`, and how it is executed to its end."""
 
     async def run(self) -> StepRun:
-        """Run the step to its end, whatever happens."""
+        """Run the step to its end; a step that failed has a failure as its result.
+
+        Raises:
+            anyio.get_cancelled_exc_class(): the run was cancelled; the calls' cost was recorded.
+        """
         self.start = self.context.elapsed()
         try:
             result = await self._first_usable_reply()
@@ -143,20 +148,22 @@ class StepExecution(StepState):
         self.context.deferred_events.append(event)
 
     async def _first_usable_reply(self) -> Reply | Failure:
-        """Return the first usable reply of worker, substitutes or fallback, or a failure."""
+        """Return the first usable reply of the worker, its substitutes or the fallback workers.
+
+        If there is none, return the last failure.
+        """
         result = await self._try_workers(self.context.pool[self.worker])
         failure = result if isinstance(result, Failure) else _missing_output(result)
         if failure is None or not self._needs_whole_question(failure):
             return result
-        result = failure
-        await self.record_attempt(result, self.worker)
+        await self.record_attempt(failure, self.worker)
         failed = {attempt.worker: attempt.failure for attempt in self.attempts}
         self.as_fallback = True
         first, *self.others = fallback_workers(self.context, failed)
         return await self._try_workers(first)
 
     def _needs_whole_question(self, failure: Failure) -> bool:
-        """Return True if the run has no complete answer and the whole question must be asked."""
+        """Return True if the whole question must be asked after this failure of the last step."""
         context = self.context
         settings = context.settings
         retry = settings.fallback and settings.retry_whole_question
@@ -169,7 +176,7 @@ class StepExecution(StepState):
             or failure.code in {"limit", "wrong_form"}
             or is_plain(self.step)
         ):
-            return False  # already shown, unaffordable, already repaired, or already asked whole
+            return False  # already shown, unaffordable, already repaired, or the question itself
         return complete_reply(context.rounds[:-1]) is None
 
     async def _try_workers(self, worker: Worker) -> Reply | Failure:
@@ -222,10 +229,10 @@ class StepExecution(StepState):
 
     async def _check_format(self, reply: Reply) -> Reply | Failure:
         """Return the answer in the requested format, repaired once if necessary."""
-        wanted = self.context.question.response_format
-        if not self.last or wanted is None:
+        required = self.context.question.response_format
+        if not self.last or required is None:
             return reply
-        form = ResponseFormatChecker(wanted)
+        form = ResponseFormatChecker(required)
         checked = await self._check_shown(form, reply)
         if isinstance(checked, Reply) or checked.code == FORMAT_UNCHECKED or self.has_shown_text:
             return checked
@@ -281,7 +288,7 @@ async def _check_reply_format(
 
 
 def _missing_output(reply: Reply) -> Failure | None:
-    """Return a failure if the reply is a program without output; None otherwise.
+    """Return a failure if a program or tool returned no output; None otherwise.
 
     A later step can repair such a program; a client can do nothing with it.
     """
@@ -292,7 +299,7 @@ def _missing_output(reply: Reply) -> Failure | None:
 
 
 class Hedge:
-    """A call, and a second one in parallel if the first sends nothing for a while; the faster wins.
+    """A call, and a second call in parallel if the first sends no text for `delay` seconds.
 
     If the answer is shown as it is written, the first call to emit text wins and the other one is
     cancelled; otherwise the first complete reply wins. The loser's cost is recorded.
@@ -321,7 +328,10 @@ class Hedge:
         return self.speaker is call
 
     async def run(self) -> Reply | Failure:
-        """Return the first usable reply; else the failure of the first worker."""
+        """Return the first usable reply; else a failure.
+
+        It is the failure of the call that was streamed first, or else of the first call.
+        """
         first = self.calls[0]
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._run_call, first)
@@ -377,7 +387,7 @@ class Hedge:
                 other.scope.cancel()
 
     def _loser_failure(self, call: WorkerCall) -> Failure:
-        """Return the cost of the losing call, as a failure."""
+        """Return the result of a losing call as a failure, which carries its cost."""
         result = self.results[call]
         if isinstance(result, Failure):
             return result

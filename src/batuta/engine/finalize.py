@@ -36,7 +36,7 @@ def last_step(round_: Round) -> StepRun | None:
 
 
 def complete_reply(rounds: Sequence[Round]) -> Reply | None:
-    """Return the newest complete answer of any round."""
+    """Return the newest complete answer of any round; None if there is none."""
     return next((reply for round_ in reversed(rounds) if (reply := final_reply(round_))), None)
 
 
@@ -55,7 +55,7 @@ def tool_call_reply(steps: Sequence[StepRun], *, parallel: bool) -> Reply | None
         parallel: whether to return the calls of all steps; else only the first step's.
     """
     replies = [step.result for step in steps if isinstance(step.result, Reply)]
-    if len(replies) < 2 or not parallel:  # noqa: PLR2004 - one alone stays as it is
+    if len(replies) < 2 or not parallel:  # noqa: PLR2004 - a single reply is not changed
         return replies[0] if replies else None
     return Reply(
         text="\n\n".join(reply.text for reply in replies if reply.text),
@@ -67,9 +67,9 @@ def tool_call_reply(steps: Sequence[StepRun], *, parallel: bool) -> Reply | None
     )
 
 
-def _is_truncated_by_budget(round_: Round | None) -> bool:
+def _is_truncated_by_budget(round_: Round) -> bool:
     """Return True if the round's answer was truncated by an output cap that a dollar limit set."""
-    step = round_.step(len(round_.workflow) - 1) if round_ and round_.workflow else None
+    step = last_step(round_)
     if step is None or step.request is None or not isinstance(step.result, Reply):
         return False
     cap, own = step.request.max_output, step.request.sampling.max_tokens
@@ -92,11 +92,13 @@ def finalize_run(
     Args:
         rounds: all rounds of the run.
         seconds: how long the run took.
-        limit: the limit that forbade or interrupted a call.
-        capped: the last allowed round was run, so its answer was not put to the conductor.
-        exposed: the failure of a last step whose text the client has received in part.
-        fallback: whether an earlier round's answer may be returned if the last one has none.
-        parallel: whether tool calls of several steps may be returned at once.
+        limit: the limit that forbade or interrupted a call; None if none did.
+        capped: whether the last allowed round was run, so that the conductor could not judge its
+            answer.
+        exposed: the failure of a last step of which the client has received text; None if there
+            was no such failure.
+        fallback: whether an earlier round's answer may be returned if the last round has none.
+        parallel: whether tool calls of several steps may be returned together.
     """
     if len(rounds) > 1:
         rounds = [round_ for round_ in rounds if not round_.is_aside]
@@ -105,8 +107,6 @@ def finalize_run(
         outcome = Outcome.LIMITED if limit else Outcome.FAILED
         return RunFinished(
             outcome=outcome,
-            answer=None,
-            reply=None,
             error=exposed.message,
             error_code=exposed.code,
             limit=name,
@@ -162,23 +162,13 @@ def _failed_end(
         message = f"no answer yet when {limit}"
         return RunFinished(
             outcome=Outcome.LIMITED,
-            answer=None,
-            reply=None,
             error=message,
             error_code="limit",
             limit=limit.limit,
             seconds=seconds,
         )
     message, code = _failure_cause(rounds)
-    return RunFinished(
-        outcome=Outcome.FAILED,
-        answer=None,
-        reply=None,
-        error=message,
-        error_code=code,
-        limit=None,
-        seconds=seconds,
-    )
+    return RunFinished(outcome=Outcome.FAILED, error=message, error_code=code, seconds=seconds)
 
 
 def _failure_cause(rounds: Sequence[Round]) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""Checks an answer against its sources: a worker does it, in a separate step after the others."""
+"""Checks an answer against its sources: a worker does the check, in an extra round at the end."""
 
 from __future__ import annotations
 
@@ -39,36 +39,38 @@ NOT_GROUNDED = "not_grounded"
 
 @dataclass(frozen=True, slots=True)
 class _Checked:
-    """The statements of a reply and its alternatives, and the indices of unsupported statements."""
+    """The statements of a reply, and which of them the sources do not support."""
 
     statements: tuple[list[str], ...]
+    """The statements of the reply and of each alternative."""
     unsupported: tuple[int, ...]
+    """Indices of the unsupported statements, counted over the reply and all alternatives."""
 
     def marked(self, reply: Reply) -> Reply:
         """Return the reply with its unsupported statements marked."""
         if not self.unsupported:
             return reply
         choices: list[Reply] = []
-        begin = 0
+        offset = 0
         for choice, statements in zip(reply.choices, self.statements, strict=True):
-            text = mark_statements(statements, (index - begin for index in self.unsupported))
-            begin += len(statements)
+            text = mark_statements(statements, (index - offset for index in self.unsupported))
+            offset += len(statements)
             choices.append(replace(choice, text=text, logprobs=()))
         return replace(choices[0], alternatives=tuple(choices[1:]))
 
 
 class GroundingCheck:
-    """Checks one run's answer by the policy of its settings."""
+    """The check of one run's answer by the policy of its settings."""
 
     def __init__(self, context: RunContext, policy: GroundedPolicy) -> None:
         self.context = context
         self.policy = policy
         self._ended: RunFinished | None = None
-        """The run's end by the check so far."""
+        """The run's end by the check so far; None before a check."""
         self._acts: tuple[GuardrailTriggered, ...] = ()
 
     async def check(self, ended: RunFinished) -> None:
-        """Check the answer, and let its worker repair it if the policy says so.
+        """Check the answer, and let the worker that wrote it repair it if the policy says so.
 
         Args:
             ended: how the run ends without the check.
@@ -92,7 +94,7 @@ class GroundingCheck:
         self._settle(ended, checked)
 
     async def finalize(self, ended: RunFinished) -> RunFinished:
-        """Publish the policy's actions; return the run's end by the policy.
+        """Publish the policy's actions; return the run's end according to the policy.
 
         Args:
             ended: the run's end without the policy, with its final confidence.
@@ -107,19 +109,18 @@ class GroundingCheck:
         return replace(self._ended, confidence=confidence, seconds=self.context.elapsed())
 
     def keeps(self, ended: RunFinished) -> bool:
-        """Return True unless that answer was refused or replaced."""
+        """Return True unless the check refused or replaced the answer of `ended`."""
         kept = self._ended
         return kept is None or (kept.reply is not None and kept.confidence == ended.confidence)
 
     def _note_unchecked(self, ended: RunFinished) -> None:
-        """Set the end that applies if the check fails or the deadline interrupts it."""
+        """Set the end that applies if the check cannot be made or the deadline interrupts it."""
         self._acts = ()
         self._note("failed")
         message = f"the policy {self.policy.name} could not check this answer against its sources"
         self._ended = self._refused(message) if self.policy.fail_closed else ended
 
     def _settle(self, ended: RunFinished, checked: _Checked) -> None:
-        """Set the end that follows from the verdict."""
         self._ended = ended
         action, count = self.policy.action, len(checked.unsupported)
         if not count or ended.reply is None:
@@ -147,9 +148,7 @@ class GroundingCheck:
         self._acts = (*self._acts, act)
 
     def _refused(self, message: str) -> RunFinished:
-        return RunFinished(
-            outcome=Outcome.REFUSED, answer=None, error=message, error_code=NOT_GROUNDED
-        )
+        return RunFinished(outcome=Outcome.REFUSED, error=message, error_code=NOT_GROUNDED)
 
     def _with_repaired(self, ended: RunFinished, reply: Reply) -> RunFinished:
         """Return the end with the repaired answer, which has no fitted probability."""
@@ -159,7 +158,7 @@ class GroundingCheck:
         return replace(ended, reply=reply, answer=text, confidence=None, outcome=outcome)
 
     async def _ask(self, reply: Reply) -> _Checked | None:
-        """Return the checker's verdict; None if it has no usable one."""
+        """Return the checking worker's verdict; None if the worker gave no usable verdict."""
         context, worker = self.context, self.policy.worker
         statements = tuple(split_statements(choice.text) for choice in reply.choices)
         flat = [text for each in statements for text in each]
@@ -192,10 +191,13 @@ class GroundingCheck:
         )
 
     async def _repair(self, reply: Reply, checked: _Checked) -> Reply | None:
-        """Return its worker's repaired answer; None if there is none or no repair is needed."""
+        """Ask the worker that wrote the answer to repair it; return the repaired answer.
+
+        Return None if no repair is needed, or if the worker gives no text.
+        """
         context = self.context
-        wrote = find_step(context.rounds, reply)
-        if not checked.unsupported or wrote is None or wrote.worker not in context.pool:
+        answering = find_step(context.rounds, reply)
+        if not checked.unsupported or answering is None or answering.worker not in context.pool:
             return None
         asked = context.question
         turns = (
@@ -209,7 +211,7 @@ class GroundingCheck:
         )
         again = await run_single_step(
             context,
-            wrote.worker,
+            answering.worker,
             f"the policy {self.policy.name} sends the answer back",
             inner=replace(
                 context,

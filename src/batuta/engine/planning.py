@@ -1,7 +1,7 @@
 """Charges drafts to the budget, and checks plans against the Conductor protocol and the plan rules.
 
-A plan that breaks a rule is sent back once, then repaired or refused. If the budget covers no
-draft, an affordable worker is looked for.
+A plan that breaks a rule is sent back to the conductor once, then repaired or refused. If the
+budget covers no draft, `find_affordable` finds a worker that can answer alone.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from batuta.usage import Cost
 
 
 class PlanningListener(NullListener):
-    """The listener of the conductor's model: reserves its attempts and charges them."""
+    """The listener of the calls of the conductor's model; it reserves and charges each attempt."""
 
     def __init__(self, context: RunContext) -> None:
         self.context = context
@@ -55,10 +55,10 @@ class PlanningListener(NullListener):
     async def before_call(self, request: Request, worker: Worker) -> Request:
         """Reserve the call; return the request to send.
 
-        Its output cap is not lowered, since a truncated workflow is useless.
+        The output cap is not lowered, since a truncated workflow is useless.
 
         Raises:
-            LimitReachedError: the call may cost more than is left.
+            LimitReachedError: the call may cost more than the budget has left.
         """
         self._worker = worker
         try:
@@ -74,7 +74,7 @@ class PlanningListener(NullListener):
         self._hold = None
 
     async def on_failure(self, failure: Failure) -> None:
-        """Charge the failed attempt and reserve the next one.
+        """Charge the failed attempt and, unless the call was cancelled, reserve the next one.
 
         Raises:
             LimitReachedError: the budget forbids another attempt.
@@ -96,19 +96,7 @@ class PlanningListener(NullListener):
             return decision
         usage = sum((f.usage for f in self.failures), decision.draft.usage)
         cost = sum((f.cost for f in self.failures), decision.draft.cost)
-        draft = replace(decision.draft, usage=usage, cost=cost)
-        match decision:
-            case Plan():
-                return replace(decision, draft=draft)
-            case AcceptedAnswer():
-                return replace(decision, draft=draft)
-            case _:
-                return MalformedPlan(
-                    draft=draft,
-                    reason=decision.reason,
-                    outage=decision.outage,
-                    again=decision.again,
-                )
+        return replace(decision, draft=replace(decision.draft, usage=usage, cost=cost))
 
 
 def check_decision(decision: Decision, context: PlanningContext) -> Decision:
@@ -130,9 +118,10 @@ def check_decision(decision: Decision, context: PlanningContext) -> Decision:
 
 
 async def find_affordable(context: RunContext) -> WorkerId | None:
-    """Return the best worker whose answer the budget covers when it covers no draft.
+    """Return the best worker that the budget allows to answer the whole question.
 
-    If there is none, store the limit error of the cheapest worker in `context.limit`.
+    If there is none, return None and store the limit error of the cheapest worker in
+    `context.limit`.
     """
     refused: list[tuple[Decimal, LimitReachedError]] = []
     for worker in able_workers(context.question, list(context.pool.ranked())):
@@ -150,7 +139,7 @@ async def find_affordable(context: RunContext) -> WorkerId | None:
 
 
 RULE_BROKEN = "plan_rule"
-"""The error code of a run that was refused because none of its plans keeps the rules."""
+"""The error code of a run that a plan rule refused."""
 PLAN = "plan"
 """The stage at which plan rules act, in the record of a run."""
 
@@ -158,10 +147,10 @@ PLAN = "plan"
 def restrict_workers(
     rules: PlanRules, pool: Pool, clients: Mapping[WorkerId, Client]
 ) -> tuple[Pool, Mapping[WorkerId, Client], tuple[GuardrailTriggered, ...]]:
-    """Return the workers and clients that may see the question, and the rules that excluded others.
+    """Return the workers and clients that may see the question, and the actions of the rules.
 
-    A worker without a client cannot be called by any component. If no worker may see the question,
-    the whole pool is returned, without clients.
+    The clients of forbidden workers are removed, so that no component can call them. If no worker
+    may see the question, the whole pool is returned, without clients.
     """
     acts = tuple(
         GuardrailTriggered(policy=rule.name, where=PLAN, action="left out", count=count)
@@ -171,14 +160,14 @@ def restrict_workers(
     forbidden = rules.forbidden
     if forbidden:
         clients = {key: client for key, client in clients.items() if key not in forbidden}
-    left = rules.allowed_workers(pool)
-    if not left:
+    allowed = rules.allowed_workers(pool)
+    if not allowed:
         return pool, {}, acts
-    return pool if len(left) == len(pool) else Pool(left), clients, acts
+    return pool if len(allowed) == len(pool) else Pool(allowed), clients, acts
 
 
 def keep_resumed(rules: PlanRules, resumed: ResumeState | None) -> ResumeState | None:
-    """Return the state to resume; None if its workflow breaks a rule and must be planned anew."""
+    """Return the state to resume; None if its workflow breaks a rule, so that it is not resumed."""
     if resumed is None:
         return None
     workflow, before = resumed.rounds[-1].workflow, workers_before(resumed.rounds[:-1])
@@ -190,17 +179,14 @@ def refused_end(rule: PlanRule, seconds: float) -> RunFinished:
     """Return the end of a run that a plan rule refuses."""
     return RunFinished(
         outcome=Outcome.REFUSED,
-        answer=None,
-        reply=None,
         error=f"the rule {rule.name} for plans: {rule.sentence}",
         error_code=RULE_BROKEN,
-        limit=None,
         seconds=seconds,
     )
 
 
 class PlanCheck:
-    """Applies the plan rules to one round, and remembers the objection or refusal."""
+    """The check of one round's plans against the plan rules, with its objection or refusal."""
 
     def __init__(self, context: RunContext) -> None:
         self.context = context
@@ -208,17 +194,18 @@ class PlanCheck:
         self.objection: Objection | None = None
         """The objection with which a plan was sent back; None if none was."""
         self.refusal: PlanRule | None = None
-        """The rule because of which no workflow is run."""
+        """The rule that no repair can satisfy, so that no workflow is run; else None."""
 
     async def send_back(self, plan: Plan) -> MalformedPlan | None:
         """Return the plan as a rejected draft if it breaks a rule and can be rewritten.
 
-        Return None if the plan may be run, if one was sent back before, or if no model wrote it.
+        Return None if the plan breaks no rule, if a plan of this round was sent back before, or if
+        no model wrote the plan.
         """
         if self.objection is not None or not plan.draft.text:
             return None
         if any(step.worker not in self.context.pool for step in plan.workflow.steps):
-            return None  # names a worker that is hidden from the conductor: it will be replaced
+            return None  # a forbidden worker, which is hidden from the conductor: `settle` acts
         rule = self.rules.find_broken(plan.workflow, workers_before(self.context.rounds))
         if rule is None:
             return None
@@ -229,7 +216,10 @@ class PlanCheck:
         return MalformedPlan(draft=plan.draft, reason=f"the rule {rule.name}: {reason}")
 
     async def settle(self, round_: Round, workflow: Workflow) -> Round:
-        """Return the round with its workflow, repaired if it breaks a rule; None if refused."""
+        """Return the round with its workflow, repaired if it breaks a rule.
+
+        If it cannot be repaired, return the round without a workflow and store the refusal.
+        """
         context = self.context
         before = workers_before(context.rounds)
         rule = self.rules.find_broken(workflow, before)
@@ -247,7 +237,7 @@ class PlanCheck:
         return replace(round_, decision=decision, workflow=None)
 
     def end(self, ended: RunFinished) -> RunFinished:
-        """Return the end of the run, as refused if a rule is why it has no answer."""
+        """Return the end of the run; it is a refusal if a rule is why there is no answer."""
         if self.refusal is None or ended.error_code != "malformed_plan":
             return ended
         return refused_end(self.refusal, ended.seconds)

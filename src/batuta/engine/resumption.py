@@ -15,7 +15,6 @@ from batuta.core import (
     Round,
     Run,
     RunId,
-    StepRun,
     ToolResult,
     decode_call_id,
 )
@@ -28,7 +27,10 @@ def answered_call_ids(question: Question) -> frozenset[str]:
 
 
 def find_asking_run(question: Question) -> RunId | None:
-    """Return the run whose tool calls are answered at the end of the conversation, if any."""
+    """Return the id of the run that made the tool calls answered at the conversation's end.
+
+    Return None if the conversation does not end with results of a run's calls.
+    """
     for message in reversed(question.messages):
         if message.role is Role.ASSISTANT:
             return None
@@ -40,22 +42,22 @@ def find_asking_run(question: Question) -> RunId | None:
 
 
 def merge_rounds(resumed: ResumeState | None, rounds: Sequence[Round]) -> tuple[Round, ...]:
-    """Return the rounds of the earlier runs and of this one, with their shared round merged."""
+    """Return the rounds of the earlier runs and of this run, with their shared round merged."""
     if resumed is None:
         return tuple(rounds)
     if not rounds:
         return resumed.rounds
     *ended, unfinished = resumed.rounds
-    anew = {step.index for step in rounds[0].steps}
-    before = tuple(step for step in unfinished.steps if step.index not in anew)
+    repeated = {step.index for step in rounds[0].steps}
+    before = tuple(step for step in unfinished.steps if step.index not in repeated)
     return (*ended, replace(rounds[0], steps=(*before, *rounds[0].steps)), *rounds[1:])
 
 
 def find_resume_state(run: Run, question: Question, pool: Pool) -> ResumeState | None:
-    """Return the state from which a run for `question` can continue `run`, which awaits tools.
+    """Return the state from which a run for `question` can continue `run`, which waits for tools.
 
-    Return None if the run does not wait, a worker is no longer in the pool, or no call was
-    answered.
+    Return None if the run does not wait, if a worker of its workflow is no longer in the pool, or
+    if none of its calls was answered.
     """
     rounds = merge_rounds(run.header.resumed, run.rounds)
     open_steps = rounds[-1].waiting_steps if rounds else ()
@@ -72,32 +74,18 @@ def find_resume_state(run: Run, question: Question, pool: Pool) -> ResumeState |
 
 
 def strip_prompts(run: Run) -> Run:
-    """Return a waiting run reduced to what `find_resume_state` needs: its replies, no prompts."""
+    """Return a waiting run reduced to what `find_resume_state` needs: replies without prompts."""
     header = replace(run.header, question=Question.of(""))
     rounds = tuple(_strip_round(round_) for round_ in run.rounds)
     return replace(run, header=header, rounds=rounds, reply=None)
 
 
 def _strip_round(round_: Round) -> Round:
-    """Return the round with its replies, without prompts, drafts and failed steps."""
+    """Return the round without prompts, rejected drafts, failed attempts and failed steps."""
     steps = tuple(
-        StepRun(
-            index=s.index,
-            planned=s.planned,
-            worker=s.worker,
-            request=None,
-            result=s.result,
-            span=s.span,
-            as_fallback=s.as_fallback,
-        )
-        for s in round_.steps
-        if isinstance(s.result, Reply)
+        replace(step, request=None, attempts=())
+        for step in round_.steps
+        if isinstance(step.result, Reply)
     )
     decision = replace(round_.decision, draft=replace(round_.decision.draft, request=None))
-    return Round(
-        decision=decision,
-        drafts=(),
-        workflow=round_.workflow,
-        steps=steps,
-        planning=round_.planning,
-    )
+    return replace(round_, decision=decision, drafts=(), steps=steps)

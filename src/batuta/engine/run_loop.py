@@ -96,9 +96,9 @@ async def conduct(
         question: what is asked.
         conductor: writes the workflow.
         pool: the workers, in the order in which the conductor sees them.
-        clients: how each worker of the pool is called.
-        limits: hard limits. What a call can cost at most is reserved before it is made; tokens
-            are counted after it, so the calls in flight may overrun that limit.
+        clients: the client that calls each worker of the pool.
+        limits: hard limits. The maximum cost of a call is reserved before the call; tokens are
+            counted after the call, so that the calls in flight may exceed the limit on tokens.
         seed: makes sampling repeatable where the workers honour seeds.
         resumed: the workflow to continue, now that the question contains the results of its
             tool calls; it is not planned again.
@@ -106,8 +106,8 @@ async def conduct(
         hooks: the run's id, recorder and event listener.
 
     Raises:
-        anyio.get_cancelled_exc_class(): the caller cancelled; every call in flight was
-            cancelled, the end was recorded and published.
+        anyio.get_cancelled_exc_class(): the caller cancelled. Every call in flight was cancelled
+            and the end recorded; publishing it may take `CANCEL_GRACE_SECONDS` at most.
     """
     limits, recorder = limits or Limits(), hooks.recorder or Recorder()
     guardrails = settings.guardrails
@@ -153,7 +153,6 @@ async def conduct(
 
 
 def _run_header(context: RunContext, conductor: Conductor, hooks: RunHooks) -> RunHeader:
-    """Return the first event of the run."""
     return RunHeader(
         id=context.run_id,
         question=context.question,
@@ -170,10 +169,10 @@ def _run_header(context: RunContext, conductor: Conductor, hooks: RunHooks) -> R
 
 
 async def _run_within_deadline(limits: Limits, context: RunContext, loop: _RunLoop) -> None:
-    """Run until the end or the deadline.
+    """Run until the end or the deadline, which is stored as the context's limit.
 
     Raises:
-        anyio.get_cancelled_exc_class(): the caller cancelled; the end was recorded and published.
+        anyio.get_cancelled_exc_class(): the caller cancelled; the end was recorded.
     """
     try:
         if limits.seconds is None:
@@ -194,23 +193,20 @@ def _blocked_end(policy: str, acts: Iterable[GuardrailTriggered], seconds: float
     message = describe_block(policy, acts, "this question")
     return RunFinished(
         outcome=Outcome.REFUSED,
-        answer=None,
-        reply=None,
         error=message,
         error_code="policy_blocked",
-        limit=None,
         seconds=seconds,
     )
 
 
 def _dry_run_end(
-    workflow: Workflow, context: RunContext, conductor: str, pace: LatencyLookup
+    workflow: Workflow, context: RunContext, conductor: str, latency: LatencyLookup
 ) -> RunFinished:
     """Return the end of a dry run; its answer describes what would be run."""
     model = context.settings.confidence
     again = None if model is None else model.expected_samples(conductor, workflow)
     expected = estimate_workflow(
-        context.question, workflow, context.pool, latency=pace, again=again
+        context.question, workflow, context.pool, latency=latency, again=again
     )
     text = describe_estimate(workflow, expected)
     return RunFinished(
@@ -223,15 +219,11 @@ def _dry_run_end(
 
 
 async def _record_cancellation(context: RunContext) -> None:
-    """Record and publish that the run was cancelled."""
-    message = "the run was cancelled"
+    """Record that the run was cancelled, and publish it within `CANCEL_GRACE_SECONDS`."""
     end = RunFinished(
         outcome=Outcome.CANCELLED,
-        answer=None,
-        reply=None,
-        error=message,
+        error="the run was cancelled",
         error_code="cancelled",
-        limit=None,
         seconds=context.elapsed(),
     )
     context.recorder.add(end)
@@ -255,7 +247,7 @@ class _RunLoop:
         self.check: PlanCheck | None = None
         """The plan-rule check of the last round; None if there are no rules."""
         self.unapproved: RunFinished | None = None
-        """The run's end if its plan was not approved."""
+        """The run's end if its plan was not approved; None otherwise."""
         policy = self.settings.guardrails.grounded
         self.grounding = GroundingCheck(context, policy) if policy is not None else None
 
@@ -270,7 +262,11 @@ class _RunLoop:
             await self.sample_answer()
 
     async def run_rounds(self) -> None:
-        """Run rounds until an answer is accepted or no further round is allowed."""
+        """Run rounds until there is nothing more to run, or no further round is allowed.
+
+        The rounds also end at a limit, at a plan that is not approved, when a step waits for the
+        client's tools, and when an answer that the client sees in part has failed.
+        """
         context = self.context
         rounds = context.budget.limits.rounds
         for number in range(context.round_count):
@@ -281,7 +277,9 @@ class _RunLoop:
             await context.publish(RoundPlanned(number, round_))
             if round_.workflow is None or self.settings.dry_run:
                 return
-            if self.settings.approvals and not self._is_resumed(number):
+            # The plan of a round that an earlier run began was already approved.
+            is_resumed = number == 0 and context.resumed is not None
+            if self.settings.approvals and not is_resumed:
                 self.unapproved = await gate_round(context, number, round_, editable=True)
             if self.unapproved is not None:
                 return
@@ -293,7 +291,7 @@ class _RunLoop:
         self.rounds_exhausted = rounds > 1
 
     async def sample_answer(self) -> None:
-        """Ask the question again if the confidence model uses samples."""
+        """Ask the question again if the confidence model uses samples of this answer."""
         model = self.settings.confidence
         if model is None or model.samples is None or self.settings.dry_run:
             return
@@ -317,17 +315,13 @@ class _RunLoop:
         workflow = Workflow((Step(subtask="", worker=other),))
         if context.rules.find_broken(workflow, workers_before(rounds)) is not None:
             return
-        # If this step is not approved, the present answer stands.
+        # If this step is not approved, the present answer is kept.
         await run_single_step(context, other, "the previous answer's confidence was too low")
 
     async def check_grounds(self) -> None:
         """Check the answer against its sources if a policy requires it."""
         if self.grounding is not None and not self.settings.dry_run:
             await self.grounding.check(self.finalize_rounds())
-
-    def _is_resumed(self, number: int) -> bool:
-        """Return True if an earlier run began this round, so its plan was already approved."""
-        return number == 0 and self.context.resumed is not None
 
     def _resumed_round(self) -> Round | None:
         """Return the round that an earlier run began; that run was charged for its planning."""
@@ -336,20 +330,18 @@ class _RunLoop:
         begun = self.context.resumed.rounds[-1]
         decision = replace(begun.decision, draft=Draft(text=begun.decision.draft.text))
         now = self.context.elapsed()
-        return Round(
-            decision=decision, drafts=(), workflow=begun.workflow, planning=TimeSpan(now, now)
-        )
+        return Round(decision=decision, workflow=begun.workflow, planning=TimeSpan(now, now))
 
-    async def finalize(self, pace: LatencyLookup) -> RunFinished:
-        """Return how the run ended."""
+    async def finalize(self, latency: LatencyLookup) -> RunFinished:
+        """Return the run's last event; the estimate of a dry run uses `latency`."""
         context = self.context
         if self.settings.dry_run and context.rounds and (planned := context.rounds[-1].workflow):
-            return _dry_run_end(planned, context, self.conductor.name, pace)
+            return _dry_run_end(planned, context, self.conductor.name, latency)
         ended = self.finalize_rounds()
         return ended if self.grounding is None else await self.grounding.finalize(ended)
 
     def finalize_rounds(self) -> RunFinished:
-        """Return the end that the rounds so far lead to, with the confidence in their answer."""
+        """Return the run's end if no further round were run, with the answer's confidence."""
         context = self.context
         if self.unapproved is not None:
             return replace(self.unapproved, seconds=context.elapsed())
@@ -375,7 +367,7 @@ class _RunLoop:
         )
 
     async def _decide(self, number: int) -> Round | None:
-        """Return the round before it is run; None if a limit forbids even planning."""
+        """Return the planned round; None if a limit forbids planning and no draft was written."""
         start = self.context.elapsed()
         drafts: list[MalformedPlan] = []
         decision: Decision
@@ -411,7 +403,8 @@ class _RunLoop:
     async def _answer_alone(self, drafts: list[MalformedPlan], start: float) -> Round | None:
         """Return a round in which the best affordable worker answers, since no draft is affordable.
 
-        If no worker is affordable, or a round was already run, return the drafts alone.
+        If no worker is affordable, a round was already run, or fallback is off, return a round of
+        the drafts alone; None if there are no drafts.
         """
         context = self.context
         reason = str(context.limit)
@@ -450,7 +443,7 @@ class _RunLoop:
         return decision, workflow
 
     async def _draft_again(self, decision: Decision, drafts: int) -> MalformedPlan | None:
-        """Return the decision as a rejected draft if another is needed; None if it stands."""
+        """Return the decision as a rejected draft if another is needed; None if it is final."""
         if isinstance(decision, Plan):
             return None if self.check is None else await self.check.send_back(decision)
         if not isinstance(decision, MalformedPlan) or not decision.again:
@@ -492,12 +485,15 @@ class _RunLoop:
         return check_decision(listener.with_failed_attempts(decision), planning_context)
 
     def _choose_workflow(self, decision: Decision) -> Workflow | None:
-        """Return the plan's workflow or the fallback to the best worker; None: nothing to run."""
+        """Return the plan's workflow, or one of the best worker alone; None: nothing is run.
+
+        Without a plan nothing is run if the last round has an answer or if fallback is off.
+        """
         if isinstance(decision, Plan):
             return decision.workflow
         rounds = self.context.rounds
-        stands = bool(rounds) and final_reply(rounds[-1]) is not None
-        if isinstance(decision, AcceptedAnswer) or stands or not self.settings.fallback:
+        answered = bool(rounds) and final_reply(rounds[-1]) is not None
+        if isinstance(decision, AcceptedAnswer) or answered or not self.settings.fallback:
             return None
         best = self.context.pool.ranked()[0]
         return Workflow((Step(subtask="", worker=best.id),))

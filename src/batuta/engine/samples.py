@@ -1,8 +1,8 @@
 """Samples of an answer: the question is asked again, to measure how often the answer is the same.
 
 By default the worker that wrote the answer is sampled: no other worker sees the question, no other
-price need be known, and on recorded answers its samples were the most informative
-(recipes/confidence).
+worker's price must be known, and on recorded answers this worker's samples were the most
+informative (recipes/confidence).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SAMPLING_TEMPERATURE = 0.7
 """Sampling temperature if neither the question nor the worker sets one above 0."""
 _MIN_SECONDS = 10.0
 _RUN_TIME_FACTOR = 2.0
-"""Samples may take this many times as long as the run so far."""
+"""Samples may take this many times as long as the run so far, and at least `_MIN_SECONDS`."""
 
 
 async def take_samples(
@@ -29,30 +29,30 @@ async def take_samples(
 ) -> None:
     """Sample the answer if the confidence model uses samples or collects them.
 
-    A sample that fails or is unaffordable is recorded as a failed step and changes nothing. At
-    least half of the run's remaining time is kept for what follows.
+    A sample that fails or is unaffordable is recorded as a failed step and changes nothing. If the
+    run has a deadline, the samples may take at most half of the remaining time.
 
     Args:
         context: the run.
-        model: says how often and which worker to sample.
+        model: contains the setting of how often and which worker to sample.
         conductor: the name of the conductor.
         ended: the run's end without samples.
     """
     reply = ended.reply
     if reply is None or reply.tool_calls or ended.outcome not in JUDGED or context.limit:
         return
-    wrote = find_step(context.rounds, reply)
-    wanted = None if wrote is None else model.find_samples(conductor, wrote.worker)
-    if wrote is None or wanted is None:
+    answering = find_step(context.rounds, reply)
+    setting = None if answering is None else model.find_samples(conductor, answering.worker)
+    if answering is None or setting is None:
         return
-    worker = wanted.find_worker(context.pool, wrote.worker)
+    worker = setting.find_worker(context.pool, answering.worker)
     if worker is None or worker.id not in context.clients:
         return
     if lacked_tags(context.question, context.pool, worker):
         return  # the worker cannot see the question's attachments
     step = Step(subtask="", worker=worker.id)
     plan = Plan(
-        Workflow((step,) * wanted.count),
+        Workflow((step,) * setting.count),
         reason=f"asks {worker.id} again, to see how often the answer is the same",
         purpose="samples",
     )
@@ -79,7 +79,6 @@ def _sampled_question(question: Question, worker: Worker) -> Question:
 
 
 def _allowed_seconds(context: RunContext) -> float:
-    """Return the seconds that the samples may take."""
     seconds = max(_MIN_SECONDS, _RUN_TIME_FACTOR * context.elapsed())
     if context.deadline is None:
         return seconds

@@ -32,7 +32,7 @@ async def run_extra_round(
     Args:
         context: the run.
         plan: the plan to run.
-        inner: the run with another question and other settings, for this round only.
+        inner: the context to run the round in, such as one with another question; None: `context`.
         gated: whether approval rules apply.
     """
     now, number = context.elapsed(), len(context.recorder.rounds)
@@ -47,13 +47,13 @@ async def run_extra_round(
 async def run_single_step(
     context: RunContext, worker: WorkerId, reason: str, *, inner: RunContext | None = None
 ) -> Reply | None:
-    """Ask a worker for another answer in an extra round; return its reply.
+    """Ask a worker for another answer in an extra round; return its reply, None if there is none.
 
     Args:
         context: the run.
         worker: the worker's id.
-        reason: why, as a clause.
-        inner: the run with another question and other settings, for this round only.
+        reason: why the worker is asked, as a clause.
+        inner: the context to run the round in, such as one with another question; None: `context`.
     """
     plan = Plan(Workflow((Step(subtask="", worker=worker),)), reason=reason)
     ended = await run_extra_round(context, plan, inner=inner)

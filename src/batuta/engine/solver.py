@@ -1,7 +1,7 @@
-"""Solvers on the engine: every method is executed by `conduct` and accounted for by its Run.
+"""Solvers on the engine: every method is executed by `conduct`, and its Run accounts for all calls.
 
-All calls and tokens count, including the conductor's own. Conductors, served baselines and the
-systems of an evaluation are all solvers.
+The conductor's own calls and tokens count too. Conductors, served baselines and the systems of an
+evaluation are all solvers.
 """
 
 from __future__ import annotations
@@ -67,11 +67,13 @@ Solver: TypeAlias = solver.Solver[SolverContext]
 
 @dataclass(frozen=True, slots=True)
 class ConductorSolver:
-    """Answers by a conductor's workflow."""
+    """A solver that answers by a conductor's workflow."""
 
     conductor: Conductor
     calls: int | None = None
+    """Maximum number of steps of a workflow; None: the context's limit."""
     rounds: int = 1
+    """Maximum number of rounds."""
 
     @property
     def name(self) -> str:
@@ -80,15 +82,14 @@ class ConductorSolver:
         return f"{self.conductor.name}{several}"
 
     async def answer(self, question: Question, context: SolverContext, seed: int) -> Run:
-        """Return the run; the workflow has at most `calls` steps, if that is set."""
-        rounds = self.rounds
+        """Return the run; its workflows have at most `calls` steps, if `calls` is set."""
         return await run_conductor(
             question,
             self.conductor,
             context=context,
             seed=seed,
             max_steps=self.calls,
-            max_rounds=rounds,
+            max_rounds=self.rounds,
             asks_anew=True,
         )
 
@@ -103,17 +104,17 @@ async def run_conductor(
     *,
     asks_anew: bool = False,
 ) -> Run:
-    """Return the run of `question` conducted.
+    """Conduct `question` and return its run.
 
     Args:
         question: what is asked.
         conductor: writes the workflow.
         context: the workers, limits and settings.
         seed: the run's seed.
-        max_steps: replaces the context's limit; None: the context's.
-        max_rounds: replaces the context's limit.
+        max_steps: maximum number of steps; None: the context's limit.
+        max_rounds: maximum number of rounds, in place of the context's limit.
         asks_anew: whether a worker is asked the whole question if a last step fails. False for
-            methods that choose among replies, whose last step may be a mere check.
+            methods that choose among replies, since their last step may be only a check.
     """
     return await conduct(
         question,
@@ -135,9 +136,10 @@ def round_replies(run: Run, number: int = 0) -> dict[int, Reply]:
 
 
 def with_final_reply(run: Run, reply: Reply | None) -> Run:
-    """Return the run with `reply` as its answer; None: without an answer.
+    """Return the run with `reply` as its answer; if that is None, without an answer.
 
-    The run's own last reply is dropped in that case, since it may be a mere check.
+    Without `reply` the run's own last reply is dropped, since it may be only a check; but a run
+    that waits for tools, or that ended with the best worker's fallback answer, keeps its reply.
     """
     if reply is None:
         return _without_answer(run)
@@ -149,7 +151,7 @@ def with_final_reply(run: Run, reply: Reply | None) -> Run:
 
 
 def _without_answer(run: Run) -> Run:
-    """Return the run without the reply that it ended with."""
+    """Return the run without its last reply, unless it waits or ended as a fallback."""
     if run.reply is None or run.outcome in {Outcome.WAITING, Outcome.FALLBACK}:
         return run
     nothing = replace(run, answer=None, reply=None, error="no worker gave an answer")

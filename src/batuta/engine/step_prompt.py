@@ -1,8 +1,8 @@
 """The request for a step's worker, its substitutes, and the attachments a worker is shown. Pure.
 
 A worker that cannot see a question's pictures, files or recordings reads the reply of a step that
-can. If no worker of the pool is tagged with an ability, abilities are unknown and every worker is
-shown everything.
+can. If no worker of the pool has the tag of such an ability, it is unknown which workers have the
+ability, and every worker is shown the attachments.
 """
 
 from __future__ import annotations
@@ -33,16 +33,17 @@ from batuta.core import (
     assistant_message,
     user_message,
 )
+from batuta.core.message import ATTACHMENT_TAGS
 from batuta.core.token_estimate import estimate_request_tokens
-from batuta.core.worker import AUDIO, FILES, IMAGE, VISION
-from batuta.core.workflow import Draft, Plan
+from batuta.core.worker import IMAGE
+from batuta.core.workflow import Plan
 from batuta.engine.context import RunContext
 from batuta.language import worker_messages
 from batuta.language.conversation import without_calls
 from batuta.language.plan_rules import NO_RULES, with_worker
 
 MAX_SUBSTITUTES = 2
-"""Number of other workers that a failed step is given to, one after another."""
+"""Maximum number of other workers that a failed step is given to, one after another."""
 CONTEXT_MARGIN = 1.25
 """A worker is skipped if the estimated prompt exceeds its context window by this factor. The
 estimate is rough, so the provider decides about smaller excesses."""
@@ -64,7 +65,9 @@ _PROMPT_FAILURES = frozenset(
 )
 """Failure codes that depend on the prompt: the same worker may answer another prompt."""
 _EARLIER_TOOL_CHOICE = {None: None, "auto": "auto", "required": "auto"}
-"""Tool choice of the steps before the last; a choice that names one tool is for the last step."""
+"""Tool choice of the steps before the last, by the client's; a named tool is for the last step."""
+_WHOLE_QUESTION_INDEX = 100
+"""Stands for a step in the seed of a whole question; no step has this index."""
 
 
 def step_request(
@@ -72,30 +75,41 @@ def step_request(
 ) -> Request:
     """Return the worker's request for step `index` of this run's round `number`."""
     question, last = context.question, index == len(workflow) - 1 or context.asks_whole
+    sampling = _seeded_sampling(context, worker, number, index)
     if last and context.resumed is None and is_plain(workflow.steps[index]):
         messages = question.messages
     else:
         messages = worker_messages(
             question, workflow, index=index, rounds=context.rounds, chain=context.run_chain
         )
-    sampling = worker.sampling
-    if context.seed is not None:
-        step_seed = context.seed * 1_000_003 + number * 101 + index
-        sampling = Sampling(seed=step_seed % 2**31).with_defaults(sampling)
-    if not last:
-        tools = context.settings.tool_classes.of_step(workflow, index, question.tools)
-        choice = _EARLIER_TOOL_CHOICE.get(question.tool_choice, "none") if tools else None
-        if question.tools and not tools:
-            messages = without_calls(messages)
-        parallel = question.parallel_tool_calls
-        return Request(
-            messages=messages,
-            sampling=sampling,
-            tools=tools,
-            tool_choice=choice,
-            parallel_tool_calls=parallel if tools else None,
-            cache=question.cache,
-        )
+    if last:
+        return _answer_request(question, messages, sampling)
+    tools = context.settings.tool_classes.of_step(workflow, index, question.tools)
+    choice = _EARLIER_TOOL_CHOICE.get(question.tool_choice, "none") if tools else None
+    if question.tools and not tools:
+        messages = without_calls(messages)
+    return Request(
+        messages=messages,
+        sampling=sampling,
+        tools=tools,
+        tool_choice=choice,
+        parallel_tool_calls=question.parallel_tool_calls if tools else None,
+        cache=question.cache,
+    )
+
+
+def _seeded_sampling(context: RunContext, worker: Worker, number: int, index: int) -> Sampling:
+    """Return the worker's sampling, with another seed for each step if the run has a seed."""
+    if context.seed is None:
+        return worker.sampling
+    seed = (context.seed * 1_000_003 + number * 101 + index) % 2**31
+    return Sampling(seed=seed).with_defaults(worker.sampling)
+
+
+def _answer_request(
+    question: Question, messages: tuple[Message, ...], sampling: Sampling
+) -> Request:
+    """Return a request for the answer, with all the client's requirements."""
     return Request(
         messages=messages,
         sampling=question.sampling.with_defaults(sampling),
@@ -115,19 +129,9 @@ def whole_question_request(context: RunContext, number: int, worker: Worker) -> 
     """
     question = context.question
     flow = Workflow((Step(subtask="", worker=worker.id),))
-    sampling = worker.sampling
-    if context.seed is not None:
-        step_seed = context.seed * 1_000_003 + number * 101 + 100  # no step has the index 100
-        sampling = Sampling(seed=step_seed % 2**31).with_defaults(sampling)
-    return Request(
-        messages=worker_messages(question, flow, 0, (Round(decision=Plan(flow, Draft())),)),
-        sampling=question.sampling.with_defaults(sampling),
-        tools=question.tools,
-        tool_choice=question.tool_choice,
-        parallel_tool_calls=question.parallel_tool_calls,
-        response_format=question.response_format,
-        cache=question.cache,
-    )
+    messages = worker_messages(question, flow, 0, (Round(decision=Plan(flow)),))
+    sampling = _seeded_sampling(context, worker, number, _WHOLE_QUESTION_INDEX)
+    return _answer_request(question, messages, sampling)
 
 
 def is_empty(reply: Reply) -> bool:
@@ -151,16 +155,16 @@ def lacks_call(request: Request, reply: Reply) -> bool:
 
 def find_missing_field(request: Request, reply: Reply) -> str | None:
     """Return which requested field the reply lacks, as a clause; None if it lacks none."""
-    wanted, returned = request.sampling.choices or 1, len(reply.choices)
-    if returned < wanted:
-        return f"does not support n: it returned {returned} of {wanted} choices"
+    requested, returned = request.sampling.choices or 1, len(reply.choices)
+    if returned < requested:
+        return f"does not support n: it returned {returned} of {requested} choices"
     if request.sampling.logprobs is not None and reply.text and not reply.logprobs:
         return "does not support logprobs: it returned none"
     return None
 
 
 def is_plain(step: Step) -> bool:
-    """Return True if the step's worker gets the unchanged question."""
+    """Return True if the step's worker gets the question itself, without a subtask or replies."""
     return not step.subtask and not step.access and not step.previous
 
 
@@ -168,7 +172,7 @@ def allows_empty(question: Question, reply: Reply) -> bool:
     """Return True if an empty reply to the last step is a valid answer.
 
     It is valid if the finish reason explains it, if the client set stop sequences, or if the
-    conversation ends with a tool result, after which nothing may be left to say.
+    conversation ends with a tool result, after which a worker may have nothing to add.
     """
     if reply.finish is not Finish.STOP or question.sampling.stop:
         return True
@@ -176,9 +180,9 @@ def allows_empty(question: Question, reply: Reply) -> bool:
 
 
 def fallback_workers(context: RunContext, failed: Mapping[WorkerId, Failure]) -> list[Worker]:
-    """Return the workers to ask the whole question after these failures, best first.
+    """Return the workers to ask the whole question after these failures, best first, at most 3.
 
-    Workers with an outage are left out; if no other worker is left, return the best one.
+    Workers with an outage are left out; if all of them have one, return the best worker.
     """
     able = able_workers(context.question, list(context.pool.ranked()))
     available = [worker for worker in able if not _is_outage(failed.get(worker.id))]
@@ -186,7 +190,7 @@ def fallback_workers(context: RunContext, failed: Mapping[WorkerId, Failure]) ->
 
 
 def _is_outage(failure: Failure | None) -> bool:
-    """Return True if any other prompt would have failed as well."""
+    """Return True if the failure does not depend on the prompt."""
     return failure is not None and failure.code not in _PROMPT_FAILURES
 
 
@@ -214,9 +218,10 @@ def find_context_overflow(request: Request, worker: Worker) -> Failure | None:
 def substitute_workers(
     context: RunContext, workflow: Workflow, index: int, worker_id: str
 ) -> list[Worker]:
-    """Return the best other workers that can see the attachments and call the tools.
+    """Return the workers that can replace `worker_id` in step `index`, best first, at most 2.
 
-    The workflow keeps the plan rules with any of them in place of `worker_id`.
+    They can see the attachments and call the tools, unless no other worker can. The workflow keeps
+    the plan rules with any of them.
     """
     others = [worker for worker in _find_candidates(context, worker_id) if worker.id != worker_id]
     able = able_workers(context.question, others)
@@ -241,7 +246,7 @@ def _find_candidates(context: RunContext, worker_id: str) -> tuple[Worker, ...]:
 
 
 def workers_before(rounds: Sequence[Round]) -> tuple[WorkerId, ...]:
-    """Return the workers of the last round with a workflow, which a `previous` step reads."""
+    """Return the workers of the last round with a workflow, which a step with `previous` reads."""
     for round_ in reversed(rounds):
         if round_.workflow is not None:
             return tuple(step.worker for step in round_.steps)
@@ -249,7 +254,10 @@ def workers_before(rounds: Sequence[Round]) -> tuple[WorkerId, ...]:
 
 
 def able_workers(question: Question, workers: list[Worker]) -> list[Worker]:
-    """Return the workers that can see the question's attachments and call its tools."""
+    """Return the workers that can see the question's attachments and call its tools.
+
+    An ability that none of the workers has is not required.
+    """
     for tag in question.needed_tags:
         workers = _workers_with_tag(workers, tag)
     return _workers_with_tag(workers, "tools") if question.tools else workers
@@ -265,12 +273,11 @@ UNSEEN = {
     "file": "[A file that you cannot read.]",
     "audio": "[A recording that you cannot hear.]",
 }
-"""The sentence that replaces an attachment, by its kind."""
-_TAGS = {"image": VISION, "file": FILES, "audio": AUDIO}
+"""The sentence that replaces an attachment that a worker cannot see, by the attachment's kind."""
 
 
 def lacked_tags(question: Question, pool: Pool, worker: Worker) -> frozenset[str]:
-    """Return the abilities that the question needs and only other workers of the pool have."""
+    """Return the tags that the question needs and that other workers of the pool have."""
     return frozenset(
         tag
         for tag in question.needed_tags
@@ -282,17 +289,17 @@ def show_seen(request: Request, lacked: frozenset[str]) -> Request:
     """Return the request with a sentence in place of each attachment its worker cannot see."""
     if not lacked:
         return request
-    return replace(request, messages=tuple(_seen_turn(m, lacked) for m in request.messages))
+    return replace(request, messages=tuple(_seen_message(m, lacked) for m in request.messages))
 
 
-def _seen_turn(message: Message, lacked: frozenset[str]) -> Message:
+def _seen_message(message: Message, lacked: frozenset[str]) -> Message:
     if not message.attachments:
         return message
     return replace(message, parts=tuple(_seen_part(part, lacked) for part in message.parts))
 
 
 def _seen_part(part: Part, lacked: frozenset[str]) -> Part:
-    if isinstance(part, Image | File | Audio) and _TAGS[part.kind] in lacked:
+    if isinstance(part, Image | File | Audio) and ATTACHMENT_TAGS[part.kind] in lacked:
         return Text(UNSEEN[part.kind], cache=part.cache)
     return part
 
@@ -300,8 +307,8 @@ def _seen_part(part: Part, lacked: frozenset[str]) -> Part:
 def give_sight(workflow: Workflow, question: Question, pool: Pool) -> Workflow:
     """Return the workflow in which each model sees the attachments or reads a step that does.
 
-    A step whose model cannot see them also reads the earlier steps that can; if there are none,
-    the step is given to the best worker that can.
+    If a step's model cannot see the attachments, the step also reads the earlier steps that can; if
+    there are none, it is given to the best worker that can.
     """
     if not question.needed_tags:
         return workflow
@@ -332,5 +339,5 @@ def _is_informed(step: Step, informed: set[int]) -> bool:
 
 
 def _find_worker(pool: Pool, step: Step) -> Worker | None:
-    """Return the step's worker; None if a rule forbids it, so that it will be replaced."""
+    """Return the step's worker; None if a rule removed it, so that the step gets another one."""
     return next((worker for worker in pool if worker.id == step.worker), None)

@@ -29,7 +29,7 @@ EXPECTED_OUTPUT_TOKENS = 400
 """Tokens assumed for a reply, unless its worker's cap is lower."""
 
 LatencyLookup = Callable[[WorkerId], float | None]
-"""Returns the observed seconds of a worker's call; None if not known yet."""
+"""Returns the observed seconds of a worker's call; None if the worker was not observed yet."""
 
 
 def no_latency(_: WorkerId) -> float | None:
@@ -46,17 +46,17 @@ def estimate_workflow(
     latency: LatencyLookup = no_latency,
     again: SampleSetting | None = None,
 ) -> WorkflowEstimate:
-    """Return the tokens and dollars if every step replies with about `output` tokens.
+    """Return the tokens, dollars and seconds if every step replies with about `output` tokens.
 
-    Prompts are the real ones, with text of that length in place of the replies.
+    The prompts are those of a run, with text of that length in place of the replies.
 
     Args:
         question: what is asked.
         workflow: the steps.
         pool: the workers.
-        output: tokens of a reply.
-        latency: seconds of a worker's call.
-        again: the samples that are taken of the answer.
+        output: tokens of a reply, unless its worker's cap is lower.
+        latency: returns the seconds of a worker's call.
+        again: the samples to take of the answer; None: no samples.
     """
     round_ = Round(decision=Plan(workflow), workflow=workflow)
     steps: list[StepRun] = []

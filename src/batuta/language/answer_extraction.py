@@ -1,6 +1,6 @@
-r"""Finds the answer in a model's text: `\boxed{}`, an answer tag, or "the answer is …".
+r"""Finds the answer in a model's text: `\boxed{}`, an answer tag, `####` or "the answer is …".
 
-`stated_answer` does not guess: an unmarked answer, or one in an unclosed `\boxed{`, is not found.
+`stated_answer` does not guess: an answer without a mark, or in an unclosed `\boxed{`, is not found.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def without_emoji(text: str) -> str:
 
 
 def _stop_behind(found: re.Match[str]) -> str:
-    """Return the full stop after emoji, unless there is one before them already."""
+    """Return the full stop after the emoji; none if the text before them ends a sentence."""
     return "" if found.string[found.start() - 1] in ".!?" else found["stop"]
 
 
@@ -64,10 +64,10 @@ def without_decorations(text: str) -> str:
 
 
 MAX_TAIL = 20_000
-"""Number of characters at the end of a text that are searched."""
+"""Maximum number of characters at the end of a text that are searched."""
 
 MAX_BARE_ANSWER = 200
-"""The most characters of a text that counts as a bare answer."""
+"""Maximum number of characters of a text that counts as a bare answer."""
 
 _BOX = re.compile(r"\\(?:boxed|fbox|framebox)\b")
 _TAG = re.compile(r"<(/?)(?:(?:final|correct)[_ -]?)?(?:answer|choice|option)>", re.IGNORECASE)
@@ -98,18 +98,21 @@ _EMPHASIS_MARKS = tuple(
 )
 """Matches text in emphasis marks, with no white space inside them and no letter outside."""
 MAX_JOINT = 60
+"""Maximum number of characters between two boxes that are one answer."""
 MAX_BOXES_IN_BOXES = 3
+"""Maximum nesting of boxes that is unwrapped."""
 _PLACEHOLDERS = frozenset({"", "...", r"\ldots", "answer", "your answer"})
 
 
 def visible_text(text: str, longest: int = MAX_TAIL) -> str:
     """Return the text after the last `</think>`, up to any later `<think>`.
 
-    It is empty if the model began to think and never closed its thoughts.
+    Without these tags return the whole text; with only a `<think>`, an empty text. Chat-template
+    tokens at the end are removed.
 
     Args:
         text: the model's whole output.
-        longest: the most characters to return, from the end.
+        longest: maximum number of characters to return, from the end.
     """
     _, closed, after = text.rpartition("</think>")
     shown, opened, _ = after.partition("<think>")
@@ -127,19 +130,19 @@ def boxed_answer(text: str) -> str | None:
     Adjacent boxes, joined by no more than a comma or a word, are one answer, so that a pair is not
     reduced to its last element.
     """
-    held: list[str] = []
+    found: list[str] = []
     later = len(text)
     for start, end, content in reversed(list(_find_boxes(text))):
-        if content is None and not held:
+        if content is None and not found:
             return None
-        if content is None or (held and not _is_joint(text[end:later])):
+        if content is None or (found and not _is_joint(text[end:later])):
             break
         if content.strip().casefold() in _PLACEHOLDERS:
             continue
-        if content not in held:
-            held.append(content)
+        if content not in found:
+            found.append(content)
         later = start
-    return ", ".join(reversed(held)) or None
+    return ", ".join(reversed(found)) or None
 
 
 def _is_joint(between: str) -> bool:
@@ -161,7 +164,10 @@ def _find_boxes(text: str) -> Iterator[tuple[int, int, str | None]]:
 
 
 def _group_after(text: str, after: int) -> tuple[int, str | None]:
-    """Return the end and the content of the argument after a command; None if it is unclosed."""
+    """Return the end and the content of the argument after a command.
+
+    The content is None if the argument is unclosed, and empty if there is no argument.
+    """
     at = after
     while at < len(text) and text[at] in " \t\n":
         at += 1
@@ -192,20 +198,29 @@ def closing_brace(text: str, at: int) -> int | None:
 
 
 def tagged_answer(text: str) -> str | None:
-    """Return the content of the last complete `<answer>` element."""
+    """Return the content of the last complete `<answer>`, `<choice>` or `<option>` element.
+
+    Return None if there is no such element or if it is empty.
+    """
     tags = list(_TAG.finditer(text))
     pairs = [(one, two) for one, two in pairwise(tags) if not one[1] and two[1]]
     return text[pairs[-1][0].end() : pairs[-1][1].start()].strip() or None if pairs else None
 
 
 def announced_answer(text: str) -> str | None:
-    """Return the text after the last "the answer is" or "Answer:", to the end of its line."""
+    """Return the text after the last "the answer is", "Answer:" or the like, to the line's end.
+
+    Return None if there is none.
+    """
     found = [match[1] for match in _ANNOUNCEMENT.finditer(text)]
     return found[-1].strip(" *_`").strip() or None if found else None
 
 
 def answer_after_hashes(text: str) -> str | None:
-    """Return the text after `####` in the last line, as in GSM8K; elsewhere `####` is a heading."""
+    """Return the text after `####` in the last line, as in GSM8K; None if that line has no `####`.
+
+    In other lines `####` is a heading.
+    """
     found = _HASHES.search(text)
     return found[1].strip() if found else None
 
@@ -213,8 +228,8 @@ def answer_after_hashes(text: str) -> str | None:
 def stated_answer(text: str) -> str | None:
     """Return the marked answer: a tag, a box, `####` or a sentence.
 
-    Return None without a mark, or if the last box is unclosed. If a tag contains no other mark,
-    its whole content is the answer, even if it has several lines.
+    Return None without a mark, or if the last box is unclosed. A mark within a tag is preferred to
+    the tag; without such a mark the tag's whole content is the answer, even of several lines.
     """
     shown = without_decorations(visible_text(text))
     tagged = tagged_answer(shown)
@@ -225,9 +240,9 @@ def stated_answer(text: str) -> str | None:
 
 
 def final_answer(text: str) -> str | None:
-    """Return the stated answer, else the last line; None if the last box is unclosed.
+    """Return the stated answer, else the last line; None if the last box is unclosed or empty.
 
-    Votes, cascades, records and graders all read the answer here.
+    A text without content gives None too. Votes, cascades, records and graders use this function.
     """
     shown = without_decorations(visible_text(text))
     stated = stated_answer(text)
@@ -256,7 +271,7 @@ def _marked_readings(text: str) -> list[str]:
         found = [hashed]
     else:
         found = _announced_readings(shown) or [tagged or _last_line(shown)]
-    return [part.strip() for one in found for part in unmarked_forms(one) if part.strip()]
+    return [form.strip() for text in found for form in unmarked_forms(text) if form.strip()]
 
 
 def _announced_readings(text: str) -> list[str]:
@@ -286,14 +301,17 @@ def _last_line(text: str) -> str:
 
 
 def unmarked_forms(text: str) -> tuple[str, ...]:
-    """Return a line as written, without code and math marks, and also without emphasis."""
+    """Return four forms of a line: as written, without code and math marks, then without emphasis.
+
+    The last form has emphasis marks removed twice, for marks within marks.
+    """
     plain = _without_marks(text, _CODE_MARKS)
     once = _without_marks(plain, _EMPHASIS_MARKS)
     return text, plain, once, _without_marks(once, _EMPHASIS_MARKS)
 
 
 def without_emphasis(text: str) -> str:
-    """Return the text without paired emphasis marks."""
+    """Return the text without paired emphasis marks, including marks within marks."""
     return _without_marks(_without_marks(text, _EMPHASIS_MARKS), _EMPHASIS_MARKS)
 
 
@@ -304,18 +322,21 @@ def _without_marks(text: str, marks: tuple[re.Pattern[str], ...]) -> str:
 
 
 def last_line(text: str) -> str | None:
-    """Return the last line with a letter or digit, without the marks around it."""
+    """Return the last line with a letter or digit, without marks around it; None without one."""
     lines = (_QUOTE_MARK.sub("", line).strip(" \t*_`#") for line in reversed(text.splitlines()))
     return next((line for line in lines if any(map(str.isalnum, line))), None)
 
 
 def concluded_formula(text: str) -> str | None:
-    """Return the displayed formula, not an equation, after "Therefore:" at the end of the text."""
+    """Return the displayed formula after "Therefore" or the like at the end of the text.
+
+    Return None if there is no such formula or if it is an equation.
+    """
     found = _CONCLUSION.search(text)
     return next(filter(None, found.groups())).strip() or None if found else None
 
 
 def bare_answer(text: str) -> str | None:
-    """Return the text itself if it is one short line."""
+    """Return the text itself, without emphasis around it, if it is one short line; else None."""
     line = text.strip().strip("*_`").strip()
     return line if line and "\n" not in line and len(line) <= MAX_BARE_ANSWER else None

@@ -18,7 +18,7 @@ ANSWER_FROM_OUTPUT = (
 )
 """The subtask of the model that answers after a program."""
 _OPTION = re.compile(r"^[ \t]*(?:[-*][ \t]*)?\(?([A-H])[).:][ \t]*\S", re.MULTILINE)
-_LEAST_OPTIONS = 2
+_MIN_OPTIONS = 2
 _WANTS_CODE = re.compile(
     r"^[ \t]*(?:async )?def \w+\(|^[ \t]*assert \w+\("
     r"|\b(?:write|complete|implement)\b.{0,40}\b(?:function|program|class|method|code|script)\b",
@@ -36,7 +36,7 @@ def answer_after_program(workflow: Workflow, pool: Pool, question: str, max_step
         workflow: the draft.
         pool: the workers; those that run programs have the tag `program`.
         question: the question's text.
-        max_steps: a workflow with this many steps is returned unchanged.
+        max_steps: maximum number of steps; a workflow that has as many is returned unchanged.
     """
     steps = workflow.steps
     if PROGRAM not in pool[steps[-1].worker].tags or len(steps) >= max_steps:
@@ -49,7 +49,7 @@ def answer_after_program(workflow: Workflow, pool: Pool, question: str, max_step
 
 
 def ask_single_plainly(workflow: Workflow, pool: Pool) -> Workflow:
-    """Return the workflow without the subtask if it has a single step, by a language model."""
+    """Return the workflow without its subtask if it is a single step of a language model."""
     if len(workflow) > 1 or not pool[workflow.steps[0].worker].is_model:
         return workflow
     return Workflow((Step(subtask="", worker=workflow.steps[0].worker),))
@@ -58,4 +58,4 @@ def ask_single_plainly(workflow: Workflow, pool: Pool) -> Workflow:
 def lists_options(question: str) -> bool:
     """Return True if a question lists options by letter, including A."""
     letters = set(_OPTION.findall(question))
-    return "A" in letters and len(letters) >= _LEAST_OPTIONS
+    return "A" in letters and len(letters) >= _MIN_OPTIONS

@@ -16,7 +16,7 @@ DEFAULT_EXPIRY = 900.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalRule:
-    """Selects plans that a person must approve; all conditions that are set must hold."""
+    """A selection of plans that a person must approve; all conditions that are set must hold."""
 
     name: str
     tenant: str = ""
@@ -26,10 +26,11 @@ class ApprovalRule:
     workers: frozenset[WorkerId] = frozenset()
     """Plans with one of these workers; empty: any workers."""
     above_usd: Decimal | None = None
-    """Plans with which the run is expected to cost more than this; None: any cost."""
+    """Plans with which the run is expected to cost more than these dollars; None: any cost."""
     changes: bool = False
     """If True, only plans that may call a tool that changes something."""
     expires_s: float = DEFAULT_EXPIRY
+    """Seconds after which a request that nobody decided expires."""
 
     def may_hold(self, tenant: str, tags: Iterable[str]) -> bool:
         """Return True if plans for questions of that tenant with those tags may need approval."""
@@ -41,7 +42,7 @@ class ApprovalRule:
         Args:
             question: the question that is planned for.
             workflow: the plan.
-            usd: expected cost of the run, including this plan.
+            usd: expected dollars of the run, including this plan.
             changes: whether the plan may call a tool that changes something.
         """
         if self.tag and self.tag not in question.tags:
@@ -56,8 +57,8 @@ class ApprovalRule:
 def may_change(question: Question, workflow: Workflow, pool: Pool, classes: ToolClasses) -> bool:
     """Return True if the plan may call a tool that changes something.
 
-    That is a client's tool of the class `CHANGE`, or a worker with the tag `changes`, such as an
-    MCP server's tool.
+    Such a tool is a client's tool of the class `CHANGE`, or a worker with the tag `changes`, such
+    as an MCP server's tool.
     """
     if any(classes.of(tool) is ToolClass.CHANGE for tool in question.tools):
         return True

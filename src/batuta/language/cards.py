@@ -17,7 +17,7 @@ _ABILITIES = {
 }
 """The meaning of each tag of a worker."""
 MOST_SKILLS = 8
-"""The most skills on a card, so that many measured families do not fill the prompt."""
+"""Maximum number of measured skills on a card, so that they do not fill the prompt."""
 
 
 def worker_card(number: int, worker: Worker, *, descriptions: bool, prices: bool) -> str:
@@ -26,8 +26,9 @@ def worker_card(number: int, worker: Worker, *, descriptions: bool, prices: bool
     Args:
         number: the worker's number in its pool.
         worker: the worker.
-        descriptions: False: only the number, as in the paper (and the price).
-        prices: whether the price is shown.
+        descriptions: whether the worker is described; if not, only its number (and its price) is
+            shown, as in the paper.
+        prices: whether the price is shown, if it is known.
     """
     head = f"Model id {number}"
     price = _price_text(worker.price) if prices and worker.price else ""

@@ -1,7 +1,7 @@
 """Compares the claims of an answer with their cited sources, by words and numbers. Pure.
 
-No model is asked, so a claim that paraphrases its source may be called unheld, and a claim that
-distorts its source's words may be called held. A `grounded` policy has a model check instead.
+No model is asked, so a claim that paraphrases a source may count as unsupported, and a claim that
+distorts the words of a source may count as supported. Under a `grounded` policy a model checks.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from batuta.language.grounding import Source, split_statements
 from batuta.language.step_reading import find_addresses
 
 MAX_ANSWER = 200_000
+"""Maximum number of characters of an answer that are read."""
 MAX_SOURCE = 50_000
-"""The most characters of a source that are searched."""
+"""Maximum number of characters of a source that are searched."""
 PASSAGE = 320
-"""The most characters of a passage."""
+"""Maximum number of characters of a passage."""
 HELD_SHARE = 0.5
-"""The share of a claim's words that its source must contain."""
-_LEAST_WORD = 4
+"""Minimum share of a claim's words that a source must contain to support the claim."""
+_MIN_WORD_LETTERS = 4
 _NUMBER = re.compile(r"\[(\d{1,3})\](?![(:])")
 _WORD = re.compile(r"\w+(?:[.,]\d+)*")
 _ADDRESS = re.compile(r"https?://\S+")
@@ -33,7 +34,9 @@ class Support(StrEnum):
     """Whether a source supports a claim."""
 
     HELD = "held"
+    """The source contains enough of the claim's words, and all of its numbers."""
     UNHELD = "unheld"
+    """The source does not."""
     UNREAD = "unread"
     """The source is cited but was not fetched."""
 
@@ -59,13 +62,15 @@ class Claim:
 
     @property
     def is_held(self) -> bool:
-        """True if one of its sources supports it and all of them were fetched."""
+        """True if one of the cited sources supports the claim and all of them were fetched."""
         supports = {each.support for each in self.cited}
         return Support.HELD in supports and Support.UNREAD not in supports
 
 
 def find_claims(answer: str, sources: Sequence[Source]) -> list[Claim]:
-    """Return the sentences of an answer with their citations; headings are left out.
+    """Return the sentences of an answer with their citations.
+
+    Headings, and pieces without letters, are left out.
 
     Args:
         answer: Markdown.
@@ -161,4 +166,4 @@ def _key_words(claim: str) -> set[str]:
     """Return the words by which a claim is compared: numbers, and words of four letters or more."""
     bare = _ADDRESS.sub(" ", _NUMBER.sub(" ", claim))
     words = (word[0].casefold() for word in _WORD.finditer(bare))
-    return {word for word in words if word[0].isdigit() or len(word) >= _LEAST_WORD}
+    return {word for word in words if word[0].isdigit() or len(word) >= _MIN_WORD_LETTERS}

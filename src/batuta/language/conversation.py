@@ -1,6 +1,7 @@
 """Conversations of several turns: how they are shown to a conductor, and the turns a step sees.
 
-Within a workflow only the step that called a tool sees the result; the call's id encodes the step.
+In this module a turn is one message, or one tool result in a message. Within a workflow only the
+step that called a tool sees the result; the call's id encodes the step.
 """
 
 from __future__ import annotations
@@ -34,29 +35,31 @@ from batuta.language.material import (
 )
 
 MAX_CHARACTERS = 32_000
-"""Characters of a conversation shown to a conductor, whose context window is small and which need
-not answer. Workers get all of it."""
+"""Maximum number of characters of a conversation that a conductor is shown. It does not answer, and
+its context window may be small; workers get the whole conversation."""
 MAX_TURN_CHARACTERS = 2_000
-"""Characters of a turn, other than the asking one, if the conversation is too long."""
+"""Maximum number of characters of a turn in a conversation that is too long; the turn that asks the
+question may have half of `MAX_CHARACTERS`."""
 EXTRACT_CHARACTERS = 160
 """Characters of an extract of omitted text, including its position label."""
 MAX_EXTRACTS = 16
-"""The most extracts of one text, or of the omitted turns."""
+"""Maximum number of extracts of one text, or of the omitted turns."""
 _LABEL_CHARACTERS = 24
 """Characters of an extract's position label."""
 
 
 def question_text(question: Question) -> str:
-    """Return the conversation as one text for a conductor; a single user message is just its text.
+    """Return the conversation as one text for a conductor.
 
-    If it is longer than `MAX_CHARACTERS`, first the middles of its turns and then its older turns
-    are replaced by extracts with their positions.
+    A single message is shown without a label. If the conversation is longer than `MAX_CHARACTERS`,
+    first the middles of its turns and then its older turns are replaced by extracts with their
+    positions.
     """
     return crop_conversation(question)[0]
 
 
 def crop_conversation(question: Question) -> tuple[str, Cropping | None]:
-    """Return the text of `question_text`, and what was left out of it, if anything."""
+    """Return the text of `question_text`, and how much was left out; None if it is complete."""
     messages = question.messages
     if len(messages) == 1 and not _tool_results(messages[0]):
         whole = _own_text(messages[0])
@@ -76,9 +79,9 @@ def crop_conversation(question: Question) -> tuple[str, Cropping | None]:
             turn.outlined(half if index == asking else MAX_TURN_CHARACTERS)
             for index, turn in enumerate(turns)
         ]
-    shown, left = _fit_turns(turns, max(asking, 0))
+    shown, omitted = _fit_turns(turns, max(asking, 0))
     text = "\n\n".join(shown)
-    return text, Cropping(len(text), size, left) if size > MAX_CHARACTERS else None
+    return text, Cropping(len(text), size, omitted) if size > MAX_CHARACTERS else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +109,12 @@ class _Turn:
         return self.line
 
     def outlined(self, most: int) -> _Turn:
-        """Return the turn with its text outlined to `most` characters."""
+        """Return the turn with its text outlined to about `most` characters."""
         return replace(self, text=outline_text(self.text, most))
 
 
 def _turns_of(message: Message) -> list[_Turn]:
-    """Return a message's own turn and the turns of the tool results in it."""
+    """Return the turns of the tool results in a message, then the message's own turn."""
     name = {Role.DEVELOPER: "System", Role.TOOL: "Tool result"}.get(message.role)
     label = name or message.role.value.capitalize()
     material = message.role in {Role.ASSISTANT, Role.TOOL}
@@ -137,25 +140,26 @@ def _fit_turns(turns: list[_Turn], asking: int) -> tuple[list[str], int]:
     room = MAX_CHARACTERS - MAX_EXTRACTS * EXTRACT_CHARACTERS
     room -= len(turns[first].line) + (len(turns[asking].line) if asking != first else 0)
     chosen: list[str] = []
-    left: list[int] = []
+    omitted: list[int] = []
     for index in reversed(with_text[1:]):
         if index != asking:
             room -= len(turns[index].line)
         if index == asking or room >= 0:
             chosen.append(turns[index].shown)
         else:
-            left.append(index)
-    gap = [_describe_left_turns([turn.line for turn in turns], sorted(left))] if left else []
-    return [turns[first].shown, *gap, *reversed(chosen)], len(left)
+            omitted.append(index)
+    lines = [turn.line for turn in turns]
+    gap = [_describe_omitted_turns(lines, sorted(omitted))] if omitted else []
+    return [turns[first].shown, *gap, *reversed(chosen)], len(omitted)
 
 
-def _describe_left_turns(turns: list[str], left: list[int]) -> str:
-    """Return the number of omitted turns and the beginnings of some, evenly spaced."""
+def _describe_omitted_turns(turns: list[str], omitted: list[int]) -> str:
+    """Return the number of omitted turns and the beginnings of some of them, evenly spaced."""
     lines = (
         f"[turn {index + 1} of {len(turns)}] {_extract_at(turns[index], 0)}"
-        for index in _evenly_spaced(left, MAX_EXTRACTS - 1)
+        for index in _evenly_spaced(omitted, MAX_EXTRACTS - 1)
     )
-    return "\n".join([f"[{len(left)} earlier turns are left out; so they begin:]", *lines])
+    return "\n".join([f"[{len(omitted)} earlier turns are left out; so they begin:]", *lines])
 
 
 def outline_text(text: str, most: int) -> str:
@@ -163,7 +167,7 @@ def outline_text(text: str, most: int) -> str:
 
     Args:
         text: the text, which may be too long.
-        most: the most characters to return, about a tenth of them for extracts.
+        most: about how many characters to return, at most a tenth of them for extracts.
     """
     if len(text) <= most:
         return text
@@ -193,7 +197,7 @@ def _evenly_spaced(values: list[int], most: int) -> list[int]:
 
 
 def clip_text(text: str, most: int) -> str:
-    """Return the text, or its two ends with a note of how much is omitted between them."""
+    """Return the text, or its two ends, together `most` characters, with a note between them."""
     if len(text) <= most:
         return text
     head, tail = most * 2 // 3, most // 3
@@ -201,7 +205,7 @@ def clip_text(text: str, most: int) -> str:
 
 
 def clip_to_tokens(text: str, most: int) -> str:
-    """Return the text, or its two ends if it has more than about `most` tokens."""
+    """Return the text, or its two ends if it has more than `most` estimated tokens."""
     tokens = estimate_tokens(text)
     return text if tokens <= most else clip_text(text, len(text) * most // tokens)
 
@@ -227,9 +231,10 @@ def _tool_results(message: Message) -> list[str]:
 
 
 def question_index(question: Question, chain: Collection[RunId] = ()) -> int:
-    """Return the index of the last user message before the runs of `chain` called a tool.
+    """Return the index of the message that asks the question.
 
-    Without a user message it is the last message.
+    It is the last user message with text before the runs of `chain` first called a tool; else the
+    last user message, or the last message of any role, before that.
     """
     messages = question.messages
     if len(messages) == 1:
@@ -243,9 +248,10 @@ def question_index(question: Question, chain: Collection[RunId] = ()) -> int:
 
 
 def with_mark(earlier: tuple[Message, ...], asking: Message) -> tuple[Message, ...]:
-    """Return the earlier turns, with a cache mark at their end if the asking turn has one.
+    """Return the earlier messages, with a cache mark at their end if the asking message has one.
 
-    The asking turn is rewritten for each step and turn, but the turns before it are repeated.
+    The asking message is rewritten for each step, but the messages before it are the same for all
+    steps and for the next questions, so that a provider can cache them.
     """
     mark = next((part.cache for part in reversed(asking.parts) if part.cache), None)
     if mark is None or not earlier or not earlier[-1].parts or earlier[-1].parts[-1].cache:
@@ -256,7 +262,7 @@ def with_mark(earlier: tuple[Message, ...], asking: Message) -> tuple[Message, .
 
 
 def without_prefill(messages: tuple[Message, ...]) -> tuple[Message, ...]:
-    """Return the turns without a last assistant turn, which is the prefill of an answer."""
+    """Return the messages without an assistant's at the end, which is the prefill of an answer."""
     if messages and messages[-1].role is Role.ASSISTANT:
         return messages[:-1]
     return messages
@@ -265,7 +271,10 @@ def without_prefill(messages: tuple[Message, ...]) -> tuple[Message, ...]:
 def turns_for_step(
     messages: tuple[Message, ...], round_number: int, step: int, chain: Collection[RunId]
 ) -> tuple[Message, ...]:
-    """Return the turns without tool calls and results of other steps, for the runs of `chain`."""
+    """Return the messages without other steps' tool calls and results, for the runs of `chain`.
+
+    Calls that were not made by these runs are kept.
+    """
     if not chain:
         return messages
     return tuple(_step_turns(messages, round_number, step, chain))
@@ -279,22 +288,22 @@ def _step_turns(
         if not any(origins):
             yield message
             continue
-        mine = tuple(
+        own = tuple(
             part
             for part, origin in zip(message.parts, origins, strict=True)
             if origin is None or (origin.round, origin.step) == (round_number, step)
         )
-        if any(not isinstance(part, Text) for part in mine) or message.role is Role.USER:
-            yield replace(message, parts=mine)
+        if any(not isinstance(part, Text) for part in own) or message.role is Role.USER:
+            yield replace(message, parts=own)
 
 
 def turns_by_round(
     messages: tuple[Message, ...], rounds: int, step: int, chain: Collection[RunId]
 ) -> list[list[Message]]:
-    """Return the turns of each round, without the tool calls and results of other steps.
+    """Return the messages of each round, without the tool calls and results of other steps.
 
     Args:
-        messages: the turns after the question.
+        messages: the messages after the question.
         rounds: number of rounds, including the current one.
         step: the step whose calls and results are kept.
         chain: the runs that have executed the rounds.
@@ -309,7 +318,7 @@ def turns_by_round(
 
 
 def without_calls(messages: tuple[Message, ...]) -> tuple[Message, ...]:
-    """Return the turns with tool calls and results as text, for a request without tools.
+    """Return the messages with tool calls and results as text, for a request without tools.
 
     Some providers refuse tool calls in a request without tools.
     """

@@ -22,7 +22,7 @@ _NUMBER = re.compile(r"\s*[+-]?[0-9]+\s*")
 
 @dataclass(frozen=True, slots=True)
 class TextBounds:
-    """The most characters of a draft's texts, if the provider can bound their length."""
+    """Maximum numbers of characters of a draft's texts, if the provider can bound their length."""
 
     thoughts: int = 2000
     subtask: int = 2000
@@ -51,10 +51,10 @@ def draft_format(
 
     Args:
         pool: the workers that the draft may name.
-        max_steps: the most steps of a workflow.
+        max_steps: maximum number of steps of a workflow.
         revise: whether the draft may have no steps, which accepts an earlier answer.
-        bounds: which of `minItems`, `maxItems` and `maxLength` the provider supports.
-        texts: the most characters of the draft's texts.
+        bounds: those of `minItems`, `maxItems` and `maxLength` that the provider supports.
+        texts: maximum numbers of characters of the draft's texts.
         names: whether workers are named by id; else by number.
         words_suffice: see `ResponseFormat`.
     """
@@ -67,10 +67,10 @@ def draft_format(
         access_list=with_bounds(access, bounds, maxItems=max(max_steps - 1, 1)),
     )
     steps = {"type": "array", "items": step}
-    least = {} if revise else {"minItems": 1}
+    minimum = {} if revise else {"minItems": 1}
     schema = closed_object(
         thoughts=with_bounds({"type": "string"}, bounds, maxLength=texts.thoughts),
-        steps=with_bounds(steps, bounds, maxItems=max_steps, **least),
+        steps=with_bounds(steps, bounds, maxItems=max_steps, **minimum),
     )
     return ResponseFormat(
         kind="json_schema",
@@ -95,15 +95,19 @@ def render_steps(workflow: Workflow, pool: Pool, thoughts: str, *, names: bool =
         }
         for step in workflow.steps
     ]
-    text = json.dumps({"thoughts": thoughts, "steps": steps}, ensure_ascii=False)
-    return _THINK.sub(r"\\u003c", text)
+    return dump_json({"thoughts": thoughts, "steps": steps})
+
+
+def dump_json(value: object) -> str:
+    """Return the value as JSON in which any tag of hidden reasoning is escaped."""
+    return _THINK.sub(r"\\u003c", json.dumps(value, ensure_ascii=False))
 
 
 def lists_of_steps(text: str) -> tuple[list[LiteralValue], ...] | None:
-    """Return the three lists of a JSON draft; None if the text is not one.
+    """Return the three lists of a JSON draft; None if the text is not a JSON draft.
 
     A model without constrained output may put the object in a code block. A field that a step
-    omits becomes an empty string, which is an invalid worker.
+    omits becomes an empty string: an invalid worker, an empty subtask, or no access.
     """
     if _STEPS.search(text) is None:
         return None
@@ -140,7 +144,7 @@ def _lists_of(steps: list[object]) -> tuple[list[LiteralValue], ...]:
 
 
 def _plain_value(value: object, depth: int = 0) -> LiteralValue:
-    """Return the value as `literal` would parse it; values of other types become strings."""
+    """Return the value with values other than integers, strings and nested lists as strings."""
     if isinstance(value, list) and depth < MAX_DEPTH:
         return [_plain_value(each, depth + 1) for each in cast("list[object]", value)]
     if isinstance(value, int) and not isinstance(value, bool):
@@ -159,5 +163,5 @@ def closed_object(**properties: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_bounds(schema: dict[str, Any], bounds: Collection[str], **limits: int) -> dict[str, Any]:
-    """Return the schema with the limits whose keywords are in `bounds`."""
-    return {**schema, **{name: most for name, most in limits.items() if name in bounds}}
+    """Return the schema with the limits that the provider supports: their keywords in `bounds`."""
+    return {**schema, **{name: limit for name, limit in limits.items() if name in bounds}}

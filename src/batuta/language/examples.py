@@ -1,7 +1,7 @@
-"""Worked examples for the conductor's prompt, written with the pool's own worker numbers.
+"""Worked examples for the conductor's prompt, which name the pool's own workers.
 
-Four questions that need one, two, three and five steps show that the number of steps depends on
-the question.
+Questions that need one, two, three and five steps show that the number of steps depends on the
+question.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class WorkedExample:
     question: str
     reason: str
     roles: tuple[str, ...]
-    """The role of each step: see `cast_roles`."""
+    """The role of each step's worker: a role of `cast_roles`, or `program`."""
     subtasks: tuple[str, ...]
     reads: tuple[Read, ...]
 
@@ -157,9 +157,9 @@ def worked_examples(
 
     Args:
         pool: the workers that the examples use.
-        max_steps: the most steps of a workflow; longer examples are left out.
-        by_merit: whether roles are given to suitable workers. If not, the first numbers are used,
-            which reveal nothing about anonymous workers.
+        max_steps: maximum number of steps of a workflow; longer examples are left out.
+        by_merit: whether the best workers get the roles. If not, the pool's first models get them,
+            so that nothing is revealed about anonymous workers.
         brief: whether to use the examples for a small model.
         write: writes the drafts.
     """

@@ -51,7 +51,7 @@ Give the complete answer again without them, or with what your sources say in th
 if they do not answer the question, and do not mention this check."""
 MARK = "[unsupported]"
 MAX_STATEMENTS = 120
-"""The most statements of an answer; in a longer answer each statement has several sentences."""
+"""Maximum number of statements of an answer; in a long answer a statement has several sentences."""
 _TOOLS = {SEARCH, READER, MCP, FILE_SEARCH}
 """The tags of workers whose replies are fetched text."""
 _SENTENCES = re.compile(r"```.*?(?:```[^\S\n]*|\Z)|\n|(?<=[.!?])\s+(?=\S)|(?<=[。！？])", re.DOTALL)
@@ -75,11 +75,11 @@ class Source:
 
     text: str
     url: str = ""
-    """The address, if it is a page."""
+    """The address of a page; empty for other sources."""
     number: int | None = None
-    """The number by which the answering model was told to cite it."""
+    """The number with which the answering model was asked to cite the source; None: no number."""
     name: str = "given"
-    """The kind of source, as described to the checker."""
+    """The kind of source, as the checker is shown it."""
 
 
 def split_statements(text: str) -> list[str]:
@@ -120,12 +120,12 @@ def find_sources(
     """Return the texts that were given or fetched, each once; a model's text is not a source.
 
     Args:
-        question: its conversation was given, except for assistant turns.
-        steps: the finished steps; those of tools have fetched texts.
+        question: the conversation, of which all messages but the assistant's were given.
+        steps: the finished steps; the replies of tools are fetched texts.
         pool: identifies the workers that are tools.
         answer: the reply, with the tool calls that the server ran for it.
     """
-    found = [*_given_sources(question)]
+    found = list(_given_sources(question))
     for step in steps:
         if not isinstance(step.result, Reply):
             continue
@@ -220,9 +220,10 @@ def find_unsupported(
 ) -> list[int]:
     """Return the indices of the unsupported statements, including those without a verdict.
 
-    A statement that the checker calls supported counts only if the checker names an existing
-    source, and if the named sources include all that the statement cites. If sources are numbered,
-    an unknown number in brackets cites a page that was never fetched.
+    The verdict "yes" counts only if the checker names an existing source, and if the named sources
+    include all that the statement cites; "no claim" always counts. If sources are numbered, an
+    unknown number in brackets cites a page that was never fetched. Of several verdicts on a
+    statement, all must count.
 
     Args:
         reply: the verdict, as valid JSON.
@@ -267,7 +268,7 @@ def _are_numbered(sources: Iterable[Source]) -> bool:
 
 
 def _has_number(source: Source, number: str) -> bool:
-    """Return True if the number in brackets cites the source, or is a note in the source's text."""
+    """Return True if the number cites the source, or is in brackets in the source's own text."""
     return source.number == int(number) or f"[{number}]" in source.text
 
 

@@ -57,9 +57,10 @@ _INSTRUCTION_WORDS: dict[InstructionKind, tuple[str, ...]] = {
 }
 """Patterns of the words that name each kind of instruction."""
 _INSTRUCTION_PATTERNS = {
-    verb: re.compile(rf"\b(?:{'|'.join(words)})\b", re.IGNORECASE)
-    for verb, words in _INSTRUCTION_WORDS.items()
+    kind: re.compile(rf"\b(?:{'|'.join(words)})\b", re.IGNORECASE)
+    for kind, words in _INSTRUCTION_WORDS.items()
 }
+# "according to the plan" does not ask for a plan.
 _OBJECT_PHRASES = re.compile(
     r"\b(?:according to|following|using|with|from|of|on|by|to|in|and|against|as in)\s+"
     r"(?:the|that|this|a|an|your|each|both|these|those|all|any)\s+"
@@ -70,25 +71,26 @@ _OBJECT_PHRASES = re.compile(
 
 @lru_cache(maxsize=16_384)
 def classify_instruction(instruction: str) -> InstructionKind:
-    """Return the kind of work that the instruction asks for first; an empty one asks to solve."""
+    """Return the kind of work that the instruction asks for first.
+
+    An empty instruction asks to solve. A second opinion counts wherever it is mentioned, unless the
+    instruction also asks to compare or verify; "verify and repair" is a repair.
+    """
     if not instruction.strip():
         return InstructionKind.SOLVE
     clauses = _OBJECT_PHRASES.sub(" ", _NEGATED_CLAUSES.sub(" ", instruction))
-    found: dict[InstructionKind, int] = {}
-    for verb, pattern in _INSTRUCTION_PATTERNS.items():
-        if match := pattern.search(clauses):
-            found[verb] = match.start()
+    found = {
+        kind: match.start()
+        for kind, pattern in _INSTRUCTION_PATTERNS.items()
+        if (match := pattern.search(clauses))
+    }
     if not found:
         return InstructionKind.UNKNOWN
-    if (
-        InstructionKind.SECOND in found
-        and InstructionKind.COMPARE not in found
-        and InstructionKind.VERIFY not in found
+    if InstructionKind.SECOND in found and found.keys().isdisjoint(
+        {InstructionKind.COMPARE, InstructionKind.VERIFY}
     ):
         return InstructionKind.SECOND
-    first = min(found, key=lambda verb: found[verb])
-    return (
-        InstructionKind.REPAIR
-        if first is InstructionKind.VERIFY and InstructionKind.REPAIR in found
-        else first
-    )
+    first = min(found, key=lambda kind: found[kind])
+    if first is InstructionKind.VERIFY and InstructionKind.REPAIR in found:
+        return InstructionKind.REPAIR
+    return first

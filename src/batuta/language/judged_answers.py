@@ -9,26 +9,29 @@ from batuta.core import Question, Sampling
 from batuta.language.answer_extraction import final_answer
 
 RIGHT_SCORE = 0.99
-"""The score from which an answer counts as correct."""
+"""Minimum score with which an answer counts as correct."""
 MAX_ANSWER_CHARACTERS = 64
-"""The most characters of an answer that can be compared with another."""
+"""Maximum number of characters of an answer that can be compared with another."""
 _EXPECTED = re.compile(r"^[^\S\n]*+expected\s*+[:=]\s*+(\S[^\n]*)", re.IGNORECASE | re.MULTILINE)
 _MARKS_AROUND = " \t*_`\"'$"
 
 
 def is_plain_text(question: Question) -> bool:
-    """Return True if the question consists of its text only, so that it can be asked again."""
+    """Return True if the question is one text message without tools, files or requirements.
+
+    Its sampling settings do not matter. Such a question can be asked again from its text.
+    """
     return replace(question, sampling=Sampling()) == Question.of(question.text)
 
 
 def find_expected_answer(comment: str | None) -> str | None:
-    """Return the answer of a comment's line `Expected: ANSWER`, if it can be compared."""
+    """Return the answer of a comment's line `Expected: ANSWER`; None if it cannot be compared."""
     match = _EXPECTED.search(comment or "")
     return _short_answer(match[1].rstrip() if match else "")
 
 
 def find_confirmed_answer(answer: str | None, score: float | None) -> str | None:
-    """Return a run's own final answer if it was judged correct and is short enough to compare."""
+    """Return a run's final answer if it was judged correct and can be compared; else None."""
     if (score or 0.0) < RIGHT_SCORE:
         return None
     return _short_answer(

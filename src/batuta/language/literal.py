@@ -21,7 +21,7 @@ class UnclosedListError(WorkflowError):
 
 
 MAX_DEPTH = 4
-"""The deepest nesting of lists; an access list needs two levels."""
+"""Maximum nesting of lists; an access list needs two levels."""
 
 _SPACE = re.compile(r"[\s`]*")
 _NUMBER = re.compile(r"[+-]?\d{1,9}(?:\.0+)?(?![\w.])")
@@ -128,13 +128,8 @@ def _read_scalar(text: str, position: int) -> tuple[str | int, int]:
         return int(number.group().split(".")[0]), number.end()
     if word := _WORD.match(text, position):
         return word.group(), word.end()
-    raise WorkflowError(
-        f"a list may contain only strings, numbers and lists, not {_text_near(text, position)}"
-    )
-
-
-def _text_near(text: str, position: int) -> str:
-    return repr(text[position : position + 12])
+    found = repr(text[position : position + 12])
+    raise WorkflowError(f"a list may contain only strings, numbers and lists, not {found}")
 
 
 def _read_string(text: str, opening: re.Match[str]) -> tuple[str, int]:
@@ -142,22 +137,18 @@ def _read_string(text: str, opening: re.Match[str]) -> tuple[str, int]:
     prefix, quote = opening.groups()
     start = opening.end()
     end = _find_closing_quote(text, start, quote)
-    raw = text[start:end]
-    behind = end + len(quote)
-    return (raw if prefix in ("r", "R") or "\\" not in raw else _unescape_string(raw)), behind
+    content = text[start:end]
+    if prefix not in ("r", "R") and "\\" in content:
+        content = _ESCAPE.sub(_escaped_character, content)
+    return content, end + len(quote)
 
 
 def _find_closing_quote(text: str, start: int, quote: str) -> int:
-    """Return the position of the closing quote."""
     ends = re.escape(quote) if quote not in _CLOSING_QUOTES else f"[{_CLOSING_QUOTES[quote]}]"
     for found in re.compile(rf"\\.|{ends}", re.DOTALL).finditer(text, start):
         if not found.group().startswith("\\"):
             return found.start()
     raise UnclosedListError("a string is not closed")
-
-
-def _unescape_string(raw: str) -> str:
-    return _ESCAPE.sub(_escaped_character, raw)
 
 
 def _escaped_character(found: re.Match[str]) -> str:

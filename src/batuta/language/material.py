@@ -1,7 +1,7 @@
 """Delimits untrusted text in prompts: replies of models, results of tools, callers' messages.
 
-Such text stands between our tags, and any of our tags within it is escaped. So it ends only at its
-real closing tag, and a heading in it is not taken for a section of the prompt.
+Such text is put between our tags, and any of our tags within the text is escaped. So the text ends
+only at its real closing tag, and a heading in it is not taken for a section of the prompt.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PREVIOUS_ROUND = "previous_round"
 TURN = "conversation_turn"
 FETCHED = "fetched_text"
 """The tag of text from the web. A worker's reply may contain such elements, so this tag is escaped
-only inside them."""
+only inside an element of the same tag."""
 
 LABELS = ("User", "Assistant", "System", "Tool result")
 """The labels before the turns of a conversation."""
@@ -66,7 +66,7 @@ _HEADING_NAMES = "|".join(
 
 @cache
 def _look_alikes() -> Mapping[int, str]:
-    """Return a translation table from look-alikes to ASCII characters."""
+    """Return a translation table from the code points of look-alikes to ASCII characters."""
     alike = {ord(other): letter for letter, others in _ALIKE.items() for other in others}
     alike |= {ord(sign): "<" for sign in _SIGNS}
     for code in chain(*_FORMS):
@@ -77,7 +77,7 @@ def _look_alikes() -> Mapping[int, str]:
 
 
 def _without_frame(form: str, letter: str) -> str:
-    """Return the letter of a bracketed or squared form, else the form itself."""
+    """Return the letter of a bracketed or squared character, else its normal form `form`."""
     name = unicodedata.name(letter, "")
     if len(form) == 3 and form.startswith("("):  # noqa: PLR2004 - a letter in brackets
         return form[1]
@@ -152,7 +152,7 @@ def has_heading(text: str) -> bool:
 
 
 def has_label(text: str) -> bool:
-    """Return True if a line of the text could be taken for the beginning of a turn."""
+    """Return True if a line of the text looks like the beginning of a turn: `User:` and others."""
     return _LABELS.search(_seen_lines(text)) is not None
 
 
@@ -175,10 +175,10 @@ def wrap_in_tag(tag: str, text: str, step: int | None = None) -> str:
 
 
 def wrap_together(texts: Mapping[str, str]) -> str:
-    """Return several texts, each between its own tags, with all these tags escaped in all texts.
+    """Return several texts, each between its own tags, with all of these tags escaped in each text.
 
     Args:
-        texts: untrusted texts, by tags that no other prompt uses.
+        texts: untrusted texts by tag; no other prompt uses the tags.
     """
     names = _match_tags(tuple(texts))
     return "\n\n".join(wrap_in_tag(tag, names.sub("&lt;", text)) for tag, text in texts.items())
@@ -190,11 +190,11 @@ def _match_tags(tags: tuple[str, ...]) -> re.Pattern[str]:
 
 
 def wrap_fetched(text: str, most: int | None = None) -> str:
-    """Return text from the web between tags, with these and our other tags in it escaped.
+    """Return text from the web between tags, with these and our other tags in the text escaped.
 
     Args:
         text: untrusted text.
-        most: the most characters kept; None: all.
+        most: maximum number of characters kept of the escaped text; None: all.
     """
     escaped = escape_tags(text)
     if _may_have_tag(escaped):
@@ -224,7 +224,7 @@ def _may_have_tag(text: str) -> bool:
 
 
 def is_one_line(text: str) -> bool:
-    """Return True if a text has no line break, so it cannot imitate a heading or end an item."""
+    """Return True if a text has no line break, so that it cannot imitate a heading."""
     return len(text.splitlines()) <= 1 and not text.endswith(("\n", "\r"))
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from batuta.core import MAX_STEPS, AcceptedAnswer, Pool, Step, WorkerId, Workflow
 from batuta.errors import WorkflowError
-from batuta.language.draft_schema import lists_of_steps, lists_of_truncated_draft
+from batuta.language.draft_schema import dump_json, lists_of_steps, lists_of_truncated_draft
 from batuta.language.literal import LiteralValue, UnclosedListError, read_list
 
 _FIELDS = ("model_id", "subtasks", "access_list")
@@ -27,7 +27,7 @@ _THINK_END = re.compile(r"</think(?:ing)?>", re.IGNORECASE)
 _MAX_TRIES = 16
 """Number of unreadable lists after which parsing stops, so that time stays linear."""
 _MAX_SHOWN_CHARACTERS = 40
-"""The most characters of an invalid value that an error message quotes."""
+"""Maximum number of characters of an invalid value that an error message quotes."""
 _EMPTY_ACCESS_WORDS = {"", "none", "null", "[]", "nothing"}
 
 
@@ -52,10 +52,11 @@ def parse_workflow(
     Args:
         text: the draft.
         pool: the workers that the draft names by number or id.
-        max_steps: the most steps allowed.
+        max_steps: maximum number of steps.
         revise: whether the draft is for a later round. Three empty lists then accept the previous
             answer, and `"all"` also reads the previous round.
-        truncated: whether the draft was truncated; the complete steps of a JSON draft are used.
+        truncated: whether the draft was truncated; then the complete steps of a JSON draft are
+            used.
 
     Raises:
         WorkflowError: the draft is not a valid workflow; the message names the first error.
@@ -77,14 +78,15 @@ def parse_workflow(
 
 
 def read_lists(text: str, *, truncated: bool = False) -> WorkflowLists:
-    """Return the first list after each of the three labels, or the lists from a JSON draft's steps.
+    """Return the three lists of a draft: from its JSON steps, or the first list after each label.
 
     Args:
         text: the draft.
         truncated: whether the draft was truncated; its list of steps may then be unclosed.
 
     Raises:
-        WorkflowError: a label or its list is missing or cannot be read.
+        WorkflowError: a label or its list is missing or cannot be read, or a truncated JSON draft
+            has no complete step.
     """
     spoken = _strip_thinking(text)
     lists = lists_of_steps(spoken)
@@ -96,7 +98,7 @@ def read_lists(text: str, *, truncated: bool = False) -> WorkflowLists:
 
 
 def is_complete_draft(text: str) -> bool:
-    """Return True if the draft is complete, so that generation can stop: any more text is ignored.
+    """Return True if the draft is complete, so that generation can stop.
 
     Brackets in hidden reasoning or in strings do not close a list.
     """
@@ -109,7 +111,6 @@ def is_complete_draft(text: str) -> bool:
 
 
 def _is_json(text: str) -> bool:
-    """Return True if the text is exactly one JSON value."""
     try:
         json.loads(text)
     except (ValueError, RecursionError):
@@ -125,7 +126,8 @@ class _LabelScan(NamedTuple):
     loose: dict[str, int]
     """The end of each field's first label without a list directly after it."""
     errors: dict[str, WorkflowError]
-    """The reason why a field's list could not be parsed."""
+    """The reasons why lists could not be parsed: the first of each field under the field's name,
+    further ones under the name and a position."""
 
 
 def _scan_labels(spoken: str) -> _LabelScan:
@@ -167,7 +169,11 @@ def _read_labelled_lists(spoken: str) -> WorkflowLists:
 def _read_distant_list(
     text: str, field: str, loose: dict[str, int], errors: dict[str, WorkflowError]
 ) -> list[LiteralValue]:
-    """Return the first list anywhere after a label that has no list directly after it."""
+    """Return the first list between a label that has no list directly after it and the next label.
+
+    Raises:
+        WorkflowError: the label or its list is missing, or the list cannot be read.
+    """
     if field in errors:
         raise WorkflowError(f"{field}: {errors[field]}")
     if field not in loose:
@@ -183,7 +189,7 @@ def _read_distant_list(
 
 
 def _strip_thinking(text: str) -> str:
-    """Return the text without hidden reasoning, whose opening tag may be in the prefill."""
+    """Return the text without hidden reasoning; the opening tag of the first may be missing."""
     first = _THINK_END.search(text)
     opening = text.lower().find("<think")
     if first and (opening < 0 or opening > first.start()):
@@ -224,7 +230,7 @@ def _resolve_worker(value: LiteralValue, index: int, pool: Pool) -> WorkerId:
 
 
 def _parse_access(value: LiteralValue, index: int) -> tuple[tuple[int, ...], bool]:
-    """Return the earlier steps that may be read, and whether the entry is "all"."""
+    """Return the earlier steps that may be read, and whether the entry contains "all"."""
     entries: list[LiteralValue] = value if isinstance(value, list) else [value]
     numbers: set[int] = set()
     for entry in entries:
@@ -251,14 +257,13 @@ def _shorten_value(value: LiteralValue) -> str:
 
 ACCEPTED = "model_id = []\nsubtasks = []\naccess_list = []"
 """The draft with which a later round accepts the previous answer."""
-_THINK_TAG = re.compile(r"<(?=/?think)", re.IGNORECASE)
 
 
 def render_workflow(workflow: Workflow, pool: Pool, *, names: bool = False) -> str:
     """Return the three lists, with workers by number in `pool` or by id.
 
-    With ids the subtasks come first, as a small policy writes them: it then knows each subtask when
-    it chooses the worker.
+    With ids the subtasks come first, as in the drafts of a small policy, which then knows each
+    subtask when it chooses the worker.
 
     Raises:
         KeyError: a step's worker is not in the pool.
@@ -272,12 +277,7 @@ def render_workflow(workflow: Workflow, pool: Pool, *, names: bool = False) -> s
 
 def quote_list(texts: Iterable[str]) -> str:
     """Return a list of JSON strings."""
-    return f"[{', '.join(map(_quote_text, texts))}]"
-
-
-def _quote_text(text: str) -> str:
-    """Return a JSON string with any tag of hidden reasoning escaped."""
-    return _THINK_TAG.sub(r"\\u003c", json.dumps(text, ensure_ascii=False))
+    return f"[{', '.join(map(dump_json, texts))}]"
 
 
 def _access_entry(step: Step) -> str:

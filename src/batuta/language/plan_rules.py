@@ -1,4 +1,4 @@
-"""Plan rules: restrictions that every workflow must keep, whoever wrote it. Pure."""
+"""Plan rules: restrictions that every workflow must keep, from any conductor. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CHECK_SUBTASK = (
 )
 """The subtask of a checking step that a rule adds."""
 MAX_TAGS = 16
-"""The most tags of a question or a key."""
+"""Maximum number of tags of a question or a key."""
 _TAG = re.compile(r"[a-z0-9][a-z0-9._:-]{0,63}")
 _CHECK_WORD = re.compile(
     r"\b(?:check|verif|review|critici|critique|validat|audit|proofread|examin)", re.IGNORECASE
@@ -32,13 +32,14 @@ class PlanRule:
     says: str = ""
     """The operator's explanation; empty: a default sentence."""
     tenant: str = ""
-    """The tenant whose questions it applies to; empty: all tenants."""
+    """The tenant to whose questions the rule applies; empty: all tenants."""
     tag: str = ""
-    """The tag of the questions it applies to; empty: all questions."""
+    """The tag of the questions to which the rule applies; empty: all questions."""
     max_parallel: int | None = None
-    """The most steps that can run at the same time."""
+    """Maximum number of steps that can run at the same time."""
     no_self_check: bool = False
-    """Whether a checking step must read a step of another provider."""
+    """Whether a step that checks, and a last step that reads other steps, must read a step of
+    another provider's worker."""
     needs_check: bool = False
     """Whether the last step must check the answer of another worker."""
     forbidden: tuple[WorkerId, ...] = ()
@@ -79,13 +80,13 @@ class PlanRules:
 
     def of_tenant(self, tenant: str) -> PlanRules:
         """Return the rules for that tenant's questions; `NO_RULES` if none apply."""
-        held = tuple(rule for rule in self.rules if rule.tenant in {"", tenant})
-        return replace(self, rules=held) if held else NO_RULES
+        rules = tuple(rule for rule in self.rules if rule.tenant in {"", tenant})
+        return replace(self, rules=rules) if rules else NO_RULES
 
     def of_tags(self, tags: Collection[str]) -> PlanRules:
         """Return the rules for questions with these tags; `NO_RULES` if none apply."""
-        held = tuple(rule for rule in self.rules if not rule.tag or rule.tag in tags)
-        return replace(self, rules=held) if held else NO_RULES
+        rules = tuple(rule for rule in self.rules if not rule.tag or rule.tag in tags)
+        return replace(self, rules=rules) if rules else NO_RULES
 
     @property
     def checking_rule(self) -> PlanRule | None:
@@ -107,11 +108,11 @@ class PlanRules:
         return tuple(worker for worker in pool if worker.id not in forbidden)
 
     def find_broken(self, workflow: Workflow, before: Sequence[WorkerId] = ()) -> PlanRule | None:
-        """Return the first rule that the workflow breaks.
+        """Return the first rule that the workflow breaks; None if it keeps all rules.
 
         Args:
             workflow: the workflow to be run.
-            before: the workers of the previous round, which a step may read.
+            before: the workers of the previous round, which steps with `previous` read.
         """
         return next((r for r in self.rules if self._is_broken(r, workflow, before)), None)
 
@@ -127,7 +128,7 @@ class PlanRules:
         return any(step.worker in rule.forbidden for step in workflow.steps)
 
     def _checks_itself(self, workflow: Workflow, index: int, before: Sequence[WorkerId]) -> bool:
-        """Return True if the step checks only replies of its own provider's workers."""
+        """Return True if the step checks, or answers from, only replies of its own provider."""
         step, read = workflow.steps[index], _read_workers(workflow, index, before)
         if not read or not (is_check(step) or index == len(workflow) - 1):
             return False
@@ -144,7 +145,7 @@ class PlanRules:
         max_steps: int,
         before: Sequence[WorkerId] = (),
     ) -> Workflow | None:
-        """Return the workflow with minimal changes so that it keeps all rules, or None.
+        """Return the workflow, changed so that it keeps all rules; None if it cannot be repaired.
 
         Forbidden workers, and workers that would check their own provider, are replaced by the best
         other worker; a missing check is added. A violation of `max_parallel` is not repaired.
@@ -152,8 +153,8 @@ class PlanRules:
         Args:
             workflow: the workflow, which breaks a rule.
             able: the workers that may see the question, best first.
-            max_steps: the most steps allowed.
-            before: see `find_broken`.
+            max_steps: maximum number of steps.
+            before: the workers of the previous round, which steps with `previous` read.
         """
         steps = list(workflow.steps)
         for index, step in enumerate(steps):
@@ -237,7 +238,7 @@ def _read_workers(
 
 
 def most_parallel(workflow: Workflow) -> int:
-    """Return the most steps that can run at the same time, whatever their durations.
+    """Return the maximum number of steps that can run at the same time, for any durations.
 
     By Dilworth's theorem, the largest set of mutually independent steps is as large as the smallest
     number of chains that cover all steps, which follows from a maximum bipartite matching.

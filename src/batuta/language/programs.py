@@ -15,7 +15,8 @@ def provide_programs(workflow: Workflow, pool: Pool, question: str) -> Workflow:
     """Return the workflow in which each step that runs a program has access to one.
 
     The program is in a code block of the step's subtask or of the question, or in the reply of a
-    model's step that is read. A step that reads no model's step gets access to all earlier ones.
+    model's step that is read. A step that reads no model's step gets access to all earlier steps of
+    models.
 
     Args:
         workflow: the draft.
@@ -31,17 +32,16 @@ def provide_programs(workflow: Workflow, pool: Pool, question: str) -> Workflow:
     steps: list[Step] = []
     for index, step in enumerate(workflow.steps):
         written = [at for at in range(index) if not runs[at]]
-        if not runs[index] or _has_code(step.subtask) or step.previous:
-            steps.append(step)
-        elif not written:
+        needs_program = runs[index] and not _has_code(step.subtask) and not step.previous
+        if needs_program and not written:
             raise WorkflowError(
                 f"step {index} runs a program, and no step before it writes one: a model has to "
                 f"write the program that {step.worker} runs"
             )
-        elif set(written).isdisjoint(step.access):
-            steps.append(replace(step, access=tuple(sorted({*step.access, *written}))))
-        else:
-            steps.append(step)
+        access = step.access
+        if needs_program and set(written).isdisjoint(access):
+            access = tuple(sorted({*access, *written}))
+        steps.append(replace(step, access=access))
     return Workflow(tuple(steps))
 
 

@@ -77,13 +77,13 @@ COMPACT_CARDS_VERSION = "compact-2"
 PREFILL = "Let me think about which models should do what.\n"
 """The start of the conductor's reply, if the API can continue one."""
 EARLIER_REPLY_TOKENS = 4096
-"""Tokens shown to a conductor of each reply of an earlier round (paper)."""
+"""Maximum number of tokens that a conductor is shown of each reply of an earlier round (paper)."""
 FIXED_MARK = "5m"
 """Cache mark of the fixed part of the prompt."""
 MAX_READ_PAGES = 3
-"""The most pages read by one step of a page-reading worker."""
+"""Maximum number of pages read by one step of a page-reading worker."""
 TOOL_DESCRIPTION = 300
-"""Characters of a tool's description shown to a conductor."""
+"""Maximum number of characters of a tool's description that a conductor is shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,17 +91,18 @@ class PromptOptions:
     """The facts about workers that a conductor's prompt shows, and its form."""
 
     descriptions: bool = True
-    """Each worker's card; False: anonymous numbers, as in the paper."""
+    """Whether each worker's card is shown; if not, workers are anonymous numbers, as in the paper.
+    """
     prices: bool = False
-    """Dollars per million tokens."""
+    """Whether prices are shown, in dollars per million tokens."""
     examples: bool = True
-    """The worked examples; False for a model that was trained without them."""
+    """Whether worked examples are shown; False for a model that was trained without them."""
     compact: bool = False
-    """Only the question, the workers' names and the step limit, for a small model that was trained
-    on this form. Has a twentieth of the full prompt's tokens."""
-
+    """Whether the prompt has only the question, the workers' names and the step limit (with
+    `descriptions` or `prices` also one line per worker), for a small model that was trained on this
+    form. Such a prompt has a twentieth of the full prompt's tokens."""
     brief: bool = False
-    """The same sections in fewer words, for a small model that was not trained to conduct."""
+    """Whether the sections have fewer words, for a small model that was not trained to conduct."""
 
     @property
     def version(self) -> str:
@@ -221,17 +222,16 @@ def conductor_request(
     sampling: Sampling,
     form: ResponseFormat | None = None,
 ) -> Request:
-    """Return the conductor's whole prompt: one user message and a prefilled reply.
+    """Return the conductor's whole prompt: one user message and, for lists, a prefilled reply.
 
-    The sections that are the same for every question over these workers come first, as a separate
-    part that is marked for the providers' prompt caches.
+    Unless the prompt is compact, the sections that are the same for every question over these
+    workers come first, as a separate part that is marked for the providers' prompt caches.
 
     Args:
         context: the question, the workers and the limits.
         rendering: the form of the prompt.
         sampling: sampling settings of the draft.
-        form: the JSON format of the draft (see `draft_schema`), without a prefill; None: the three
-            lists.
+        form: the JSON format of the draft (see `draft_schema`); None: the three lists.
     """
     if rendering.compact:
         names = tuple(worker.id for worker in context.pool)
@@ -310,7 +310,7 @@ _TOOL_RULES = (
 
 
 def _tool_rules(pool: Pool, *, names: bool) -> list[str]:
-    """Return the rules for workers that search, read pages or make pictures, if there are any."""
+    """Return a rule for each kind of worker in the pool that searches, reads or makes pictures."""
     rules: list[str] = []
     for tag, rule in _TOOL_RULES:
         number = next((number for number, one in enumerate(pool) if tag in one.tags), None)
@@ -354,7 +354,7 @@ def _asked_sections(
 
 
 def _compact_prompt(context: PlanningContext, rendering: PromptOptions) -> str:
-    """Return the compact prompt: the question, then the workers."""
+    """Return the compact prompt: the question, the workers, and what differs from the defaults."""
     parts = [question_text(context.question), f"Models: {quote_list(w.id for w in context.pool)}"]
     if rendering.prices or rendering.descriptions:
         parts += [line for w in context.pool if (line := _worker_details(w, rendering))]
@@ -403,7 +403,7 @@ _FIRST_CLAUSE = re.compile(r"[^,;.]*")
 
 
 def _reply_ends(text: str) -> tuple[str, str]:
-    """Return the first clause and the last line of a reply, clipped."""
+    """Return the first clause and the last line of a reply, clipped; of one line only the end."""
     lines = [line.strip() for line in text.splitlines() if line.strip()] or ["nothing"]
     clause = _FIRST_CLAUSE.match(lines[0]) if len(lines) > 1 else None
     return clause[0][:_MAX_END_CHARACTERS] if clause else "", lines[-1][-_MAX_END_CHARACTERS:]
@@ -412,7 +412,11 @@ def _reply_ends(text: str) -> tuple[str, str]:
 def _blind_names(
     context: PlanningContext, rendering: PromptOptions, form: ResponseFormat | None
 ) -> str:
-    """Return the models that cannot see the attachments; empty if none, or if nothing is known."""
+    """Return the models that cannot see the attachments, separated by commas.
+
+    Return an empty text if there are none, if no worker's abilities are known, or if the prompt has
+    no descriptions.
+    """
     pool, needed = context.pool, context.question.needed_tags
     known = [tag for tag in needed if any(tag in worker.tags for worker in pool)]
     if not known or not rendering.descriptions:
@@ -426,7 +430,6 @@ def _blind_names(
 
 
 def _tools_text(question: Question) -> str:
-    """Return the section about the client's tools, with one line per tool."""
     lines = [TOOLS]
     for tool in question.tools:
         clipped = clip_text(" ".join(tool.description.split()), TOOL_DESCRIPTION)
@@ -468,18 +471,20 @@ def worker_messages(
     *,
     chain: Collection[RunId] = (),
 ) -> tuple[Message, ...]:
-    """Return the messages for one step; a pure function of what its access list permits.
+    """Return the messages for one step; a pure function of what the step's access list permits.
 
-    Earlier turns of the conversation come first, unchanged; then one user message; then the later
-    turns. A step that has no subtask and reads nothing gets the conversation itself.
+    The earlier messages of the conversation come first; then one user message with the question,
+    the replies that the step reads and its subtask; then the later messages. A step that has no
+    subtask and reads nothing gets the conversation itself. A step that `continues` gets the
+    conversation, followed by its own subtasks and replies of the earlier rounds.
 
     Args:
         question: the conversation.
         workflow: the workflow that is run.
         index: the step's index.
         rounds: the rounds so far, with their finished steps; the current round is the last one.
-        chain: the runs that have executed a part of this workflow. A step sees only its own tool
-            calls and results of these runs.
+        chain: the earlier runs that have executed a part of this workflow. Of their tool calls and
+            results, a step sees only its own.
     """
     step = workflow.steps[index]
     at = question_index(question, chain)
@@ -521,7 +526,10 @@ def made_pictures(step: Step, rounds: Sequence[Round]) -> tuple[Image, ...]:
 
 
 def _continued_turns(turns: list[list[Message]], rounds: tuple[Round, ...]) -> Iterator[Message]:
-    """Yield each round's subtask (after the first round), its turns and its answer."""
+    """Yield each round's subtask (not the first round's), its messages and its answer.
+
+    The last round, which is still running, has no answer.
+    """
     for number, (turn, round_) in enumerate(zip(turns, rounds, strict=True)):
         last = round_.step(len(round_.workflow) - 1) if round_.workflow else None
         if number and round_.workflow is not None:
@@ -543,7 +551,7 @@ def _step_section(workflow: Workflow, index: int, round_: Round) -> str:
 
 
 def _response_text(reply: Reply) -> str:
-    """Return a step's text and the number of pictures it made."""
+    """Return a step's text, with the number of its pictures if there are any."""
     if not reply.images:
         return reply.text
     several = "s" if len(reply.images) > 1 else ""
@@ -551,7 +559,7 @@ def _response_text(reply: Reply) -> str:
 
 
 def _previous_round_section(rounds: Sequence[Round]) -> str:
-    """Return all steps of the last round that ran a workflow."""
+    """Return the steps with a reply of the last round that ran a workflow."""
     for round_ in reversed(rounds):
         if round_.workflow is not None and not isinstance(round_.decision, AcceptedAnswer):
             flow = round_.workflow

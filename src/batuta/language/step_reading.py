@@ -1,7 +1,7 @@
 """Parses the prompt of a step, for workers that are not language models. Pure.
 
-It is the inverse of `worker_messages`. Other agents' text stands between tags that it cannot close,
-so it is never taken for the subtask.
+The functions invert `worker_messages`. Text of other agents is between tags that it cannot close,
+so such text is never taken for the subtask.
 """
 
 from __future__ import annotations
@@ -58,20 +58,20 @@ def _skip_space(text: str, at: int) -> int:
 
 
 def find_addresses(text: str) -> tuple[str, ...]:
-    """Return the web addresses in a text, each once, ignoring those within fetched text."""
+    """Return the web addresses in a text, each once; addresses within fetched text are ignored."""
     found = (_trim_address(each[0]) for each in _ADDRESS.finditer(without_fetched(text)))
     return tuple(dict.fromkeys(found))
 
 
 def _trim_address(address: str) -> str:
     """Return the address without the punctuation of the sentence around it."""
-    left = {sign: address.count(sign) for pair in _PAIRS.items() for sign in pair}
+    count = {sign: address.count(sign) for pair in _PAIRS.items() for sign in pair}
     end = len(address)
     while end and (
         (last := address[end - 1]) in _AFTER_ADDRESS
-        or (last in _PAIRS and left[last] > left[_PAIRS[last]])
+        or (last in _PAIRS and count[last] > count[_PAIRS[last]])
     ):
         if last in _PAIRS:
-            left[last] -= 1
+            count[last] -= 1
         end -= 1
     return address[:end]

@@ -57,7 +57,11 @@ def is_selector(folder: Path) -> bool:
 
 
 def save_selector(selector: Selector, folder: Path) -> None:
-    """Write the selector into the folder."""
+    """Write the selector into the folder.
+
+    Raises:
+        StoreError: the folder cannot be written.
+    """
     write_folder(folder, *selector.state())
 
 
@@ -102,13 +106,13 @@ Workers = NDArray[np.signedinteger[Any]]
 
 @dataclass(frozen=True, slots=True)
 class SelectorGuard:
-    """Falls back to the best single worker unless another one is clearly better.
+    """A rule by which the best single worker answers unless another worker is clearly better.
 
     `batuta.lab.learners.selector_training` fits the thresholds.
     """
 
     advantage: float = 0.0
-    """How much higher another worker's expected credit must be than the best single worker's."""
+    """The amount by which another worker's expected credit must exceed the best single worker's."""
     closeness: float = 2.0
     """The minimum cosine to the nearest training question; if above 1, the best single worker
     always answers."""
@@ -117,9 +121,9 @@ class SelectorGuard:
         """Return the worker for each question, (n,).
 
         Args:
-            value_nm: the expected credit.
+            value_nm: the expected credit of each worker.
             close_n: the cosine to the closest training question.
-            best: the index of the best single worker, for all questions or for each.
+            best: the index of the best single worker: one for all questions, or one for each.
         """
         rows, first_n = np.arange(len(value_nm)), value_nm.argmax(axis=1)
         more_n = value_nm[rows, first_n] - value_nm[rows, best]
@@ -127,7 +131,7 @@ class SelectorGuard:
         return np.where(leaves, first_n, best)
 
     def hold_back(self, value_nm: Floats, best: int) -> Floats:
-        """Return the values, with those that exceed the best worker's by too little put below it.
+        """Return the expected credit, lowered where it exceeds the best worker's by too little.
 
         So the best worker has the highest value unless the guard would choose another one.
         """
@@ -143,18 +147,18 @@ SWITCH = 0.05
 """The advantage in expected credit needed to change a conversation's worker, since a change loses
 prompt caches and a consistent voice."""
 LOOK_BACK = 32
-"""The number of newest turns that are considered besides the first."""
+"""Maximum number of the newest user messages that are considered besides the first."""
 VALUE_ARRAYS = ("mean_m", "memory_nd", "credit_nm", "known_nm", "linear_dm", "mean_j", "mixture_mj")
 """The arrays of `ValueModel`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
 class Selector:
-    """A conductor whose workflow is one step: the chosen worker and no subtask.
+    """A conductor that plans one step: the chosen worker and no subtask.
 
-    It needs only numpy, and the extra `encoder` if it was fitted on sentence vectors. Workers that
-    it was not fitted to are not chosen; if it was fitted to none of the pool's workers, the pool's
-    best worker answers.
+    A selector needs only numpy, and the extra `encoder` if it was fitted on sentence vectors. It
+    chooses only workers to which it was fitted or that were added; if the pool has none of them,
+    the pool's best worker answers.
     """
 
     title: str
@@ -163,7 +167,7 @@ class Selector:
     values: ValueModel
     guard: SelectorGuard
     digest: str = field(init=False)
-    """The SHA-256 digest of its state, which is its version."""
+    """The SHA-256 digest of the selector's state, which is its version."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "digest", state_digest(*self.state()))
@@ -178,7 +182,7 @@ class Selector:
 
     @property
     def workers(self) -> tuple[WorkerId, ...]:
-        """The workers that it can choose."""
+        """The workers that the selector can choose."""
         return self.values.workers
 
     async def plan(
@@ -193,11 +197,11 @@ class Selector:
         )
 
     def choose_in_conversation(self, turns: Sequence[str], pool: Pool) -> WorkerId:
-        """Choose the pool's worker for the last turn.
+        """Choose the pool's worker for the last user message.
 
-        The choices for earlier turns are recomputed, so no state is needed. A conversation keeps
-        its worker, and its prompt cache, unless another worker's expected credit is higher by
-        `SWITCH`.
+        The choices for earlier messages are computed again, so that no state is needed. A
+        conversation keeps its worker, and its prompt cache, unless another worker's expected credit
+        is higher by more than `SWITCH`.
 
         Args:
             turns: the user's messages, in order; at least one.
@@ -212,7 +216,7 @@ class Selector:
             earned_nm, close_n = self.expected_credit(later)
         for turn, earned_m, close in zip(later, earned_nm, close_n, strict=True):
             if close < self.guard.closeness:
-                continue  # a turn such as "and now?" says nothing about the best worker
+                continue  # a message such as "and now?" says nothing about the best worker
             other = self.choose_worker(turn, pool)
             if earned_m[indices[other]] - earned_m[indices[chosen]] > SWITCH:
                 chosen = other
@@ -244,15 +248,14 @@ class Selector:
     def expected_credit(self, questions: Sequence[str]) -> tuple[Floats, Floats]:
         """Return each worker's expected credit (n, m) and each question's closeness (n,).
 
-        The closeness is the cosine to the nearest training question.
-
-        For a question that is not close to any training question it is the worker's mean credit.
-        Values that exceed the best worker's by less than the guard requires are set just below it.
+        The closeness is the cosine to the nearest training question. For a question that is not
+        close to any training question, the expected credit is the worker's mean credit. Values that
+        exceed the best worker's by no more than the guard's advantage are set just below it.
         """
         value_nm, close_n = self.values(self.features(questions))
         familiar_n1 = (close_n >= self.guard.closeness)[:, None]
-        held_nm = self.guard.hold_back(value_nm, int(self.mean_credit_m.argmax()))
-        return np.where(familiar_n1, held_nm, self.mean_credit_m), close_n
+        guarded_nm = self.guard.hold_back(value_nm, int(self.mean_credit_m.argmax()))
+        return np.where(familiar_n1, guarded_nm, self.mean_credit_m), close_n
 
     @property
     def mean_credit_m(self) -> Floats:
@@ -291,7 +294,7 @@ class Selector:
 
 
 def user_turns(question: Question) -> list[str]:
-    """Return the user's messages; the last message's text if there is none."""
+    """Return the texts of the user's messages; if they have none, the question's text."""
     texts = [message.text for message in question.messages if message.role is Role.USER]
     return [text for text in texts if text] or [question.text]
 

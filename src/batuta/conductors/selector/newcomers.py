@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.floating[Any]]
 
 MAX_COMPONENTS = 3
-"""The most directions in which a joining worker may differ from its own mean."""
+"""Maximum number of directions in which a joining worker may differ from its own mean."""
 DOUBT = 1.0
 """Number of standard errors subtracted from a newcomer's expected credit."""
 PRIOR_OUTCOMES = 8.0
@@ -32,13 +32,14 @@ _PRIOR_VARIANCE = 0.25
 class JoiningPosterior:
     """A newcomer's expected credit as a linear function, by ridge regression.
 
-    Its mean is shrunk towards the workers' mean with the weight of one score, and its other
+    The mean is shrunk towards the workers' mean with the weight of one score, and the other
     coefficients towards 0 with the weights `penalty_d`.
     """
 
     mean: float
     """The expected credit at the origin."""
     weights_d: Floats
+    """The change of the expected credit along each coordinate."""
     covariance_ee: Floats
     """The covariance of the mean and the weights."""
 
@@ -49,9 +50,9 @@ class JoiningPosterior:
         """Fit the posterior to a newcomer's scores.
 
         Args:
-            points_nd: the coordinates of its questions.
-            scores_n: its scores on them.
-            usual: the mean credit of workers.
+            points_nd: the coordinates of the questions that the newcomer was asked.
+            scores_n: the newcomer's score on each question, in [0, 1].
+            usual: the mean credit of the other workers.
             penalty_d: the weight of each coefficient's prior, in pseudo-observations.
         """
         design_ne = _make_design(points_nd)
@@ -74,7 +75,7 @@ class JoiningPosterior:
 
 
 def main_directions(less_nk: Floats) -> NDArray[np.float64]:
-    """Return the workers' main components, scaled to unit variance: (k, c)."""
+    """Return the main components, scaled to unit variance, of credits minus their means: (k, c)."""
     less = less_nk.astype(np.float64)
     spread, right = np.linalg.eigh(less.T @ less / len(less))
     chosen = np.argsort(-spread)[:MAX_COMPONENTS]

@@ -4,8 +4,8 @@ Credit is the score in [0, 1] of a worker's answer, minus the price of its cost 
 one. The expected credit is the weighted mean of two estimates, both shrunk towards the worker's
 mean: ridge regression on the question's features, and the credit on similar training questions,
 weighted by similarity. Both have closed forms. A worker that joins later is a mixture of the known
-ones: its few scores are regressed on the known workers' main components, so nothing is fitted
-again. The estimates are fitted by `batuta.lab.learners.selector_training`.
+workers: its few scores are regressed on their main components, so that nothing is fitted again.
+`batuta.lab.learners.selector_training` fits the estimates.
 
 Axes: n training questions, q questions, d features, m known workers, j joined workers.
 """
@@ -54,6 +54,7 @@ class ValueModel:
     """The known workers, then the joined ones."""
     smoothing: Smoothing
     mean_m: Floats
+    """The mean credit of each known worker."""
     memory_nd: Floats
     """The features of the training questions."""
     credit_nm: Floats
@@ -63,6 +64,7 @@ class ValueModel:
     linear_dm: Floats
     """The ridge regression's coefficients."""
     mean_j: Floats
+    """The mean credit of each joined worker."""
     mixture_mj: Floats
     """A joined worker's coefficients on each known worker's difference from its mean."""
 
@@ -93,8 +95,8 @@ class ValueModel:
 
         Args:
             worker: the id of the worker.
-            features_qd: the features of the questions that it was asked, known or new.
-            scores_q: its scores, in [0, 1].
+            features_qd: the features of the questions that the worker was asked, known or new.
+            scores_q: the worker's score on each question, in [0, 1].
 
         Raises:
             SourceError: the worker exists already, or has no score.

@@ -1,19 +1,20 @@
-"""Boundaries at which a session is conducted; in between, the acting worker continues. Pure."""
+"""Finds the boundaries of a session; between them the acting worker continues. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import takewhile
 
 from batuta.conductors.sessions.state import MOST_ACTIONS, Action, SessionRules, SessionThread, Turn
-from batuta.core import Pool, Question, ToolCall
+from batuta.core import Pool, Question
 from batuta.core.formatting import format_count
 from batuta.core.tool_classes import ToolClass
 
 _SHRUNK = 0.6
 """A request with less than this fraction of its thread's tokens counts as compacted."""
 _LONG = 4_000
-"""A conversation with fewer tokens than this never counts as compacted."""
+"""A conversation with at most this number of tokens never counts as compacted by its size."""
 _ALIKE = 3
 """Number of equal actions in a row that count as a stall."""
 
@@ -28,7 +29,9 @@ class Boundary(StrEnum):
     COMPACTION = "compaction"
     """The client shortened the conversation, so that no prompt cache holds it."""
     SAME_FAILURE = "same_failure"
+    """A tool failed in the same way an even number of times."""
     STALL = "stall"
+    """The same action was repeated, or many actions in a row changed nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,7 @@ def find_moment(
     Args:
         thread: the stored state of the conversation; None: a new conversation.
         question: the conversation.
-        turn: its newest turn.
+        turn: the newest turn of the conversation.
         tokens: estimated tokens of the conversation.
         pool: the workers that may answer.
         rules: the constants.
@@ -76,7 +79,7 @@ def find_moment(
         return Moment(Boundary.COMPACTION, f"the conversation was compacted {sizes}")
     if turn.is_fresh:
         return _fresh_moment(turn)
-    return _find_trouble(thread, question, turn, rules) or _going_on(turn)
+    return _find_trouble(thread, question, turn, rules) or _describe_results(turn)
 
 
 def _fresh_moment(turn: Turn) -> Moment:
@@ -85,10 +88,10 @@ def _fresh_moment(turn: Turn) -> Moment:
     return Moment(Boundary.TASK, "the user sets a new task")
 
 
-def _going_on(turn: Turn) -> Moment:
+def _describe_results(turn: Turn) -> Moment:
     count = turn.new_results
-    many = "1 tool result" if count == 1 else f"{count or 'no'} tool results"
-    return Moment(None, f"{many} arrived")
+    results = "1 tool result" if count == 1 else f"{count or 'no'} tool results"
+    return Moment(None, f"{results} arrived")
 
 
 def _find_trouble(
@@ -113,29 +116,16 @@ def _find_trouble(
 
 
 def _count_alike(turn: Turn) -> int:
-    """Return the number of equal actions at the end of the turn."""
     last = turn.actions[-1].key
-    count = 0
-    for action in reversed(turn.actions):
-        if action.key != last:
-            break
-        count += 1
-    return count
+    return sum(1 for _ in takewhile(lambda action: action.key == last, reversed(turn.actions)))
 
 
 def _count_idle(question: Question, turn: Turn, rules: SessionRules) -> int:
     """Return the number of actions at the end of the turn that changed nothing."""
     classes = {tool.name: rules.tool_classes.of(tool) for tool in question.tools}
 
-    def changes(call: ToolCall) -> bool:
-        return classes.get(call.name, ToolClass.CHANGE) is ToolClass.CHANGE
+    def is_idle(action: Action) -> bool:
+        called = (classes.get(call.name, ToolClass.CHANGE) for call in action.calls)
+        return ToolClass.CHANGE not in called
 
-    def acts(action: Action) -> bool:
-        return any(changes(call) for call in action.calls)
-
-    count = 0
-    for action in reversed(turn.actions):
-        if acts(action):
-            break
-        count += 1
-    return count
+    return sum(1 for _ in takewhile(is_idle, reversed(turn.actions)))

@@ -14,10 +14,9 @@ from batuta.conductors.sessions.patterns import (
     ActingWorker,
     Conducting,
     SessionView,
+    cheapest_acting,
     cheapest_actor,
-    describe_cheapest,
     judged_reason,
-    note_uncompared,
     strongest_actor,
 )
 from batuta.conductors.sessions.review import REVIEWS, consult_worker, judge_round
@@ -61,22 +60,22 @@ WORK = (
     "how you found out that it works: the lead reads that."
 )
 _LONGEST_PLAN = 4_000
-"""The most characters of a plan in the hands' prompt."""
+"""Maximum number of characters of a plan in the hands' prompt."""
 _LONGEST_WORDS = 4_000
-"""The most characters of the user's newest message in the brief."""
+"""Maximum number of characters of the user's newest message in the brief."""
 _LONGEST_EARLIER = 400
 _EARLIER = 5
-"""Number of the user's earlier messages in the brief."""
+"""Maximum number of the user's earlier messages in the brief."""
 _ACTIONS = 30
-"""Number of the newest actions in the brief."""
+"""Maximum number of the newest actions in the brief."""
 _LONGEST_ARGUMENTS, _LONGEST_RESULT = 120, 200
 
 
 def brief_question(question: Question) -> str:
     """Summarize the conversation in bounded length.
 
-    The brief has the user's messages and, for the newest turn, each action's call with the
-    beginning and end of its result.
+    The brief has the user's newest messages and, for the newest actions of the turn, each call with
+    the beginning and the end of its result.
     """
     turn = read_turn(question)
     texts = [words for message in question.messages if (words := user_words(message))]
@@ -109,11 +108,11 @@ class LeadAndHands:
     plans: bool = True
     """Whether the lead is asked for a plan before the worker acts."""
     consultations: int = 0
-    """How often the lead was asked in the session."""
+    """Number of calls of the lead in the session so far."""
 
     @property
     def needed_rounds(self) -> int:
-        """The first round, and one after each review."""
+        """Number of rounds: the first, and one after each review."""
         return 1 + REVIEWS
 
     async def plan(
@@ -140,10 +139,15 @@ class LeadAndHands:
     async def _begin(
         self, context: PlanningContext, lead: Worker, listener: CallListener
     ) -> Decision:
-        hands = self.acting or self._choose_hands(context)
+        hands = self.acting or cheapest_acting(self.name, context, self.rules)
         client = self.clients.get(lead.id)
-        may = self.plans and self.consultations < self.rules.consultations
-        if not may or client is None or lead.id == hands.worker or lead.id in context.forbidden:
+        may_plan = self.plans and self.consultations < self.rules.consultations
+        if (
+            not may_plan
+            or client is None
+            or lead.id == hands.worker
+            or lead.id in context.forbidden
+        ):
             return await hands.plan(context)
         prompt = f"{LEAD}\n\n{brief_question(context.question)}"
         request = Request(messages=(user_message(prompt),))
@@ -157,14 +161,8 @@ class LeadAndHands:
         reason = f"{hands.reason}; {lead.id} leads"
         return Plan(Workflow((step,)), advice.draft, reason=reason)
 
-    def _choose_hands(self, context: PlanningContext) -> ActingWorker:
-        worker = cheapest_actor(context.question, context.pool, self.rules)
-        reason = describe_cheapest(worker, context.pool)
-        reason += note_uncompared(context.question, context.pool, self.rules)
-        return ActingWorker(name=self.name, worker=worker.id, reason=reason)
-
     def in_session(self, view: SessionView) -> Conducting:
-        """Let the hands act; the lead plans at a new task and when the hands are stuck."""
+        """Let the hands act; the lead plans at each boundary except after a compaction."""
         worker = view.acting or cheapest_actor(view.question, view.pool, view.rules)
         boundary = view.moment.boundary
         acting = ActingWorker(name=self.name, worker=worker.id, reason=judged_reason(view, worker))

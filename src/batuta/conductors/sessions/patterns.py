@@ -1,8 +1,8 @@
 """How a session is conducted: which worker acts, and when a second model is asked or takes over.
 
-`escalate`, `advise` and `gate` are conductors like any other: without a session they plan for an
-unknown conversation. In a session all other conductors plan only at boundaries, and the acting
-worker changes only if the change pays.
+The session patterns (`escalate`, `advise`, `gate`, `lead-and-hands`) are conductors: without a
+session they plan as for a new conversation. In a session all other conductors plan only at
+boundaries, and the acting worker changes only if the change pays.
 
 The conversation is in the prompt cache of the acting worker's provider. Another worker pays the
 uncached price of input for it, so a switch costs the difference between the two prices. It costs
@@ -47,11 +47,11 @@ from batuta.engine.step_prompt import able_workers
 from batuta.usage import MILLION
 
 _DEFAULT_PROBABILITY = 0.5
-"""The probability of success of a worker without a strength or skills."""
+"""The assumed probability that a worker without a strength or skills solves a task."""
 _FAILURE_DISCOUNT = 0.5
-"""Factor on a worker's probability of success for each failure in the current task."""
+"""Factor on the acting worker's probability for each failure in the current task."""
 _MOST_NOTES = 3
-"""The most workers that a reason names as not compared."""
+"""Maximum number of workers that a reason names as not compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,9 +61,9 @@ class Switch:
     leaves: Worker
     takes: Worker
     cost_usd: Decimal
-    """Dollars for input that is not in the new worker's prompt cache."""
+    """Extra dollars for input that is not in the new worker's prompt cache."""
     gain_usd: Decimal
-    """Dollars that the change is expected to gain."""
+    """Dollars that the change is expected to gain, before its cost."""
     pays: bool
     """Whether the gain exceeds cost plus margin."""
 
@@ -117,14 +117,17 @@ def cold_cost(
 ) -> Decimal:
     """Return the extra dollars for the tokens that are not in the worker's prompt cache."""
     warm = thread.warm.get(worker.id)
-    held = warm.tokens if warm is not None and now - warm.at <= rules.warm_seconds else 0
+    cached_tokens = warm.tokens if warm is not None and now - warm.at <= rules.warm_seconds else 0
     price = worker.price or rules.unknown
     cached = price.input if price.cached is None else price.cached
-    return max(0, tokens - held) * max(Decimal(0), price.input - cached) / MILLION
+    return max(0, tokens - cached_tokens) * max(Decimal(0), price.input - cached) / MILLION
 
 
 def solving_probability(worker: Worker) -> float:
-    """Return the estimated probability that the worker solves a task."""
+    """Return the estimated probability that the worker solves a task.
+
+    It is the worker's strength, else the mean accuracy of its skills.
+    """
     if worker.strength is not None:
         return worker.strength
     shares = [skill.share for skill in worker.skills]
@@ -156,14 +159,14 @@ class SessionView:
     now: float
     """Seconds since the epoch."""
     consultations: int = 0
-    """How often a second model was asked in this session."""
+    """Number of calls of a second model in this session so far."""
     unpaid: frozenset[WorkerId] = frozenset()
     """The workers whose calls the session's remaining dollars do not cover."""
     rules: SessionRules = DEFAULT_RULES
 
     @property
     def acting(self) -> Worker | None:
-        """The acting worker, if it may still answer."""
+        """The acting worker; None if there is none, or if it may no longer answer."""
         named = self.thread.acting
         return self.pool[named] if named is not None and named in self.pool else None
 
@@ -191,7 +194,7 @@ class SessionView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conducting:
-    """The decision how to answer a request of a session."""
+    """The decision on how to answer a request of a session."""
 
     conductor: Conductor
     continues_workflow: bool
@@ -199,8 +202,8 @@ class Conducting:
     is_plain: bool = False
     """Whether one worker is asked the unchanged conversation, without any further step."""
     begins_plainly: bool = False
-    """Whether the first step asks one worker the unchanged conversation. A waiting workflow that
-    consists of just such a step is then not needed."""
+    """Whether the first step asks one worker the unchanged conversation. A waiting workflow of one
+    such step is then not continued."""
 
 
 @runtime_checkable
@@ -218,7 +221,7 @@ class SessionPattern(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActingWorker:
-    """A conductor that lets one worker act on the unchanged conversation."""
+    """A conductor under which one worker acts on the unchanged conversation."""
 
     name: str
     worker: WorkerId
@@ -240,29 +243,30 @@ def _plan_actor(worker: WorkerId, reason: str) -> Plan:
 def cheapest_actor(question: Question, pool: Pool, rules: SessionRules) -> Worker:
     """Return the cheapest worker that can see the question and call its tools.
 
-    Among equally cheap workers it is the best.
+    Of several equally cheap workers, the best is returned.
     """
-    able = able_workers(question, [one for one in pool.ranked() if PROGRAM not in one.tags])
-    return min(able or pool.ranked(), key=lambda one: token_price(one, rules.unknown))
+    able = able_workers(question, [w for w in pool.ranked() if PROGRAM not in w.tags])
+    return min(able or pool.ranked(), key=lambda worker: token_price(worker, rules.unknown))
 
 
 def note_uncompared(question: Question, pool: Pool, rules: SessionRules) -> str:
-    """Return clauses on workers that could be cheaper, naming the setting they lack to be compared.
+    """Return clauses on workers that could be cheaper but lack a setting to be compared.
 
     Workers that are known to be more expensive are not named.
     """
-    models = [one for one in pool.ranked() if one.is_model]
+    models = [worker for worker in pool.ranked() if worker.is_model]
     able = able_workers(question, models)
-    least = token_price(cheapest_actor(question, pool, rules), rules.unknown)
-    lacks: list[str] = []
-    for one in models:
-        if one not in able and (one.price is None or token_price(one, rules.unknown) < least):
+    lowest = token_price(cheapest_actor(question, pool, rules), rules.unknown)
+    notes: list[str] = []
+    for worker in models:
+        may_be_cheaper = worker.price is None or token_price(worker, rules.unknown) < lowest
+        if worker not in able and may_be_cheaper:
             needed = (*question.needed_tags, *(("tools",) if question.tools else ()))
-            tag = next(tag for tag in needed if tag not in one.tags)
-            lacks.append(f'{one.id} was not compared: its [[workers]] has no tag "{tag}"')
-        elif one.price is None and len(models) > 1:
-            lacks.append(f"{one.id} was not compared: its [[workers]] has no price")
-    return "".join(f"; {lack}" for lack in lacks[:_MOST_NOTES])
+            tag = next(tag for tag in needed if tag not in worker.tags)
+            notes.append(f'{worker.id} was not compared: its [[workers]] has no tag "{tag}"')
+        elif worker.price is None and len(models) > 1:
+            notes.append(f"{worker.id} was not compared: its [[workers]] has no price")
+    return "".join(f"; {note}" for note in notes[:_MOST_NOTES])
 
 
 def strongest_actor(question: Question, pool: Pool) -> Worker:
@@ -272,7 +276,7 @@ def strongest_actor(question: Question, pool: Pool) -> Worker:
 
 @dataclass(frozen=True, slots=True)
 class _BeginsCheaply:
-    """A pattern whose cheapest worker acts in an unknown conversation."""
+    """A pattern in which the cheapest worker acts at the beginning of a conversation."""
 
     rules: SessionRules = DEFAULT_RULES
     name: str = ""
@@ -281,14 +285,15 @@ class _BeginsCheaply:
         self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
         """Let the cheapest worker act."""
-        return await _begin_cheaply(self.name, context, self.rules)
+        return await cheapest_acting(self.name, context, self.rules).plan(context)
 
 
-async def _begin_cheaply(name: str, context: PlanningContext, rules: SessionRules) -> Decision:
+def cheapest_acting(name: str, context: PlanningContext, rules: SessionRules) -> ActingWorker:
+    """Return a conductor of that name under which the cheapest worker acts, with the reason."""
     worker = cheapest_actor(context.question, context.pool, rules)
-    reason = describe_cheapest(worker, context.pool)
+    reason = _describe_cheapest(worker, context.pool)
     reason += note_uncompared(context.question, context.pool, rules)
-    return await ActingWorker(name=name, worker=worker.id, reason=reason).plan(context)
+    return ActingWorker(name=name, worker=worker.id, reason=reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +303,7 @@ class Escalate(_BeginsCheaply):
     name: str = "escalate"
 
     def in_session(self, view: SessionView) -> Conducting:
-        """Choose the acting worker, and a stronger one in case it gives up after a failure."""
+        """Choose the acting worker and, after a failure, a stronger one in case it gives up."""
         worker, reason = _choose_escalated(view)
         continues = view.moment.boundary is None and worker.id == view.thread.acting
         strong = strongest_actor(view.question, view.pool)
@@ -321,10 +326,10 @@ class Escalate(_BeginsCheaply):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoubtsClaim:
-    """A conductor that lets its worker act, but replaces an answer without a tool call.
+    """A conductor under which a worker acts, but an answer without a tool call is replaced.
 
-    It is used for requests whose newest tool results failed. An answer without a call then means
-    that the worker claims to be done or has given up.
+    The patterns use it for requests in which a new tool result is a failure. An answer without a
+    call then means that the worker claims to be done or has given up.
     """
 
     name: str
@@ -337,7 +342,7 @@ class DoubtsClaim:
 
     @property
     def needed_rounds(self) -> int:
-        """Two rounds: the worker's, and the one that replaces its answer."""
+        """Number of rounds, 2: the worker's, and the round that replaces its answer."""
         return 2
 
     async def plan(
@@ -353,18 +358,17 @@ class DoubtsClaim:
         return Plan(self.then, reason=f"{self.worker} called nothing after a failure: {self.doubt}")
 
 
-def describe_cheapest(worker: Worker, pool: Pool) -> str:
-    """Return a clause that names the acting worker as the cheapest."""
+def _describe_cheapest(worker: Worker, pool: Pool) -> str:
     return f"{worker.id} acts, the cheapest of {len(pool)}"
 
 
 def _begin_reason(view: SessionView, what: str) -> str:
-    """Return the clause with the reason for the boundary and the workers not compared."""
+    """Return the clause `what`, with the reason for the boundary and the workers not compared."""
     return f"{what}: {view.moment.reason}{note_uncompared(view.question, view.pool, view.rules)}"
 
 
 def judged_reason(view: SessionView, worker: Worker) -> str:
-    """Return why that worker acts, in a pattern that has its answer judged."""
+    """Return why that worker acts, for a pattern in which its answer is judged."""
     if view.acting:
         return f"{worker.id} goes on: {view.moment.reason}"
     return _begin_reason(view, f"{worker.id} begins")
@@ -392,7 +396,7 @@ def _choose_escalated(view: SessionView) -> tuple[Worker, str]:
         if acting.id == cheap.id:
             return _take_over(view, acting, strong)
     if acting is None:
-        return cheap, _begin_reason(view, describe_cheapest(cheap, view.pool))
+        return cheap, _begin_reason(view, _describe_cheapest(cheap, view.pool))
     return acting, f"{acting.id} goes on: {view.moment.reason}"
 
 
@@ -446,7 +450,7 @@ class Advise(_BeginsCheaply):
         continues = view.moment.boundary is None or is_stuck
         reason = f"{acting.id} goes on: {view.moment.reason}"
         if view.acting is None:
-            reason = _begin_reason(view, describe_cheapest(acting, view.pool))
+            reason = _begin_reason(view, _describe_cheapest(acting, view.pool))
         if view.has_failed and may_advise:
             doubts = DoubtsClaim(
                 name=self.name,
@@ -472,7 +476,7 @@ def _advised_workflow(worker: WorkerId, adviser: WorkerId) -> Workflow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdvisedWorker:
-    """A conductor in whose workflow an adviser guides the acting worker."""
+    """A conductor that plans an adviser's step before the acting worker's."""
 
     name: str
     worker: WorkerId
@@ -501,11 +505,11 @@ class Gate:
     acting: ActingWorker | None = None
     """The acting worker of a session; None: the cheapest worker."""
     consultations: int = 0
-    """How often a judge was asked in the session."""
+    """Number of calls of a judge in the session so far."""
 
     @property
     def needed_rounds(self) -> int:
-        """The first round, and one after each review."""
+        """Number of rounds: the first, and one after each review."""
         return 1 + REVIEWS
 
     async def plan(
@@ -513,9 +517,8 @@ class Gate:
     ) -> Decision:
         """Let the worker act; then have its answer judged, and continue the work if rejected."""
         if not context.previous:
-            if self.acting is None:
-                return await _begin_cheaply(self.name, context, self.rules)
-            return await self.acting.plan(context)
+            acting = self.acting or cheapest_acting(self.name, context, self.rules)
+            return await acting.plan(context)
         asked = self.consultations + len(context.previous) - 1
         done = asked >= self.rules.consultations
         last = last_answer(context)
@@ -537,10 +540,10 @@ class Gate:
 
 
 def conduct_in_session(conductor: Conductor, view: SessionView) -> Conducting:
-    """Return how the request is answered: by the pattern's choice, or by the acting worker.
+    """Return how the request is answered.
 
-    A conductor that is not a session pattern plans only at boundaries; in between, the acting
-    worker continues.
+    A session pattern decides itself. Another conductor plans at boundaries; between them, the
+    acting worker continues.
 
     Args:
         conductor: the served model's conductor.
@@ -552,13 +555,16 @@ def conduct_in_session(conductor: Conductor, view: SessionView) -> Conducting:
     if view.moment.boundary is not None or acting is None:
         return Conducting(conductor=conductor, continues_workflow=False)
     reason = f"{acting.id} goes on, nothing is conducted: {view.moment.reason}"
-    name = f"acting/{acting.id}"
-    by = ActingWorker(name=name, worker=acting.id, reason=reason)
-    return Conducting(conductor=by, continues_workflow=True, is_plain=True)
+    continuing = ActingWorker(name=f"acting/{acting.id}", worker=acting.id, reason=reason)
+    return Conducting(conductor=continuing, continues_workflow=True, is_plain=True)
 
 
 def revise_actor(view: SessionView) -> Callable[[Workflow], tuple[Workflow, str]]:
-    """Return a function that puts the acting worker into a plan if a switch does not pay."""
+    """Return a function that revises a plan so that its last step changes workers only if it pays.
+
+    The function returns the plan, with the acting worker in its last step if a switch does not pay,
+    and the reason.
+    """
 
     def revise(workflow: Workflow) -> tuple[Workflow, str]:
         acting, planned = view.acting, workflow.steps[-1].worker

@@ -1,4 +1,4 @@
-"""Consults a second model besides the acting worker, which judges whether the work is done."""
+"""Consults a second model besides the acting worker, and has it judge whether the work is done."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from batuta.core import (
     user_message,
 )
 from batuta.core.redaction import clean_message
-from batuta.core.token_estimate import estimate_request_tokens
 from batuta.core.worker import PROGRAM
 from batuta.core.workflow import Draft
+from batuta.engine.finalize import last_step
 from batuta.errors import ClientError, LimitReachedError
 from batuta.language.conversation import clip_text, question_text
 from batuta.language.material import wrap_together
-from batuta.usage import ZERO_COST, ZERO_USAGE, Usage, usage_cost
+from batuta.usage import ZERO_COST, ZERO_USAGE
 
 JUDGE = """\
 You judge whether the work of an agent is done. Its conversation stands between the conversation \
@@ -51,9 +51,9 @@ REDO = (
 _UNHANDLED_FAILURE = "the newest result of a tool is a failure, so nobody had to judge"
 """The reason for sending the work back without calling a judge."""
 REVIEWS = 2
-"""The most reviews of one run, each of which can send the work back."""
+"""Maximum number of reviews of one run, each of which can send the work back."""
 _LONGEST_REASONS = 2_000
-"""The most characters of a reviewer's reasons in the acting worker's prompt."""
+"""Maximum number of characters of a reviewer's reasons in the acting worker's prompt."""
 _VERDICT = re.compile(r"\W{0,9}(ACCEPT|REDO)\b")
 _FAMILY = re.compile(r"[a-z]+")
 _FAMILIES = {
@@ -73,14 +73,17 @@ def model_family(worker: Worker) -> str:
 
 
 def find_reviewer(worker_id: WorkerId, context: PlanningContext) -> Worker | None:
-    """Return the best worker of another family, else the best other worker, else None."""
+    """Return the best worker of another model family, else the best other worker, else None.
+
+    Workers that run programs, and workers that may not see the question, are left out.
+    """
     others = [
-        one
-        for one in context.pool.ranked()
-        if one.id != worker_id and one.id not in context.forbidden and PROGRAM not in one.tags
+        w
+        for w in context.pool.ranked()
+        if w.id != worker_id and w.id not in context.forbidden and PROGRAM not in w.tags
     ]
     own = model_family(context.pool[worker_id]) if worker_id in context.pool else ""
-    foreign = [one for one in others if model_family(one) != own]
+    foreign = [worker for worker in others if model_family(worker) != own]
     return next(iter([*foreign, *others]), None)
 
 
@@ -89,7 +92,7 @@ class Review:
     """A reviewer's verdict on an answer."""
 
     redo: bool
-    """Whether the work must continue; False also if the reply had no verdict."""
+    """Whether the work must continue; False also for a reply without a verdict."""
     reason: str
     """The verdict as a clause."""
     reasons: str = ""
@@ -110,7 +113,10 @@ class Consultation:
 async def consult_worker(
     request: Request, worker: Worker, *, client: Client, listener: CallListener
 ) -> Consultation:
-    """Ask a second model; its failure is returned, so that the run does not fail."""
+    """Ask a second model; a failure of its call is returned, so that the run does not fail.
+
+    The tokens and dollars of a cancelled call are reported to the listener.
+    """
     try:
         request = await listener.before_call(request, worker)
         reply = await client.complete(request, listener)
@@ -119,10 +125,12 @@ async def consult_worker(
     except ClientError as error:
         usage, cost = error.usage or ZERO_USAGE, error.cost or ZERO_COST
         lost = Draft(usage=usage, cost=cost, request=request)
-        failure = f"{worker.id} failed: {clean_message(str(error))}"
-        return Consultation(text=None, reason=failure, draft=lost)
+        reason = f"{worker.id} failed: {clean_message(str(error))}"
+        return Consultation(text=None, reason=reason, draft=lost)
     except anyio.get_cancelled_exc_class():
-        await _report_cancelled(request, worker, listener)
+        message = "the second model's call was cancelled"
+        failure = Failure.estimated("cancelled", message, request, worker.price)
+        await listener.on_failure(failure)
         raise
     draft = Draft(text=reply.text, usage=reply.usage, cost=reply.cost, request=request)
     return Consultation(text=reply.text, reason="", draft=draft)
@@ -145,7 +153,7 @@ async def judge_round(
         context: the rounds so far; the last one has the answer.
         reviewer: the judging worker; None: no worker may judge.
         client: the reviewer's client; None: the reviewer cannot be called.
-        refusal: why no judge may be asked, as a clause; empty: one may be asked.
+        refusal: why no judge may be asked, as a clause; empty: a judge may be asked.
         conversation: the conversation as shown to the reviewer; None: as shown to a conductor.
         listener: receives the events of the reviewer's call.
     """
@@ -179,14 +187,13 @@ def _redo_workflow(worker: WorkerId, reasons: str) -> Workflow:
 
 
 def last_answer(context: PlanningContext) -> StepRun | None:
-    """Return the last round's last step, if it has a reply."""
-    ended = context.previous[-1]
-    last = ended.step(len(ended.workflow) - 1) if ended.workflow else None
+    """Return the last round's last step; None if it has no reply."""
+    last = last_step(context.previous[-1])
     return last if last is not None and isinstance(last.result, Reply) else None
 
 
 def read_verdict(reviewer: WorkerId, text: str) -> Review:
-    """Parse the verdict, which is the reply's first word."""
+    """Return the verdict of a reviewer's reply, which is the reply's first word."""
     found = _VERDICT.match(text)
     if found is None:
         return Review(redo=False, reason=f"{reviewer} gave no verdict")
@@ -198,15 +205,3 @@ def read_verdict(reviewer: WorkerId, text: str) -> Review:
 def _review_request(conversation: str, answer: Reply) -> Request:
     material = wrap_together({"conversation": conversation, "answer": answer.text})
     return Request(messages=(user_message(f"{JUDGE}\n\n{material}"),))
-
-
-async def _report_cancelled(request: Request, worker: Worker, listener: CallListener) -> None:
-    """Report the estimated consumption of a cancelled call."""
-    usage = Usage(calls=1, input=estimate_request_tokens(request), estimated=1)
-    failure = Failure(
-        code="cancelled",
-        message="the second model's call was cancelled",
-        usage=usage,
-        cost=usage_cost(usage, worker.price),
-    )
-    await listener.on_failure(failure)

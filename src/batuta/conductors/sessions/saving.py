@@ -1,7 +1,7 @@
 """Estimates what a request would have cost if the best single worker had answered it. Pure.
 
-That worker is not asked, so its output tokens are assumed to be those of the actual answer. In
-doubt the lower estimate is used, so that savings are not overstated.
+That worker is not asked, so it is assumed to write as many output tokens as the actual answer has.
+In doubt the lower estimate is used, so that savings are not overstated.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ def estimate_alone(
     now: float,
     warm_seconds: float,
 ) -> Decimal | None:
-    """Estimate the dollars that the best single worker would have cost.
+    """Return the estimated dollars that the best single worker would have cost.
 
-    It would have made one call with the unchanged conversation, and its provider's cache would hold
-    the longest prompt that any worker was sent lately. A run without an answer counts as 0.
+    The worker would have made one call with the unchanged conversation, and its provider's cache
+    would contain the longest prompt that any worker was sent in the last `warm_seconds`. A run
+    without an answer counts as 0.
 
     Args:
         run: the actual run.
@@ -35,10 +36,10 @@ def estimate_alone(
         question: the conversation.
         thread: the prompts sent to workers before.
         now: seconds since the epoch.
-        warm_seconds: how long a provider caches a prompt.
+        warm_seconds: seconds for which a provider caches a prompt.
 
     Returns:
-        The dollars; None if a price is missing.
+        The dollars; None if the best worker or a call of the run has no price.
     """
     price = best.price
     if price is None or run.cost.unpriced_calls:

@@ -2,7 +2,7 @@
 
 A session has threads: an agent and its subagents share the session's name, and each has a separate
 conversation. A thread is identified by the user's first message. The state contains no text of the
-conversation, and its size does not grow with the session.
+conversation, and its size is bounded.
 
 No text is followed as an instruction. Tool results are checked only for failures and repetitions,
 user messages only for whether they set a new task, and the worker's text is not read. The work is
@@ -23,7 +23,7 @@ from batuta.core.tool_classes import ToolClasses
 from batuta.usage import ASSUMED_PRICE, ZERO_COST, Cost, Price
 
 MOST_ACTIONS = 100
-"""Number of the newest actions of a turn that are examined."""
+"""Maximum number of the newest actions of a turn that are examined."""
 _END = 300
 """Characters at the beginning and at the end of a result that are examined."""
 _PICTURES = "What the tool call "
@@ -53,7 +53,7 @@ _GO_ON = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """The tool calls that a worker made at once, and their results."""
+    """The tool calls of one message of a worker, and their results."""
 
     calls: tuple[ToolCall, ...]
     results: tuple[ToolResult, ...]
@@ -61,7 +61,7 @@ class Action:
     @property
     def failures(self) -> tuple[str, ...]:
         """A key for each failed result; the same failure of the same tool has the same key."""
-        ends = [(one.call_id, _crop_ends(one.content)) for one in self.results]
+        ends = [(result.call_id, _crop_ends(result.content)) for result in self.results]
         failed = [(call_id, text) for call_id, text in ends if _says_failed(text)]
         if not failed:
             return ()
@@ -83,8 +83,9 @@ class Turn:
     """The newest user message, and the newest actions after it."""
 
     words: str
+    """The user's own text, without additions by an agent or a tool."""
     actions: tuple[Action, ...]
-    """The newest actions, oldest first."""
+    """The newest actions, at most `MOST_ACTIONS`, oldest first."""
     is_fresh: bool
     """True if no assistant message follows the user's message."""
     key: str
@@ -95,7 +96,7 @@ class Turn:
     tools: str = ""
     """A digest of the names of the client's tools."""
     continues: bool = False
-    """Whether the user's first message is the one with which a client continues after a
+    """Whether the user's first message is a summary with which a client continues the task after a
     compaction."""
 
     @property
@@ -111,7 +112,7 @@ class Turn:
 
     @property
     def failures(self) -> Counter[str]:
-        """How often each failure has happened."""
+        """Number of times that each failure occurred, by the keys of `Action.failures`."""
         return Counter(key for action in self.actions for key in action.failures)
 
 
@@ -171,7 +172,6 @@ def _read_actions(messages: Sequence[Message]) -> list[Action]:
 
 
 def _says_failed(text: str) -> bool:
-    """Return True if a tool result reports a failure."""
     if _BEGINS_FAILED.match(text):
         return True
     return _EXIT in text.casefold() and _EXITED.search(text) is not None
@@ -215,15 +215,15 @@ class SessionRules:
     stall_actions: int = 25
     """Number of actions in a row without a change after which a task has stalled."""
     consultations: int = 5
-    """The most calls of a session's second model, to plan, advise or judge."""
+    """Maximum number of calls of a session's second model, to plan, advise or judge."""
     max_cost_usd: Decimal | None = None
-    """The most dollars that a session may cost; None: no limit."""
+    """Maximum dollars that a session may cost; None: no limit."""
     max_turns: int | None = None
-    """The most turns of a session; None: no limit."""
+    """Maximum number of turns of a session; None: no limit."""
     shadow_share: float = 0.0
     """The share of answers for which the best single worker is also asked, for comparison."""
     shadow_usd_per_day: Decimal = Decimal(1)
-    """The most dollars for comparisons per day (UTC), over all replicas."""
+    """Maximum dollars for comparisons per day (UTC), over all replicas."""
     unknown: Price = ASSUMED_PRICE
     """The price assumed for a worker without a price."""
 
@@ -232,11 +232,12 @@ DEFAULT_RULES = SessionRules()
 
 
 MOST_THREADS = 8
-"""The most threads kept of a session; the least recently used one is dropped first."""
+"""Maximum number of threads kept of a session; the least recently used thread is dropped first."""
 MOST_WARM = 8
-"""The most workers of a thread whose cached prompts are tracked."""
+"""Maximum number of workers of which a thread tracks the cached prompts."""
 MOST_FAILURES = 8
-"""The most distinct failures of a task that are counted separately; the rest share one count."""
+"""Maximum number of distinct failures of a task that are counted separately; the others share one
+count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,8 +269,9 @@ class SessionThread:
     compacted: bool = False
     """Whether the client asked for a summary, with which it will continue the task."""
     tools: str = ""
-    """A digest of the names of its tools; empty if an older version wrote the thread."""
+    """A digest of the names of the client's tools; empty if an older version wrote the thread."""
     warm: Mapping[WorkerId, WarmPrefix] = field(default_factory=dict[WorkerId, WarmPrefix])
+    """The newest prompt that was sent to each worker."""
 
     def in_turn(self, turn: Turn) -> SessionThread:
         """Return the thread at a request of that turn, without a compaction in between."""
@@ -289,14 +291,14 @@ class SessionThread:
         return same.counting(turn)
 
     def counting(self, turn: Turn) -> SessionThread:
-        """Return the thread with the turn's failures added to the forgotten ones."""
+        """Return the thread in which the failures are the turn's and the forgotten ones."""
         return replace(self, failures=_add_failures(self.forgotten, turn))
 
     def with_reader(self, worker: WorkerId, tokens: int, now: float) -> SessionThread:
-        """Return the thread after its prompt was sent to the worker."""
-        others = {one: warm for one, warm in self.warm.items() if one != worker}
+        """Return the thread after a prompt of about `tokens` tokens was sent to the worker."""
+        others = {id_: warm for id_, warm in self.warm.items() if id_ != worker}
         while len(others) >= MOST_WARM:
-            del others[min(others, key=lambda one: others[one].at)]
+            del others[min(others, key=lambda id_: others[id_].at)]
         return replace(self, warm={**others, worker: WarmPrefix(tokens, now)})
 
 
@@ -311,8 +313,8 @@ def _add_failures(forgotten: Mapping[str, int], turn: Turn) -> dict[str, int]:
     counts = Counter(forgotten) + Counter(shown)
     distinct = Counter({key: count for key, count in counts.items() if key})
     kept = dict(distinct.most_common(MOST_FAILURES))
-    if rest := counts.total() - sum(kept.values()):
-        kept[""] = rest
+    if others := counts.total() - sum(kept.values()):
+        kept[""] = others
     return kept
 
 
@@ -332,7 +334,7 @@ class SessionEntry:
     run: str = ""
     """The id of the request's run, whose reserved dollars are released."""
     consultations: int = 0
-    """How often a second model was asked."""
+    """Number of calls of a second model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -340,14 +342,16 @@ class SessionState:
     """The stored state of a session."""
 
     cost: Cost = ZERO_COST
-    """The ledger: the cost of its requests."""
+    """The ledger: the cost of the session's requests."""
     counted: Decimal = Decimal(0)
     """Dollars that limits count in addition to the cost."""
     holds: Mapping[str, Decimal] = field(default_factory=dict[str, Decimal])
     """Dollars reserved by unfinished runs, by run id. The reservation of a run whose server died
     stays, since its cost is unknown."""
     turns: int = 0
+    """Number of turns, over all threads."""
     consultations: int = 0
+    """Number of calls of a second model."""
     threads: Mapping[str, SessionThread] = field(default_factory=dict[str, SessionThread])
     """The session's threads by key, the least recently used one first."""
 
@@ -359,8 +363,8 @@ class SessionState:
         known = self.threads.get(entry.thread)
         is_new = known is None or known.turn != entry.after.turn
         is_turn = bool(entry.thread) and is_new and not entry.replaces
-        gone = {entry.thread, entry.replaces}
-        threads = {key: each for key, each in self.threads.items() if key not in gone}
+        replaced = {entry.thread, entry.replaces}
+        threads = {key: each for key, each in self.threads.items() if key not in replaced}
         if entry.thread:
             threads[entry.thread] = entry.after
         while len(threads) > MOST_THREADS:
@@ -388,11 +392,14 @@ class SessionState:
         return ""
 
     def left_usd(self, most: Decimal | None, run: str = "") -> Decimal | None:
-        """Return the dollars of a limit that are left for a run; None if there is no limit."""
+        """Return the remaining dollars of the limit `most`; None if there is no limit.
+
+        All reservations count as spent, except the reservation of `run`.
+        """
         if most is None:
             return None
-        held = sum((usd for other, usd in self.holds.items() if other != run), Decimal(0))
-        return max(Decimal(0), most - self.cost.usd - self.counted - held)
+        reserved = sum((usd for other, usd in self.holds.items() if other != run), Decimal(0))
+        return max(Decimal(0), most - self.cost.usd - self.counted - reserved)
 
     def with_hold(self, run: str, usd: Decimal) -> SessionState:
         """Return the session with `usd` dollars reserved for the run."""

@@ -1,8 +1,8 @@
 """The workflow selector, which picks the workflow that did best on similar questions.
 
-Its inputs are a few counts and the words and word pairs of the question, with digits masked, as
+The inputs are a few counts and the words and word pairs of the question, with digits masked, as
 hashed TF-IDF reduced to a few dimensions. A question's group and ease are linear in these inputs.
-It needs only numpy.
+Only numpy is needed.
 
 Axes: n questions, d dimensions, f inputs, c counts, k counts and constant, g groups, l levels,
 w workflows.
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from batuta.conductors.feature_kinds import load_features
 from batuta.conductors.features import Features, Floats, SavedFeatures
 from batuta.conductors.fixed_workflows import ROUNDS, ContinuedWorkflow, continue_round
-from batuta.conductors.hashed_ngrams import HashedNgrams
+from batuta.conductors.hashed_ngrams import HashedNgrams, unit_rows
 from batuta.conductors.selector.model import state_digest
 from batuta.conductors.tensor_folder import Card, Tensors, is_of_kind, open_folder, write_folder
 from batuta.core import (
@@ -43,6 +43,7 @@ _OWN = frozenset(
     {"kind", "name", "groups", "workflows", "continuations", "ranking", "safest", "reader",
      "rounds"}
 )  # fmt: skip
+"""The entries of a card that the selector uses; the others are kept in `about`."""
 
 
 def is_workflow_selector(folder: Path) -> bool:
@@ -51,7 +52,11 @@ def is_workflow_selector(folder: Path) -> bool:
 
 
 def save_workflow_selector(selector: WorkflowSelector, folder: Path) -> None:
-    """Write the workflow selector into the folder."""
+    """Write the workflow selector into the folder.
+
+    Raises:
+        StoreError: the folder cannot be written.
+    """
     write_folder(folder, *selector.save())
 
 
@@ -97,7 +102,9 @@ def _workflow_of(steps: Sequence[Mapping[str, Any]]) -> Workflow:
 Places = NDArray[np.intp]
 
 DIMENSIONS = 48
+"""Number of dimensions of a text vector."""
 BUCKETS = 2**12
+"""Number of hash buckets of the n-grams."""
 STRANGE = 0.01
 """The share of training questions below the familiarity threshold."""
 _DIGITS = re.compile(r"\d+")
@@ -107,12 +114,14 @@ _COUNTED = (re.compile(r"\S+"), re.compile(r"\S"), _DIGITS, re.compile(r"[,;:.!?
 and capitalised words.
 """
 _PENALTIES = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
+"""The ridge penalties that are compared."""
 _FOLDS = 5
+"""Number of folds of the cross-validation."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class QuestionReader:
-    """Predicts a question's group, ease and familiarity."""
+    """The functions that predict a question's group, ease and familiarity."""
 
     features: Features
     centres_gd: Floats
@@ -174,7 +183,7 @@ class QuestionReader:
 
 
 def mask_digits(text: str) -> str:
-    """Replace each run of digits with `#`: numbers say little about the kind of a question."""
+    """Return the text with each run of digits as `#`, since numbers say little about its kind."""
     return _DIGITS.sub("#", text)
 
 
@@ -185,20 +194,24 @@ def count_marks(texts: Sequence[str]) -> Floats:
 
 
 def stack_inputs(text_nd: Floats, count_nc: Floats) -> Floats:
-    """Return the inputs of the group scores: the text vector, the counts, a constant."""
+    """Return the inputs of the group scores: the text vector, the counts, a constant; (n, f)."""
     return np.concatenate([text_nd, count_nc, np.ones((len(text_nd), 1), np.float32)], axis=1)
 
 
 def ease_inputs(inputs_nf: Floats, group_n: Places, groups: int) -> Floats:
-    """Return the group's inputs, then counts and constant for each group: those of the ease."""
+    """Return the inputs of the predicted ease.
+
+    They are the inputs of the group scores, then the counts and the constant once for each group,
+    which are 0 except for the question's own group.
+    """
     member_ng = np.eye(groups, dtype=np.float32)[group_n]
     own_nk = inputs_nf[:, -len(_COUNTED) - 1 :]
-    apart = (member_ng[:, :, None] * own_nk[:, None, :]).reshape(len(group_n), -1)
-    return np.concatenate([inputs_nf, apart], axis=1)
+    by_group = (member_ng[:, :, None] * own_nk[:, None, :]).reshape(len(group_n), -1)
+    return np.concatenate([inputs_nf, by_group], axis=1)
 
 
 def fit_reader(texts: Sequence[str], group_n: Places) -> QuestionReader:
-    """Fit a reader to the groups; its ease is 0 until it gets the weights of `fit_ease`.
+    """Fit a reader to the groups; the predicted ease is 0 until the weights of `fit_ease` are set.
 
     Args:
         texts: the questions, at least one.
@@ -241,7 +254,8 @@ def fit_text(texts: Sequence[str], dimensions: int = DIMENSIONS) -> Features:
 def fit_ease(reader: QuestionReader, texts: Sequence[str], right_n: Floats) -> Floats:
     """Return the weights with which the reader predicts how easy a question is.
 
-    They are a ridge regression of the workers' mean score, with a cross-validated penalty.
+    A ridge regression of `right_n`, the workers' mean score on each question, gives the weights;
+    its penalty is cross-validated.
     """
     group_n, _, _ = reader(texts)
     inputs_nf = ease_inputs(reader.inputs(texts)[1], group_n, reader.groups)
@@ -252,6 +266,7 @@ def fit_ease(reader: QuestionReader, texts: Sequence[str], right_n: Floats) -> F
 
 
 def _error_of(inputs_nf: Floats, right_n: Floats, fold_n: Places, penalty: float) -> float:
+    """Return the sum of squared errors on the questions that were left out of each fit."""
     error = 0.0
     for fold in range(_FOLDS):
         kept, out = fold_n != fold, fold_n == fold
@@ -261,17 +276,11 @@ def _error_of(inputs_nf: Floats, right_n: Floats, fold_n: Places, penalty: float
     return error
 
 
-def solve_ridge(inputs_nf: Floats, wanted_nk: Floats, penalty: float) -> Floats:
-    """Return the weights of a ridge regression: (f, k)."""
+def solve_ridge(inputs_nf: Floats, targets_nk: Floats, penalty: float) -> Floats:
+    """Return the weights of a ridge regression of the targets: (f, k), a column for each target."""
     inputs = inputs_nf.astype(np.float64)
     gram = inputs.T @ inputs + penalty * np.eye(inputs.shape[1])
-    return np.linalg.solve(gram, inputs.T @ wanted_nk).astype(np.float32)
-
-
-def unit_rows(rows: Floats) -> Floats:
-    """Scale each row to length 1; a zero row stays zero."""
-    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    return (rows / np.maximum(lengths, np.finfo(np.float32).tiny)).astype(np.float32)
+    return np.linalg.solve(gram, inputs.T @ targets_nk).astype(np.float32)
 
 
 KIND = "workflow-selector"
@@ -290,7 +299,7 @@ def describe_steps(workflow: Workflow) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
 class WorkflowSelector:
-    """A conductor that picks its workflows from a library found by search.
+    """A conductor that picks its workflows from a library that a search found.
 
     A question belongs to a cell: a group and a level of ease. Each cell ranks the library's
     workflows, and the first workflow that the pool and the limits allow is run. An unfamiliar
@@ -304,8 +313,8 @@ class WorkflowSelector:
     """The names of the groups."""
     workflows: tuple[Workflow, ...]
     continuations: tuple[Workflow | None, ...] = ()
-    """For each workflow, the continuation to run if its last two answers differ; None accepts its
-    answer."""
+    """For each workflow, the continuation to run if the last two answers differ; None: the
+    workflow's answer is accepted. Empty: no workflow has a continuation."""
     rank_glw: Ranks
     """The library's indices for each group and level, best first."""
     safest_w: Ranks
@@ -313,11 +322,11 @@ class WorkflowSelector:
     ease_gl: Floats
     """The thresholds between a group's levels of ease, ascending."""
     stated_rounds: int = 1
-    """The number of rounds in its card; continuations may need more."""
+    """The number of rounds in the card; continuations may need more."""
     about: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Further entries of its card, on how it was found."""
+    """Further entries of the card, on how the library was found."""
     digest: str = field(init=False)
-    """The SHA-256 digest of its state, which is its version."""
+    """The SHA-256 digest of the selector's state, which is its version."""
 
     def __post_init__(self) -> None:
         groups, levels, library = self.rank_glw.shape
@@ -355,8 +364,8 @@ class WorkflowSelector:
 
     @property
     def needed_rounds(self) -> int:
-        """The most rounds that any of its workflows needs; the settings may allow more."""
-        continues = any(one is not None for one in self.continuations)
+        """Maximum number of rounds that any of the workflows needs."""
+        continues = any(flow is not None for flow in self.continuations)
         return max(self.stated_rounds, ROUNDS if continues else 1)
 
     def choose(self, question: str, pool: Pool, max_steps: int) -> Workflow:
@@ -418,12 +427,12 @@ class WorkflowSelector:
         ]
 
     def save(self) -> tuple[dict[str, Any], dict[str, Floats]]:
-        """Return its card of JSON values, and its tensors by name."""
+        """Return the card of JSON values, and the tensors by name."""
         card, tensors = self._state()
         return {**card, "rounds": self.needed_rounds}, tensors
 
     def _state(self) -> tuple[dict[str, Any], dict[str, Floats]]:
-        """Return the state whose digest is the version; it omits the derived number of rounds."""
+        """Return the card and tensors whose digest is the version, without the number of rounds."""
         card, tensors = self.reader.save()
         shown = {
             "kind": KIND,
