@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from math import isfinite
 from time import time
 from typing import Any, NoReturn, final
 
@@ -37,7 +36,10 @@ _GRACE_SECONDS = 3600.0
 
 @final
 class AdminRoutes:
-    """The commands of `batuta keys` over HTTP; a key revoked here is refused at once."""
+    """The commands of `batuta keys` and the audit trail over HTTP.
+
+    A key that is revoked here is refused immediately.
+    """
 
     def __init__(
         self,
@@ -71,7 +73,10 @@ class AdminRoutes:
         ]
 
     async def list(self, request: Request) -> Response:
-        """Return a page of the keys (of `tenant`), newest first, without their secrets."""
+        """Return a page of the keys, newest first, without their secrets.
+
+        The query's `tenant` selects the keys of one tenant.
+        """
         query = request.query_params
         check_query(query, "tenant", "limit", "after")
         limit = parse_limit(query, MAX_PAGE)
@@ -103,7 +108,7 @@ class AdminRoutes:
         return json_response({**key_entry(key), "key": issued.text}, 201)
 
     async def change(self, request: Request) -> Response:
-        """Change a key's limits, name or expiry; fields that are not given stay."""
+        """Change a key's limits, name or expiry; what the body does not mention stays unchanged."""
         body, key = await _read_body(request, _CHANGE_FIELDS), await self._find_key(request)
         policy = self._parse_permissions(body, key.policy)
         lasting = "expires_in" in body.names and body.get("expires_in") is None
@@ -237,7 +242,7 @@ class AdminRoutes:
         return json_response({"object": "list", "data": rows})
 
     async def audit(self, request: Request) -> Response:
-        """Return a page of the audit trail, newest first; `action` selects its records."""
+        """Return a page of the audit trail, newest first; the query's `action` selects records."""
         query = request.query_params
         check_query(query, "limit", "after", "action")
         limit, after = parse_limit(query, MAX_PAGE), query.get("after")
@@ -260,7 +265,7 @@ class AdminRoutes:
     def _parse_permissions(
         self, body: Fields, before: KeyPermissions | None = None
     ) -> KeyPermissions | None:
-        """Return the earlier limits updated by the body's; None if the body has no `limits`."""
+        """Return the limits `before`, updated by the body's; None if the body has no `limits`."""
         given = body.object("limits")
         if given is None:
             return None
@@ -300,23 +305,22 @@ async def _read_body(request: Request, known: set[str]) -> Fields:
     """Return the body, which may have only known fields.
 
     Raises:
-        APIError: a field is unknown; a misspelt limit must not be silently ignored.
+        APIError: the body is not a JSON object, or a field is unknown: a misspelt limit must not be
+            silently ignored.
     """
     body = await read_fields(request.scope, request.receive)
-    for name in body.names:
-        if name not in known:
-            message = f"Unknown parameter: '{name}'."
-            raise APIError(400, "unknown_parameter", message, param=name)
+    body.check_names(known)
     return body
 
 
 def _parse_expiry(body: Fields) -> float | None:
+    """Return when the key expires, in seconds since the epoch; None if the body does not say."""
     seconds = body.number("expires_in", 0, _MAX_SECONDS)
-    return None if seconds is None or not isfinite(seconds) else time() + seconds
+    return None if seconds is None else time() + seconds
 
 
 def _read_day(query: QueryParams, name: str) -> float | None:
-    """Return the start of the day in the parameter, in seconds; None if it is not given.
+    """Return the start of the day in a parameter, in seconds since the epoch; None if absent.
 
     Raises:
         APIError: the value is not a day.
