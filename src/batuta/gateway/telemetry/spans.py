@@ -4,7 +4,7 @@ All names are in this module, because the conventions still change; our own begi
 Spans contain workers, durations and token counts, never content. They are made when the run has
 ended, from the times in the `Run`.
 
-They are sent over OTLP by the extra `[otel]` if `OTEL_EXPORTER_OTLP_ENDPOINT` is set.
+The extra `[otel]` sends the spans over OTLP, if one of `ENDPOINT_VARIABLES` is set.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from threading import Thread
 from typing import TYPE_CHECKING, final
 
@@ -86,7 +86,7 @@ class SpanTree:
     attributes: dict[str, Value]
     error: str | None = None
     """The error code; None if the span succeeded."""
-    children: tuple[SpanTree, ...] = field(default=())
+    children: tuple[SpanTree, ...] = ()
 
 
 def parse_parent_span(traceparent: bytes | None) -> ParentSpan | None:
@@ -109,7 +109,7 @@ def use_parent_span(parent: ParentSpan | None) -> Generator[None]:
 
 
 def current_parent_span() -> ParentSpan | None:
-    """Return the caller's span for the current request."""
+    """Return the caller's span for the current request; None if the request named none."""
     return _CURRENT.get()
 
 
@@ -152,7 +152,6 @@ def _plan_span(run: Run, round_: Round, number: int) -> SpanTree:
         name=f"{PLAN} {run.header.conductor}",
         span=round_.planning,
         attributes=attributes,
-        error=None,
         children=chats,
     )
 
@@ -171,7 +170,7 @@ def _agent_span(run: Run, step: StepRun, round_: Round, number: int) -> SpanTree
 
 
 def _chat_spans(run: Run, step: StepRun) -> Generator[SpanTree]:
-    """Yield the failed attempts one after another, then the call that counted."""
+    """Yield a span for each failed attempt of a step, then for the call with its result."""
     start = step.span.start
     for attempt in step.attempts:
         span = TimeSpan(start, max(start, attempt.at))
@@ -223,7 +222,7 @@ def _usage_attributes(usage: Usage) -> dict[str, Value]:
 
 
 def _cost_attributes(usd: object, unpriced: int) -> dict[str, Value]:
-    """Return the exact dollars as text; an unknown cost is left out, not shown as zero."""
+    """Return the exact dollars as text; if a call had no price, only the number of such calls."""
     if unpriced:
         return {UNPRICED: unpriced}
     return {COST: f"{usd:f}"}
@@ -233,7 +232,7 @@ ENDPOINT_VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_
 
 
 LAST_SECONDS = 2.0
-"""Seconds to send the last spans: a hanging collector must not keep the server from stopping."""
+"""Maximum seconds for sending the last spans, so that no collector keeps the server running."""
 
 
 @final
