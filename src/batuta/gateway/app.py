@@ -213,7 +213,7 @@ def _list_page_routes(
 def _open_app(
     routes: Sequence[BaseRoute], around: Callable[[ASGIApp], ASGIApp], mcp: McpEndpoint | None
 ) -> Starlette:
-    """Return the app of these routes; `app.state.mcp` is `mcp`, whose `work` must run beside it."""
+    """Return the app of these routes; the `work` of `app.state.mcp`, if any, must run beside it."""
     app = _GatewayApp(routes, around)
     app.router.redirect_slashes = False
     app.state.mcp = mcp

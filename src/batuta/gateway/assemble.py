@@ -135,7 +135,8 @@ class ServeOptions:
             BatutaError: the settings or the outcomes file cannot be used.
         """
         limits, outcomes = _served_limits(config), self.history or config.history
-        mini = replace(limits, steps=1, rounds=1, seconds=_mini_seconds(limits))
+        seconds = min(filter(None, (MINI_LIMITS.seconds, limits.seconds)))
+        mini = replace(limits, steps=1, rounds=1, seconds=seconds)
         models = served_models(
             config.pool,
             config.conductor,
@@ -434,11 +435,6 @@ async def reload_on_hangup(
             else:
                 workers = _count_workers(catalogue.pool)
                 write_error(f"the settings were read again: {workers}\n")
-
-
-def _mini_seconds(limits: Limits) -> float:
-    """Return the deadline of batuta-mini: its default, or that of the settings if shorter."""
-    return min(filter(None, (MINI_LIMITS.seconds, limits.seconds)))
 
 
 def _explore_options(setting: ExploreSetting | None) -> ExploreOptions | None:

@@ -98,7 +98,7 @@ def invalid_value(param: str, reason: str) -> APIError:
     return APIError(400, "invalid_value", f"Invalid value for '{param}': {reason}", param=param)
 
 
-def unsupported_parameter(param: str, reason: str = "it cannot be honoured here.") -> APIError:
+def unsupported_parameter(param: str, reason: str) -> APIError:
     """Return the error for a known field that this server does not support."""
     message = f"Unsupported parameter: '{param}': {reason}"
     return APIError(400, "unsupported_parameter", message, param=param)

@@ -161,7 +161,8 @@ class Authenticator:
         if admin and len(admin) < _MIN_TOKEN_LENGTH:
             raise ConfigError(f"the admin token needs at least {_MIN_TOKEN_LENGTH} characters")
         self._store = store
-        self._key_hasher = key_hasher
+        self.key_hasher = key_hasher
+        """Hashes keys and signs sessions; None if this server has no keys."""
         self._admin = hashlib.sha256(admin.encode()).digest() if admin else None
         self._cache_seconds = cache_seconds
         self._needs_key = bool(admin) or has_sign_in
@@ -177,14 +178,9 @@ class Authenticator:
         self.key_watch = KeyWatch(store, self.forget)
         """Cancels the work of keys that are no longer valid."""
 
-    @property
-    def key_hasher(self) -> KeyHasher | None:
-        """Hashes keys and signs sessions; None if this server has no keys."""
-        return self._key_hasher
-
     async def needs_key(self) -> bool:
         """Return True if a key is needed."""
-        if self._needs_key or self._store is None or self._key_hasher is None:
+        if self._needs_key or self._store is None or self.key_hasher is None:
             return self._needs_key
         if self._checked_at + self._cache_seconds < monotonic():
             async with self._lock:  # concurrent requests share one lookup
@@ -297,9 +293,9 @@ class Authenticator:
         The key may be expired or revoked; see `check_key`.
         """
         name = parse_key_id(credential)
-        if name is None or self._key_hasher is None or self._store is None:
+        if name is None or self.key_hasher is None or self._store is None:
             return None
-        digest = self._key_hasher.digest(credential)
+        digest = self.key_hasher.digest(credential)
         known = self._cache.get(digest) or self._invalid.get(digest)
         if known is not None and known.until > monotonic():
             return known.key if known.key and _matches_digest(known.key, digest) else None
@@ -380,9 +376,9 @@ class Authenticator:
         The signature depends on `proof`, the key's digest, so that rotating the key ends the
         session.
         """
-        if self._key_hasher is None:
+        if self.key_hasher is None:
             raise APIError(403, "permission_denied", "This server has no sessions.")
-        signature = self._key_hasher.sign(_SESSION_PURPOSE, f"{unsigned}.{proof.hex()}")
+        signature = self.key_hasher.sign(_SESSION_PURPOSE, f"{unsigned}.{proof.hex()}")
         return unsigned + signature
 
 

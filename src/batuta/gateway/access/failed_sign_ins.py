@@ -84,7 +84,7 @@ class AuditKeeper:
         self,
         store: Store,
         failures: FailedSignIns,
-        kept_days: float | None = None,
+        kept_days: float | None,
         *,
         started: float | None = None,
     ) -> None:

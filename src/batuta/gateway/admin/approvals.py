@@ -70,7 +70,7 @@ class ApprovalRoutes:
         return json_response(plan_entry(await verdict.give(self._store)))
 
     async def take_message(self, request: Request) -> Response:
-        """Decide about a plan by a message, whose signature is checked instead of an API key."""
+        """Decide about a plan by a signed message; no API key is needed besides the signature."""
         missing = "This server has no webhook for approvals."
         webhook = require_part(self._catalogue.approval_webhook, missing)
         body = await read_checked_body(request.receive)

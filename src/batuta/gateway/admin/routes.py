@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Generator
+from contextlib import contextmanager
 from time import time
-from typing import Any, NoReturn, final
+from typing import Any, final
 
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
@@ -98,12 +100,10 @@ class AdminRoutes:
         body = await _read_body(request, _CREATE_FIELDS)
         tenant, name = body.text("tenant") or "default", body.need_text("name")
         policy, expires = self._parse_permissions(body), _parse_expiry(body)
-        try:
+        with _refuse_values("name"):
             key, issued = await self._store.keys.create(
                 self._key_hasher, tenant, name, policy, expires=expires, by=actor_of(request)
             )
-        except ValueError as error:
-            _raise_invalid("name", error)
         self._authenticator.forget()
         return json_response({**key_entry(key), "key": issued.text}, 201)
 
@@ -112,7 +112,7 @@ class AdminRoutes:
         body, key = await _read_body(request, _CHANGE_FIELDS), await self._find_key(request)
         policy = self._parse_permissions(body, key.policy)
         lasting = "expires_in" in body.names and body.get("expires_in") is None
-        try:
+        with _refuse_values("name"):
             changed = await self._store.keys.change(
                 key.id,
                 policy,
@@ -121,8 +121,6 @@ class AdminRoutes:
                 never_expires=lasting,
                 by=actor_of(request),
             )
-        except ValueError as error:
-            _raise_invalid("name", error)
         self._authenticator.forget(key.id)
         return json_response(key_entry(changed or key))
 
@@ -163,7 +161,7 @@ class AdminRoutes:
     async def budget(self, request: Request) -> Response:
         """Replace a tenant's budgets per day and month; a null or missing one is removed."""
         body = await _read_body(request, {"per_day", "per_month"})
-        try:
+        with _refuse_values("per_day"):
             policy = read_permissions({name: body.get(name) for name in body.names})
             tenant = await self._store.keys.set_tenant_budget(
                 request.path_params["name"],
@@ -171,8 +169,6 @@ class AdminRoutes:
                 policy.per_month,
                 by=actor_of(request),
             )
-        except ValueError as error:
-            _raise_invalid("per_day", error)
         self._authenticator.forget()
         return json_response(tenant_entry(tenant))
 
@@ -193,7 +189,7 @@ class AdminRoutes:
         by = [name for name in query.get("by", "day,tenant").split(",") if name]
         for name in ("since", "until"):
             _read_day(query, name)
-        try:
+        with _refuse_values("by"):
             found = await report_spending(
                 self._store.database,
                 by,
@@ -201,8 +197,6 @@ class AdminRoutes:
                 since=query.get("since"),
                 until=query.get("until"),
             )
-        except ValueError as error:
-            _raise_invalid("by", error)
         return json_response(
             {"object": "list", "data": [spend_group_json(by, group) for group in found]}
         )
@@ -213,7 +207,7 @@ class AdminRoutes:
         check_query(query, "by", "tenant", "since", "until")
         by = [name for name in query.get("by", "day").split(",") if name]
         until = _read_day(query, "until")
-        try:
+        with _refuse_values("by"):
             found = await report_activity(
                 self._store.database,
                 by,
@@ -221,8 +215,6 @@ class AdminRoutes:
                 since=_read_day(query, "since") or 0.0,
                 until=None if until is None else until + DAY_SECONDS,
             )
-        except ValueError as error:
-            _raise_invalid("by", error)
         data = [activity_json(by, group) for group in found]
         return json_response({"object": "list", "data": data})
 
@@ -232,10 +224,8 @@ class AdminRoutes:
         check_query(query, "by", "tenant", "since")
         by = [name for name in query.get("by", "day,tenant,code").split(",") if name]
         since = _read_day(query, "since") or 0.0
-        try:
+        with _refuse_values("by"):
             found = await self._store.refusals.report(by, tenant=query.get("tenant"), since=since)
-        except ValueError as error:
-            _raise_invalid("by", error)
         rows = [
             {**dict(zip(by, row.group, strict=True)), "requests": row.requests} for row in found
         ]
@@ -270,11 +260,9 @@ class AdminRoutes:
         if given is None:
             return None
         old = {} if before is None else permissions_json(before)
-        try:
+        with _refuse_values("limits"):
             found = read_permissions({**old, **{name: given.get(name) for name in given.names}})
             self._catalogue.known_names.check_permissions(found, before)
-        except ValueError as error:
-            _raise_invalid("limits", error)
         return found
 
     @property
@@ -335,5 +323,10 @@ def _read_day(query: QueryParams, name: str) -> float | None:
     raise invalid_value(name, "it must be a day such as 2026-11-21.")
 
 
-def _raise_invalid(param: str, error: ValueError) -> NoReturn:
-    raise invalid_value(param, f"{error}.") from None
+@contextmanager
+def _refuse_values(param: str) -> Generator[None]:
+    """Raise APIError about the parameter if the block raises ValueError."""
+    try:
+        yield
+    except ValueError as error:
+        raise invalid_value(param, f"{error}.") from None

@@ -84,24 +84,17 @@ class RunRoutes:
     async def get_run(self, request: Request) -> Response:
         """Return a run with its trace; the trace is null if the content was not stored."""
         check_query(request.query_params)
-        run_id, sees = request.path_params["id"], caller_of(request.scope).visible_tenant
-        summary = await self._store.summary(run_id, sees)
-        if summary is None:
-            raise not_found(f"The run '{run_id}'")
-        caller = caller_of(request.scope)
-        await record_reading(self._store, caller, run_id, summary.tenant)
-        encoded = await read_stored_run(self._store, run_id, sees, request.scope)
+        summary, caller = await self._find(request), caller_of(request.scope)
+        await record_reading(self._store, caller, summary.id, summary.tenant)
+        sees = caller.visible_tenant
+        encoded = await read_stored_run(self._store, summary.id, sees, request.scope)
         return _send_run(run_entry(summary), encoded)
 
     async def delete(self, request: Request) -> Response:
         """Delete a run with its content and the runs that continue it."""
-        run_id, sees = request.path_params["id"], caller_of(request.scope).visible_tenant
-        summary = await self._store.summary(run_id, sees)
-        if summary is None:
-            raise not_found(f"The run '{run_id}'")
-        by, tenant = actor_of(request), summary.tenant
-        deleted = await self._deletions.delete_run(self._store, run_id, tenant, by=by)
-        return json_response({"id": run_id, "object": "run", "deleted": True, "runs": deleted})
+        run, by = await self._find(request), actor_of(request)
+        deleted = await self._deletions.delete_run(self._store, run.id, run.tenant, by=by)
+        return json_response({"id": run.id, "object": "run", "deleted": True, "runs": deleted})
 
     async def feedback(self, request: Request) -> Response:
         """Judge a run by a `score` in [0, 1] (null removes the score) and a `comment`."""
@@ -116,6 +109,18 @@ class RunRoutes:
         if not await self._store.score(run_id, score, comment, sees):
             raise not_found(f"The run '{run_id}'")
         return json_response({"id": run_id, "object": "run.feedback", "score": score})
+
+    async def _find(self, request: Request) -> RunSummary:
+        """Return the summary of the run in the path, if the caller may see the run.
+
+        Raises:
+            APIError: there is no such run.
+        """
+        run_id: str = request.path_params["id"]
+        summary = await self._store.summary(run_id, caller_of(request.scope).visible_tenant)
+        if summary is None:
+            raise not_found(f"The run '{run_id}'")
+        return summary
 
     @property
     def _store(self) -> Store:

@@ -27,7 +27,7 @@ from batuta.gateway.serving.progress import ProgressPiece, RunProgress
 from batuta.gateway.serving.server_tools import CitedPlace, find_citations, found_pages
 
 
-def chat_completion(run: Run, reply: Reply, model: str, *, trace: bool = False) -> dict[str, Any]:
+def chat_completion(run: Run, reply: Reply, model: str, *, trace: bool) -> dict[str, Any]:
     """Return the answer of a run as a `chat.completion` object.
 
     Args:

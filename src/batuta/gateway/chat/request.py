@@ -72,36 +72,17 @@ _USED_FIELDS = {
     "web_search_options", "store", "modalities", "frequency_penalty", "presence_penalty", "top_k",
     "prompt_cache_key", "prompt_cache_retention", ORCHESTRATION_FIELD,
 }  # fmt: skip
-_ACCEPTED_FIELDS = {
-    "verbosity",
-    "metadata",
-    "user",
-    "safety_identifier",
-    "service_tier",
-}
+_ACCEPTED_FIELDS = {"verbosity", "metadata", "user", "safety_identifier", "service_tier"}
 """Fields that are validated but ignored; a response header lists them."""
 _KNOWN_FIELDS = _USED_FIELDS | _ACCEPTED_FIELDS | REFUSED_FIELDS.keys()
 _CHECKED_FIELDS = frozenset({*REFUSED_FIELDS, *_ACCEPTED_FIELDS, "modalities"})
 _TOOL_FIELDS = frozenset({"tools", "tool_choice"})
 _SERVER_FIELDS = frozenset({"web_search_options", "tools"})
 _FORMAT_FIELDS = frozenset({"response_format"})
-_SAMPLING_FIELDS = frozenset(
-    {
-        "max_completion_tokens",
-        "max_tokens",
-        "temperature",
-        "top_p",
-        "stop",
-        "n",
-        "logprobs",
-        "top_logprobs",
-        "seed",
-        "reasoning_effort",
-        "frequency_penalty",
-        "presence_penalty",
-        "top_k",
-    }
-)
+_SAMPLING_FIELDS = frozenset({
+    "max_completion_tokens", "max_tokens", "temperature", "top_p", "stop", "n", "logprobs",
+    "top_logprobs", "seed", "reasoning_effort", "frequency_penalty", "presence_penalty", "top_k",
+})  # fmt: skip
 
 
 def parse_model(body: Fields) -> str:

@@ -84,9 +84,7 @@ def _parse_prompt(body: Fields) -> str:
     return given
 
 
-def render_text_completion(
-    run: Run, reply: Reply, model: str, *, trace: bool = False
-) -> dict[str, Any]:
+def render_text_completion(run: Run, reply: Reply, model: str, *, trace: bool) -> dict[str, Any]:
     """Return the answer of a run as a `text_completion` object."""
     body = _completion_base(str(run.id), int(run.header.started), model)
     body["choices"] = [_choice_object(reply.text, finish_reason(reply))]

@@ -15,13 +15,12 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import Message
 
 from batuta.core.formatting import plain_name
 from batuta.distribution import install_hint
 from batuta.gateway.access.caller import CallerRole, caller_of
 from batuta.gateway.errors import APIError, invalid_value, missing_parameter, not_found
-from batuta.gateway.http.body import json_response, query_number, read_body
+from batuta.gateway.http.body import json_response, query_number, read_body, replay_body
 from batuta.gateway.http.stored_reads import make_room
 from batuta.gateway.serving.uploaded_files import (
     UNKNOWN_TYPE,
@@ -201,11 +200,7 @@ async def _read_form(request: Request) -> FormData:
     if charset.lower() not in {b"utf-8", b"utf8"}:  # Python decodes some charsets in O(n²)
         message = "Send the form in UTF-8."
         raise APIError(415, "unsupported_media_type", message)
-    body = await read_body(request.receive)
-
-    async def receive() -> Message:
-        return {"type": "http.request", "body": body, "more_body": False}
-
+    receive = replay_body(await read_body(request.receive), request.receive)
     return await Request(request.scope, receive).form(max_files=1, max_fields=20)
 
 

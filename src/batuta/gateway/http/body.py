@@ -402,7 +402,7 @@ class Fields:
     has the wrong type or is out of bounds.
     """
 
-    __slots__ = ("_data", "_where", "files", "is_fresh", "is_large", "session")
+    __slots__ = ("_data", "files", "is_fresh", "is_large", "session", "where")
 
     def __init__(
         self,
@@ -415,7 +415,8 @@ class Fields:
         files: tuple[str, ...] = (),
     ) -> None:
         self._data = data
-        self._where = where
+        self.where = where
+        """The object's path in the body; empty for the body itself."""
         self.is_fresh = is_fresh
         """Whether the request's headers forbid a cached answer."""
         self.is_large = is_large
@@ -442,14 +443,9 @@ class Fields:
         """The object as received."""
         return self._data
 
-    @property
-    def where(self) -> str:
-        """The object's path in the body."""
-        return self._where
-
     def path(self, name: str) -> str:
         """Return the full path of a field, for error messages."""
-        return f"{self._where}.{name}" if self._where else name
+        return f"{self.where}.{name}" if self.where else name
 
     def check_names(self, known: Collection[str]) -> None:
         """Refuse the first field whose name is not in `known`."""

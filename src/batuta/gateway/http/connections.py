@@ -271,7 +271,8 @@ class GuardedProtocol(HttpToolsProtocol):
         super().connection_made(GatheredTransport(transport, self.loop))
         self.address = customer_of(self.client[0] if self.client else "")
         if not self._table.add_connection(self):
-            self.send_refusal(_too_many_connections())
+            message = "The server has reached its limit of connections; try again later."
+            self.send_refusal(APIError(503, "overloaded", message, headers={"retry-after": "2"}))
             return
         self._entered = True
         self._table.set_state(self, ConnectionState.IDLE)
@@ -331,7 +332,8 @@ class GuardedProtocol(HttpToolsProtocol):
                 is closed.
         """
         if self._names_another_host():
-            self._refuse_head(_other_host())
+            message = "The request's target and its header 'host' name different servers."
+            self._refuse_head(APIError(400, "invalid_request", message))
             raise TooMuchReadError
         self._head, self._overhead, self._whole, self._answering = 0, 0, False, True
         self._table.clear_deadline(self, Wait.BYTES)
@@ -441,16 +443,6 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._entered:
             self._entered = False
             self._table.remove_connection(self)
-
-
-def _too_many_connections() -> APIError:
-    message = "The server has reached its limit of connections; try again later."
-    return APIError(503, "overloaded", message, headers={"retry-after": "2"})
-
-
-def _other_host() -> APIError:
-    message = "The request's target and its header 'host' name different servers."
-    return APIError(400, "invalid_request", message)
 
 
 def _long_head() -> APIError:

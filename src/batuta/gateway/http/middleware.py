@@ -154,10 +154,10 @@ class RequestMiddleware:
         authenticator: Authenticator,
         limiter: ConcurrencyLimiter,
         rate_limiter: RateLimiter,
-        hosts: Collection[str] = (),
-        origins: Collection[str] = (),
-        store: Store | None = None,
-        explain: ExplainError = lambda _scope, _error: None,
+        hosts: Collection[str],
+        origins: Collection[str],
+        store: Store | None,
+        explain: ExplainError,
     ) -> None:
         """Connect the parts that handle a request.
 
@@ -367,11 +367,11 @@ class _Answer:
 
     def logged_ids(self) -> dict[str, str]:
         """Return the ids of the request and of its run from the response's headers."""
-        ids: dict[str, str] = {}
-        for name, value in self._headers:
-            if name in _LOGGED_HEADERS:
-                ids[_LOGGED_HEADERS[name]] = value.decode("latin-1")
-        return ids
+        return {
+            _LOGGED_HEADERS[name]: value.decode("latin-1")
+            for name, value in self._headers
+            if name in _LOGGED_HEADERS
+        }
 
 
 _LOGGED_HEADERS = {b"x-request-id": "request_id", b"x-batuta-run-id": "run_id"}
@@ -385,9 +385,7 @@ class HostCheck:
     to the loopback. The header `Origin` reveals such a request; after DNS rebinding, `Host` does.
     """
 
-    def __init__(
-        self, hosts: Collection[str] = (), authenticator: Authenticator | None = None
-    ) -> None:
+    def __init__(self, hosts: Collection[str], authenticator: Authenticator) -> None:
         self._hosts = frozenset({"localhost", *hosts})
         self._authenticator = authenticator
 
@@ -409,7 +407,7 @@ class HostCheck:
             raise APIError(403, "permission_denied", "Requests from other web pages are refused.")
 
     def _is_known_host(self, host: str) -> bool:
-        if self._authenticator is not None and self._authenticator.is_known_to_need_key:
+        if self._authenticator.is_known_to_need_key:
             return True  # a page that uses DNS rebinding has no key
         name = _host_name(host)
         return name in self._hosts or _is_loopback(name)
@@ -446,7 +444,7 @@ def _is_under(path: str, folder: str) -> bool:
 def _read_credential(headers: Headers) -> str | None:
     """Return the key from `Authorization: Bearer` or, as Anthropic's clients send it, `x-api-key`.
 
-    Return None if there is neither header.
+    Return None if neither header has a key.
     """
     given = headers.get(b"authorization")
     if given is not None and given[: len(_BEARER)].lower() == _BEARER:

@@ -1,8 +1,8 @@
 """Concurrency slots of requests, pacing of their start, and a limit on the memory of their bodies.
 
-A bounded number of requests for answers run concurrently. Further ones wait in a bounded queue; a
-full queue refuses requests. Requests that arrive together are started a few per event-loop
-iteration.
+A bounded number of requests for answers run concurrently. Further ones wait in a bounded queue; if
+the queue is full, a request is refused. Requests that arrive together are started a few per
+event-loop iteration.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def openable_connection_count(most: int) -> int:
 
 
 def customer_of(host: str) -> str:
-    """Return what one customer of a provider has: the IPv4 address, or its IPv6 /64 network.
+    """Return what identifies a customer of an internet provider: IPv4 address or IPv6 /64 network.
 
     A host that is not an address is returned unchanged.
     """

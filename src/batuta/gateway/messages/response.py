@@ -45,9 +45,7 @@ def message_id(run_id: RunId) -> str:
     return f"msg_{run_id}"
 
 
-def message_object(
-    run: Run, reply: Reply, model: str, *, thinks: bool = False, trace: bool = False
-) -> Json:
+def message_object(run: Run, reply: Reply, model: str, *, thinks: bool, trace: bool) -> Json:
     """Return the answer of a run as a message object.
 
     Args:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import lru_cache, partial
@@ -237,48 +238,31 @@ class AdmissionController:
         admission.charge = RunCharge(tenant=caller.tenant, key=caller.key, at=time())
         if caller.key is None:
             return
+        key = caller.key
+        with self._count_refusals(caller):
+            if not in_background:
+                await self._enter_concurrency(caller, key, admission)
+            try:
+                expected = 0 if caller.permissions.tpm is None else await _expected_tokens(call)
+                if not already_counted:
+                    windows = await self._take_rates(caller, key, expected)
+                    admission.headers = {n: v for w in windows for n, v in w.headers().items()}
+                    admission.taken_tokens = windows[-1].taken if expected else None
+                admission.expected_tokens, admission.is_durable = expected, durable
+                await self._reserve_budget(admission, caller, call, bound_cost=bound_cost)
+            except BaseException:
+                await self._leave_concurrency(key, admission)
+                await self.give_back_tokens(admission)
+                raise
+
+    @contextmanager
+    def _count_refusals(self, caller: Caller) -> Generator[None]:
+        """Count the block's refusals for a rate or budget, so that operators see why calls fail."""
         try:
-            await self._take_all(
-                caller,
-                call,
-                admission,
-                bound_cost,
-                in_background=in_background,
-                already_counted=already_counted,
-                durable=durable,
-            )
+            yield
         except APIError as refusal:
             if refusal.status == TOO_MANY_REQUESTS and self._store is not None:
-                # Counted, so that an operator can see why requests fail.
                 self._store.refusals.note(caller.tenant, caller.key, refusal.code)
-            raise
-
-    async def _take_all(
-        self,
-        caller: Caller,
-        call: ParsedCall,
-        admission: Admission,
-        bound_cost: Callable[[], FirstCallsCost],
-        *,
-        in_background: bool,
-        already_counted: bool,
-        durable: bool,
-    ) -> None:
-        """Take concurrency, rates and budgets; on an error give back what was taken."""
-        key = caller.key or ""
-        if not in_background:
-            await self._enter_concurrency(caller, key, admission)
-        try:
-            expected = 0 if caller.permissions.tpm is None else await _expected_tokens(call)
-            if not already_counted:
-                windows = await self._take_rates(caller, key, expected)
-                admission.headers = {n: v for w in windows for n, v in w.headers().items()}
-                admission.taken_tokens = windows[-1].taken if expected else None
-            admission.expected_tokens, admission.is_durable = expected, durable
-            await self._reserve_budget(admission, caller, call, bound_cost=bound_cost)
-        except BaseException:
-            await self._leave_concurrency(key, admission)
-            await self.give_back_tokens(admission)
             raise
 
     async def count_tokens(self, caller: Caller, admission: Admission, run: Run) -> None:

@@ -40,7 +40,7 @@ class Deletions:
         return deleted
 
     async def delete_response(
-        self, store: Store, row: StoredResponse, *, by: str, conversation: bool = False
+        self, store: Store, row: StoredResponse, *, by: str, conversation: bool
     ) -> list[str]:
         """Delete the response, its run and its job; return the ids of the deleted responses.
 

@@ -102,17 +102,21 @@ def orchestration_field(run: Run, *, trace: bool) -> dict[str, Any]:
     if run.outcome is Outcome.PLANNED:
         return {"orchestration": plan_of(run)}
     if trace:
-        return {"orchestration": trace_of(run)}
+        return {"orchestration": orjson.Fragment(encode_run(run))}
     cropping = next((c for round_ in run.rounds if (c := round_.decision.draft.cropping)), None)
-    repeated = {} if run.rounds or run.header.parent is None else {"answer_of": run.header.parent}
-    confidence = {} if run.confidence is None else {"confidence": run.confidence}
-    files = written_files(run)
-    extra = {**repeated, **confidence, **({"files": files} if files else {})}
-    if run.outcome not in _UNPLANNED_OUTCOMES and cropping is None and not extra:
+    extra: dict[str, Any] = {}
+    if run.header.parent is not None and not run.rounds:
+        extra["answer_of"] = run.header.parent
+    if run.confidence is not None:
+        extra["confidence"] = run.confidence
+    if files := written_files(run):
+        extra["files"] = files
+    if cropping is not None:
+        extra["cropped"] = cropping_json(cropping)
+    if run.outcome not in _UNPLANNED_OUTCOMES and not extra:
         return {}
-    summary = {"run_id": run.id, "outcome": run.outcome.value, "limit": run.limit, **extra}
-    cropped = {} if cropping is None else {"cropped": cropping_json(cropping)}
-    return {"orchestration": {**summary, **cropped}}
+    summary = {"run_id": run.id, "outcome": run.outcome.value, "limit": run.limit}
+    return {"orchestration": {**summary, **extra}}
 
 
 def written_files(run: Run) -> list[dict[str, Any]]:
@@ -133,11 +137,6 @@ def cropping_json(cropping: Cropping) -> dict[str, int]:
         "characters": cropping.whole,
         "turns_left_out": cropping.turns,
     }
-
-
-def trace_of(run: Run) -> orjson.Fragment:
-    """Return the whole run, encoded as in the store."""
-    return orjson.Fragment(encode_run(run))
 
 
 def plan_of(run: Run) -> dict[str, Any]:
@@ -315,16 +314,12 @@ async def _wait_for_disconnect(receive: Receive) -> None:
 
 
 KEEP_ALIVE_COMMENT = b": keep-alive\n\n"
+"""A comment that keeps an idle stream open; clients skip comments."""
 SSE_HEADERS = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 )
-
-
-def keep_alive_comment() -> bytes:
-    """Return the comment that keeps an idle stream open; clients skip comments."""
-    return KEEP_ALIVE_COMMENT
 
 
 @final
@@ -339,7 +334,7 @@ class SSEWriter:
         self,
         send: Send,
         timeouts: StreamTimeouts,
-        keep_alive_frame: Callable[[], bytes] = keep_alive_comment,
+        keep_alive_frame: Callable[[], bytes] = lambda: KEEP_ALIVE_COMMENT,
     ) -> None:
         self._send = send
         self._timeouts = timeouts

@@ -43,7 +43,7 @@ class DriftMonitor:
         return self.latest
 
 
-def drift_of(model: ServedModel, drift: WorkerDrift, *, whole: bool = True) -> dict[str, Any]:
+def drift_of(model: ServedModel, drift: WorkerDrift, *, whole: bool) -> dict[str, Any]:
     """Return a worker's drift for `GET /v1/models`; empty if unknown, or for other models.
 
     Args:

@@ -1,4 +1,4 @@
-"""Maps a run without an answer to an API error, in whose message keys and addresses are hidden."""
+"""Maps a run without an answer to an API error; its message contains no keys and no addresses."""
 
 from __future__ import annotations
 

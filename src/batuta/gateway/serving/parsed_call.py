@@ -87,14 +87,13 @@ class RunOptions:
     session: SessionLimits | None = None
     """The limits of the session that the request belongs to."""
 
-    def limits(self, default: Limits, ceiling: Limits | None = None) -> Limits:
+    def limits(self, default: Limits, ceiling: Limits) -> Limits:
         """Return the requested limits, else the defaults, and never more than `ceiling`.
 
         Args:
             default: the limits of a request that sets none.
-            ceiling: the operator's limits; None: `default`.
+            ceiling: the operator's limits.
         """
-        ceiling = ceiling or default
         return Limits(
             steps=min(self.steps or default.steps, ceiling.steps),
             rounds=min(self.rounds or default.rounds, ceiling.rounds),

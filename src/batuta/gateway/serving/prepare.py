@@ -37,7 +37,7 @@ from batuta.core import (
 from batuta.core.conductor import conductor_worker
 from batuta.core.server_tools import WEB_SEARCH as SEARCH_TOOL
 from batuta.core.token_estimate import estimate_request_tokens
-from batuta.core.worker import PROGRAM, VISION, token_price
+from batuta.core.worker import VISION, token_price
 from batuta.engine import LatencyLookup, estimate_workflow, new_run_id
 from batuta.engine.confidence import ConfidenceModel
 from batuta.engine.planning import restrict_workers
@@ -202,7 +202,7 @@ class CallPreparer:
             call = replace(call, question=tenant_key(question, caller.tenant))
         auxiliary = auxiliary_kind(call)
         call, clients = self._with_tools(call, clients, pool, caller)
-        pool, clients = self._open_files(call, caller, pool, clients)
+        pool, clients = self._files.open_for_programs(call, caller, pool, clients)
         served = self._keep_worker(served, call.question, pool, caller)
         if auxiliary is not None and self._answers_alone(auxiliary, served):
             served = answer_alone(served, auxiliary, call.question, pool)
@@ -248,14 +248,6 @@ class CallPreparer:
             expected=estimate_workflow(question, workflow, pool, latency=seconds, again=samples),
             broken=prepared.rules.find_broken(workflow),
         )
-
-    def _open_files(
-        self, call: ParsedCall, caller: Caller, pool: Pool, clients: Mapping[WorkerId, Client]
-    ) -> tuple[Pool, Mapping[WorkerId, Client]]:
-        """Return the pool and clients; workers that run programs get the call's files."""
-        if any(PROGRAM in worker.tags for worker in pool):
-            return self._files.open_for_programs(call, caller, pool, clients)
-        return pool, clients
 
     def _rules_for(self, caller: Caller, question: Question) -> PlanRules:
         """Return the plan rules that apply to the question's tenant and tags."""

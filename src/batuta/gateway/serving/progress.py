@@ -118,11 +118,9 @@ class RunProgress:
         if self._workflow is None:
             return ""
         subtask = " ".join(self._workflow.steps[event.index].subtask.split())
-        shown = (
-            f" — {subtask[:_MAX_SUBTASK]}{'…' if len(subtask) > _MAX_SUBTASK else ''}"
-            if subtask
-            else ""
-        )
+        if len(subtask) > _MAX_SUBTASK:
+            subtask = f"{subtask[:_MAX_SUBTASK]}…"
+        shown = f" — {subtask}" if subtask else ""
         return f"Step {event.index + 1}/{len(self._workflow)}: {event.worker}{shown}"
 
 

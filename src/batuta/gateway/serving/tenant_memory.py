@@ -56,7 +56,7 @@ class TenantMemory(Generic[K, V]):
     fills the memory evicts its own values, and each of n tenants can hold an n-th of it.
     """
 
-    def __init__(self, most: int, seconds: float, clock: Callable[[], float]) -> None:
+    def __init__(self, most: int, seconds: float, clock: Clock) -> None:
         """Start empty.
 
         Args:
@@ -260,7 +260,7 @@ def split_signature(signature: str) -> tuple[str, bool, str]:
 class ReasoningMemory:
     """The reasoning before tool calls, by tenant and call, in the memory of this process."""
 
-    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(self, clock: Clock = monotonic) -> None:
         self._kept = TenantMemory[bytes, tuple[Thought, ...]](
             MAX_REMEMBERED_BYTES, REMEMBERED_SECONDS, clock
         )
@@ -352,8 +352,8 @@ class ConversationWorkers:
     The provider of that worker has most of the prompt cached, unlike the planned worker's provider.
     """
 
-    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
-        self._workers = TenantMemory[int, WorkerId](MAX_CONVERSATIONS, CACHE_SECONDS, clock)
+    def __init__(self) -> None:
+        self._workers = TenantMemory[int, WorkerId](MAX_CONVERSATIONS, CACHE_SECONDS, monotonic)
 
     def find_worker(self, question: Question, model: str, tenant: str) -> WorkerId | None:
         """Return the substitute that answered this conversation last; None if there was none."""

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, final
 from anyio import CancelScope
 from anyio.to_thread import run_sync
 
-from batuta.core import Failure, Reply, Round, Run, StepRun, TimeSpan, Usage
+from batuta.core import Cost, Failure, Reply, Round, Run, StepRun, TimeSpan, Usage
 from batuta.core.worker import IMAGE
 from batuta.distribution import install_hint, package_version
 from batuta.errors import ConfigError
@@ -126,7 +126,7 @@ def spans_of(run: Run, tenant: str) -> SpanTree:
         TENANT: tenant,
         OUTCOME: run.outcome.value,
         **_usage_attributes(run.usage),
-        **_cost_attributes(run.cost.usd, run.cost.unpriced_calls),
+        **_cost_attributes(run.cost),
     }
     name, span = f"{INVOKE_WORKFLOW} {run.header.model}".rstrip(), TimeSpan(0.0, run.seconds)
     return SpanTree(
@@ -186,9 +186,7 @@ def _chat_span(run: Run, worker: str, result: Reply | Failure, span: TimeSpan) -
     operation, name = (EXECUTE_TOOL, worker) if is_tool else (CHAT, model)
     attributes: dict[str, Value] = {OPERATION: operation}
     attributes[TOOL_NAME if is_tool else REQUEST_MODEL] = name
-    attributes |= _usage_attributes(result.usage) | _cost_attributes(
-        result.cost.usd, result.cost.unpriced_calls
-    )
+    attributes |= _usage_attributes(result.usage) | _cost_attributes(result.cost)
     return SpanTree(
         name=f"{operation} {name}",
         span=span,
@@ -205,9 +203,7 @@ def _tool_spans(reply: Reply, chat: TimeSpan) -> Generator[SpanTree]:
             continue
         start = min(chat.start + call.began, chat.end)
         attributes: dict[str, Value] = {OPERATION: EXECUTE_TOOL, TOOL_NAME: call.name}
-        attributes |= {TOOL_CALL_ID: call.id} | _cost_attributes(
-            call.cost.usd, call.cost.unpriced_calls
-        )
+        attributes |= {TOOL_CALL_ID: call.id} | _cost_attributes(call.cost)
         yield SpanTree(
             name=f"{EXECUTE_TOOL} {call.name}",
             span=TimeSpan(start, min(start + call.seconds, chat.end)),
@@ -221,11 +217,9 @@ def _usage_attributes(usage: Usage) -> dict[str, Value]:
     return counts | {CACHED_TOKENS: usage.cached} if usage.cached else counts
 
 
-def _cost_attributes(usd: object, unpriced: int) -> dict[str, Value]:
+def _cost_attributes(cost: Cost) -> dict[str, Value]:
     """Return the exact dollars as text; if a call had no price, only the number of such calls."""
-    if unpriced:
-        return {UNPRICED: unpriced}
-    return {COST: f"{usd:f}"}
+    return {UNPRICED: cost.unpriced_calls} if cost.unpriced_calls else {COST: f"{cost.usd:f}"}
 
 
 ENDPOINT_VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
