@@ -40,7 +40,7 @@ _POLL_SECONDS = 0.1
 _CANCEL_SECONDS = 5
 """Seconds after the grace period in which cancelled runs may still inform their clients."""
 _STUCK_SECONDS = 2.0
-"""Seconds beyond both for which the event loop may be blocked before the process exits anyway."""
+"""Seconds after the grace period and `_CANCEL_SECONDS` at which a blocked process exits anyway."""
 _GC_THRESHOLD = 20_000
 """Allocations minus deallocations that start a collection of the youngest generation."""
 
@@ -65,7 +65,8 @@ async def run_server(
         grace_seconds: seconds that runs may continue after the server is asked to stop; then they
             are cancelled, their clients informed, and the runs stored.
         connections: limits on the number and the timeouts of connections.
-        owns_process: the process does nothing else, so its garbage collector is tuned for requests.
+        owns_process: whether the process does nothing else, so that its garbage collector is tuned
+            for requests.
 
     Raises:
         ConfigError: the address cannot be used, or is not a loopback address and no key is needed.

@@ -1,6 +1,6 @@
 """Finds the caller of a request from a key, a token or a session, with its permissions.
 
-Also records in the audit trail when an administrator reads a tenant's run.
+Also records in the audit trail when an administrator reads a run, or anybody exports one.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ class Authenticator:
         """Number of calls of `forget`; a lookup during which it is called is not cached."""
         self._lock = anyio.Lock(fast_acquire=True)
         self.failed_sign_ins = FailedSignIns(store)
-        """Records failed sign-ins; a flood of them makes few records."""
+        """Records failed sign-ins; very many failures make few records."""
         self.key_watch = KeyWatch(store, self.forget)
         """Cancels the work of keys that are no longer valid."""
 
@@ -218,6 +218,8 @@ class Authenticator:
 
     async def restore_caller(self, tenant: str, key: str | None) -> Caller:
         """Return the caller of a stored request, with the key's current permissions.
+
+        Without a key or a store the caller has no limits.
 
         Raises:
             APIError: the key is no longer valid.

@@ -34,7 +34,7 @@ class FailedSignIns:
         self._begun: dict[str, float] = {}
         """The start of each address's window."""
         self._more: dict[str, int] = {}
-        """Failures in the window after the first."""
+        """Number of failures in each address's window after the first."""
 
     async def note(self, address: str) -> None:
         """Record the address's first failure of a window; count later ones.

@@ -161,7 +161,7 @@ class RateLimiter(Protocol):
         ...
 
     async def give_back(self, taken: Taken, amount: int) -> None:
-        """Subtract the unused part `amount` from what was taken, at the time of the taking."""
+        """Subtract the unused part `amount` from what was taken, as if it had never been taken."""
         ...
 
     @property

@@ -1,4 +1,4 @@
-"""/v1/admin/approvals: plans that wait for a person's decision; needs the admin token."""
+"""/v1/admin/approvals: plans that wait for a decision, for the holder of the admin token."""
 
 from __future__ import annotations
 

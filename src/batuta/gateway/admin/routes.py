@@ -1,4 +1,4 @@
-"""/v1/admin: keys, tenants, spending and the audit trail; needs the admin token."""
+"""/v1/admin: keys, tenants, spending and the audit trail, for the holder of the admin token."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class RunRoutes:
         return json_response(totals_entry(totals))
 
     async def list_sessions(self, request: Request) -> Response:
-        """Compare sessions with the best single worker, newest first, and return the total."""
+        """Return sessions compared with the best single worker, newest first, and their total."""
         run_filter = _read_filter(request, "limit", names=("since", "session", "tenant"))
         limit = parse_limit(request.query_params, _DEFAULT_PAGE)
         database, tenant, since = self._store.database, run_filter.tenant, run_filter.since

@@ -26,7 +26,7 @@ _MAX_SESSION_LENGTH = 400
 
 
 def session_header(headers: Iterable[tuple[bytes, bytes]]) -> str:
-    """Return the session id from the headers; empty if it is missing or too long."""
+    """Return the first valid session id in these headers; empty if no header has one."""
     found = {name: value for name, value in headers if name in SESSION_HEADERS}
     for name in SESSION_HEADERS:
         value = found.get(name, b"").strip()
@@ -110,7 +110,7 @@ A picture is one value."""
 MAX_ENTRIES = MAX_VALUES
 """Maximum number of entries of an array that only the limit on a body's values bounds."""
 _MAX_SHOWN_KEY = 64
-"""Characters of a key that an error quotes."""
+"""Maximum number of characters of a key that an error quotes."""
 _ODD_COLONS = (re.compile(rb'"[ \t\r\n]+:'), re.compile(rb"\\u00(?:22|3[aA])"))
 """Patterns that make counting `":` unreliable: space between the two, or an escape of either.
 
@@ -230,7 +230,7 @@ _LARGE_BODY = 200_000
 
 
 def header_value(scope: Scope, name: bytes) -> bytes | None:
-    """Return the first header of this name, which must be in lower case."""
+    """Return the value of the first header with this name in lower case; None if absent."""
     for key, value in scope["headers"]:
         if key == name:
             return value
@@ -252,7 +252,7 @@ def query_number(given: str, name: str, low: int, high: int) -> int:
 
 
 def cookie_value(scope: Scope, name: str) -> str | None:
-    """Return the first cookie of this name as sent, without unquoting it.
+    """Return the value of the first cookie with this name, not unquoted; None if absent.
 
     Our own cookies need no quotes, and the standard library's parser takes quadratic time.
     """

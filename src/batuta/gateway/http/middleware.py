@@ -130,13 +130,13 @@ _BEARER = b"bearer "
 _NO_SPAN = nullcontext()
 
 Headers = dict[bytes, bytes]
-"""The first header of each name, in lower case."""
+"""The values of headers by their names in lower case; of a repeated header the first value."""
 ExplainError = Callable[[Scope, Exception], APIError | None]
 """Returns the error for the caller; None if the exception is an internal error."""
 
 
 def request_id(scope: Scope) -> str | None:
-    """Return the request's id, as sent in the header `x-request-id`."""
+    """Return the request's id, which the response has in the header `x-request-id`."""
     name = scope.get(_REQUEST_ID_KEY)
     return name if isinstance(name, str) else None
 

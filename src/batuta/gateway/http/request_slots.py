@@ -112,7 +112,7 @@ class HeldMemory:
     def release(self) -> None:
         """Release the memory of a finished request, and detach this counter from its scope.
 
-        The two form a reference cycle, which would otherwise wait for the garbage collector.
+        Counter and scope form a reference cycle, which only the garbage collector would free.
         """
         self._scope.pop(_HELD_KEY, None)
         if self._size:
@@ -218,7 +218,7 @@ class ConcurrencyLimiter:
         self.running = 0
         """The number of slots in use."""
         self.rejected = 0
-        """Requests refused by a full queue, displaced from it, or queued for too long."""
+        """Number of requests that a full queue refused or displaced, or that waited too long."""
         self.is_closing = False
         """Whether new requests are refused, because the server is stopping."""
         self._empty = anyio.Event()
@@ -294,7 +294,7 @@ class ConcurrencyLimiter:
         """Displace a queued request for a new one of the tenant.
 
         Raises:
-            APIError: no other tenant would still have at least as many queued requests.
+            APIError: no other tenant has at least two more queued requests than this tenant.
         """
         most = max(self._queues, key=lambda name: len(self._queues[name]), default=tenant)
         if len(self._queues.get(most, ())) <= len(self._queues.get(tenant, ())) + 1:

@@ -227,9 +227,10 @@ class AdmissionController:
             call: the call.
             admission: records what the call holds.
             bound_cost: returns an upper bound on the cost of the run's first calls.
-            in_background: a job runs the call; the job itself counts towards the concurrency.
-            already_counted: the rate limits counted the call when it was submitted.
-            durable: another process resumes the run, with its reservation, if this one dies.
+            in_background: whether a job runs the call; then the job counts towards the concurrency.
+            already_counted: whether the rate limits counted the call when it was submitted.
+            durable: whether another process resumes the run, with its reservation, if this one
+                dies.
 
         Raises:
             APIError: the key has too many runs, requests or tokens, a budget is exhausted, or the

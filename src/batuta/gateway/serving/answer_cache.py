@@ -192,7 +192,7 @@ class RepeatedAnswers:
         return fixed or self.options.sampled
 
     async def find(self, call: RepeatableCall) -> EarlierAnswer:
-        """Return the run that answered an equal or similar call, if it is still stored."""
+        """Look up a stored run that answered an equal or similar call."""
         found = EarlierAnswer(await self._read(call, call.digest()), "hit")
         if found.run is None:
             found = EarlierAnswer(await self._find_similar(call), "similar")
@@ -249,7 +249,7 @@ class RepeatedAnswers:
 
 
 def is_repeatable(run: Run) -> bool:
-    """Return True if the run has one complete answer without tool calls, and was no cached one.
+    """Return True if the run has one complete answer without tool calls, not from the cache.
 
     Tool calls contain ids of their run, and a truncated answer may be longer next time.
     """

@@ -29,7 +29,7 @@ from batuta.store.approvals import WAITING, ApprovalError, PendingPlan
 _PAUSE_SECONDS = 0.5
 """Seconds between polls of the decision."""
 _SHOWN_CHARACTERS = 2000
-"""Characters of the question that are shown to the approver."""
+"""Maximum number of characters of the question that the approver sees."""
 
 
 NotifyPlan = Callable[[PendingPlan], None]
@@ -107,7 +107,7 @@ async def _watch_plan(
     notify: NotifyPlan,
     seconds: float,
 ) -> tuple[PendingPlan | None, ApprovalRequest]:
-    """Return the decided plan, or the still waiting one after `seconds`."""
+    """Return the decided plan, or the still waiting one after `seconds`; None if it was deleted."""
     noted, ends = "", anyio.current_time() + seconds
     while found is not None and found.state == WAITING and anyio.current_time() < ends:
         if found.digest != noted:

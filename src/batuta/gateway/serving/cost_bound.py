@@ -45,7 +45,8 @@ class FirstCallsCost:
     usd: Decimal
     """Dollars to reserve for the first calls."""
     least_usd: Decimal
-    """Dollars without which the run does not begin: the cheapest worker, with a short answer."""
+    """Dollars without which the run does not begin: a draft, and a short answer of the cheapest
+    worker."""
 
 
 def estimate_prompt_tokens(question: Question) -> int:

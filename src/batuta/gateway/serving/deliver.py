@@ -1,6 +1,7 @@
 """Runs a prepared call for its client, whole or streamed, and describes how it was answered.
 
-A request is cancelled when its client disconnects or reads too slowly, or the server stops.
+A request is cancelled when its client disconnects or reads too slowly, when a person stops it on
+the page, when its key becomes invalid, and when the server stops.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _UNPLANNED_OUTCOMES = {Outcome.DEGRADED, Outcome.FALLBACK, Outcome.LIMITED, Outc
 
 
 def response_headers(run: Run) -> dict[str, str]:
-    """Return the headers about a run; a cost of which nothing is known is left out, not zero."""
+    """Return the headers about a run; a wholly unknown cost is left out instead of shown as 0."""
     headers = {"x-batuta-run-id": str(run.id), "x-batuta-outcome": run.outcome.value}
     cost = run.cost
     if cost.unpriced_calls:
@@ -263,7 +264,7 @@ class RequestScopes:
         Args:
             receive: the request's ASGI `receive`.
             work: the work.
-            keep_alive: periodic work beside it.
+            keep_alive: periodic work beside `work`, if any.
             prepared: the call that the work runs, if any.
 
         Returns:
@@ -525,7 +526,7 @@ async def execute_and_render(
         service: executes the call.
         prepared: the call.
         renderer: streams the run.
-        on_event: receives the run's events instead of the renderer, and passes them on.
+        on_event: receives the run's events and passes them on; None: the renderer receives them.
     """
     try:
         run = await service.execute(prepared, on_event or renderer.on_event)

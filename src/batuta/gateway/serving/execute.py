@@ -181,9 +181,9 @@ class RunService:
             call: the call.
             caller: the caller.
             run_id: the run's id; None: a new one.
-            in_background: a job runs the call; the job itself counts towards the concurrency.
-            already_counted: the rate limits counted the call when it was submitted.
-            durable: another process resumes the run if this one dies.
+            in_background: whether a job runs the call; then the job counts towards the concurrency.
+            already_counted: whether the rate limits counted the call when it was submitted.
+            durable: whether another process resumes the run if this one dies.
 
         Raises:
             APIError: the call cannot run; nothing was executed or sent to the client.

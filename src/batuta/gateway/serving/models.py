@@ -98,7 +98,7 @@ class ServedModel:
         return replace(self.limits, rounds=self.max_rounds)
 
     def with_method(self, solver: Solver) -> ServedModel:
-        """Return the model with its loaded method; the limit on steps is the method's calls."""
+        """Return the model with its loaded method; a fixed number of calls limits the steps."""
         limits = replace(self.limits, steps=solver.calls or self.limits.steps)
         if isinstance(solver, ConductorSolver):
             by = {"conductor": solver.conductor}

@@ -434,7 +434,7 @@ def _metadata_of(raw: Mapping[str, Any]) -> dict[str, Any]:
 def _read_user_id(user: object) -> tuple[str, Any]:
     """Return the account and the session in a user id, since Claude Code puts both into user ids.
 
-    A text that does not contain both is the account. Both are empty for a value that is not a text.
+    A text of another form is the account. Both are empty if the value is not a text or too long.
     """
     if not isinstance(user, str) or len(user) > _LONGEST_USER_ID:
         return "", ""

@@ -157,7 +157,7 @@ class CallPreparer:
 
         Args:
             catalogue: the workers and the models.
-            conversations: the worker that last answered each conversation.
+            conversations: the substitutes that last answered conversations.
             files: the uploaded files.
         """
         self._files = files
@@ -448,7 +448,7 @@ _TRANSCRIPT = "Here is the conversation so far:\n\n<conversation>\n"
 _SUMMARY_REQUESTS = ("Create a new anchored summary", "Construct a new summary that combines both")
 """Texts that follow the transcript in opencode's request for a summary."""
 _SUMMARY = "Your task is to create a detailed summary of the conversation so far"
-"""Claude Code's request for a summary contains this text too."""
+"""Another text in Claude Code's request for a summary."""
 _SEARCH = "Perform a web search for the query: "
 """The beginning of the only message of Claude Code's request for a search."""
 _LONGEST_PROBE = 16

@@ -76,7 +76,7 @@ class RunProgress:
         return self._texts is not None
 
     def visible_delta(self, event: StepDelta) -> Delta | None:
-        """Return the delta and note that the answer is streamed; None if it is of another step."""
+        """Return a delta of the answer, and note that the answer is streamed; else None."""
         if not event.is_answer:
             return None
         self.has_streamed = True

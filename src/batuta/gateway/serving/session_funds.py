@@ -50,7 +50,8 @@ class SessionFunds:
         """Raise the reservation to `usd`, or to at least `least`; return the new amount.
 
         Raises:
-            LimitReachedError: the session or a budget has less than `least`.
+            LimitReachedError: the session or a budget has less than `least`, or a budget cannot be
+                checked now.
         """
         most = self._call.max_cost_usd or Decimal(0)
         held = await self._hold(usd, least, most)

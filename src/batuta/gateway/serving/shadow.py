@@ -187,7 +187,7 @@ class ShadowRuns:
 
 
 def _is_comparable(prepared: PreparedCall, run: Run) -> bool:
-    """Return True if the run answers a turn of a session with text, and may be stored."""
+    """Return True if the run answered a turn of a session with a new text that may be stored."""
     session = prepared.in_session
     if session is None or not session.thread or not prepared.call.store:
         return False
