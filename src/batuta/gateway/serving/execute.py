@@ -340,8 +340,9 @@ class RunService:
         may_cache = call.store and options.cache is not False and not has_sources
         if cache is None or not may_cache or not cache.may_repeat(call.question.sampling):
             return prepared
-        is_special = options.trace or options.dry_run or prepared.resumed is not None
-        if is_special or prepared.min_confidence is not None:
+        if options.trace or options.dry_run or prepared.resumed is not None:
+            return prepared
+        if prepared.min_confidence is not None:
             return prepared
         author = served.conductor.name if served.conductor else served.name
         repeatable = RepeatableCall(
