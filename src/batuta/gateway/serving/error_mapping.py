@@ -13,7 +13,7 @@ _MAX_MESSAGE = 500
 _MAX_RETRY_SECONDS = 60.0
 _FIELD_PATTERN = re.compile(r" does not (?:accept|support) (\w+)")
 _MAX_READ = 4 * _MAX_MESSAGE
-"""Maximum number of characters of an error that are cleaned and reported."""
+"""Maximum number of characters of an error that are read, before `_MAX_MESSAGE` cuts the rest."""
 
 _SENTENCES = {
     "unreachable": "no connection to the worker could be made",
