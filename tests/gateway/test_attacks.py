@@ -36,7 +36,7 @@ from batuta.core.cost_bound import bound_call_cost
 from batuta.engine import conduct
 from batuta.gateway.access.caller import Authenticator, Caller, CallerRole, set_caller
 from batuta.gateway.errors import APIError
-from batuta.gateway.http.body import check_keys
+from batuta.gateway.http.body import decode_checked
 from batuta.gateway.http.connections import ConnectionTable, Wait
 from batuta.gateway.http.request_slots import BodyMemory, HeldMemory
 from batuta.gateway.http.server_limits import ConnectionLimits
@@ -308,7 +308,7 @@ async def test_guesses_do_not_push_out_keys_that_are_good(store):
 )
 def test_no_escape_hides_a_second_key(body):
     with pytest.raises(APIError, match="twice"):
-        check_keys(body)
+        decode_checked(body)
 
 
 def guarded(action=GuardrailAction.REDACT):

@@ -71,7 +71,7 @@ async def test_over_three_replicas_a_cap_is_exact(redis):
     await replicas[0].leave(key, "a0")
     assert await replicas[1].enter(key, "b", 7)
     for one in replicas:
-        await one.close()
+        await one.redis.close()
 
 
 async def test_what_a_dead_replica_had_comes_free_and_what_lives_is_kept(redis):
@@ -87,7 +87,7 @@ async def test_what_a_dead_replica_had_comes_free_and_what_lives_is_kept(redis):
         assert not await third.enter(key, "fourth", 2)
         tasks.cancel_scope.cancel()
     for one in (dead, living, third):
-        await one.close()
+        await one.redis.close()
 
 
 async def test_while_redis_is_away_each_replica_lets_its_share_in():
@@ -96,7 +96,7 @@ async def test_while_redis_is_away_each_replica_lets_its_share_in():
     assert [await shared.enter("key", f"{n}", 8) for n in range(4)] == [True, True, False, False]
     await shared.leave("key", "0")
     assert await shared.enter("key", "5", 8)
-    await shared.close()
+    await shared.redis.close()
 
 
 async def test_a_key_without_a_cap_costs_redis_nothing():
@@ -106,7 +106,7 @@ async def test_a_key_without_a_cap_costs_redis_nothing():
     for number in range(100):
         assert await shared.enter("key", f"{number}", None)
     assert anyio.current_time() - began < 5
-    await shared.close()
+    await shared.redis.close()
 
 
 class Crossing:

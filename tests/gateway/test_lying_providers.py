@@ -27,7 +27,6 @@ pytestmark = pytest.mark.anyio
 
 CAP = Decimal(1)
 USAGE = {"prompt_tokens": 20, "completion_tokens": 10, "total_tokens": 30}
-MILLION = b"a" * 1_000_000
 
 
 def whole(usage=USAGE, **message):

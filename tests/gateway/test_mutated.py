@@ -87,7 +87,6 @@ class Village(KeyedServer):
             return replace(HELLO, text="", vectors=((0.5, 1.0),) * len(request.messages))
 
         said, fails, embeds = ScriptedClient(say), failing(), ScriptedClient(embed)
-        self.workers = (said, fails, embeds)
         super().__init__(store, ("ada", "bob"), background=True, ada=said, bob=said, eve=fails)
         self.moderator = Judge()
         app_state, catalogue = self.serving.app_state, self.serving.app_state.catalogue
@@ -95,11 +94,6 @@ class Village(KeyedServer):
         clients = {**catalogue.clients, "vec": embeds}
         catalogue = replace(catalogue, models=models, clients=clients)
         self.serving.app_state = replace(app_state, catalogue=catalogue)
-
-    def forget_requests(self):
-        """The scripted workers keep what they are asked, which no server would."""
-        for worker in self.workers:
-            worker.requests.clear()
 
     async def __aenter__(self):
         await self.moderator.__aenter__()

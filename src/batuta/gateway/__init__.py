@@ -1,4 +1,4 @@
-"""The product: an OpenAI-compatible API in front of a pool of workers and its conductor."""
+"""The HTTP service: OpenAI's and Anthropic's APIs and a web page, for a pool and its conductor."""
 
 from batuta.gateway.app import ServerState, create_app
 from batuta.gateway.serve import LOOP_OPTIONS, run_server

@@ -74,7 +74,7 @@ _UPGRADE_REQUIRED = 426
 class ServerState:
     """The parts of a server, used only by the app and the process that runs it.
 
-    It owns nothing: the caller opens and closes clients, store and jobs.
+    The caller opens and closes the clients, the store and the jobs.
     """
 
     catalogue: Catalogue
@@ -109,7 +109,7 @@ class ServerState:
     file_limits: FileLimits | None = None
     """Limits on uploaded files; None: files are not accepted."""
     mcp: McpOffer | None = None
-    """Options of the Model Context Protocol endpoint; None: it is not served."""
+    """Options of the Model Context Protocol endpoint; None: there is no such endpoint."""
     request_scopes: RequestScopes = field(default_factory=RequestScopes)
     """The requests that are being answered."""
 
@@ -213,7 +213,7 @@ def _list_page_routes(
 def _open_app(
     routes: Sequence[BaseRoute], around: Callable[[ASGIApp], ASGIApp], mcp: McpEndpoint | None
 ) -> Starlette:
-    """Return the app of these routes; `app.state.mcp` has a `work` that must run beside it."""
+    """Return the app of these routes; the `work` of `app.state.mcp`, if any, must run beside it."""
     app = _GatewayApp(routes, around)
     app.router.redirect_slashes = False
     app.state.mcp = mcp
@@ -325,20 +325,21 @@ class ServerRoutes:
     async def metrics(self, request: Request) -> Response:
         """Return the metrics; if keys are needed, only the admin may read them."""
         if caller_of(request.scope).role not in {CallerRole.LOCAL, CallerRole.ADMIN}:
-            raise APIError(403, "permission_denied", "This needs the admin token.")
+            raise APIError(403, "permission_denied", "This request needs the admin token.")
         await self._drift.read()
         return Response(await self._metrics.render(), media_type=CONTENT_TYPE)
 
 
 def _may_use(caller: Caller, model: ServedModel) -> bool:
     """Return True if the caller may list the model; only keys are restricted."""
-    policy = caller.permissions
     if caller.role is not CallerRole.KEY:
         return True
-    drafts = conductor_worker(model.conductor)
-    reachable = any(policy.allows_worker(worker) for worker in model.pool)
-    allows_drafts = drafts is None or policy.allows_worker(drafts)
-    return policy.allows_model(model.name) and reachable and allows_drafts
+    policy, conductor = caller.permissions, conductor_worker(model.conductor)
+    return (
+        policy.allows_model(model.name)
+        and any(policy.allows_worker(worker) for worker in model.pool)
+        and (conductor is None or policy.allows_worker(conductor))
+    )
 
 
 def _id_of(entries: list[dict[str, Any]]) -> str | None:
@@ -359,7 +360,7 @@ class _GatewayApp(Starlette):
 
 
 def _explain_error(scope: Scope, error: Exception) -> APIError | None:
-    """Map a store failure or the router's own refusal to an API error; None for the rest."""
+    """Return the API error for a failure of the store or the router's refusal; else None."""
     if isinstance(error, StoreError):
         log_exception(error)
         message = "The store cannot be used now; try again."

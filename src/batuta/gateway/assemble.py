@@ -93,19 +93,24 @@ SIMULATED = (
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOptions:
-    """Options of the command line."""
+    """Options of the command line; None: the settings decide."""
 
     pool: str | None
+    """The name of a pool, or the path of its settings file."""
     conductor: str | None
     history: Path | None
+    """A file of recorded outcomes, from which baselines learn."""
     cascade: Path | None
+    """The folder of a fitted cascade."""
     checker: str | None
+    """The id of the worker that checks the cascade's answers."""
     folders: tuple[Path, ...]
+    """Folders whose evaluations and training runs the page shows."""
     opens_page: bool = False
     """Whether to open the page in a browser on this machine."""
 
     async def load_config(self, http: HttpTransport) -> LoadedConfig:
-        """Return the pool and its conductor by the current settings.
+        """Read the current settings and return the pool, its clients and its conductor.
 
         Raises:
             ConfigError: the settings cannot be used.
@@ -124,13 +129,14 @@ class ServeOptions:
         return catalogue
 
     def build_catalogue(self, config: LoadedConfig) -> Catalogue:
-        """Return all served models: conducted ones, single workers, presets and baselines.
+        """Return all served models: conducted and embedding models, workers, presets, baselines.
 
         Raises:
             BatutaError: the settings or the outcomes file cannot be used.
         """
         limits, outcomes = _served_limits(config), self.history or config.history
-        mini = replace(limits, steps=1, rounds=1, seconds=_mini_seconds(limits))
+        seconds = min(filter(None, (MINI_LIMITS.seconds, limits.seconds)))
+        mini = replace(limits, steps=1, rounds=1, seconds=seconds)
         models = served_models(
             config.pool,
             config.conductor,
@@ -228,7 +234,7 @@ async def run_configured_server(
             )
             await record_settings(store, config)
             tasks.start_soon(reload_on_hangup, catalogue, reread)
-            _start_keepers(tasks, store, authenticator, config)
+            _start_upkeep(tasks, store, authenticator, config)
             opener = tasks if serve_options.opens_page else None
             try:
                 await run_server(
@@ -259,17 +265,12 @@ def _open_pool_editor(
     return PoolEditor(PoolFile(path), catalogue, store, reread)
 
 
-def _start_keepers(
+def _start_upkeep(
     tasks: TaskGroup, store: Store, authenticator: Authenticator, config: LoadedConfig
 ) -> None:
-    """Start the audit trail's upkeep and the deletion of old data."""
-    audited = (authenticator.failed_sign_ins, config.audit.kept_days)
-    tasks.start_soon(AuditKeeper(store, *audited).work)
-    _start_sweepers(tasks, store, config)
-
-
-def _start_sweepers(tasks: TaskGroup, store: Store, config: LoadedConfig) -> None:
-    """Start the deletion of old runs and files, unless they are kept for ever."""
+    """Start the audit trail's upkeep, and the deletion of expired files and of old runs."""
+    keeper = AuditKeeper(store, authenticator.failed_sign_ins, config.audit.kept_days)
+    tasks.start_soon(keeper.work)
     if config.files is not None:
         tasks.start_soon(store.files.work)
     if config.server.keep_days is not None:
@@ -277,7 +278,7 @@ def _start_sweepers(tasks: TaskGroup, store: Store, config: LoadedConfig) -> Non
 
 
 async def record_settings(store: Store, config: LoadedConfig) -> None:
-    """Record in the audit trail which settings are served from now on.
+    """Record in the audit trail which settings the server uses from now on.
 
     Raises:
         StoreError: the entry cannot be written; then the settings must not be served.
@@ -312,58 +313,62 @@ def _open_jobs(server: ServerSetting) -> AbstractAsyncContextManager[Jobs]:
 
 
 def _open_oidc(
-    wanted: OidcSetting | None, http: HttpTransport, hasher: KeyHasher
+    setting: OidcSetting | None, http: HttpTransport, hasher: KeyHasher
 ) -> OidcClient | None:
     """Return the configured identity provider, if any."""
-    if wanted is None:
+    if setting is None:
         return None
-    variable = wanted.client_secret_env
+    variable = setting.client_secret_env
     secret = read_variable(os.environ, variable) if variable else ""
     if variable and not secret:
         raise ConfigError(f"oidc: set {variable}, or {variable}_FILE to a file with the secret")
     try:
-        check_name(wanted.tenant)
-        limits = read_permissions(wanted.limits)
+        check_name(setting.tenant)
+        limits = read_permissions(setting.limits)
     except ValueError as error:
         raise ConfigError(f"oidc: {error}") from None
     options = OidcOptions(
-        issuer=wanted.issuer,
-        client_id=wanted.client_id,
+        issuer=setting.issuer,
+        client_id=setting.client_id,
         client_secret=Secret(secret) if secret else NO_KEY,
-        scopes=wanted.scopes,
-        label=wanted.label,
-        redirect_uri=wanted.redirect_uri,
-        role_claim=wanted.role_claim,
-        admins=frozenset(wanted.admins),
-        users=frozenset(wanted.users),
-        tenant=wanted.tenant,
+        scopes=setting.scopes,
+        label=setting.label,
+        redirect_uri=setting.redirect_uri,
+        role_claim=setting.role_claim,
+        admins=frozenset(setting.admins),
+        users=frozenset(setting.users),
+        tenant=setting.tenant,
         limits=limits,
     )
     return OidcClient(options, http, hasher)
 
 
 def _open_answer_cache(
-    wanted: AnswerCacheSetting, store: Store, redis: RedisConnections | None
+    setting: AnswerCacheSetting, store: Store, redis: RedisConnections | None
 ) -> RepeatedAnswers | None:
     """Return the answer cache; None if it is disabled."""
-    if not wanted.enabled:
+    if not setting.enabled:
         return None
     index: AnswerIndex = StoreAnswerIndex(store)
-    if wanted.redis:
+    if setting.redis:
         if redis is None:
             raise ConfigError("answer_cache.redis needs a Redis: set server.redis or BATUTA_REDIS")
         index = RedisAnswerIndex(redis)
-    options = AnswerCacheOptions(seconds=wanted.ttl_s, sampled=wanted.sampled)
+    options = AnswerCacheOptions(seconds=setting.ttl_s, sampled=setting.sampled)
     similar = None
-    if wanted.similarity is not None:
-        similar = SimilarQuestions(open_encoder(), wanted.similarity)
+    if setting.similarity is not None:
+        similar = SimilarQuestions(open_encoder(), setting.similarity)
     return RepeatedAnswers(store, index, options, similar)
 
 
 def _open_waiting_runs(
     store: Store, redis: RedisConnections | None, hasher: KeyHasher
 ) -> SharedWaitingRuns | None:
-    """Return the table in which replicas share runs paused on client tools; None: one process."""
+    """Return the table in which replicas share runs paused on client tools.
+
+    Return None if no Redis is configured and the database is not shared: then this process keeps
+    such runs in its memory.
+    """
     if redis is not None:
         sealer = RunSealer(hasher, "redis")
         return SharedWaitingRuns(RedisWaitingRuns(redis, sealer.name_tenant), sealer)
@@ -432,11 +437,6 @@ async def reload_on_hangup(
                 write_error(f"the settings were read again: {workers}\n")
 
 
-def _mini_seconds(limits: Limits) -> float:
-    """Return the deadline of batuta-mini: its default, or the settings' if that is shorter."""
-    return min(filter(None, (MINI_LIMITS.seconds, limits.seconds)))
-
-
 def _explore_options(setting: ExploreSetting | None) -> ExploreOptions | None:
     """Return the exploration options of batuta-mini; None if it does not explore."""
     if setting is None:
@@ -445,7 +445,7 @@ def _explore_options(setting: ExploreSetting | None) -> ExploreOptions | None:
 
 
 def _served_limits(config: LoadedConfig) -> Limits:
-    """Return the file's limits, with a default deadline if the file sets none."""
+    """Return the settings' limits, with a deadline of 15 minutes if the settings have none."""
     limits = config.limits
     return limits if limits.seconds else replace(limits, seconds=15 * 60)
 

@@ -26,7 +26,7 @@ _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit
 _SERVER_ERROR = 500
 _Part = TypeVar("_Part")
 LONGEST_MESSAGE = 2_000
-"""The most characters of a message: many messages quote a part of the request."""
+"""Maximum number of characters of a message, since many messages quote a part of the request."""
 _LONGEST_PARAM = 300
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
@@ -77,7 +77,7 @@ class APIError(Exception):
 
 
 def _crop_text(text: str, most: int) -> str:
-    """Return the text, with its middle replaced by `…` if it exceeds `most` characters."""
+    """Return the text, with its middle replaced by `…` if the text exceeds `most` characters."""
     return text if len(text) <= most else f"{text[: most // 2]}…{text[-(most // 2 - 1) :]}"
 
 
@@ -87,9 +87,9 @@ def missing_parameter(param: str) -> APIError:
     return APIError(400, "missing_required_parameter", message, param=param)
 
 
-def invalid_type(param: str, wanted: str, value: object) -> APIError:
-    """Return the error for a field of the wrong JSON type."""
-    message = f"Invalid type for '{param}': expected {wanted}, but got {_json_type(value)}."
+def invalid_type(param: str, expected: str, value: object) -> APIError:
+    """Return the error for a field of the wrong JSON type; `expected` is such as "a string"."""
+    message = f"Invalid type for '{param}': expected {expected}, but got {_json_type(value)}."
     return APIError(400, "invalid_type", message, param=param)
 
 
@@ -98,14 +98,14 @@ def invalid_value(param: str, reason: str) -> APIError:
     return APIError(400, "invalid_value", f"Invalid value for '{param}': {reason}", param=param)
 
 
-def unsupported_parameter(param: str, reason: str = "it cannot be honoured here.") -> APIError:
+def unsupported_parameter(param: str, reason: str) -> APIError:
     """Return the error for a known field that this server does not support."""
     message = f"Unsupported parameter: '{param}': {reason}"
     return APIError(400, "unsupported_parameter", message, param=param)
 
 
 def model_not_found(name: str, why: str | None = None) -> APIError:
-    """Return the error for an unknown model; `why` says what is missing if it could be served."""
+    """Return the error for an unknown model; `why` says what a known one lacks to be served."""
     message = f"The model '{name}' does not exist; GET /v1/models lists those that do."
     if why:
         message = f"The model '{name}' is not served: {why}."
@@ -113,7 +113,7 @@ def model_not_found(name: str, why: str | None = None) -> APIError:
 
 
 def not_found(what: str) -> APIError:
-    """Return the error for a missing object; `what` begins the sentence."""
+    """Return the error for a missing object, named by `what`, such as "The key 'k1'"."""
     return APIError(404, "not_found", f"{what} does not exist.")
 
 
@@ -121,7 +121,7 @@ def require_part(part: _Part | None, message: str) -> _Part:
     """Return an optional part of the server.
 
     Raises:
-        APIError: the server does not have it (404 with this message).
+        APIError: the part is None: the server does not have it (404 with this message).
     """
     if part is None:
         raise APIError(404, "not_found", message)

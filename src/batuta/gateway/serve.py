@@ -1,4 +1,7 @@
-"""Runs the app with uvicorn, on loopback unless keys exist; a stop loses no run."""
+"""Runs the app with uvicorn, which serves only the loopback unless a key is needed.
+
+When the server stops, its runs may end within a grace period; then they are cancelled and stored.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +34,13 @@ LOOP_OPTIONS: dict[str, Any] = {"use_uvloop": True}
 GRACE_SECONDS = 10.0
 """Seconds that runs may continue once the server is asked to stop."""
 _KEEP_ALIVE = 75
+"""Seconds for which a connection without a request stays open."""
 _BACKLOG = 2048
 _POLL_SECONDS = 0.1
 _CANCEL_SECONDS = 5
 """Seconds after the grace period in which cancelled runs may still inform their clients."""
 _STUCK_SECONDS = 2.0
-"""Seconds beyond both for which the event loop may be blocked before the process exits anyway."""
+"""Seconds after the grace period and `_CANCEL_SECONDS` at which a blocked process exits anyway."""
 _GC_THRESHOLD = 20_000
 """Allocations minus deallocations that start a collection of the youngest generation."""
 
@@ -55,16 +59,17 @@ async def run_server(
 
     Args:
         state: the parts of the server.
-        host: an address; without keys, a loopback address.
-        port: 0 takes any free port.
+        host: an address; if no key is needed, a loopback address.
+        port: 0 for any free port.
         on_ready: called with the URL once connections are accepted.
         grace_seconds: seconds that runs may continue after the server is asked to stop; then they
             are cancelled, their clients informed, and the runs stored.
         connections: limits on the number and the timeouts of connections.
-        owns_process: the process does nothing else, so its garbage collector is tuned for requests.
+        owns_process: whether the process does nothing else, so that its garbage collector is tuned
+            for requests.
 
     Raises:
-        ConfigError: the address cannot be used, or it is not a loopback address and no keys exist.
+        ConfigError: the address cannot be used, or is not a loopback address and no key is needed.
     """
     keyed = await state.authenticator.needs_key()
     (app, background, shadows), table = assemble_app(state), ConnectionTable(connections)
@@ -139,7 +144,7 @@ class _HttpProtocol(GuardedProtocol):
 
 
 def open_socket(host: str, port: int, *, needs_key: bool = False) -> socket.socket:
-    """Return a listening socket; without keys it must be on the loopback.
+    """Return a listening socket; if no key is needed, it must be on the loopback.
 
     Raises:
         ConfigError: the host is not a loopback address and no key is needed, or the address cannot
@@ -178,14 +183,13 @@ def url_of(listener: socket.socket) -> str:
 def _absorb_signals() -> Generator[None]:
     """Ignore the signals that uvicorn raises again when it ends, so that the caller can clean up.
 
-    uvicorn re-raises every signal it caught when it ends; the process would die there, before
-    the store has written its queue.
+    Otherwise such a signal would end the process before the store has written its queue.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    wanted = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.signal(number, _ignore_signal) for number in wanted}
+    stop_signals = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, _ignore_signal) for number in stop_signals}
     try:
         yield
     finally:
@@ -221,7 +225,7 @@ def _cancel_exit_timer() -> Generator[None]:
 
 
 def _ignore_signal(_number: int, _frame: FrameType | None) -> None:
-    """Do nothing: uvicorn has handled the signal already."""
+    """Do nothing: uvicorn has already handled the signal."""
 
 
 def _is_loopback(address: str) -> bool:
@@ -239,10 +243,10 @@ async def _watch_shutdown(
     *,
     grace_seconds: float,
 ) -> None:
-    """Call `on_ready` when the server is ready, and stop the server once that is requested.
+    """Call `on_ready` when the server is ready, and stop the server once a stop is requested.
 
-    Requests that have begun are finished if that takes no longer than `grace_seconds`. Meanwhile
-    new requests are refused, and `/readyz` reports that the server is closing.
+    Running requests may end within `grace_seconds`. During this time new requests are refused, and
+    `/readyz` reports that the server is closing.
     """
     while not server.started:  # noqa: ASYNC110 - uvicorn only sets a flag
         await anyio.sleep(_POLL_SECONDS / 10)

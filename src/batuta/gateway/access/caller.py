@@ -1,6 +1,6 @@
 """Finds the caller of a request from a key, a token or a session, with its permissions.
 
-Also records in the audit trail when an administrator reads a tenant's run.
+Also records in the audit trail when an administrator reads a run, or anybody exports one.
 """
 
 from __future__ import annotations
@@ -56,18 +56,18 @@ class Caller:
     """The tenant that is charged, and whose runs and responses the caller may read."""
     role: CallerRole = CallerRole.LOCAL
     key: str | None = None
-    """The id of the key; if a user created the key, the id of that user's entry."""
+    """The id of the key; if a user created the key, the id of that user's entry. None: no key."""
     shown_key: str | None = None
-    """The id of the key that was sent."""
+    """The id of the key, or of the user's entry, by which the caller was identified."""
     user: str | None = None
     """The id of the user's entry, if the user signs in with an identity provider."""
     permissions: KeyPermissions = _NO_LIMITS
     """The key's limits."""
     per_day: Decimal | None = None
-    """The tenant's budget in dollars per day."""
+    """The tenant's budget in dollars per day; None: no limit."""
     per_month: Decimal | None = None
     administrator: str | None = None
-    """The id of an administrator's entry, if they signed in with an identity provider."""
+    """The id of the entry of an administrator who signed in with an identity provider."""
 
     @property
     def actor(self) -> str:
@@ -78,7 +78,7 @@ class Caller:
 
     @property
     def watched_key(self) -> str | None:
-        """The id of the key or user entry that must stay valid while a stream is shown."""
+        """The id of the key or user entry that must stay valid while a stream is shown, if any."""
         return self.shown_key or self.administrator
 
     @property
@@ -93,18 +93,18 @@ ADMIN = Caller(tenant="", role=CallerRole.ADMIN)
 
 
 def caller_of(scope: Scope) -> Caller:
-    """Return the caller that the middleware found for this request."""
+    """Return the caller that the middleware found for this request; `LOCAL` if it found none."""
     found = scope.get(_SCOPE_KEY)
     return found if isinstance(found, Caller) else LOCAL
 
 
 def actor_of(request: Request) -> str:
-    """Return the request's caller, as named in the audit trail."""
+    """Return the name of the request's caller in the audit trail."""
     return caller_of(request.scope).actor
 
 
 def set_caller(scope: Scope, caller: Caller) -> None:
-    """Set the request's caller for `caller_of`."""
+    """Set the caller that `caller_of` returns for this request."""
     scope[_SCOPE_KEY] = caller
 
 
@@ -132,7 +132,7 @@ class _CachedKey:
 
 @final
 class Authenticator:
-    """Identifies callers. Without a store, every caller is the local tenant.
+    """Identifies callers. As long as no key is needed, every caller is the local tenant.
 
     A key is needed once any key was ever created, or if there is an admin token or single sign-on.
     """
@@ -150,8 +150,8 @@ class Authenticator:
 
         Args:
             store: stores the keys; the caller closes it.
-            key_hasher: hashes keys.
-            admin: the admin token; empty: there is no admin.
+            key_hasher: hashes keys and signs sessions; None: this server has no keys.
+            admin: the admin token; empty: there is no admin token.
             cache_seconds: seconds for which lookups are cached.
             has_sign_in: whether people sign in with an identity provider; then a key is needed.
 
@@ -161,7 +161,8 @@ class Authenticator:
         if admin and len(admin) < _MIN_TOKEN_LENGTH:
             raise ConfigError(f"the admin token needs at least {_MIN_TOKEN_LENGTH} characters")
         self._store = store
-        self._key_hasher = key_hasher
+        self.key_hasher = key_hasher
+        """Hashes keys and signs sessions; None if this server has no keys."""
         self._admin = hashlib.sha256(admin.encode()).digest() if admin else None
         self._cache_seconds = cache_seconds
         self._needs_key = bool(admin) or has_sign_in
@@ -170,21 +171,16 @@ class Authenticator:
         self._invalid: OrderedDict[bytes, _CachedKey] = OrderedDict()
         """The cache of invalid keys, separate so that guesses do not evict valid keys."""
         self._invalidations = 0
-        """Calls of `forget`; a key read during one is not cached."""
+        """Number of calls of `forget`; a lookup during which it is called is not cached."""
         self._lock = anyio.Lock(fast_acquire=True)
         self.failed_sign_ins = FailedSignIns(store)
-        """Records failed sign-ins; a flood of them makes few records."""
+        """Records failed sign-ins; very many failures make few records."""
         self.key_watch = KeyWatch(store, self.forget)
         """Cancels the work of keys that are no longer valid."""
 
-    @property
-    def key_hasher(self) -> KeyHasher | None:
-        """Hashes keys and signs sessions; None if this server has no keys."""
-        return self._key_hasher
-
     async def needs_key(self) -> bool:
         """Return True if a key is needed."""
-        if self._needs_key or self._store is None or self._key_hasher is None:
+        if self._needs_key or self._store is None or self.key_hasher is None:
             return self._needs_key
         if self._checked_at + self._cache_seconds < monotonic():
             async with self._lock:  # concurrent requests share one lookup
@@ -199,10 +195,13 @@ class Authenticator:
         return self._needs_key
 
     async def authenticate(self, credential: str | None, session: str | None = None) -> Caller:
-        """Return the caller; `NOBODY` if a key is needed and none was sent.
+        """Return the caller.
+
+        The caller is `NOBODY` if a key is needed and neither a credential nor a valid session was
+        sent.
 
         Args:
-            credential: a key or the admin token.
+            credential: a key or the admin token; None: none was sent.
             session: a session from `open_session`; used only without a credential.
 
         Raises:
@@ -220,6 +219,8 @@ class Authenticator:
     async def restore_caller(self, tenant: str, key: str | None) -> Caller:
         """Return the caller of a stored request, with the key's current permissions.
 
+        Without a key or a store the caller has no limits.
+
         Raises:
             APIError: the key is no longer valid.
         """
@@ -231,7 +232,7 @@ class Authenticator:
         """Open a session, which a browser sends instead of a key or the admin token.
 
         Raises:
-            APIError: the credential is not valid.
+            APIError: the credential is not valid, or this server has no keys.
         """
         if self._is_admin(credential):
             return self._new_session(ADMIN_SIGNER, self._admin or b"")
@@ -255,7 +256,7 @@ class Authenticator:
         return session.partition(".")[0]
 
     async def close_session(self, text: str) -> None:
-        """End the session early, on every server of the database."""
+        """End the session early, on every server that uses the database."""
         if self._store is not None and await self._caller_of_session(text) is not NOBODY:
             name = _session_name(text)
             await self._store.database.run_write(lambda conn: remember_deleted(conn, [name]))
@@ -270,7 +271,10 @@ class Authenticator:
         )
 
     def forget(self, key: str | None = None) -> None:
-        """Drop the key from the cache, so that it is looked up again; None: every key."""
+        """Drop the key from the cache, so that it is looked up again; None: drop every key.
+
+        The keys that were found to be invalid are always dropped.
+        """
         stale = [d for d, known in self._cache.items() if key is None or _is_key(known, key)]
         for digest in stale:
             del self._cache[digest]
@@ -286,11 +290,14 @@ class Authenticator:
         return hmac.compare_digest(given, self._admin)
 
     async def _find_key(self, credential: str) -> ApiKey | None:
-        """Return the valid key of this text, cached by its hash; None if there is none."""
+        """Return the key with this secret, cached by its hash; None if there is none.
+
+        The key may be expired or revoked; see `check_key`.
+        """
         name = parse_key_id(credential)
-        if name is None or self._key_hasher is None or self._store is None:
+        if name is None or self.key_hasher is None or self._store is None:
             return None
-        digest = self._key_hasher.digest(credential)
+        digest = self.key_hasher.digest(credential)
         known = self._cache.get(digest) or self._invalid.get(digest)
         if known is not None and known.until > monotonic():
             return known.key if known.key and _matches_digest(known.key, digest) else None
@@ -366,15 +373,19 @@ class Authenticator:
         return self._sign_session(f"{name}.{until}.{secrets.token_hex(8)}", proof)
 
     def _sign_session(self, unsigned: str, proof: bytes) -> str:
-        """Sign a session with `proof`, the key's digest, so that rotating the key ends it."""
-        if self._key_hasher is None:
+        """Return the session with its signature.
+
+        The signature depends on `proof`, the key's digest, so that rotating the key ends the
+        session.
+        """
+        if self.key_hasher is None:
             raise APIError(403, "permission_denied", "This server has no sessions.")
-        signature = self._key_hasher.sign(_SESSION_PURPOSE, f"{unsigned}.{proof.hex()}")
+        signature = self.key_hasher.sign(_SESSION_PURPOSE, f"{unsigned}.{proof.hex()}")
         return unsigned + signature
 
 
 def _session_name(text: str) -> str:
-    """Return the tombstone name of an ended session, which does not reveal the session."""
+    """Return the name under which an ended session is stored, which does not reveal the session."""
     return "session:" + hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
 
 
@@ -384,7 +395,7 @@ def missing_key() -> APIError:
 
 
 def _matches_digest(key: ApiKey, digest: bytes) -> bool:
-    """Return True if the digest is that of the key's secret, or of its old one during grace."""
+    """Return True if the digest is of the key's secret, or of its old one that is still valid."""
     old = key.old_until is not None and key.old_until > time()
     return digests_equal(digest, key.digest) or (old and digests_equal(digest, key.old_digest))
 

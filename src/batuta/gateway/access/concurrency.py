@@ -36,24 +36,23 @@ return 1
 class ConcurrencyCounter(Protocol):
     """Counts concurrent requests by key.
 
-    Law: a key never has more than `cap` requests at once, except that each replica admits its share
-    while Redis is down. The caller calls `leave` once for each request that `enter` counted.
+    Law: a key never has more than `cap` concurrent requests, except that each replica admits its
+    share while Redis is down. The caller calls `leave` once for each request that `enter` counted.
     """
 
     async def enter(self, key: str, token: str, cap: int | None) -> bool:
-        """Count the request under its token; False: the key has reached its cap."""
+        """Count the request under its token; return False if the key has reached its cap.
+
+        A cap of None means no limit.
+        """
         ...
 
     async def leave(self, key: str, token: str) -> None:
-        """Note that the request has ended."""
+        """Stop counting the request, which has ended."""
         ...
 
     async def renew(self) -> None:
         """Renew this replica's leases until cancelled."""
-        ...
-
-    async def close(self) -> None:
-        """Close the connections."""
         ...
 
 
@@ -72,7 +71,7 @@ class LocalConcurrency:
         return True
 
     async def leave(self, key: str, token: str) -> None:
-        """Note that the request has ended."""
+        """Stop counting the request, which has ended."""
         self._running[key] -= 1
         if self._running[key] <= 0:
             del self._running[key]
@@ -80,16 +79,13 @@ class LocalConcurrency:
     async def renew(self) -> None:
         """Do nothing: there are no leases."""
 
-    async def close(self) -> None:
-        """Do nothing: there are no connections."""
-
 
 @final
 class RedisConcurrency:
     """Counts in Redis for all replicas; while Redis is down, each replica admits its share."""
 
     def __init__(self, redis: RedisConnections, *, lease: float = LEASE) -> None:
-        self._redis = redis
+        self.redis = redis
         self._lease = lease
         self._held: dict[str, set[str]] = {}
 
@@ -97,17 +93,17 @@ class RedisConcurrency:
         """Count the request in Redis, or against this replica's share while Redis is down."""
         if cap is not None:
             args = (token, cap, self._lease)
-            answer = await self._redis.ask(
+            answer = await self.redis.ask(
                 lambda redis: redis.eval(_ENTER, 1, _redis_key(key), *args)
             )
             held = len(self._held.get(key, ()))
-            if not (held < self._redis.share_of(cap) if answer is None else answer):
+            if not (held < self.redis.share_of(cap) if answer is None else answer):
                 return False
         self._held.setdefault(key, set()).add(token)
         return True
 
     async def leave(self, key: str, token: str) -> None:
-        """Note that the request has ended."""
+        """Stop counting the request, which has ended."""
         held = self._held.get(key, set())
         held.discard(token)
         if not held:
@@ -122,18 +118,14 @@ class RedisConcurrency:
                 renewed = tuple(held)
                 args = (self._lease, *renewed)
                 ask = partial(_renew_in_redis, key, args)
-                await self._redis.ask(ask)
+                await self.redis.ask(ask)
                 # A request that ended during the renewal may have been added again by it.
                 if left := set(renewed) - self._held.get(key, set()):
                     await self._remove(key, left)
 
-    async def close(self) -> None:
-        """Close the connections."""
-        await self._redis.close()
-
     async def _remove(self, key: str, tokens: Collection[str]) -> None:
         with anyio.CancelScope(shield=True):
-            await self._redis.ask(lambda redis: redis.zrem(_redis_key(key), *tokens))
+            await self.redis.ask(lambda redis: redis.zrem(_redis_key(key), *tokens))
 
 
 def _renew_in_redis(key: str, args: tuple[float | str, ...], redis: Any) -> Awaitable[Any]:

@@ -1,4 +1,7 @@
-"""Failed sign-ins in the audit trail, a flood of which makes few records; and its retention."""
+"""Records of failed sign-ins in the audit trail, and the deletion of the trail's old records.
+
+Many failed sign-ins from one address make few records.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from batuta.store.audit import AuditEntry
 WINDOW_SECONDS = 60.0
 """Seconds in which an address gets at most two records: its first failure, then a count."""
 MAX_ADDRESSES = 60
-"""Addresses counted separately within a window; further ones are counted together."""
+"""Maximum number of addresses counted separately within a window; others are counted together."""
 OTHERS = "other addresses"
 
 
@@ -31,7 +34,7 @@ class FailedSignIns:
         self._begun: dict[str, float] = {}
         """The start of each address's window."""
         self._more: dict[str, int] = {}
-        """Failures in the window after the first."""
+        """Number of failures in each address's window after the first."""
 
     async def note(self, address: str) -> None:
         """Record the address's first failure of a window; count later ones.
@@ -69,7 +72,7 @@ class FailedSignIns:
 
 
 _PURGE_EVERY = 60
-"""Checks between purges."""
+"""Number of checks between purges."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -81,7 +84,7 @@ class AuditKeeper:
         self,
         store: Store,
         failures: FailedSignIns,
-        kept_days: float | None = None,
+        kept_days: float | None,
         *,
         started: float | None = None,
     ) -> None:
@@ -90,7 +93,7 @@ class AuditKeeper:
         Args:
             store: the store with the audit trail.
             failures: the failed sign-ins, some of which are not yet recorded.
-            kept_days: how long records are kept; None: for ever.
+            kept_days: how long records are kept; None: they are never deleted.
             started: the server's start time; None: that of this process.
         """
         self._started = started

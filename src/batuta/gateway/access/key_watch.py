@@ -1,4 +1,7 @@
-"""Cancels the work of a key that is revoked or expires, even if its request is long over."""
+"""Cancels the work of a key that is revoked or expires, in every process that uses the database.
+
+This also ends work that outlives its request, such as a background job.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ class KeyWork:
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     """The cancel scope around the work."""
     refusal: APIError | None = None
-    """The error for an invalid key; None unless the work was cancelled for it."""
+    """The error for an invalid key; None unless the work was cancelled because of the key."""
 
 
 @final
@@ -63,7 +66,7 @@ class KeyWatch:
 
     @contextmanager
     def watch(self, key: str) -> Generator[KeyWork]:
-        """Cancel the block once the key is no longer valid; `refusal` is then set."""
+        """Cancel the block once the key is no longer valid; then the work's `refusal` is set."""
         work = KeyWork(key)
         self._running.add(work)
         try:
@@ -85,7 +88,7 @@ class KeyWatch:
                 await self._changed.wait()
 
     async def end_invalid(self) -> None:
-        """Cancel the work of keys that are no longer valid."""
+        """Cancel the work of keys that are no longer valid; do nothing if the store fails."""
         checked = [work for work in self._running if work.refusal is None]
         if self._store is None or not checked:
             return

@@ -36,7 +36,7 @@ _REFRESH_SECONDS = 60.0
 _PATIENCE_SECONDS = 10.0
 """Timeout of one request to the provider; all sign-ins wait for it."""
 _RETRY_SECONDS = 5.0
-"""Seconds to wait after the provider could not be read, before any request tries again."""
+"""Seconds after a failure to read the provider within which no request tries again."""
 _PURPOSE = "oidc"
 _ALGORITHMS = ("RS256", "PS256", "ES256", "EdDSA")
 """Accepted signatures: public-key algorithms only, neither `none` nor shared secrets."""
@@ -78,6 +78,7 @@ class OidcUser:
     identity: str
     """A hash of issuer and subject, unique to this person at this provider."""
     name: str
+    """The verified e-mail address, else the subject."""
     is_admin: bool
 
 
@@ -145,6 +146,9 @@ class OidcClient:
     async def start_sign_in(self, then: str) -> SignInStart:
         """Start a sign-in with a new state, nonce and PKCE verifier, kept in the cookie.
 
+        Args:
+            then: the page to open after the sign-in.
+
         Raises:
             APIError: the provider cannot be reached.
         """
@@ -171,11 +175,12 @@ class OidcClient:
     async def finish_sign_in(
         self, query: Mapping[str, str], cookie: str | None
     ) -> tuple[OidcUser, str]:
-        """Return the authenticated person, and the page that they wanted to open.
+        """Return the authenticated person, and the page to open after the sign-in.
 
         Raises:
-            APIError: the sign-in was started in another browser, the provider refused, or its
-                token is not valid; the message does not quote the token.
+            APIError: the sign-in was started in another browser or has expired, the provider
+                refused or cannot be reached, its token is not valid (the message does not quote
+                it), or the person may not sign in here.
         """
         flow = self._read_flow(cookie or "")
         if not hmac.compare_digest(query.get("state", "").encode(), flow["state"].encode()):
@@ -190,7 +195,7 @@ class OidcClient:
         return self._user_of(claims), flow["then"]
 
     async def _fetch_claims(self, code: str, flow: Mapping[str, str]) -> Mapping[str, Any]:
-        """Exchange the code for an ID token and return its verified claims."""
+        """Exchange the code for an ID token and return the verified claims of the token."""
         provider, options = await self._load_provider(), self.options
         fields = {
             "grant_type": "authorization_code",
@@ -226,12 +231,12 @@ class OidcClient:
             try:
                 find_key = _key_finder(provider.keys)
                 read = jwt.decode(token, find_key, algorithms=list(_ALGORITHMS))
-                wanted = {
+                required = {
                     "iss": {"essential": True, "value": options.issuer},
                     "aud": {"essential": True, "value": options.client_id},
                 }
                 params = {"nonce": nonce, "client_id": options.client_id}
-                claims: Any = core.CodeIDToken(read.claims, read.header, wanted, params)
+                claims: Any = core.CodeIDToken(read.claims, read.header, required, params)
                 claims.validate(now=int(time()), leeway=_LEEWAY)
             except wrong as error:
                 failure = type(error).__name__
@@ -241,7 +246,11 @@ class OidcClient:
         raise _sign_in_error("the identity provider's token is not valid")
 
     def _user_of(self, claims: Mapping[str, Any]) -> OidcUser:
-        """Return the user of the claims, if they may sign in."""
+        """Return the user of the claims.
+
+        Raises:
+            APIError: the claims name no user, or the user may not sign in here.
+        """
         options, subject = self.options, claims.get("sub")
         if not isinstance(subject, str) or not subject:
             raise _sign_in_error("the identity provider's token names no user")
@@ -257,7 +266,14 @@ class OidcClient:
         return OidcUser(identity=identity, name=(email or subject)[:100], is_admin=is_admin)
 
     async def _load_provider(self, *, fresh: bool = False) -> _Provider:
-        """Return the provider's endpoints and keys, reading them again when they are old."""
+        """Return the provider's endpoints and keys; read them again when they are old.
+
+        Args:
+            fresh: whether they count as old after a minute instead of an hour.
+
+        Raises:
+            APIError: the provider cannot be reached.
+        """
         async with self._lock:
             known, now = self._provider, self._clock()
             most = _REFRESH_SECONDS if fresh else _KNOWN_SECONDS
@@ -288,9 +304,9 @@ class OidcClient:
         """Refuse an endpoint less safe than the issuer, since one receives the client secret.
 
         Raises:
-            ConfigError: it is not a URL of a server.
-            TypeError: it is not a string.
-            ValueError: it does not use TLS although the issuer does.
+            ConfigError: the endpoint is not a URL of a server.
+            TypeError: the endpoint is not a string.
+            ValueError: the endpoint does not use TLS although the issuer does.
         """
         if not isinstance(url, str):
             raise TypeError("an endpoint that is not a string")
@@ -325,10 +341,10 @@ def _verified_email(claims: Mapping[str, Any]) -> str:
 
 
 def _import_keys(document: Any) -> Any:
-    """Return the signing keys, leaving out those that cannot be used.
+    """Return the signing keys of the provider's document, without keys that cannot be used.
 
     Raises:
-        ValueError: no key is left.
+        ValueError: no key can be used.
     """
     jwk: Any = importlib.import_module("joserfc.jwk")
     wrong: type[Exception] = importlib.import_module("joserfc.errors").JoseError

@@ -1,8 +1,8 @@
 """Rate limits: what a key used in the last 60 seconds, counted in memory or in Redis.
 
 Each amount taken is kept with its time for 60 seconds (a sliding window), so no request waits
-longer than that; an unused part is subtracted at the time when it was taken. With several replicas
-the amounts are kept in Redis; while Redis is down, each replica counts alone, up to its share.
+longer than that; an unused part is subtracted from the amount. With several replicas the amounts
+are kept in Redis; while Redis is down, each replica counts alone, up to its share.
 """
 
 from __future__ import annotations
@@ -76,10 +76,12 @@ class Taken:
     """An amount taken from a rate, part of which can be given back."""
 
     what: str
+    """The unit, such as `requests`."""
     name: str
+    """The key's id, or another name under which the amount counts."""
     amount: int
     at: float = 0.0
-    """When it was taken, by the process's clock; unused if Redis counts it."""
+    """When the amount was taken, by the process's clock; unused if Redis counts it."""
     id: str = ""
     """The charge's id in Redis; empty: this process counts it."""
 
@@ -89,14 +91,14 @@ class RateWindow:
     """The state of a rate after an amount was requested."""
 
     unit: str
-    """`requests` or `tokens`."""
+    """What is counted: `requests`, `tokens` or `bytes`."""
     cap: int
     remaining: int
     reset: float
     """Seconds until the whole cap is available again or, after a refusal, until the amount fits;
     at most 60."""
     taken: Taken | None = None
-    """The amount that was counted; None: it did not fit."""
+    """The amount that was counted; None: the amount did not fit."""
 
     @property
     def is_allowed(self) -> bool:
@@ -113,10 +115,10 @@ class RateWindow:
 
 
 def check_rate(windows: Sequence[RateWindow]) -> None:
-    """Refuse the request if its amount did not fit the last of its rates.
+    """Check that the request's amount fitted in the last of these rates.
 
     Raises:
-        APIError: it did not fit.
+        APIError: the amount did not fit.
     """
     last = windows[-1]
     if last.is_allowed:
@@ -127,7 +129,7 @@ def check_rate(windows: Sequence[RateWindow]) -> None:
 
 
 async def enter_concurrency(limiter: RateLimiter, key: str, token: str, most: int | None) -> None:
-    """Count a concurrent request under its token; `concurrency.leave` must follow.
+    """Count a concurrent request under its token; `leave` of `limiter.concurrency` must follow.
 
     Raises:
         APIError: the key already has `most` requests; nothing is counted.
@@ -145,9 +147,9 @@ def retry_headers(seconds: float) -> dict[str, str]:
 class RateLimiter(Protocol):
     """Counts amounts per minute, by unit and name.
 
-    Laws: `take` admits at most `cap` in any minute (`add` may exceed it afterwards). A refused
-    amount is not counted; if it is at most `cap`, it fits within a minute. An amount given back
-    is free at once; giving it back after its minute changes nothing.
+    Laws: `take` admits at most `cap` in any minute (`add` may exceed `cap` afterwards). A refused
+    amount is not counted; if it is at most `cap`, it fits within a minute. An amount given back is
+    free immediately; giving it back after its minute changes nothing.
     """
 
     async def take(self, what: str, name: str, cap: int, amount: int = 1) -> RateWindow:
@@ -159,7 +161,7 @@ class RateLimiter(Protocol):
         ...
 
     async def give_back(self, taken: Taken, amount: int) -> None:
-        """Subtract the unused part of an amount at the time when it was taken."""
+        """Subtract the unused part `amount` from what was taken, as if it had never been taken."""
         ...
 
     @property
@@ -190,7 +192,7 @@ class _LastMinute:
         self.total += taken.amount
 
     def seconds_until_fit(self, now: float, cap: int, amount: int) -> float:
-        """Return the seconds until the amount fits, if nothing else is taken meanwhile."""
+        """Return the seconds until the amount fits, if nothing else is taken before."""
         left = self.total
         for taken in self.taken:
             left -= taken.amount
@@ -229,7 +231,7 @@ class LocalRateLimiter:
         self._last_minute(what, name, now).append(taken)
 
     async def give_back(self, taken: Taken, amount: int) -> None:
-        """Subtract the unused part of an amount at the time when it was taken."""
+        """Subtract the unused part `amount` from what was taken."""
         now = self._clock()
         if taken.at <= now - MINUTE:
             return
@@ -302,7 +304,10 @@ class RedisRateLimiter:
         await self.redis.close()
 
     async def _take(self, taken: Taken, cap: int) -> tuple[int, int, int] | None:
-        """Return whether it fitted (0 or 1), the total now, and the milliseconds to wait."""
+        """Return whether the amount fitted (0 or 1), the total, and the milliseconds to wait.
+
+        Return None if Redis does not answer.
+        """
         answer: list[int] | None = await self.redis.ask(
             lambda redis: redis.eval(_TAKE, 1, _redis_key(taken), taken.id, taken.amount, cap)
         )

@@ -1,4 +1,4 @@
-"""/v1/admin/approvals: plans that wait for a person's decision; needs the admin token."""
+"""/v1/admin/approvals: plans that wait for a decision, for the holder of the admin token."""
 
 from __future__ import annotations
 
@@ -54,7 +54,10 @@ class ApprovalRoutes:
         return json_response({"object": "list", "data": [plan_entry(plan) for plan in found]})
 
     async def decide(self, request: Request) -> Response:
-        """Decide about the plan with this `digest`: `decision` is `approve`, `refuse` or `edit`."""
+        """Decide about a plan: the body's `decision` is `approve`, `refuse` or `edit`.
+
+        The body's `digest` names the version of the plan that the decision is about.
+        """
         body = await read_fields(request.scope, request.receive)
         verdict = PlanVerdict(
             plan_id=request.path_params["id"],
@@ -67,7 +70,7 @@ class ApprovalRoutes:
         return json_response(plan_entry(await verdict.give(self._store)))
 
     async def take_message(self, request: Request) -> Response:
-        """Decide about a plan by a signed message; only its signature counts, not an API key."""
+        """Decide about a plan by a signed message; no API key is needed besides the signature."""
         missing = "This server has no webhook for approvals."
         webhook = require_part(self._catalogue.approval_webhook, missing)
         body = await read_checked_body(request.receive)
@@ -105,7 +108,7 @@ class PlanVerdict:
     """The edited steps as JSON."""
 
     async def give(self, store: Store) -> PendingPlan:
-        """Decide once; an edit leaves the plan waiting.
+        """Decide about the plan and return it; a plan that is edited still waits.
 
         Raises:
             APIError: the decision is invalid, or the plan no longer waits or has changed.

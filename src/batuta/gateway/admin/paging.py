@@ -1,4 +1,7 @@
-"""Pagination: `limit` rows per page; `next_cursor` of a page is `after` of the next one."""
+"""Pagination: a page has `limit` rows, and the parameter `after` requests the rows after a cursor.
+
+The `next_cursor` of a page is the value of `after` for the next page.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from batuta.gateway.errors import APIError
 from batuta.gateway.http.body import query_number
 
 MAX_PAGE = 100
-"""The most rows of a page."""
+"""Maximum number of rows of a page."""
 
 Row = TypeVar("Row")
 
@@ -47,7 +50,7 @@ def list_page(
 
     Args:
         rows: the rows found; one more than `limit` if another page follows.
-        limit: the most rows of the page.
+        limit: maximum number of rows of the page.
         entry: returns a row as an object of the API.
         cursor: returns the cursor of the rows after a row.
     """

@@ -1,11 +1,12 @@
-"""/v1/admin: keys, tenants, spending and the audit trail; needs the admin token."""
+"""/v1/admin: keys, tenants, spending and the audit trail, for the holder of the admin token."""
 
 from __future__ import annotations
 
 import re
-from math import isfinite
+from collections.abc import Generator
+from contextlib import contextmanager
 from time import time
-from typing import Any, NoReturn, final
+from typing import Any, final
 
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
@@ -37,7 +38,10 @@ _GRACE_SECONDS = 3600.0
 
 @final
 class AdminRoutes:
-    """The commands of `batuta keys` over HTTP; a key revoked here is refused at once."""
+    """The commands of `batuta keys` and the audit trail over HTTP.
+
+    A key that is revoked here is refused immediately.
+    """
 
     def __init__(
         self,
@@ -71,7 +75,10 @@ class AdminRoutes:
         ]
 
     async def list(self, request: Request) -> Response:
-        """Return a page of the keys (of `tenant`), newest first, without their secrets."""
+        """Return a page of the keys, newest first, without their secrets.
+
+        The query's `tenant` selects the keys of one tenant.
+        """
         query = request.query_params
         check_query(query, "tenant", "limit", "after")
         limit = parse_limit(query, MAX_PAGE)
@@ -93,21 +100,19 @@ class AdminRoutes:
         body = await _read_body(request, _CREATE_FIELDS)
         tenant, name = body.text("tenant") or "default", body.need_text("name")
         policy, expires = self._parse_permissions(body), _parse_expiry(body)
-        try:
+        with _refuse_values("name"):
             key, issued = await self._store.keys.create(
                 self._key_hasher, tenant, name, policy, expires=expires, by=actor_of(request)
             )
-        except ValueError as error:
-            _raise_invalid("name", error)
         self._authenticator.forget()
         return json_response({**key_entry(key), "key": issued.text}, 201)
 
     async def change(self, request: Request) -> Response:
-        """Change a key's limits, name or expiry; fields that are not given stay."""
+        """Change a key's limits, name or expiry; what the body does not mention stays unchanged."""
         body, key = await _read_body(request, _CHANGE_FIELDS), await self._find_key(request)
         policy = self._parse_permissions(body, key.policy)
         lasting = "expires_in" in body.names and body.get("expires_in") is None
-        try:
+        with _refuse_values("name"):
             changed = await self._store.keys.change(
                 key.id,
                 policy,
@@ -116,8 +121,6 @@ class AdminRoutes:
                 never_expires=lasting,
                 by=actor_of(request),
             )
-        except ValueError as error:
-            _raise_invalid("name", error)
         self._authenticator.forget(key.id)
         return json_response(key_entry(changed or key))
 
@@ -158,7 +161,7 @@ class AdminRoutes:
     async def budget(self, request: Request) -> Response:
         """Replace a tenant's budgets per day and month; a null or missing one is removed."""
         body = await _read_body(request, {"per_day", "per_month"})
-        try:
+        with _refuse_values("per_day"):
             policy = read_permissions({name: body.get(name) for name in body.names})
             tenant = await self._store.keys.set_tenant_budget(
                 request.path_params["name"],
@@ -166,8 +169,6 @@ class AdminRoutes:
                 policy.per_month,
                 by=actor_of(request),
             )
-        except ValueError as error:
-            _raise_invalid("per_day", error)
         self._authenticator.forget()
         return json_response(tenant_entry(tenant))
 
@@ -188,7 +189,7 @@ class AdminRoutes:
         by = [name for name in query.get("by", "day,tenant").split(",") if name]
         for name in ("since", "until"):
             _read_day(query, name)
-        try:
+        with _refuse_values("by"):
             found = await report_spending(
                 self._store.database,
                 by,
@@ -196,8 +197,6 @@ class AdminRoutes:
                 since=query.get("since"),
                 until=query.get("until"),
             )
-        except ValueError as error:
-            _raise_invalid("by", error)
         return json_response(
             {"object": "list", "data": [spend_group_json(by, group) for group in found]}
         )
@@ -208,7 +207,7 @@ class AdminRoutes:
         check_query(query, "by", "tenant", "since", "until")
         by = [name for name in query.get("by", "day").split(",") if name]
         until = _read_day(query, "until")
-        try:
+        with _refuse_values("by"):
             found = await report_activity(
                 self._store.database,
                 by,
@@ -216,8 +215,6 @@ class AdminRoutes:
                 since=_read_day(query, "since") or 0.0,
                 until=None if until is None else until + DAY_SECONDS,
             )
-        except ValueError as error:
-            _raise_invalid("by", error)
         data = [activity_json(by, group) for group in found]
         return json_response({"object": "list", "data": data})
 
@@ -227,17 +224,15 @@ class AdminRoutes:
         check_query(query, "by", "tenant", "since")
         by = [name for name in query.get("by", "day,tenant,code").split(",") if name]
         since = _read_day(query, "since") or 0.0
-        try:
+        with _refuse_values("by"):
             found = await self._store.refusals.report(by, tenant=query.get("tenant"), since=since)
-        except ValueError as error:
-            _raise_invalid("by", error)
         rows = [
             {**dict(zip(by, row.group, strict=True)), "requests": row.requests} for row in found
         ]
         return json_response({"object": "list", "data": rows})
 
     async def audit(self, request: Request) -> Response:
-        """Return a page of the audit trail, newest first; `action` selects its records."""
+        """Return a page of the audit trail, newest first; the query's `action` selects records."""
         query = request.query_params
         check_query(query, "limit", "after", "action")
         limit, after = parse_limit(query, MAX_PAGE), query.get("after")
@@ -260,16 +255,14 @@ class AdminRoutes:
     def _parse_permissions(
         self, body: Fields, before: KeyPermissions | None = None
     ) -> KeyPermissions | None:
-        """Return the earlier limits updated by the body's; None if the body has no `limits`."""
+        """Return the limits `before`, updated by the body's; None if the body has no `limits`."""
         given = body.object("limits")
         if given is None:
             return None
         old = {} if before is None else permissions_json(before)
-        try:
+        with _refuse_values("limits"):
             found = read_permissions({**old, **{name: given.get(name) for name in given.names}})
             self._catalogue.known_names.check_permissions(found, before)
-        except ValueError as error:
-            _raise_invalid("limits", error)
         return found
 
     @property
@@ -300,23 +293,22 @@ async def _read_body(request: Request, known: set[str]) -> Fields:
     """Return the body, which may have only known fields.
 
     Raises:
-        APIError: a field is unknown; a misspelt limit must not be silently ignored.
+        APIError: the body is not a JSON object, or a field is unknown: a misspelt limit must not be
+            silently ignored.
     """
     body = await read_fields(request.scope, request.receive)
-    for name in body.names:
-        if name not in known:
-            message = f"Unknown parameter: '{name}'."
-            raise APIError(400, "unknown_parameter", message, param=name)
+    body.check_names(known)
     return body
 
 
 def _parse_expiry(body: Fields) -> float | None:
+    """Return when the key expires, in seconds since the epoch; None if the body does not say."""
     seconds = body.number("expires_in", 0, _MAX_SECONDS)
-    return None if seconds is None or not isfinite(seconds) else time() + seconds
+    return None if seconds is None else time() + seconds
 
 
 def _read_day(query: QueryParams, name: str) -> float | None:
-    """Return the start of the day in the parameter, in seconds; None if it is not given.
+    """Return the start of the day in a parameter, in seconds since the epoch; None if absent.
 
     Raises:
         APIError: the value is not a day.
@@ -331,5 +323,10 @@ def _read_day(query: QueryParams, name: str) -> float | None:
     raise invalid_value(name, "it must be a day such as 2026-11-21.")
 
 
-def _raise_invalid(param: str, error: ValueError) -> NoReturn:
-    raise invalid_value(param, f"{error}.") from None
+@contextmanager
+def _refuse_values(param: str) -> Generator[None]:
+    """Raise APIError about the parameter if the block raises ValueError."""
+    try:
+        yield
+    except ValueError as error:
+        raise invalid_value(param, f"{error}.") from None

@@ -45,12 +45,12 @@ class RunRoutes:
         ]
 
     async def list_runs(self, request: Request) -> Response:
-        """Return a page of the runs that match the filter."""
+        """Return a page of the runs that match the query's filter."""
         query = request.query_params
-        wanted = _read_filter(request, "limit", "after")
+        run_filter = _read_filter(request, "limit", "after")
         limit = parse_limit(query, _DEFAULT_PAGE)
         try:
-            page = await self._store.find(wanted, limit, query.get("after"))
+            page = await self._store.find(run_filter, limit, query.get("after"))
         except ValueError:
             raise invalid_value("after", "it is not a cursor of this list.") from None
         return json_response(
@@ -64,18 +64,18 @@ class RunRoutes:
         )
 
     async def sum_runs(self, request: Request) -> Response:
-        """Return the totals of the runs that match the filter."""
+        """Return the totals of the runs that match the query's filter."""
         totals = await self._store.totals(_read_filter(request))
         return json_response(totals_entry(totals))
 
     async def list_sessions(self, request: Request) -> Response:
-        """Compare sessions with the best single worker, newest first, and return the total."""
-        wanted = _read_filter(request, "limit", names=("since", "session", "tenant"))
+        """Return sessions compared with the best single worker, newest first, and their total."""
+        run_filter = _read_filter(request, "limit", names=("since", "session", "tenant"))
         limit = parse_limit(request.query_params, _DEFAULT_PAGE)
-        database, tenant, since = self._store.database, wanted.tenant, wanted.since
+        database, tenant, since = self._store.database, run_filter.tenant, run_filter.since
         await self._store.flush()
         found = await list_savings(
-            database, limit, tenant=tenant, session=wanted.session, since=since
+            database, limit, tenant=tenant, session=run_filter.session, since=since
         )
         total = await sum_savings(database, tenant=tenant, since=since)
         data = [{"object": "session", **saving_json(saving)} for saving in found]
@@ -84,27 +84,20 @@ class RunRoutes:
     async def get_run(self, request: Request) -> Response:
         """Return a run with its trace; the trace is null if the content was not stored."""
         check_query(request.query_params)
-        run_id, sees = request.path_params["id"], caller_of(request.scope).visible_tenant
-        summary = await self._store.summary(run_id, sees)
-        if summary is None:
-            raise not_found(f"The run '{run_id}'")
-        caller = caller_of(request.scope)
-        await record_reading(self._store, caller, run_id, summary.tenant)
-        encoded = await read_stored_run(self._store, run_id, sees, request.scope)
+        summary, caller = await self._find(request), caller_of(request.scope)
+        await record_reading(self._store, caller, summary.id, summary.tenant)
+        sees = caller.visible_tenant
+        encoded = await read_stored_run(self._store, summary.id, sees, request.scope)
         return _send_run(run_entry(summary), encoded)
 
     async def delete(self, request: Request) -> Response:
         """Delete a run with its content and the runs that continue it."""
-        run_id, sees = request.path_params["id"], caller_of(request.scope).visible_tenant
-        summary = await self._store.summary(run_id, sees)
-        if summary is None:
-            raise not_found(f"The run '{run_id}'")
-        by, tenant = actor_of(request), summary.tenant
-        gone = await self._deletions.delete_run(self._store, run_id, tenant, by=by)
-        return json_response({"id": run_id, "object": "run", "deleted": True, "runs": gone})
+        run, by = await self._find(request), actor_of(request)
+        deleted = await self._deletions.delete_run(self._store, run.id, run.tenant, by=by)
+        return json_response({"id": run.id, "object": "run", "deleted": True, "runs": deleted})
 
     async def feedback(self, request: Request) -> Response:
-        """Judge a run by a `score` in [0, 1] (null removes it) and a `comment`."""
+        """Judge a run by a `score` in [0, 1] (null removes the score) and a `comment`."""
         run_id, sees = request.path_params["id"], caller_of(request.scope).visible_tenant
         body = await read_fields(request.scope, request.receive)
         if "score" not in body.names:
@@ -117,13 +110,25 @@ class RunRoutes:
             raise not_found(f"The run '{run_id}'")
         return json_response({"id": run_id, "object": "run.feedback", "score": score})
 
+    async def _find(self, request: Request) -> RunSummary:
+        """Return the summary of the run in the path, if the caller may see the run.
+
+        Raises:
+            APIError: there is no such run.
+        """
+        run_id: str = request.path_params["id"]
+        summary = await self._store.summary(run_id, caller_of(request.scope).visible_tenant)
+        if summary is None:
+            raise not_found(f"The run '{run_id}'")
+        return summary
+
     @property
     def _store(self) -> Store:
         return require_part(self._optional_store, "This server keeps no runs.")
 
 
 def _send_run(entry: dict[str, Any], trace: bytes | None) -> Response:
-    """Send the entry and the trace as one object; the trace is sent as it is stored."""
+    """Return a response with the entry and the trace as one object; the trace is not parsed."""
     if trace is None:
         return json_response({**entry, "trace": None})
     parts = (encode_json(entry).removesuffix(b"}"), b',"trace":', trace, b"}")
@@ -191,7 +196,7 @@ def totals_entry(totals: RunTotals) -> dict[str, Any]:
 def _read_filter(
     request: Request, *besides: str, names: Collection[str] = RUN_PARAMETERS
 ) -> RunFilter:
-    """Read the filter from the query; a key finds only its tenant's runs.
+    """Read the filter from the query; only the admin finds runs of every tenant.
 
     Raises:
         APIError: a parameter is unknown or invalid.
@@ -200,7 +205,7 @@ def _read_filter(
     names = [name for name in names if name != "tenant" or sees is None]
     check_query(query, *besides, *names)
     try:
-        wanted = parse_run_filter(pair for pair in query.multi_items() if pair[0] not in besides)
+        found = parse_run_filter(pair for pair in query.multi_items() if pair[0] not in besides)
     except RunFilterError as error:
         raise invalid_value(error.name, str(error)) from None
-    return wanted if sees is None else replace(wanted, tenant=sees)
+    return found if sees is None else replace(found, tenant=sees)

@@ -1,1 +1,1 @@
-"""Chat."""
+"""OpenAI's Chat Completions API, and its legacy completions."""

@@ -27,7 +27,7 @@ from batuta.gateway.serving.progress import ProgressPiece, RunProgress
 from batuta.gateway.serving.server_tools import CitedPlace, find_citations, found_pages
 
 
-def chat_completion(run: Run, reply: Reply, model: str, *, trace: bool = False) -> dict[str, Any]:
+def chat_completion(run: Run, reply: Reply, model: str, *, trace: bool) -> dict[str, Any]:
     """Return the answer of a run as a `chat.completion` object.
 
     Args:
@@ -187,7 +187,7 @@ class ChatStreamRenderer:
             await self._writer.write(b"".join(map(self._piece_frame, pieces)))
 
     async def finish(self, run: Run, reply: Reply) -> None:
-        """Send the rest of the text, the finish reasons, the usage and `[DONE]`."""
+        """Send what was not streamed, the finish reasons, the usage if requested, and `[DONE]`."""
         for number, choice in enumerate(reply.choices):
             await self._write_rest(choice, number)
         ends: list[dict[str, Any]] = [
@@ -288,7 +288,7 @@ class ChatStreamRenderer:
         await self._writer.write(head + encode_json(delta) + tail)
 
     def _head_of(self, number: int) -> bytes:
-        """Return the encoded beginning of that choice's chunks, up to the delta."""
+        """Return the encoded beginning of the chunks of choice `number`, up to the delta."""
         if number not in self._heads:
             choice = b',"choices":[{"index":%d,"delta":' % number
             self._heads[number] = b"data: " + encode_json(self._base)[:-1] + choice

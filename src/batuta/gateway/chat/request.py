@@ -72,36 +72,17 @@ _USED_FIELDS = {
     "web_search_options", "store", "modalities", "frequency_penalty", "presence_penalty", "top_k",
     "prompt_cache_key", "prompt_cache_retention", ORCHESTRATION_FIELD,
 }  # fmt: skip
-_ACCEPTED_FIELDS = {
-    "verbosity",
-    "metadata",
-    "user",
-    "safety_identifier",
-    "service_tier",
-}
+_ACCEPTED_FIELDS = {"verbosity", "metadata", "user", "safety_identifier", "service_tier"}
 """Fields that are validated but ignored; a response header lists them."""
 _KNOWN_FIELDS = _USED_FIELDS | _ACCEPTED_FIELDS | REFUSED_FIELDS.keys()
 _CHECKED_FIELDS = frozenset({*REFUSED_FIELDS, *_ACCEPTED_FIELDS, "modalities"})
 _TOOL_FIELDS = frozenset({"tools", "tool_choice"})
 _SERVER_FIELDS = frozenset({"web_search_options", "tools"})
 _FORMAT_FIELDS = frozenset({"response_format"})
-_SAMPLING_FIELDS = frozenset(
-    {
-        "max_completion_tokens",
-        "max_tokens",
-        "temperature",
-        "top_p",
-        "stop",
-        "n",
-        "logprobs",
-        "top_logprobs",
-        "seed",
-        "reasoning_effort",
-        "frequency_penalty",
-        "presence_penalty",
-        "top_k",
-    }
-)
+_SAMPLING_FIELDS = frozenset({
+    "max_completion_tokens", "max_tokens", "temperature", "top_p", "stop", "n", "logprobs",
+    "top_logprobs", "seed", "reasoning_effort", "frequency_penalty", "presence_penalty", "top_k",
+})  # fmt: skip
 
 
 def parse_model(body: Fields) -> str:
@@ -192,16 +173,17 @@ def parse_sampling(body: Fields) -> Sampling:
 
 
 def _whole_or_none(body: Fields, name: str, most: int, unset: tuple[int, ...]) -> int | None:
-    """Return a number of at least 1; None for `unset` values, which mean "no limit"."""
+    """Return an integer from 1 to `most`; None if absent or in `unset`, which means no limit."""
     given = body.get(name)
     return None if type(given) is int and given in unset else body.whole(name, 1, most)
 
 
 def _parse_logprobs(body: Fields) -> int | None:
-    wanted, others = body.flag("logprobs"), body.whole("top_logprobs", 0, _MAX_LOGPROBS)
-    if others and not wanted:
+    """Return the number of alternatives for each token; None: no log probabilities."""
+    enabled, others = body.flag("logprobs"), body.whole("top_logprobs", 0, _MAX_LOGPROBS)
+    if others and not enabled:
         raise invalid_value("top_logprobs", "it needs 'logprobs' to be true.")
-    return (others or 0) if wanted else None
+    return (others or 0) if enabled else None
 
 
 def _parse_stops(body: Fields) -> tuple[str, ...]:
@@ -213,7 +195,7 @@ def _parse_stops(body: Fields) -> tuple[str, ...]:
 
 
 def _check_unsupported(body: Fields) -> None:
-    """Raise if the body has a field or a modality that is refused."""
+    """Raise APIError if the body has a field or a modality that is refused."""
     check_unsupported(body, REFUSED_FIELDS)
     if any(form not in {"text", "image"} for form in body.texts("modalities", 8) or ()):
         raise unsupported_parameter("modalities", "answers are text and images.")
@@ -330,8 +312,8 @@ def _parse_part(part: Fields, *, images: bool) -> Part:
                 part.path("type"), f"content of type '{kind}' is not supported."
             )
         case _:
-            wanted = "'text', 'image_url', 'file' or 'input_audio'"
-            raise invalid_value(part.path("type"), f"it must be {wanted}.")
+            types = "'text', 'image_url', 'file' or 'input_audio'"
+            raise invalid_value(part.path("type"), f"it must be {types}.")
 
 
 def _parse_file(part: Fields) -> Part:

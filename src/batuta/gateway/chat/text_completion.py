@@ -46,7 +46,7 @@ def parse_completion(body: Fields) -> ParsedCall:
     """
     model, prompt = parse_model(body), _parse_prompt(body)
     for name, reason in REFUSED_FIELDS.items():
-        # `logprobs: 0` still asks for the log probabilities of the sampled tokens.
+        # `logprobs: 0` still requests the log probabilities of the sampled tokens.
         if body.get(name) not in _EMPTY_VALUES or (name == "logprobs" and body.get(name) == 0):
             raise unsupported_parameter(name, reason)
     for name in ("n", "best_of"):
@@ -84,9 +84,7 @@ def _parse_prompt(body: Fields) -> str:
     return given
 
 
-def render_text_completion(
-    run: Run, reply: Reply, model: str, *, trace: bool = False
-) -> dict[str, Any]:
+def render_text_completion(run: Run, reply: Reply, model: str, *, trace: bool) -> dict[str, Any]:
     """Return the answer of a run as a `text_completion` object."""
     body = _completion_base(str(run.id), int(run.header.started), model)
     body["choices"] = [_choice_object(reply.text, finish_reason(reply))]
@@ -130,7 +128,7 @@ class TextCompletionStreamRenderer:
         return reply.text.startswith("".join(self._texts))
 
     async def finish(self, run: Run, reply: Reply) -> None:
-        """Send the rest of the text, the finish reason, the usage and `[DONE]`."""
+        """Send the rest of the text, the finish reason, the usage if requested, and `[DONE]`."""
         rest = reply.text[sum(map(len, self._texts)) :]
         frames = self._frame(_choice_object(rest)) if rest else b""
         more = orchestration_field(run, trace=self._call.options.trace)

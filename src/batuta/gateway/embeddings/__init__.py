@@ -1,1 +1,1 @@
-"""Embeddings."""
+"""OpenAI's embeddings API."""

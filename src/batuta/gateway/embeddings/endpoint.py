@@ -46,7 +46,7 @@ def parse_embedding(body: Fields) -> EmbeddingCall:
     """Parse the body.
 
     Raises:
-        APIError: the first invalid field, by its path.
+        APIError: the body is invalid; the error names the path of the first invalid field.
     """
     model = body.need_text("model")
     parts = _parse_input(body.get("input"))
@@ -125,13 +125,13 @@ class EmbeddingsEndpoint:
             APIError: the request is invalid or refused, or its run has no answer.
         """
         body = await read_fields(scope, receive)
-        asked = await parse_fields(parse_embedding, body)
+        request = await parse_fields(parse_embedding, body)
 
         async def render(run: Run, reply: Reply) -> dict[str, Any]:
-            return embedding_list(asked, run, reply)
+            return embedding_list(request, run, reply)
 
         service = self._delivery.service
-        async with service.prepare_call(asked.call, caller_of(scope)) as prepared:
+        async with service.prepare_call(request.call, caller_of(scope)) as prepared:
             _check_policies(prepared)
             await self._delivery.send_answer(prepared, render, receive, send)
 
@@ -148,17 +148,17 @@ def _check_policies(prepared: PreparedCall) -> None:
         raise unsupported_parameter("input", "a policy reads text: send text, not token ids.")
 
 
-def embedding_list(asked: EmbeddingCall, run: Run, reply: Reply) -> dict[str, Any]:
-    """Return the vectors of a run, in the order of the texts."""
+def embedding_list(request: EmbeddingCall, run: Run, reply: Reply) -> dict[str, Any]:
+    """Return the body of the response: the vectors of a run, in the order of the texts."""
     rows = [
-        {"object": "embedding", "index": index, "embedding": _encode_vector(vector, asked)}
+        {"object": "embedding", "index": index, "embedding": _encode_vector(vector, request)}
         for index, vector in enumerate(reply.vectors)
     ]
     usage = {"prompt_tokens": reply.usage.input, "total_tokens": run.usage.total}
-    return {"object": "list", "data": rows, "model": asked.call.model, "usage": usage}
+    return {"object": "list", "data": rows, "model": request.call.model, "usage": usage}
 
 
-def _encode_vector(vector: tuple[float, ...], asked: EmbeddingCall) -> list[float] | str:
-    if not asked.as_base64:
+def _encode_vector(vector: tuple[float, ...], request: EmbeddingCall) -> list[float] | str:
+    if not request.as_base64:
         return list(vector)
     return b64encode(np.asarray(vector, dtype="<f4").tobytes()).decode()

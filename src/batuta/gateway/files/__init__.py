@@ -1,1 +1,1 @@
-"""/v1/files."""
+"""The files API, in the dialects of OpenAI and Anthropic."""

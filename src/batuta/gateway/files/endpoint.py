@@ -15,13 +15,12 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import Message
 
 from batuta.core.formatting import plain_name
 from batuta.distribution import install_hint
 from batuta.gateway.access.caller import CallerRole, caller_of
 from batuta.gateway.errors import APIError, invalid_value, missing_parameter, not_found
-from batuta.gateway.http.body import json_response, query_number, read_body
+from batuta.gateway.http.body import json_response, query_number, read_body, replay_body
 from batuta.gateway.http.stored_reads import make_room
 from batuta.gateway.serving.uploaded_files import (
     UNKNOWN_TYPE,
@@ -65,8 +64,8 @@ class FileRoutes:
         """Store an uploaded file.
 
         Raises:
-            APIError: the file is too large, the tenant's quota is exhausted, or the form is
-                malformed.
+            APIError: the file is too large, the tenant's quota is exhausted, the form is
+                malformed, or the caller or the server keeps no files.
         """
         kept = self._files.require_table()
         tenant = _owner_of(request)
@@ -114,10 +113,9 @@ class FileRoutes:
             limit=limit + 1,
         )
         shown = [_file_object(file, request) for file in found[:limit]]
-        ends = {"first_id": shown[0]["id"], "last_id": shown[-1]["id"]} if shown else {}
-        ends = ends or {"first_id": None, "last_id": None}
-        more = len(found) > len(shown)
-        return json_response({"object": "list", "data": shown, "has_more": more, **ends})
+        first, last = (shown[0]["id"], shown[-1]["id"]) if shown else (None, None)
+        page = {"object": "list", "data": shown, "has_more": len(found) > len(shown)}
+        return json_response({**page, "first_id": first, "last_id": last})
 
     async def get_file(self, request: Request) -> Response:
         """Describe a file.
@@ -145,7 +143,7 @@ class FileRoutes:
         return Response(content, media_type="application/octet-stream", headers=headers)
 
     async def delete_file(self, request: Request) -> Response:
-        """Delete a file with its text and its index.
+        """Delete a file with its text and the vectors of its passages.
 
         Raises:
             APIError: the file does not exist.
@@ -171,7 +169,11 @@ class FileRoutes:
 
 
 def _owner_of(request: Request) -> str:
-    """Return the tenant whose files the caller may use; the admin has none."""
+    """Return the tenant whose files the caller may use.
+
+    Raises:
+        APIError: the caller is the admin, who has no files.
+    """
     caller = caller_of(request.scope)
     if caller.role is CallerRole.ADMIN:
         raise APIError(403, "permission_denied", "The admin token has no files: use a key.")
@@ -182,7 +184,8 @@ async def _read_form(request: Request) -> FormData:
     """Return the multipart form.
 
     Raises:
-        APIError: the body is not a form in UTF-8, or this server lacks the form parser.
+        APIError: the body is not a form in UTF-8, is too large or arrives too slowly, or this
+            server lacks the form parser.
     """
     kind = request.headers.get("content-type", "")
     if not kind.startswith("multipart/form-data"):
@@ -197,11 +200,7 @@ async def _read_form(request: Request) -> FormData:
     if charset.lower() not in {b"utf-8", b"utf8"}:  # Python decodes some charsets in O(n²)
         message = "Send the form in UTF-8."
         raise APIError(415, "unsupported_media_type", message)
-    body = await read_body(request.receive)
-
-    async def receive() -> Message:
-        return {"type": "http.request", "body": body, "more_body": False}
-
+    receive = replay_body(await read_body(request.receive), request.receive)
     return await Request(request.scope, receive).form(max_files=1, max_fields=20)
 
 
@@ -219,14 +218,17 @@ def _parse_purpose(form: Mapping[str, Any]) -> str:
 
 
 def _parse_expiry(form: Mapping[str, Any], now: float, most: float | None) -> float | None:
-    """Return when the file expires: the earlier of the client's and the operator's times."""
+    """Return when the file expires, in seconds since the epoch; None: never.
+
+    This is the earlier of the client's time and the settings' time (`now` plus `most` seconds).
+    """
     given = form.get("expires_after[seconds]")
     last = None if most is None else now + most
     if given is None:
         return last
     text = given if isinstance(given, str) else ""
-    wanted = now + query_number(text, "expires_after[seconds]", _MIN_LIFE, _MAX_LIFE)
-    return wanted if last is None else min(wanted, last)
+    requested = now + query_number(text, "expires_after[seconds]", _MIN_LIFE, _MAX_LIFE)
+    return requested if last is None else min(requested, last)
 
 
 def _is_anthropic(request: Request) -> bool:

@@ -7,6 +7,7 @@ import json
 import re
 import zlib
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import anyio
@@ -14,7 +15,7 @@ import anyio.to_thread
 import orjson
 import zstandard
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from batuta.core.json_values import count_values
 from batuta.gateway.errors import APIError, invalid_type, invalid_value, missing_parameter
@@ -25,7 +26,7 @@ _MAX_SESSION_LENGTH = 400
 
 
 def session_header(headers: Iterable[tuple[bytes, bytes]]) -> str:
-    """Return the session id from the headers; empty if it is missing or too long."""
+    """Return the first valid session id in these headers; empty if no header has one."""
     found = {name: value for name, value in headers if name in SESSION_HEADERS}
     for name in SESSION_HEADERS:
         value = found.get(name, b"").strip()
@@ -38,17 +39,17 @@ _WINDOW_BYTES = 8 << 20
 """The largest zstd window, as recommended by RFC 8878."""
 _GZIP, _DEFLATE = 31, 15
 _MAX_UNPACKING = 4
-"""The most bodies decompressed at once: each may use as much memory as a whole body."""
+"""Maximum number of bodies decompressed concurrently: each may use the memory of a whole body."""
 _unpack_limiter = anyio.CapacityLimiter(_MAX_UNPACKING)
 
 
 async def unpack_body(body: bytes, encoding: str, most: int) -> bytes:
-    """Return the decompressed body; runs in another thread.
+    """Return the body, decompressed in another thread if it has an encoding.
 
     Args:
         body: the body as received.
         encoding: the header `content-encoding`.
-        most: the most bytes of the decompressed body.
+        most: the maximum number of bytes of the decompressed body.
 
     Raises:
         APIError: the encoding is unknown, or the body is not of this encoding or too large.
@@ -79,14 +80,6 @@ def _unpack_zlib(body: bytes, most: int, kind: int) -> bytes:
     return plain
 
 
-def _unpack_gzip(body: bytes, most: int) -> bytes:
-    return _unpack_zlib(body, most, _GZIP)
-
-
-def _unpack_deflate(body: bytes, most: int) -> bytes:
-    return _unpack_zlib(body, most, _DEFLATE)
-
-
 def _unpack_zstd(body: bytes, most: int) -> bytes:
     reader = zstandard.ZstdDecompressor(max_window_size=_WINDOW_BYTES).decompressobj()
     parts: list[bytes] = []
@@ -104,20 +97,20 @@ def _unpack_zstd(body: bytes, most: int) -> bytes:
 
 _PIECE_BYTES = 1024
 _UNPACKERS: Mapping[str, Callable[[bytes, int], bytes]] = {
-    "gzip": _unpack_gzip,
-    "x-gzip": _unpack_gzip,
-    "deflate": _unpack_deflate,
+    "gzip": partial(_unpack_zlib, kind=_GZIP),
+    "x-gzip": partial(_unpack_zlib, kind=_GZIP),
+    "deflate": partial(_unpack_zlib, kind=_DEFLATE),
     "zstd": _unpack_zstd,
 }
 
 
 MAX_VALUES = 100_000
-"""The most JSON values of a body: enough for a session of 5,000 actions in every dialect. A
-picture is one value."""
+"""Maximum number of JSON values of a body: enough for a session of 5,000 actions in every dialect.
+A picture is one value."""
 MAX_ENTRIES = MAX_VALUES
-"""The most entries of an array; only the limit on a body's values bounds them."""
+"""Maximum number of entries of an array that only the limit on a body's values bounds."""
 _MAX_SHOWN_KEY = 64
-"""Characters of a key that an error quotes."""
+"""Maximum number of characters of a key that an error quotes."""
 _ODD_COLONS = (re.compile(rb'"[ \t\r\n]+:'), re.compile(rb"\\u00(?:22|3[aA])"))
 """Patterns that make counting `":` unreliable: space between the two, or an escape of either.
 
@@ -146,31 +139,23 @@ def _decode_fragment(value: object) -> Any:
 
 
 def check_value_count(body: bytes) -> None:
-    """Refuse JSON with more values than can be parsed quickly. Slow: call it in a thread.
+    """Refuse JSON with more values than can be parsed quickly. Slow: call this in a thread.
 
     Raises:
-        APIError: it has more than `MAX_VALUES`.
+        APIError: the body has more than `MAX_VALUES` values.
     """
     if count_values(body, MAX_VALUES) > MAX_VALUES:
         message = f"The body has more than {MAX_VALUES} values."
         raise APIError(413, "request_too_large", message)
 
 
-def check_keys(body: bytes) -> None:
-    """Refuse JSON with a duplicate key, since JSON parsers differ on which one counts.
-
-    Raises:
-        APIError: an object has a key twice.
-    """
-    if _load_plain(body) is _UNSURE:
-        _check_all_keys(body)
-
-
 def decode_checked(body: bytes) -> dict[str, Any]:
     """Return the body as a JSON object without duplicate keys.
 
+    A duplicate key is refused, since JSON parsers differ on which of the two counts.
+
     Raises:
-        APIError: the body is not a JSON object, or has a key twice.
+        APIError: the body is not a JSON object, is nested too deeply or has a key twice.
     """
     value = _load_plain(body)
     if value is not _UNSURE:
@@ -245,7 +230,7 @@ _LARGE_BODY = 200_000
 
 
 def header_value(scope: Scope, name: bytes) -> bytes | None:
-    """Return the first header of this name, which must be in lower case."""
+    """Return the value of the first header with this name in lower case; None if absent."""
     for key, value in scope["headers"]:
         if key == name:
             return value
@@ -267,7 +252,7 @@ def query_number(given: str, name: str, low: int, high: int) -> int:
 
 
 def cookie_value(scope: Scope, name: str) -> str | None:
-    """Return the first cookie of this name as sent, without unquoting it.
+    """Return the value of the first cookie with this name, not unquoted; None if absent.
 
     Our own cookies need no quotes, and the standard library's parser takes quadratic time.
     """
@@ -280,7 +265,7 @@ def cookie_value(scope: Scope, name: str) -> str | None:
 
 
 class ClientGone(Exception):
-    """The connection closed before the body was read."""
+    """The client closed the connection before the body was read."""
 
 
 async def read_body(receive: Receive, seconds: float = BODY_TIMEOUT) -> bytes:
@@ -323,6 +308,20 @@ async def _receive_body(receive: Receive) -> bytes:
         parts.append(body)
 
 
+def replay_body(body: bytes, receive: Receive) -> Receive:
+    """Return a `receive` that first returns the body, which was read already."""
+    is_replayed = False
+
+    async def receive_again() -> Message:
+        nonlocal is_replayed
+        if is_replayed:
+            return await receive()
+        is_replayed = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return receive_again
+
+
 BodyReader = Callable[[Scope, Receive], Awaitable["Fields"]]
 """Reads the body of a request."""
 
@@ -332,7 +331,8 @@ async def read_fields(scope: Scope, receive: Receive) -> Fields:
 
     Raises:
         ClientGone: the client has disconnected.
-        APIError: the body is not a JSON object, or its `content-type` is not JSON.
+        APIError: the body is not a JSON object or its `content-type` is not JSON, a key is there
+            twice, or the body is too large or arrives too slowly.
     """
     kind = header_value(scope, b"content-type") or JSON
     if kind != JSON:
@@ -346,8 +346,8 @@ async def read_fields(scope: Scope, receive: Receive) -> Fields:
         fields = await anyio.to_thread.run_sync(decode_checked, body)
     else:
         fields = decode_checked(body)
-    named = session_header(scope["headers"])
-    return Fields(fields, is_fresh=_wants_fresh(scope), is_large=is_large, session=named)
+    session = session_header(scope["headers"])
+    return Fields(fields, is_fresh=_wants_fresh(scope), is_large=is_large, session=session)
 
 
 async def parse_fields(parse: Callable[[Fields], _Parsed], body: Fields) -> _Parsed:
@@ -366,7 +366,7 @@ def _wants_fresh(scope: Scope) -> bool:
 
 
 _PIECE_SENT = 1 << 20
-"""Bytes of a response that are written at once."""
+"""Maximum number of bytes of a response in one ASGI message."""
 
 
 async def send_json(
@@ -397,10 +397,12 @@ def json_response(body: Any, status: int = 200) -> Response:
 class Fields:
     """A JSON object of a request's body. A field that is null counts as absent.
 
-    Every accessor raises `APIError` if the field has the wrong type or is out of bounds.
+    Methods named after a type return the field's value, or None if the field is absent; methods
+    whose names begin with `need_` refuse an absent field. All of them raise `APIError` if the value
+    has the wrong type or is out of bounds.
     """
 
-    __slots__ = ("_data", "_where", "files", "is_fresh", "is_large", "session")
+    __slots__ = ("_data", "files", "is_fresh", "is_large", "session", "where")
 
     def __init__(
         self,
@@ -413,7 +415,8 @@ class Fields:
         files: tuple[str, ...] = (),
     ) -> None:
         self._data = data
-        self._where = where
+        self.where = where
+        """The object's path in the body; empty for the body itself."""
         self.is_fresh = is_fresh
         """Whether the request's headers forbid a cached answer."""
         self.is_large = is_large
@@ -425,7 +428,7 @@ class Fields:
 
     @staticmethod
     def of(value: object, where: str) -> Fields:
-        """Return the object at the path `where`."""
+        """Return the object `value`, which is at the path `where` of the body."""
         if not isinstance(value, dict):
             raise invalid_type(where, "an object", value)
         return Fields(cast("dict[str, Any]", value), where)
@@ -440,14 +443,16 @@ class Fields:
         """The object as received."""
         return self._data
 
-    @property
-    def where(self) -> str:
-        """The object's path in the body."""
-        return self._where
-
     def path(self, name: str) -> str:
         """Return the full path of a field, for error messages."""
-        return f"{self._where}.{name}" if self._where else name
+        return f"{self.where}.{name}" if self.where else name
+
+    def check_names(self, known: Collection[str]) -> None:
+        """Refuse the first field whose name is not in `known`."""
+        for name in self._data:
+            if name not in known:
+                message = f"Unknown parameter: '{self.path(name)}'."
+                raise APIError(400, "unknown_parameter", message, param=self.path(name))
 
     def mentions(self, names: Collection[str]) -> bool:
         """Return True if the object has any of these fields, null or not."""
@@ -458,14 +463,14 @@ class Fields:
         return self._data.get(name)
 
     def need(self, name: str) -> Any:
-        """Return the value, of any type; an absent one is refused."""
+        """Return the value, of any type; refuse an absent field."""
         value = self._data.get(name)
         if value is None:
             raise missing_parameter(self.path(name))
         return value
 
     def unused(self, known: Collection[str], accepted: Collection[str]) -> list[str]:
-        """Return the fields that have no effect: unknown ones, and set ones of `accepted`."""
+        """Return the names of unknown fields, and of fields in `accepted` that are not null."""
         return [
             name
             for name, value in self._data.items()
@@ -481,9 +486,7 @@ class Fields:
 
     def need_text(self, name: str) -> str:
         """Return a required string that is not empty."""
-        value = self.text(name)
-        if value is None:
-            raise missing_parameter(self.path(name))
+        value = self.need_string(name)
         if not value:
             raise invalid_value(self.path(name), "it must not be empty.")
         return value
@@ -535,8 +538,8 @@ class Fields:
         """Return a string that is one of `options`."""
         value = self.text(name)
         if value is not None and value not in options:
-            wanted = ", ".join(f"'{option}'" for option in options)
-            raise invalid_value(self.path(name), f"it must be one of {wanted}.")
+            listed = ", ".join(f"'{option}'" for option in options)
+            raise invalid_value(self.path(name), f"it must be one of {listed}.")
         return value
 
     def array(self, name: str, most: int) -> list[Any] | None:

@@ -34,13 +34,13 @@ from batuta.gateway.http.server_limits import (
 _TICK = 0.5
 """Seconds between checks for overdue connections."""
 _MAX_PIPELINED = 64
-"""The most pipelined requests queued on a connection."""
+"""Maximum number of pipelined requests queued on a connection."""
 _MAX_WAITING_BYTES = 1 << 18
-"""The most bytes of headers of a connection's queued requests."""
+"""Maximum number of bytes of the headers of a connection's queued requests."""
 _MAX_HEADERS = 256
-"""The most headers of a request; a short header takes 25 times its length in memory."""
+"""Maximum number of a request's headers; a short header takes 25 times its length in memory."""
 MOST_GATHERED = 1 << 16
-"""The most bytes buffered until the end of an event-loop iteration."""
+"""Maximum number of bytes buffered until the end of an event-loop iteration."""
 
 
 class ConnectionState(Enum):
@@ -71,13 +71,13 @@ class ConnectionTable:
         """
         self.limits = limits or ConnectionLimits()
         self.total = openable_connection_count(self.limits.total)
-        """The most connections at once."""
+        """Maximum number of open connections."""
         self.per_address = min(self.total, self.limits.per_address or max(1, self.total // 2))
-        """The most connections of one address at once."""
+        """Maximum number of open connections of one address; by default half of `total`."""
         self.closed = 0
-        """Connections that were evicted or overdue."""
+        """Number of connections that were evicted or overdue."""
         self.refused = 0
-        """Connections that were refused because no other could be evicted."""
+        """Number of connections that were refused because no other could be evicted."""
         self._open: Counter[str] = Counter()
         self._count = 0
         self._idle: OrderedDict[GuardedProtocol, None] = OrderedDict()
@@ -88,7 +88,7 @@ class ConnectionTable:
         return self._count
 
     def add_connection(self, connection: GuardedProtocol) -> bool:
-        """Add the connection; False if the limit is reached and no other can be evicted."""
+        """Add the connection; return False if a limit is reached and no other can be evicted."""
         address = connection.address
         crowded = self._open[address] >= self.per_address
         if crowded or self._count >= self.total:
@@ -129,7 +129,7 @@ class ConnectionTable:
         self._deadlines.pop((connection, wait), None)
 
     def close_overdue(self) -> None:
-        """Close every connection past a deadline."""
+        """Close every connection past a deadline, unless it waited for a response now read."""
         now = monotonic()
         for connection, wait in [key for key, at in self._deadlines.items() if at <= now]:
             if wait is Wait.LEFTOVER and connection.is_drained:
@@ -144,7 +144,10 @@ class ConnectionTable:
             self.close_overdue()
 
     def _longest_waiting(self, address: str | None) -> GuardedProtocol | None:
-        """Return the connection (of the address, if given) to evict, idle ones first."""
+        """Return the connection to evict, idle ones first; None if there is none.
+
+        Only connections of `address` are considered, unless `address` is None.
+        """
         for connection in chain(self._idle, self._uploading):
             if address in {None, connection.address} and connection.is_drained:
                 return connection
@@ -171,7 +174,7 @@ class GatheredTransport(asyncio.Transport):
         """True while a flush is scheduled."""
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Buffer the bytes until the iteration's end; send at once if the buffer is full."""
+        """Buffer the bytes until the iteration's end; send immediately if the buffer is full."""
         self._pieces.append(data)
         self._size += len(data)
         if self._size > MOST_GATHERED:
@@ -189,7 +192,7 @@ class GatheredTransport(asyncio.Transport):
         if pieces:
             self._pieces, self._size = [], 0
             if self._inner.is_closing():
-                return  # the client has disconnected meanwhile
+                return  # the client has disconnected since the bytes were written
             self._inner.write(pieces[0] if len(pieces) == 1 else b"".join(pieces))
 
     def close(self) -> None:
@@ -198,7 +201,7 @@ class GatheredTransport(asyncio.Transport):
         self._inner.close()
 
     def abort(self) -> None:
-        """Close the connection at once and drop unsent bytes."""
+        """Close the connection immediately and drop unsent bytes."""
         self._pieces, self._size = [], 0
         self._inner.abort()
 
@@ -232,7 +235,7 @@ class TooMuchReadError(Exception):
 
 
 class GuardedProtocol(HttpToolsProtocol):
-    """uvicorn's protocol with limits on time, size and number."""
+    """uvicorn's protocol with limits on times, sizes and the number of connections and requests."""
 
     def __init__(
         self,
@@ -268,7 +271,8 @@ class GuardedProtocol(HttpToolsProtocol):
         super().connection_made(GatheredTransport(transport, self.loop))
         self.address = customer_of(self.client[0] if self.client else "")
         if not self._table.add_connection(self):
-            self.send_refusal(_too_many_connections())
+            message = "The server has reached its limit of connections; try again later."
+            self.send_refusal(APIError(503, "overloaded", message, headers={"retry-after": "2"}))
             return
         self._entered = True
         self._table.set_state(self, ConnectionState.IDLE)
@@ -320,7 +324,7 @@ class GuardedProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_headers_complete(self) -> None:
-        """Begin a request, or queue it if another is being answered.
+        """Start answering the request, or queue it if another is being answered.
 
         Raises:
             TooMuchReadError: the target and `Host` name different servers, or too many pipelined
@@ -328,7 +332,8 @@ class GuardedProtocol(HttpToolsProtocol):
                 is closed.
         """
         if self._names_another_host():
-            self._refuse_head(_other_host())
+            message = "The request's target and its header 'host' name different servers."
+            self._refuse_head(APIError(400, "invalid_request", message))
             raise TooMuchReadError
         self._head, self._overhead, self._whole, self._answering = 0, 0, False, True
         self._table.clear_deadline(self, Wait.BYTES)
@@ -346,7 +351,7 @@ class GuardedProtocol(HttpToolsProtocol):
             raise TooMuchReadError
 
     def on_message_complete(self) -> None:
-        """Note that the request was received completely; another may follow."""
+        """Clear the deadline of the request, which was received completely; another may follow."""
         super().on_message_complete()
         self._whole = True
         self._table.clear_deadline(self, Wait.BYTES)
@@ -354,7 +359,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._table.set_state(self, state)
 
     def on_response_complete(self) -> None:
-        """Begin the next queued request, or await a new one or the rest of this one's body."""
+        """Answer the next queued request, or await a new one or the rest of the answered one."""
         following = self.pipeline[-1][0] if self.pipeline else None
         super().on_response_complete()
         if following is not None and not self.transport.is_closing():
@@ -391,7 +396,7 @@ class GuardedProtocol(HttpToolsProtocol):
         return self.transport.get_write_buffer_size() == 0
 
     def abort(self) -> None:
-        """Close the connection at once and drop unsent bytes."""
+        """Close the connection immediately and drop unsent bytes."""
         self.transport.abort()
         self._leave()  # now: `connection_lost` is called only in a later loop iteration
 
@@ -409,14 +414,17 @@ class GuardedProtocol(HttpToolsProtocol):
         self.transport.close()
 
     def _wait_for_head(self) -> None:
-        """Start the header timeout once part of the headers has arrived, unless answering."""
+        """Set the deadline for a request's headers, part of which has arrived; refuse long headers.
+
+        While a request is being answered, there is no deadline for the next.
+        """
         if not self._answering:
             self._table.set_deadline(self, Wait.BYTES, self._table.limits.header_s)
         if self._head > self._table.limits.header_bytes:
             self._refuse_head(_long_head())
 
     def _refuse_head(self, refusal: APIError) -> None:
-        """Refuse a request; while another is answered, only close: the two would be mixed."""
+        """Refuse a request; while another is answered, only close: the responses would be mixed."""
         if self._answering:
             self.abort()
         else:
@@ -431,19 +439,10 @@ class GuardedProtocol(HttpToolsProtocol):
         return any(value != authority for name, value in self.headers if name.lower() == b"host")
 
     def _leave(self) -> None:
+        """Remove the connection from the table, unless this was done or it was never added."""
         if self._entered:
             self._entered = False
             self._table.remove_connection(self)
-
-
-def _too_many_connections() -> APIError:
-    message = "The server has reached its limit of connections; try again later."
-    return APIError(503, "overloaded", message, headers={"retry-after": "2"})
-
-
-def _other_host() -> APIError:
-    message = "The request's target and its header 'host' name different servers."
-    return APIError(400, "invalid_request", message)
 
 
 def _long_head() -> APIError:

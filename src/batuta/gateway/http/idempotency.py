@@ -1,4 +1,4 @@
-"""Idempotency-Key: a repeated request is run once and its stored answer is replayed. Pure ASGI."""
+"""Idempotency-Key: a repeated request is run once, and its stored answer is sent again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from batuta.errors import StoreError
 from batuta.gateway.access.caller import caller_of
 from batuta.gateway.errors import APIError, log_exception
-from batuta.gateway.http.body import header_value, raw_headers, read_checked_body
+from batuta.gateway.http.body import header_value, raw_headers, read_checked_body, replay_body
 from batuta.store import Store
 from batuta.store.idempotency import (
     CLAIM_SECONDS,
@@ -28,7 +28,7 @@ IDEMPOTENT_PATHS = frozenset(
     {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"}
 )
 MAX_KEPT_BYTES = 4 * 1024 * 1024
-"""The most bytes of a stored answer; a request with a longer one is run again."""
+"""Maximum number of bytes of a stored answer; a request with a longer answer is run again."""
 _KEY_PATTERN = re.compile(rb"[!-~]{1,255}")
 _DIGEST_BYTES = hashlib.sha256().digest_size
 _SUCCESS_STATUSES = range(200, 300)
@@ -38,7 +38,7 @@ _STREAM_ENDS = (
     b"event: response.incomplete",
     b"message_stop",
 )
-"""Texts near the end of a complete stream, one per dialect."""
+"""Texts near the end of a complete stream in each dialect."""
 _TAIL_BYTES = 1_000_000
 _LOST_CLAIMS = 1_000
 _LOST = (
@@ -58,11 +58,11 @@ class IdempotencyMiddleware:
         self._lost: deque[str] = deque(maxlen=_LOST_CLAIMS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run the request, or replay the stored answer.
+        """Run the request, or send the stored answer.
 
         Raises:
-            APIError: the key is malformed, belongs to another request or to a running one, or the
-                earlier answer was not stored.
+            APIError: the key is malformed or belongs to another or a running request, the earlier
+                answer was not stored, or the database fails.
         """
         key = header_value(scope, b"idempotency-key")
         if key is None or scope["path"] not in IDEMPOTENT_PATHS or scope["method"] != "POST":
@@ -89,7 +89,7 @@ class IdempotencyMiddleware:
             return
         await self._answer_first(
             scope,
-            _replay_body(body, receive),
+            replay_body(body, receive),
             send=send,
             kept=kept,
             claim=found,
@@ -141,9 +141,9 @@ async def _renew_claim(kept: IdempotencyStore, claim: str) -> None:
 
 @final
 class _Fingerprint:
-    """A digest of the request, followed by one of its key's permissions.
+    """A digest of the request, followed by a digest of its key's permissions.
 
-    Their form is stable between versions, so answers from before an upgrade are still replayed.
+    The form of both is the same in all versions, so answers from before an upgrade are still sent.
     """
 
     def __init__(self, path: str, permissions: KeyPermissions, body: bytes) -> None:
@@ -196,7 +196,10 @@ class _ResponseRecorder:
         self._is_complete = message["type"] == "http.response.body" and not message.get("more_body")
 
     def answer(self, *, content: bool) -> StoredAnswer | None:
-        """Return the answer to store; None unless it is successful, complete and not too long."""
+        """Return the answer to store; None unless it is successful, complete and not too long.
+
+        Without `content`, the answer has no body.
+        """
         start = self._start
         if (
             start is None
@@ -214,7 +217,11 @@ class _ResponseRecorder:
 
 
 async def _send_earlier_answer(earlier: EarlierRequest, send: Send) -> None:
-    """Send the stored answer, or raise if there is none."""
+    """Send the stored answer.
+
+    Raises:
+        APIError: the earlier request is still running, or its answer was not stored.
+    """
     answer = earlier.answer
     if answer is None:
         message = (
@@ -230,26 +237,12 @@ async def _send_earlier_answer(earlier: EarlierRequest, send: Send) -> None:
     await send({"type": "http.response.body", "body": answer.body})
 
 
-def _replay_body(body: bytes, receive: Receive) -> Receive:
-    """Return a `receive` that first returns the body, which was read already."""
-    replayed = False
-
-    async def repeated() -> Message:
-        nonlocal replayed
-        if replayed:
-            return await receive()
-        replayed = True
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    return repeated
-
-
 def _is_stream(headers: list[tuple[bytes, bytes]]) -> bool:
     return any(n == b"content-type" and v.startswith(b"text/event-stream") for n, v in headers)
 
 
 def _may_keep(body: bytes) -> bool:
-    """Return False if the body has `store: false`; invalid JSON is refused later."""
+    """Return False if the body forbids storing the answer; invalid JSON is refused later."""
     try:
         found: Any = orjson.loads(body)
     except orjson.JSONDecodeError:

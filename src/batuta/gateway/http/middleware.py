@@ -56,7 +56,7 @@ _PREFLIGHT_MAX_AGE = b"600"
 
 @final
 class CrossOrigin:
-    """CORS: the origins whose pages may use the API, except the admin routes."""
+    """CORS: the origins whose pages may use the API, apart from the admin routes."""
 
     def __init__(self, origins: Collection[str]) -> None:
         self._origins = frozenset(origins)
@@ -67,7 +67,8 @@ class CrossOrigin:
         Args:
             path: the path of the request.
             origin: the header `Origin`.
-            needs_key: whether the server requires keys; else "*" would let any page spend money.
+            needs_key: whether the server requires keys. If not, "*" allows no origin, since any
+                page could spend money.
         """
         if not self._origins or not path.startswith(f"{_API}/") or path.startswith(_ADMIN):
             return False
@@ -85,12 +86,12 @@ class CrossOrigin:
         ]
 
     @staticmethod
-    def preflight_headers(asked: Mapping[bytes, bytes]) -> RawHeaders:
-        """Return the headers of the response to a preflight request."""
-        wanted = asked.get(b"access-control-request-headers", b"authorization, content-type")
+    def preflight_headers(headers: Mapping[bytes, bytes]) -> RawHeaders:
+        """Return the headers of the response to a preflight request with these headers."""
+        allowed = headers.get(b"access-control-request-headers", b"authorization, content-type")
         return [
             (b"access-control-allow-methods", b"GET, POST, DELETE, OPTIONS"),
-            (b"access-control-allow-headers", wanted),
+            (b"access-control-allow-headers", allowed),
             (b"access-control-max-age", _PREFLIGHT_MAX_AGE),
         ]
 
@@ -109,6 +110,7 @@ CLIENT_CLOSED = 499
 SESSION_COOKIE = "batuta_session"
 """The cookie with a web page's session."""
 MAX_HEADERS = 64 * 1024
+"""Maximum number of bytes of a request's headers."""
 _REQUEST_ID_KEY = "batuta.request_id"
 _MESSAGES_PATH = "/v1/messages"
 """The path whose errors have Anthropic's form."""
@@ -128,13 +130,13 @@ _BEARER = b"bearer "
 _NO_SPAN = nullcontext()
 
 Headers = dict[bytes, bytes]
-"""The first header of each name, in lower case."""
+"""The values of headers by their names in lower case; of a repeated header the first value."""
 ExplainError = Callable[[Scope, Exception], APIError | None]
 """Returns the error for the caller; None if the exception is an internal error."""
 
 
 def request_id(scope: Scope) -> str | None:
-    """Return the request's id, as sent in the header `x-request-id`."""
+    """Return the request's id, which the response has in the header `x-request-id`."""
     name = scope.get(_REQUEST_ID_KEY)
     return name if isinstance(name, str) else None
 
@@ -152,16 +154,16 @@ class RequestMiddleware:
         authenticator: Authenticator,
         limiter: ConcurrencyLimiter,
         rate_limiter: RateLimiter,
-        hosts: Collection[str] = (),
-        origins: Collection[str] = (),
-        store: Store | None = None,
-        explain: ExplainError = lambda _scope, _error: None,
+        hosts: Collection[str],
+        origins: Collection[str],
+        store: Store | None,
+        explain: ExplainError,
     ) -> None:
         """Connect the parts that handle a request.
 
         Args:
             app: the router.
-            metrics: count each request.
+            metrics: counts each request.
             routes: the router's routes, for the labels of metrics and logs.
             authenticator: identifies the caller.
             limiter: limits the concurrent requests for answers.
@@ -217,7 +219,8 @@ class RequestMiddleware:
         """Check the request, authenticate its caller and pass it to the routes.
 
         Raises:
-            APIError: the request is too large or from a foreign page, or its caller is refused.
+            APIError: the request's size, headers, page or caller are refused.
+            ClientGone: the client has disconnected.
         """
         if b"origin" in headers and self._is_allowed_page(scope, headers):
             answer.more_headers = self._cross_origin.answer_headers(headers[b"origin"])
@@ -241,10 +244,8 @@ class RequestMiddleware:
         try:
             if scope["path"] not in _PUBLIC_PATHS:
                 await self._find_caller(scope, headers)
-            keyed = b"idempotency-key" in headers and self._idempotent is not None
-            app = (
-                self._idempotent if keyed and self._idempotent is not None else self._serve_in_slot
-            )
+            idempotent = self._idempotent if b"idempotency-key" in headers else None
+            app = self._serve_in_slot if idempotent is None else idempotent
             traced = headers.get(b"traceparent")
             with _NO_SPAN if traced is None else use_parent_span(parse_parent_span(traced)):
                 await app(scope, receive, answer.send)
@@ -265,9 +266,13 @@ class RequestMiddleware:
             await self._app(scope, receive, send)
 
     async def _find_caller(self, scope: Scope, headers: Headers) -> None:
-        """Set the request's caller; refuse `/v1` without a key and `/v1/admin` to non-admins.
+        """Set the request's caller.
 
         The web page's routes check the caller themselves.
+
+        Raises:
+            APIError: `/v1` is requested without a valid key, where one is needed, or `/v1/admin`
+                without the admin token; or the database fails.
         """
         path: str = scope["path"]
         session = cookie_value(scope, SESSION_COOKIE) if b"cookie" in headers else None
@@ -281,7 +286,7 @@ class RequestMiddleware:
         if caller.role is CallerRole.NOBODY and _is_under(path, _API):
             raise missing_key()
         if caller.role is not CallerRole.ADMIN and _is_under(path, _ADMIN):
-            raise APIError(403, "permission_denied", "This needs the admin token.")
+            raise APIError(403, "permission_denied", "This request needs the admin token.")
 
     def _record_request(self, scope: Scope, answer: _Answer) -> None:
         """Count the request by route, and log it at level INFO."""
@@ -324,9 +329,9 @@ class _Answer:
         self.more_headers: list[tuple[bytes, bytes]] = []
         """CORS headers, for a web page of another origin."""
         self.status: int | None = None
-        """The status sent; None: no response was sent yet."""
+        """The status that was sent; None: no response has begun."""
         self.error_code: str | None = None
-        """The code of the error sent, if any."""
+        """The code of the error that was sent, if any."""
 
     async def send(self, message: Message) -> None:
         """Send the message; add the request's id and the time until the response began."""
@@ -362,11 +367,11 @@ class _Answer:
 
     def logged_ids(self) -> dict[str, str]:
         """Return the ids of the request and of its run from the response's headers."""
-        ids: dict[str, str] = {}
-        for name, value in self._headers:
-            if name in _LOGGED_HEADERS:
-                ids[_LOGGED_HEADERS[name]] = value.decode("latin-1")
-        return ids
+        return {
+            _LOGGED_HEADERS[name]: value.decode("latin-1")
+            for name, value in self._headers
+            if name in _LOGGED_HEADERS
+        }
 
 
 _LOGGED_HEADERS = {b"x-request-id": "request_id", b"x-batuta-run-id": "run_id"}
@@ -377,12 +382,10 @@ class HostCheck:
     """Refuses huge or repeated headers, unknown hosts and requests of foreign web pages.
 
     If no key is needed, any page open in a browser on this machine could spend money by a request
-    to the loopback. Its `Origin` reveals it, or its `Host` after DNS rebinding.
+    to the loopback. The header `Origin` reveals such a request; after DNS rebinding, `Host` does.
     """
 
-    def __init__(
-        self, hosts: Collection[str] = (), authenticator: Authenticator | None = None
-    ) -> None:
+    def __init__(self, hosts: Collection[str], authenticator: Authenticator) -> None:
         self._hosts = frozenset({"localhost", *hosts})
         self._authenticator = authenticator
 
@@ -404,7 +407,7 @@ class HostCheck:
             raise APIError(403, "permission_denied", "Requests from other web pages are refused.")
 
     def _is_known_host(self, host: str) -> bool:
-        if self._authenticator is not None and self._authenticator.is_known_to_need_key:
+        if self._authenticator.is_known_to_need_key:
             return True  # a page that uses DNS rebinding has no key
         name = _host_name(host)
         return name in self._hosts or _is_loopback(name)
@@ -439,7 +442,10 @@ def _is_under(path: str, folder: str) -> bool:
 
 
 def _read_credential(headers: Headers) -> str | None:
-    """Return the key from `Authorization: Bearer` or, as Anthropic's clients send, `x-api-key`."""
+    """Return the key from `Authorization: Bearer` or, as Anthropic's clients send it, `x-api-key`.
+
+    Return None if neither header has a key.
+    """
     given = headers.get(b"authorization")
     if given is not None and given[: len(_BEARER)].lower() == _BEARER:
         return given[len(_BEARER) :].strip().decode("latin-1")

@@ -1,7 +1,8 @@
 """Concurrency slots of requests, pacing of their start, and a limit on the memory of their bodies.
 
-A bounded number of requests for answers run at once; more wait in a bounded queue or are refused.
-Requests that arrive together are started a few per event-loop iteration.
+A bounded number of requests for answers run concurrently. Further ones wait in a bounded queue; if
+the queue is full, a request is refused. Requests that arrive together are started a few per
+event-loop iteration.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from batuta.gateway.http.body import read_body, unpack_body
 from batuta.gateway.http.server_limits import ConcurrencyLimits
 
 MAX_BODY = 20 * 1024 * 1024
+"""Maximum number of bytes of a body."""
 MAX_BODIES = 256 * 1024 * 1024
-"""The most bytes of large bodies that all requests together may hold at once."""
+"""Maximum number of bytes that all requests together may hold: large bodies and loaded data."""
 _SMALL_BODY = 256 * 1024
 """Bodies of up to this many bytes are not counted."""
 _LENGTH_DIGITS = 12
@@ -61,7 +63,8 @@ class BodyMemory:
         """Check that the memory suffices for what the tenant holds.
 
         Raises:
-            APIError: it does not, or the rest is reserved for tenants that hold less.
+            APIError: the memory does not suffice, or its last quarter is reserved for tenants that
+                hold less.
         """
         is_large = self._tenants[tenant] > self.most // 8
         if self.used > (self.most * 3 // 4 if is_large else self.most):
@@ -89,7 +92,7 @@ class HeldMemory:
         """Count bytes that the request holds.
 
         Raises:
-            APIError: there is no room for them now.
+            APIError: the memory does not suffice now; the bytes are counted until `release`.
         """
         if not self._size:
             self._tenant = caller_of(self._scope).tenant
@@ -101,7 +104,7 @@ class HeldMemory:
         """Count data that is about to be loaded, unless it is small.
 
         Raises:
-            APIError: there is no room for it now.
+            APIError: the memory does not suffice now.
         """
         if size > _SMALL_BODY:
             self.count(size)
@@ -109,7 +112,7 @@ class HeldMemory:
     def release(self) -> None:
         """Release the memory of a finished request, and detach this counter from its scope.
 
-        The two form a reference cycle, which would otherwise wait for the garbage collector.
+        Counter and scope form a reference cycle, which only the garbage collector would free.
         """
         self._scope.pop(_HELD_KEY, None)
         if self._size:
@@ -132,7 +135,7 @@ class HeldMemory:
 
 @final
 class CountedBody:
-    """Counts a body while it arrives; refuses it once it, or all bodies together, are too large."""
+    """Counts a body while it arrives; refuses the body once it or all bodies are too large."""
 
     def __init__(self, receive: Receive, held: HeldMemory) -> None:
         self._receive = receive
@@ -143,7 +146,7 @@ class CountedBody:
         """Receive the next message and count its bytes.
 
         Raises:
-            APIError: the body is too large, or there is no room for it.
+            APIError: the body is too large, or the memory does not suffice now.
         """
         message = await self._receive()
         if more := len(message.get("body", b"")):
@@ -174,7 +177,7 @@ def hold_memory(scope: Scope, size: int) -> None:
     """Count data that the request is about to load.
 
     Raises:
-        APIError: there is no room for it now.
+        APIError: the memory does not suffice now.
     """
     held = scope.get(_HELD_KEY)
     if isinstance(held, HeldMemory):
@@ -195,7 +198,7 @@ class _Waiter:
     woken: anyio.Event = field(default_factory=anyio.Event)
     has_slot: bool = False
     is_refused: bool = False
-    """True if it was removed from the queue for another tenant's request."""
+    """True if the request was removed from the queue for another tenant's request."""
 
 
 @final
@@ -215,7 +218,7 @@ class ConcurrencyLimiter:
         self.running = 0
         """The number of slots in use."""
         self.rejected = 0
-        """Requests refused by a full queue, displaced from it, or queued for too long."""
+        """Number of requests that a full queue refused or displaced, or that waited too long."""
         self.is_closing = False
         """Whether new requests are refused, because the server is stopping."""
         self._empty = anyio.Event()
@@ -239,7 +242,11 @@ class ConcurrencyLimiter:
         return Slot(self, tenant)
 
     async def acquire(self, tenant: str = "") -> None:
-        """Take a slot, waiting in the queue if needed; `release` must follow."""
+        """Take a slot, waiting in the queue if needed; `release` must follow.
+
+        Raises:
+            APIError: no slot is free in time, the queue is full, or the server is stopping.
+        """
         if self.is_closing:
             raise server_closing()
         if self.waiting or self.running >= self._limits.max_running:
@@ -287,7 +294,7 @@ class ConcurrencyLimiter:
         """Displace a queued request for a new one of the tenant.
 
         Raises:
-            APIError: no other tenant would still have at least as many queued requests.
+            APIError: no other tenant has at least two more queued requests than this tenant.
         """
         most = max(self._queues, key=lambda name: len(self._queues[name]), default=tenant)
         if len(self._queues.get(most, ())) <= len(self._queues.get(tenant, ())) + 1:
@@ -331,7 +338,7 @@ class Slot:
 
 
 MOST_BEGUN = 8
-"""The most requests started per event-loop iteration; each takes about 1 ms."""
+"""Maximum number of requests started per event-loop iteration; each takes about 1 ms."""
 
 
 @final
@@ -349,7 +356,7 @@ class LoopTurns:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def take(self) -> None:
-        """Return at once, or in a later iteration if this one has started enough requests."""
+        """Return immediately, or in a later iteration if this one has started enough requests."""
         loop = asyncio.get_running_loop()
         if self._begun < self._most and not self._waiting:
             if not self._begun:

@@ -13,6 +13,7 @@ _SPARE = 128
 _PER_CONNECTION = 2
 """File descriptors of a connection being answered: its own, and one to a provider."""
 _LEAST = 8
+"""Minimum number of connections, whatever the limit of open files is."""
 _NETWORK = 64
 """Host bits of an IPv6 address; the rest is the network of one customer."""
 
@@ -22,9 +23,10 @@ class ConnectionLimits:
     """Limits of one server's connections."""
 
     total: int = 4096
-    """The most connections at once; fewer if the process may not open that many files."""
+    """Maximum number of open connections; lowered if the process may not open that many files."""
     per_address: int | None = None
-    """The most connections of one IPv4 address or IPv6 /64 network; None: half of the total."""
+    """Maximum number of open connections of one IPv4 address or IPv6 /64 network; None: half of
+    the total."""
     header_s: float = 10.0
     """Seconds within which a request's headers must arrive, counted from their first byte (for
     the first request: from the connection)."""
@@ -33,8 +35,8 @@ class ConnectionLimits:
     write_s: float = 60.0
     """Seconds for which a client may leave written data unread."""
     header_bytes: int = 80 * 1024
-    """The most bytes of a request line and headers that arrive in several pieces; the app itself
-    accepts 64 KB of headers."""
+    """Maximum number of bytes of a request line and headers that arrive in several pieces; the app
+    itself accepts 64 KB of headers."""
 
     def __post_init__(self) -> None:
         if self.total < 1 or (self.per_address is not None and self.per_address < 1):
@@ -48,9 +50,9 @@ class ConcurrencyLimits:
     """Limits of one process's requests for answers."""
 
     max_running: int = 512
-    """The most requests that run at once."""
+    """Maximum number of requests that run concurrently."""
     max_waiting: int = 1024
-    """The most queued requests."""
+    """Maximum number of queued requests."""
     queue_timeout: float = 30.0
     """Seconds that a request may wait in the queue."""
 
@@ -59,26 +61,29 @@ class ConcurrencyLimits:
             raise ValueError("max_running must be at least 1, the other limits at least 0")
 
 
-def openable_connection_count(wanted: int) -> int:
-    """Return how many of the wanted connections the limit of open files permits.
+def openable_connection_count(most: int) -> int:
+    """Return `most`, or the lower number of connections that the limit of open files permits.
 
-    Raises the soft limit of this process if needed, as far as the hard limit allows.
+    If needed, this raises the soft limit of the process, as far as the hard limit allows.
     """
-    files = wanted * _PER_CONNECTION + _SPARE
+    files = most * _PER_CONNECTION + _SPARE
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= files:
-        return wanted
+        return most
     allowed = files if hard == resource.RLIM_INFINITY else min(files, hard)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
     except (OSError, ValueError) as error:
         _LOG.warning("cannot raise the limit of open files from %d: %s", soft, error)
         allowed = soft
-    return max(_LEAST, min(wanted, (allowed - _SPARE) // _PER_CONNECTION))
+    return max(_LEAST, min(most, (allowed - _SPARE) // _PER_CONNECTION))
 
 
 def customer_of(host: str) -> str:
-    """Return the customer of an address: the IPv4 address itself, or the IPv6 /64 network."""
+    """Return what identifies a customer of an internet provider: IPv4 address or IPv6 /64 network.
+
+    A host that is not an address is returned unchanged.
+    """
     try:
         address = ip_address(host)
     except ValueError:

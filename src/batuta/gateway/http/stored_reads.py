@@ -1,4 +1,4 @@
-"""Limits on reads from the store: in memory, and in bytes per minute and key."""
+"""Limits on reads from the store: on memory, and on the bytes per minute of a key."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from batuta.gateway.http.request_slots import hold_memory
 from batuta.store import Store
 
 MAX_READ_BYTES = 512 * 1024 * 1024
-"""The most stored bytes that a key may read per minute."""
+"""Maximum number of stored bytes that a key may read per minute."""
 PIECE = 1 << 20
-"""Bytes of stored data that are sent at once."""
+"""Maximum number of bytes of stored data in one piece of a response."""
 _READ_BYTES = "bytes"
 _ROW_BYTES = 16 * 1024
 """Bytes added to the size of each read, for its fixed cost."""
@@ -31,7 +31,7 @@ async def make_room(scope: Scope, size: int) -> None:
     """Count data that the request is about to read, in memory and in its caller's rate.
 
     Raises:
-        APIError: there is no room for it, or the caller reads too much.
+        APIError: the memory does not suffice now, or the caller reads too much.
     """
     rate_limiter: RateLimiter | None = scope.get(_LIMITER_KEY)
     if rate_limiter is not None:
@@ -51,7 +51,7 @@ async def read_stored_run(
     """Return an encoded run; None if it does not exist or its content was not stored.
 
     Raises:
-        APIError: there is no room for it, or the caller reads too much.
+        APIError: the memory does not suffice now, or the caller reads too much.
     """
     await make_room(scope, await store.measure(run_id, tenant))
     return await store.get_encoded(run_id, tenant)

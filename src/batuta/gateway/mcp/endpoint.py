@@ -19,7 +19,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from batuta.distribution import package_version
-from batuta.gateway.http.body import encode_json, read_checked_body
+from batuta.gateway.http.body import encode_json, read_checked_body, replay_body
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 MCP_PATH = "/v1/mcp"
 MAX_RUNS = 50
-"""The most runs in a list."""
+"""Maximum number of runs in a list."""
 _FORWARDED_HEADERS = frozenset({b"authorization", b"x-api-key", b"host", b"origin", b"user-agent"})
-"""Headers of the host's message that are copied to its requests to the API."""
+"""Headers of the host's message that are copied to the request to the API."""
 _INSTRUCTIONS = (
     "Batuta answers a question by a workflow of several language models. ask answers; plan shows "
     "the workflow and what it would cost, and calls no model but the conductor; runs lists the "
@@ -45,7 +45,7 @@ class McpOffer:
     model: str = "batuta-ultra"
     """The served model that answers."""
     max_cost: float | None = None
-    """The most dollars per question, besides the key's own limits."""
+    """Maximum dollars per question, besides the key's own limits; None: only those apply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class _Answer:
 
 @final
 class BoundedMessages:
-    """Passes messages on that are small enough, like other bodies of the API."""
+    """Passes messages to the protocol's server after checking their size, as for all bodies."""
 
     def __init__(self, inner: ASGIApp) -> None:
         self._inner = inner
@@ -66,22 +66,12 @@ class BoundedMessages:
         """Serve one request.
 
         Raises:
-            APIError: the message is too large, or has too many values.
+            ClientGone: the client has disconnected.
+            APIError: the message is too large, has too many values, or arrives too slowly.
         """
-        if scope["method"] != "POST":
-            await self._inner(scope, receive, send)
-            return
-        body = await read_checked_body(receive)
-        was_read = False
-
-        async def receive_again() -> Message:
-            nonlocal was_read
-            if was_read:
-                return await receive()
-            was_read = True
-            return {"type": "http.request", "body": body, "more_body": False}
-
-        await self._inner(scope, receive_again, send)
+        if scope["method"] == "POST":
+            receive = replay_body(await read_checked_body(receive), receive)
+        await self._inner(scope, receive, send)
 
 
 @final
@@ -126,19 +116,17 @@ class McpEndpoint:
 
         async def ask(question: str, ctx: Context, max_cost_usd: float | None = None) -> str:
             most = lower_cost(max_cost_usd, self._offer.max_cost)
-            got = await self._complete(
-                ctx, question, {} if most is None else {"max_cost_usd": most}
-            )
-            return describe_answer(got)
+            options: Json = {} if most is None else {"max_cost_usd": most}
+            return describe_answer(await self._complete(ctx, question, options))
 
         async def plan(question: str, ctx: Context) -> str:
-            got = await self._complete(ctx, question, {"dry_run": True})
-            return describe_plan(got.body["orchestration"])
+            answer = await self._complete(ctx, question, {"dry_run": True})
+            return describe_plan(answer.body["orchestration"])
 
         async def runs(ctx: Context, limit: int = 10) -> str:
             query = urlencode({"limit": min(max(limit, 1), MAX_RUNS)})
-            got = await self._ask_app(ctx, "GET", "/v1/runs", query=query)
-            return "\n".join(map(describe_run, got.body["data"])) or "There are no runs yet."
+            answer = await self._ask_app(ctx, "GET", "/v1/runs", query=query)
+            return "\n".join(map(describe_run, answer.body["data"])) or "There are no runs yet."
 
         for tool, says, notes in (
             (ask, "Answer a question by a workflow of several language models.", None),
@@ -164,18 +152,18 @@ class McpEndpoint:
         """Send a request to the app with the credentials of the host's message.
 
         Raises:
-            ToolError: the app refuses; it has the API's message.
+            ToolError: the app refuses the request; the error has the API's message.
         """
         from mcp.server.mcpserver.exceptions import ToolError  # noqa: PLC0415 - of an extra
 
-        asked: Scope = ctx.request_context.request.scope
-        kept = [(name, value) for name, value in asked["headers"] if name in _FORWARDED_HEADERS]
+        host: Scope = ctx.request_context.request.scope
+        kept = [(name, value) for name, value in host["headers"] if name in _FORWARDED_HEADERS]
         scope: Scope = {
             "type": "http",
-            "asgi": asked["asgi"],
+            "asgi": host["asgi"],
             "http_version": "1.1",
             "method": method,
-            "scheme": asked["scheme"],
+            "scheme": host["scheme"],
             "path": path,
             "raw_path": path.encode(),
             "root_path": "",
@@ -185,27 +173,27 @@ class McpEndpoint:
                 (b"content-type", b"application/json"),
                 (b"content-length", str(len(body)).encode()),
             ],
-            "client": asked["client"],
-            "server": asked["server"],
+            "client": host["client"],
+            "server": host["server"],
         }
         assert self._app is not None  # noqa: S101 - `attach` is called before the app serves
-        got = await _call_app(self._app, scope, body)
-        if got.status != _OK:
-            raise ToolError(got.body["error"]["message"])
-        return got
+        answer = await _call_app(self._app, scope, body)
+        if answer.status != _OK:
+            raise ToolError(answer.body["error"]["message"])
+        return answer
 
 
-def lower_cost(asked: float | None, most: float | None) -> float | None:
+def lower_cost(requested: float | None, most: float | None) -> float | None:
     """Return the lower of the two limits in dollars; None if there is none.
 
     Raises:
-        ToolError: `asked` is not finite, which would remove the limit.
+        ToolError: `requested` is not finite, which would remove the limit.
     """
-    if asked is not None and not isfinite(asked):
+    if requested is not None and not isfinite(requested):
         from mcp.server.mcpserver.exceptions import ToolError  # noqa: PLC0415 - of an extra
 
         raise ToolError("max_cost_usd must be a number of dollars.")
-    costs = [cost for cost in (asked, most) if cost is not None]
+    costs = [cost for cost in (requested, most) if cost is not None]
     return min(costs) if costs else None
 
 
@@ -233,11 +221,11 @@ async def _call_app(app: ASGIApp, scope: Scope, body: bytes) -> _Answer:
     return _Answer(status, headers, json.loads(b"".join(parts)))
 
 
-def describe_answer(got: _Answer) -> str:
+def describe_answer(answer: _Answer) -> str:
     """Return the answer's text, with a line about its run."""
-    text = got.body["choices"][0]["message"]["content"] or ""
+    text = answer.body["choices"][0]["message"]["content"] or ""
     names = (b"x-batuta-run-id", b"x-batuta-cost-usd", b"x-batuta-outcome")
-    run, cost, outcome = (got.headers.get(name, b"").decode() for name in names)
+    run, cost, outcome = (answer.headers.get(name, b"").decode() for name in names)
     about = ", ".join(filter(None, (run, f"${cost}" if cost else "cost unknown", outcome)))
     return f"{text}\n\n[{about}]"
 
@@ -260,5 +248,5 @@ def describe_plan(planned: Json) -> str:
 def describe_run(run: Json) -> str:
     """Return a stored run in one line."""
     when = strftime("%Y-%m-%d %H:%M", localtime(run["created"]))
-    asked = " ".join(str(run.get("question") or "").split())[:100]
-    return f"{run['id']} {when} {run['outcome']} {asked}"
+    question = " ".join(str(run.get("question") or "").split())[:100]
+    return f"{run['id']} {when} {run['outcome']} {question}"

@@ -1,1 +1,1 @@
-"""Messages."""
+"""Anthropic's Messages API."""

@@ -1,4 +1,4 @@
-"""Parser of the conversation in a Messages body."""
+"""Parser of the conversation in the body of a request to Anthropic's Messages API."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ _SKIPPED_BLOCKS = ("server_tool_use", "container_upload", "compaction", "fallbac
 _IMAGE_TYPES = {"image/png", "image/jpeg", "image/gif", "image/webp"}
 _IMAGE_URLS = tuple(f"data:{kind};" for kind in _IMAGE_TYPES)
 PROGRESS_SIGNATURE = "batuta-progress"
+"""The signature of thinking blocks with the progress of a run."""
 
 
 def parse_turns(body: Fields) -> tuple[Message, ...]:
@@ -37,8 +38,8 @@ def parse_turns(body: Fields) -> tuple[Message, ...]:
     if not turns:
         raise invalid_value("messages", "it must have at least one message.")
     calls: set[str] = set()
-    spoken = [message for turn in turns for message in _parse_turn(turn, calls)]
-    return (*_parse_system(body), *return_made_pictures(tuple(spoken)))
+    messages = [message for turn in turns for message in _parse_turn(turn, calls)]
+    return (*_parse_system(body), *return_made_pictures(tuple(messages)))
 
 
 def _parse_system(body: Fields) -> tuple[Message, ...]:
@@ -49,7 +50,12 @@ def _parse_system(body: Fields) -> tuple[Message, ...]:
 
 
 def _parse_turn(turn: Fields, calls: set[str]) -> list[Message]:
-    """Return a turn as our messages; each tool result becomes a separate message."""
+    """Return a turn as our messages; each tool result becomes a separate message.
+
+    Args:
+        turn: the turn.
+        calls: the ids of the tool calls before this turn, to which those of the turn are added.
+    """
     turn.need("role")
     role = Role(turn.choice("role", _ROLES) or "")
     turn.need("content")
@@ -138,13 +144,13 @@ def _parse_search_result(block: Fields) -> Text:
 
 
 def _parse_server_call(block: Fields) -> Text:
-    """Return an MCP call of the provider as text, because it cannot be answered here."""
+    """Return an MCP call that the provider made as text, because no result can be sent for it."""
     tool = f"{block.text('server_name') or 'mcp'}/{block.need_text('name')}"
     return Text(f"Called {tool} with {_input_text(block)}.\n")
 
 
 def _parse_server_result(block: Fields) -> list[Part]:
-    """Return the result of an MCP call of the provider as text."""
+    """Return the result of an MCP call that the provider made as text."""
     given = block.get("content")
     parts = [] if given is None else [_parse_text(b) for b in _parse_blocks(block, "content")]
     verb = "failed" if block.flag("is_error") else "returned"
@@ -248,13 +254,16 @@ def _parse_tool_result(block: Fields, calls: set[str]) -> tuple[ToolResult, list
 
 
 def _parse_thinking(block: Fields) -> tuple[list[str], list[Thought]]:
-    """Return the reasoning, if a worker produced it, and its signed form."""
+    """Return the text of a worker's reasoning, and the reasoning with its provider's signature.
+
+    Either list has at most one entry. Progress, and reasoning of other servers, gives none.
+    """
     if block.text("type") == "redacted_thinking":
         model, _, data = split_signature(block.text("data") or "")
         return [], [Thought(model=model, redacted=data)] if model else []
     if block.get("thinking") is None:
         raise missing_parameter(block.path("thinking"))
     text, signature = block.text("thinking") or "", block.text("signature") or ""
-    model, ours, own = split_signature(signature)
+    model, is_ours, own = split_signature(signature)
     kept = [Thought(model=model, text=text, signature=own)] if model else []
-    return [text] if ours and text else [], kept
+    return [text] if is_ours and text else [], kept

@@ -42,16 +42,16 @@ class MessagesEndpoint:
             APIError: the request fails before the response has started.
         """
         body = await self._read(scope, receive)
-        asked, delivery = await parse_fields(parse_message, body), self._delivery
-        async with delivery.service.prepare_call(asked.call, caller_of(scope)) as prepared:
-            if asked.call.stream:
+        message_call, delivery = await parse_fields(parse_message, body), self._delivery
+        async with delivery.service.prepare_call(message_call.call, caller_of(scope)) as prepared:
+            if message_call.call.stream:
                 writer = SSEWriter(send, delivery.timeouts, lambda: PING_FRAME)
                 renderer = MessagesStreamRenderer(
                     writer,
                     prepared,
-                    asked,
+                    message_call,
                     request_id(scope),
-                    tokens=await _count_tokens(asked.call.question),
+                    tokens=await _count_tokens(message_call.call.question),
                 )
                 await delivery.stream_answer(prepared, renderer, writer, receive)
                 return
@@ -60,9 +60,9 @@ class MessagesEndpoint:
                 return message_object(
                     run,
                     reply,
-                    asked.call.model,
-                    thinks=asked.show_thinking and prepared.served_model.direct,
-                    trace=asked.call.options.trace,
+                    message_call.call.model,
+                    thinks=message_call.show_thinking and prepared.served_model.direct,
+                    trace=message_call.call.options.trace,
                 )
 
             await delivery.send_answer(prepared, render, receive, send)
@@ -80,7 +80,8 @@ class TokenCounter:
         """Serve one request; the count is an estimate, because the workers' tokenizers differ.
 
         Raises:
-            APIError: the body is malformed, or the model is not served.
+            APIError: the body is malformed, one of its files cannot be read, or the model is not
+                served.
         """
         body = await self._read(request.scope, request.receive)
         self._service.find_model(body.need_text("model"))

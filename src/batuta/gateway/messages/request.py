@@ -87,8 +87,8 @@ def parse_question(body: Fields) -> Question:
     messages = parse_turns(body)
     check_unsupported(body, REFUSED_FIELDS)
     tools, choice = _parse_tool_choice(body, _parse_tools(body))
-    wanted = body.object("tool_choice")
-    alone = wanted.flag("disable_parallel_tool_use") if wanted else None
+    selection = body.object("tool_choice")
+    is_single = selection.flag("disable_parallel_tool_use") if selection else None
     sampling = Sampling(
         temperature=body.number("temperature", 0, 1),
         top_p=body.number("top_p", 0, 1),
@@ -97,7 +97,7 @@ def parse_question(body: Fields) -> Question:
         effort=_parse_effort(body),
         top_k=body.whole("top_k", 1, _MOST_TOP_K),
     )
-    parallel = None if alone is None else not alone
+    parallel = None if is_single is None else not is_single
     mark = body.cache_mark()
     cache = PromptCache(mark=mark) if mark else None
     return Question(
@@ -131,10 +131,10 @@ def _parse_server_tools(body: Fields) -> tuple[RequestedTool, ...]:
     kind = choice.text("type")
     if kind == "none":
         return ()
-    alone = kind == "any" and not _parse_tools(body) and len(requested_tools) == 1
+    is_only_tool = kind == "any" and not _parse_tools(body) and len(requested_tools) == 1
     named = choice.text("name")
     return tuple(
-        replace(requested, is_forced=alone or named == own_tool_name(requested.tool))
+        replace(requested, is_forced=is_only_tool or named == own_tool_name(requested.tool))
         for requested in requested_tools
     )
 
@@ -181,7 +181,10 @@ def _offered_server_tools(body: Fields) -> tuple[RequestedTool, ...]:
 
 
 def _foreign_tools(body: Fields) -> list[Fields]:
-    """Return the entries of `tools` that the client does not run itself, already validated."""
+    """Return the entries of `tools` that the client does not run itself.
+
+    `_parse_tools` has already checked that every entry is an object.
+    """
     entries = enumerate(body.array("tools", MAX_ENTRIES) or ())
     return [
         Fields(entry, f"tools[{index}]")
@@ -199,7 +202,7 @@ def _parse_thinking(body: Fields) -> str | None:
 
 
 def _parse_effort(body: Fields) -> str | None:
-    """Return the given effort, or the effort that corresponds to the thinking budget."""
+    """Return the requested effort, else that of the thinking budget; None if neither is set."""
     output = body.object("output_config")
     word = output.choice("effort", _EFFORT_NAMES) if output else None
     if word is not None:
@@ -233,7 +236,7 @@ def _check_accepted(body: Fields) -> None:
 
 
 def _ignored_fields(body: Fields) -> tuple[str, ...]:
-    """Return the names of unknown fields and of tools that are not client tools."""
+    """Return the names of fields without effect, and of tools that the client does not run."""
     fields = body.unused(_KNOWN_FIELDS, _ACCEPTED_FIELDS)
     foreign = dict.fromkeys(f"tools.{entry.text('type')}" for entry in _foreign_tools(body))
     return (*fields, *foreign)

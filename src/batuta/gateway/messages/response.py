@@ -45,9 +45,7 @@ def message_id(run_id: RunId) -> str:
     return f"msg_{run_id}"
 
 
-def message_object(
-    run: Run, reply: Reply, model: str, *, thinks: bool = False, trace: bool = False
-) -> Json:
+def message_object(run: Run, reply: Reply, model: str, *, thinks: bool, trace: bool) -> Json:
     """Return the answer of a run as a message object.
 
     Args:
@@ -142,8 +140,7 @@ def _thinking_block(thought: Thought) -> Json:
 def _stop_fields(run: Run, reply: Reply) -> Json:
     """Return the stop reason, and the client's stop sequence that ended the answer, if any."""
     reason = stop_reason(reply)
-    wanted = run.header.question.sampling.stop
-    if reason == "end_turn" and reply.stop_sequence in wanted:
+    if reason == "end_turn" and reply.stop_sequence in run.header.question.sampling.stop:
         return {"stop_reason": "stop_sequence", "stop_sequence": reply.stop_sequence}
     return {"stop_reason": reason, "stop_sequence": None}
 
@@ -190,7 +187,7 @@ class MessageEventWriter(AnswerEvents):
         """Prepare the first event.
 
         Args:
-            run_id: the run that is about to begin.
+            run_id: the id of the run, which begins after the first event.
             model: the model name in the request.
             estimate: estimated tokens of the prompt; the last event contains the exact number.
         """
@@ -380,7 +377,7 @@ def _tool_use_block(call: ToolCall, given: Json) -> Json:
 def _arguments_object(arguments: str) -> Json:
     """Return the arguments as the object that this API requires.
 
-    Arguments that are not a JSON object are wrapped in one with the key `arguments`.
+    Arguments that are not a JSON object are the value of `arguments` in the returned object.
     """
     try:
         value: Any = orjson.loads(arguments or "{}")

@@ -108,7 +108,7 @@ def image_block(image: Image) -> Json:
 
 
 def unkept_pictures(call: ServerCall) -> list[Image]:
-    """Return a program's images if they were not stored as files, which the result would name."""
+    """Return a program's images if no files were stored; else the result names the files."""
     return [] if call.files else [Image(url=url) for url in call.pictures]
 
 

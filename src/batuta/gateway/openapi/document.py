@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document: every route, with request schemas derived from its parser."""
+"""The OpenAPI 3.1 document: every route, with request schemas derived from the parsers."""
 
 from __future__ import annotations
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import lru_cache, partial
@@ -74,15 +75,25 @@ from batuta.store.ledger import (
 _LOG = logging.getLogger(__name__)
 
 
-def permitted_workers(caller: Caller, served: ServedModel, pool: Pool) -> Pool:
-    """Return the workers of `pool` that this caller may use.
+def check_starts_runs(caller: Caller) -> None:
+    """Check that the caller has a key, or needs none.
 
     Raises:
-        APIError: the caller may not use the model, its conductor or any of its workers.
+        APIError: the caller is the admin or has no key.
     """
     if caller.role in {CallerRole.ADMIN, CallerRole.NOBODY}:
         message = "The admin token starts no runs: create a key and use it."
         raise APIError(403, "permission_denied", message)
+
+
+def permitted_workers(caller: Caller, served: ServedModel, pool: Pool) -> Pool:
+    """Return the workers of `pool` that this caller may use.
+
+    Raises:
+        APIError: the caller is the admin or has no key, or may not use the model, its conductor or
+            any of its workers.
+    """
+    check_starts_runs(caller)
     if caller.role is CallerRole.LOCAL:
         return pool
     policy = caller.permissions
@@ -92,19 +103,19 @@ def permitted_workers(caller: Caller, served: ServedModel, pool: Pool) -> Pool:
         raise APIError(403, "model_not_allowed", message, param="model")
     if policy.allows_all_workers:
         return pool
-    left = [worker.id for worker in pool if policy.allows_worker(worker)]
-    if not left:
+    permitted = [worker.id for worker in pool if policy.allows_worker(worker)]
+    if not permitted:
         message = f"This key allows no worker of the model '{model}'."
         raise APIError(403, "permission_denied", message, param="model")
     conductor = conductor_worker(served.conductor)
     if conductor is not None and not policy.allows_worker(conductor):
         message = f"This key does not allow the worker '{conductor.id}', which conducts '{model}'."
         raise APIError(403, "permission_denied", message, param="model")
-    return pool if len(left) == len(pool) else pool.subset(left)
+    return pool if len(permitted) == len(pool) else pool.subset(permitted)
 
 
 def caller_limits(caller: Caller, limits: Limits) -> Limits:
-    """Return the limits, with the key's maximum cost per request."""
+    """Return the limits, lowered to the key's maximum cost per request if it has one."""
     most = caller.permissions.max_cost
     if most is None or (limits.usd is not None and limits.usd <= most):
         return limits
@@ -141,7 +152,7 @@ def _cap_to_nano(cap: Decimal | None) -> int | None:
 
 
 def buckets_of(caller: Caller, at: float) -> tuple[Bucket, ...]:
-    """Return the budgets that pay for a run at this time."""
+    """Return the budgets that pay for a run at a time, in seconds since the epoch."""
     day = utc_day(at)
     return tuple(
         Bucket(account, period, cap)
@@ -153,17 +164,18 @@ def buckets_of(caller: Caller, at: float) -> tuple[Bucket, ...]:
 
 @dataclass(slots=True, kw_only=True)
 class Admission:
-    """The share of its caller's rates, concurrency and budgets that a call holds."""
+    """What a call holds of its caller's rates, concurrency and budgets."""
 
     run_id: RunId
-    """The token under which the call counts towards its key's concurrency."""
+    """The id under which the call counts towards its key's concurrency."""
     model: str = ""
     """The name of the served model."""
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     """The rate-limit headers of the response."""
     charge: RunCharge = field(default_factory=RunCharge)
+    """The tenant and key that pay for the run, and the reservation in their budgets."""
     expected_tokens: int = 0
-    """Tokens already counted by the key's rate limit, if it has one."""
+    """Tokens that the key's rate limit has counted before the run; 0 without such a limit."""
     taken_tokens: Taken | None = None
     """The tokens counted by the limiter; None: counted elsewhere, already settled, or no limit."""
     in_concurrency: bool = False
@@ -184,7 +196,7 @@ class Admission:
 
     @property
     def final_charge(self) -> RunCharge:
-        """The payer, and the least amount that budgets count for the run."""
+        """The payer, and the minimum that budgets count for the run."""
         held = self.reserved_budget
         return self.charge if held is None else replace(self.charge, counted=held.counted)
 
@@ -214,59 +226,44 @@ class AdmissionController:
             caller: the caller.
             call: the call.
             admission: records what the call holds.
-            bound_cost: returns the most that the run's first calls can cost.
-            in_background: a job runs the call, and counts towards the concurrency itself.
-            already_counted: the rates were taken from when the call was submitted.
-            durable: the run is resumed, with its reservation, if this process dies.
+            bound_cost: returns an upper bound on the cost of the run's first calls.
+            in_background: whether a job runs the call; then the job counts towards the concurrency.
+            already_counted: whether the rate limits counted the call when it was submitted.
+            durable: whether another process resumes the run, with its reservation, if this one
+                dies.
 
         Raises:
-            APIError: too many runs or tokens, or an exhausted budget; nothing is held.
+            APIError: the key has too many runs, requests or tokens, a budget is exhausted, or the
+                budgets cannot be read; nothing is held.
         """
         admission.charge = RunCharge(tenant=caller.tenant, key=caller.key, at=time())
         if caller.key is None:
             return
+        key = caller.key
+        with self._count_refusals(caller):
+            if not in_background:
+                await self._enter_concurrency(caller, key, admission)
+            try:
+                expected = 0 if caller.permissions.tpm is None else await _expected_tokens(call)
+                if not already_counted:
+                    windows = await self._take_rates(caller, key, expected)
+                    admission.headers = {n: v for w in windows for n, v in w.headers().items()}
+                    admission.taken_tokens = windows[-1].taken if expected else None
+                admission.expected_tokens, admission.is_durable = expected, durable
+                await self._reserve_budget(admission, caller, call, bound_cost=bound_cost)
+            except BaseException:
+                await self._leave_concurrency(key, admission)
+                await self.give_back_tokens(admission)
+                raise
+
+    @contextmanager
+    def _count_refusals(self, caller: Caller) -> Generator[None]:
+        """Count the block's refusals for a rate or budget, so that operators see why calls fail."""
         try:
-            await self._take_all(
-                caller,
-                call,
-                admission,
-                bound_cost,
-                in_background=in_background,
-                already_counted=already_counted,
-                durable=durable,
-            )
+            yield
         except APIError as refusal:
             if refusal.status == TOO_MANY_REQUESTS and self._store is not None:
-                # Counted, so that an operator can see why requests fail.
                 self._store.refusals.note(caller.tenant, caller.key, refusal.code)
-            raise
-
-    async def _take_all(
-        self,
-        caller: Caller,
-        call: ParsedCall,
-        admission: Admission,
-        bound_cost: Callable[[], FirstCallsCost],
-        *,
-        in_background: bool,
-        already_counted: bool,
-        durable: bool,
-    ) -> None:
-        """Take concurrency, rates and budgets; on an error give back what was taken."""
-        key = caller.key or ""
-        if not in_background:
-            await self._enter_concurrency(caller, key, admission)
-        try:
-            expected = 0 if caller.permissions.tpm is None else await _expected_tokens(call)
-            if not already_counted:
-                windows = await self._take_rates(caller, key, expected)
-                admission.headers = {n: v for w in windows for n, v in w.headers().items()}
-                admission.taken_tokens = windows[-1].taken if expected else None
-            admission.expected_tokens, admission.is_durable = expected, durable
-            await self._reserve_budget(admission, caller, call, bound_cost=bound_cost)
-        except BaseException:
-            await self._leave_concurrency(key, admission)
-            await self.give_back_tokens(admission)
             raise
 
     async def count_tokens(self, caller: Caller, admission: Admission, run: Run) -> None:
@@ -293,7 +290,7 @@ class AdmissionController:
             await self._rate_limiter.give_back(taken, taken.amount if unused is None else unused)
 
     async def release(self, caller: Caller, admission: Admission) -> None:
-        """Leave the concurrency and release the unspent reservation, unless it was settled."""
+        """Leave the concurrency; release the reservation unless it was settled or is durable."""
         if caller.key is not None:
             await self._leave_concurrency(caller.key, admission)
         held = admission.charge.reservation
@@ -303,7 +300,7 @@ class AdmissionController:
             try:
                 counted = admission.final_charge.counted or Decimal(0)
                 await self._store.budgets.release(held, usd_to_nano(counted))
-            except StoreError as error:  # it expires when this process ends
+            except StoreError as error:  # the reservation expires when this process ends
                 _LOG.warning("a reservation could not be released: %s", error)
 
     async def _enter_concurrency(self, caller: Caller, key: str, admission: Admission) -> None:
@@ -347,8 +344,8 @@ class AdmissionController:
         if self._store is None or not (buckets or admission.is_durable):
             return
         durable, budgets = admission.is_durable, self._store.budgets
-        wanted = await read_off_loop(call.question.messages, bound_cost)
-        least = usd_to_nano(wanted.least_usd)
+        first_calls = await read_off_loop(call.question.messages, bound_cost)
+        least = usd_to_nano(first_calls.least_usd)
         try:
             if durable and await budgets.is_settled(run_id):
                 return  # the run has ended; only its result is sent again
@@ -362,7 +359,7 @@ class AdmissionController:
                 if held is not None
                 else await budgets.reserve(
                     run_id,
-                    usd_to_nano(wanted.usd),
+                    usd_to_nano(first_calls.usd),
                     buckets,
                     tenant=caller.tenant,
                     key=caller.key,
@@ -396,7 +393,7 @@ async def _expected_tokens(call: ParsedCall) -> int:
 
 
 _MAX_NAMED = 20
-"""The most ignored fields named in a header."""
+"""Maximum number of ignored fields that a header names."""
 _OUTCOMES_WITHOUT_ANSWER = {Outcome.FAILED, Outcome.CANCELLED, Outcome.REFUSED}
 _HEADER_SAFE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
@@ -405,7 +402,7 @@ _HEADER_SAFE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 class PreparedCall:
     """A call that is ready to run, with its model, workers, limits and policies.
 
-    Its session is set after it is made; it is not changed once it runs.
+    The fields about its session are set after the others.
     """
 
     call: ParsedCall
@@ -416,13 +413,13 @@ class PreparedCall:
     clients: Mapping[WorkerId, Client]
     run_id: RunId
     session: str | None = None
-    """The id of its session, if any."""
+    """The id of the call's session, if any."""
     in_session: SessionCall | None = None
-    """The call's turn in that session."""
+    """The call as a request of that session."""
     revise: WorkflowRevision | None = None
     """Revises the conductor's workflows for the session."""
     admission: Admission
-    """The call's share of its caller's rates and budgets."""
+    """What the call holds of its caller's rates, concurrency and budgets."""
     guardrails: Guardrails = NO_GUARDRAILS
     guarded: tuple[GuardrailTriggered, ...] = ()
     """Guardrail findings in the caller's workflow, and rules that excluded workers."""
@@ -431,7 +428,7 @@ class PreparedCall:
     approvals: tuple[ApprovalRule, ...] = ()
     """Rules by which a person must approve a plan before it runs."""
     min_confidence: float | None = None
-    """The confidence below which the answer is marked unsure."""
+    """The confidence below which an answer counts as unsure; None: no confidence is required."""
     refuses_unsure: bool = False
     """Whether an unsure answer is refused instead of marked."""
     resumed: ResumeState | None = None
@@ -447,7 +444,7 @@ class PreparedCall:
     cache_result: str = "miss"
     """The result of the cache: `hit`, `similar` or `miss`."""
     chosen: ChosenArm | None = None
-    """The alternative chosen by exploration, if the model explores."""
+    """The alternative that exploration has chosen, if any."""
 
     @property
     def can_stream(self) -> bool:
@@ -477,7 +474,7 @@ class PreparedCall:
         return headers
 
     def error_for(self, run: Run) -> APIError | None:
-        """Return the error for the caller; None if the run has an answer."""
+        """Return the error for the caller; None if the run has an answer that may be returned."""
         if run.outcome is Outcome.UNSURE and self.refuses_unsure:
             return unsure_error(run.confidence, self.min_confidence or 0.0)
         if run.reply is not None and run.outcome not in _OUTCOMES_WITHOUT_ANSWER:

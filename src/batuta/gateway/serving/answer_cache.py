@@ -48,7 +48,7 @@ class AnswerCacheOptions:
     seconds: float = 3600.0
     """Lifetime of a cached answer, from the end of its run."""
     sampled: bool = False
-    """Whether to cache also answers sampled at a temperature other than 0 without a seed."""
+    """Whether to cache also answers with neither a temperature of 0 nor a seed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,15 +65,15 @@ class RepeatableCall:
     """The conductor's name, or the workflow if the request contains one."""
     guardrails: tuple[str, ...] = ()
 
-    def digest(self, asked: Question | None = None) -> bytes:
+    def digest(self, core: Question | None = None) -> bytes:
         """Return a SHA-256 digest, equal for calls that may share an answer.
 
         Args:
-            asked: replaces the question, for similar ones; None: the call's own.
+            core: replaces the question, to find similar questions; None: the call's question.
         """
-        question = replace(asked or self.question, cache=None)
-        seen = (self.tenant, self.model, question, self.pool.workers, self.limits)
-        text = repr((*seen, self.conductor, self.guardrails))
+        question = replace(core or self.question, cache=None)
+        parts = (self.tenant, self.model, question, self.pool.workers, self.limits)
+        text = repr((*parts, self.conductor, self.guardrails))
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
@@ -93,7 +93,7 @@ class AnswerIndex(Protocol):
     """
 
     async def find(self, tenant: str, digest: bytes) -> str | None:
-        """Return the run's id; None if there is none, or the index is unavailable."""
+        """Return the run's id; None if no run is found, or the index is unavailable."""
         ...
 
     async def put(self, tenant: str, digest: bytes, run_id: str, seconds: float) -> None:
@@ -113,7 +113,7 @@ class StoreAnswerIndex:
         self._table = store.answers
 
     async def find(self, tenant: str, digest: bytes) -> str | None:
-        """Return the run's id; None if there is none, or the database fails."""
+        """Return the run's id; None if no run is found, or the database fails."""
         try:
             return await self._table.find(tenant, digest)
         except StoreError as error:
@@ -139,7 +139,7 @@ class RedisAnswerIndex:
         self._redis = redis
 
     async def find(self, tenant: str, digest: bytes) -> str | None:
-        """Return the run's id; None if there is none, or Redis does not answer."""
+        """Return the run's id; None if no run is found, or Redis does not answer."""
         found: Any = await self._redis.ask(lambda redis: redis.get(_redis_key(tenant, digest)))
         return found.decode("ascii", "replace") if isinstance(found, bytes) else None
 
@@ -182,9 +182,9 @@ class RepeatedAnswers:
         self._similar = similar
         self.options = options or AnswerCacheOptions()
         self.hits = 0
-        """Lookups that found an answer."""
+        """Number of lookups that found an answer."""
         self.misses = 0
-        """Lookups that found none."""
+        """Number of lookups that found no answer."""
 
     def may_repeat(self, sampling: Sampling) -> bool:
         """Return True if answers sampled with these options may be cached."""
@@ -192,7 +192,7 @@ class RepeatedAnswers:
         return fixed or self.options.sampled
 
     async def find(self, call: RepeatableCall) -> EarlierAnswer:
-        """Return the run that answered an equal or similar call, if it is still stored."""
+        """Look up a stored run that answered an equal or similar call."""
         found = EarlierAnswer(await self._read(call, call.digest()), "hit")
         if found.run is None:
             found = EarlierAnswer(await self._find_similar(call), "similar")
@@ -207,8 +207,8 @@ class RepeatedAnswers:
         if is_repeatable(run):
             seconds = self.options.seconds
             await self._index.put(call.tenant, call.digest(), run.id, seconds)
-            if (asked := self._comparable(call)) is not None:
-                await self._index.put(call.tenant, call.digest(asked[0]), run.id, seconds)
+            if (comparable := self._comparable(call)) is not None:
+                await self._index.put(call.tenant, call.digest(comparable[0]), run.id, seconds)
 
     async def _read(self, call: RepeatableCall, digest: bytes) -> Run | None:
         """Return the run with this digest, if its answer can be returned again."""
@@ -224,20 +224,20 @@ class RepeatedAnswers:
 
     async def _find_similar(self, call: RepeatableCall) -> Run | None:
         """Return a run that answered the same question in other words."""
-        asked = self._comparable(call)
-        if self._similar is None or asked is None:
+        comparable = self._comparable(call)
+        if self._similar is None or comparable is None:
             return None
-        run = await self._read(call, call.digest(asked[0]))
-        before = comparable_question(run.header.question) if run is not None else None
-        if before is None or not await self._similar.are_similar(asked[1], before[1]):
+        run = await self._read(call, call.digest(comparable[0]))
+        earlier = comparable_question(run.header.question) if run is not None else None
+        if earlier is None or not await self._similar.are_similar(comparable[1], earlier[1]):
             return None
         return run
 
     def _comparable(self, call: RepeatableCall) -> tuple[Question, str] | None:
         """Return the question with only its core, and its text; None if only an equal one matches.
 
-        That is so with guardrails, which may react to single words, and with a temperature, by
-        which the caller asks for variety.
+        Similar questions never match with guardrails, which may react to single words, and with a
+        temperature above 0, by which the caller requests variety.
         """
         if self._similar is None or call.guardrails or call.question.sampling.temperature:
             return None
@@ -249,7 +249,7 @@ class RepeatedAnswers:
 
 
 def is_repeatable(run: Run) -> bool:
-    """Return True if the run has a complete answer that is only text.
+    """Return True if the run has one complete answer without tool calls, not from the cache.
 
     Tool calls contain ids of their run, and a truncated answer may be longer next time.
     """
@@ -291,7 +291,7 @@ def repeated_run(earlier: Run, run_id: RunId, question: Question) -> Run:
 
 
 def reply_deltas(reply: Reply) -> Iterator[StepDelta]:
-    """Yield the reply as the fragments of a stream."""
+    """Yield the reasoning and the text of a reply as the fragments of a stream."""
     for thought in reply.thoughts:
         yield _answer_delta(Delta(reasoning=thought.text))
         yield _answer_delta(Delta(thought=thought))

@@ -1,4 +1,4 @@
-"""Lets a run wait for a person's approval of its plan, on any replica and over restarts."""
+"""Makes a run wait for a person's approval of its plan, on any replica and over restarts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from batuta.store.approvals import WAITING, ApprovalError, PendingPlan
 _PAUSE_SECONDS = 0.5
 """Seconds between polls of the decision."""
 _SHOWN_CHARACTERS = 2000
-"""Characters of the question that are shown to the approver."""
+"""Maximum number of characters of the question that the approver sees."""
 
 
 NotifyPlan = Callable[[PendingPlan], None]
@@ -39,7 +39,7 @@ NotifyPlan = Callable[[PendingPlan], None]
 def open_approver(
     store: Store | None, prepared: PreparedCall, webhook: Webhook | None = None
 ) -> Approver | None:
-    """Return the approver of the call's plans; None without a store, which keeps the requests."""
+    """Return the approver of the call's plans; None without a store for requests for approval."""
     if store is None:
         return None
 
@@ -69,7 +69,7 @@ async def _await_verdict(
     store: Store, prepared: PreparedCall, request: ApprovalRequest, notify: NotifyPlan
 ) -> ApprovalVerdict:
     now, original = time(), request
-    asked = PendingPlan(
+    pending = PendingPlan(
         id=f"{request.run_id}:{request.round}",
         run_id=request.run_id,
         tenant=prepared.caller.tenant,
@@ -81,18 +81,18 @@ async def _await_verdict(
         created=now,
         expires=now + request.expires_in,
     )
-    found: PendingPlan | None = await store.approvals.ask(asked)
-    found, request = await _restore_edit(store, found, asked, request)
+    found: PendingPlan | None = await store.approvals.ask(pending)
+    found, request = await _restore_edit(store, found, pending, request)
     # The clock may have been set back, which must not extend the wait.
     left = min(request.expires_in, max(0.0, found.expires - now))
     try:
         found, request = await _watch_plan(store, found, request, notify=notify, seconds=left)
     except anyio.get_cancelled_exc_class():
         if not prepared.will_resume():
-            await _withdraw_plan(store, asked.id)
+            await _withdraw_plan(store, pending.id)
         raise
     if found is not None and found.state == WAITING:
-        found = await store.approvals.close(asked.id, "expired")
+        found = await store.approvals.close(pending.id, "expired")
     verdict = _verdict_of(found, request.digest)
     if request is original or found is None:
         return verdict
@@ -107,7 +107,7 @@ async def _watch_plan(
     notify: NotifyPlan,
     seconds: float,
 ) -> tuple[PendingPlan | None, ApprovalRequest]:
-    """Return the decided plan, or the still waiting one after `seconds`."""
+    """Return the decided plan, or the still waiting one after `seconds`; None if it was deleted."""
     noted, ends = "", anyio.current_time() + seconds
     while found is not None and found.state == WAITING and anyio.current_time() < ends:
         if found.digest != noted:
@@ -134,12 +134,12 @@ async def _withdraw_plan(store: Store, plan_id: str) -> None:
 
 
 async def _restore_edit(
-    store: Store, found: PendingPlan, asked: PendingPlan, request: ApprovalRequest
+    store: Store, found: PendingPlan, pending: PendingPlan, request: ApprovalRequest
 ) -> tuple[PendingPlan, ApprovalRequest]:
     """Return the plan and its request, with an edit that was made before a restart.
 
     An edit that may no longer run is dropped, even if it was approved: the original plan waits
-    again, with the reason.
+    again, with the reason for this.
     """
     if found.digest == request.digest or found.state not in {WAITING, "approved"}:
         return found, request
@@ -151,15 +151,15 @@ async def _restore_edit(
     except ValueError as error:
         why = str(error)
     reason = f"the edited plan may not be run any more: {why}"
-    return await store.approvals.ask(replace(asked, reason=reason), anew=True), request
+    return await store.approvals.ask(replace(pending, reason=reason), anew=True), request
 
 
 async def _apply_edit(
     store: Store, found: PendingPlan, request: ApprovalRequest
 ) -> ApprovalRequest:
-    """Replace the waiting plan by its edit, checked and priced, and return the request.
+    """Check and price the edit of a waiting plan, replace the plan by it, and return its request.
 
-    An edit that may not run is dropped, with the reason.
+    An edit that may not run is dropped, and the plan waits with the reason for this.
     """
     revised = request
     try:
@@ -182,7 +182,11 @@ async def _apply_edit(
 
 
 def _revise_plan(request: ApprovalRequest, steps: str) -> ApprovalRequest:
-    """Return the request with the edited steps."""
+    """Return the request with the edited steps.
+
+    Raises:
+        ValueError: the plan cannot be edited, or the edited steps may not run.
+    """
     if request.revise is None:
         raise ValueError("this plan cannot be edited")
     return request.revise(read_steps(steps))
@@ -197,7 +201,7 @@ def _verdict_of(found: PendingPlan | None, digest: str) -> ApprovalVerdict:
 
 
 def _describe_plan(request: ApprovalRequest) -> str:
-    """Return what the approver is shown, as JSON."""
+    """Return what the approver sees of the plan, as JSON."""
     text = request.question.text
     if len(text) > _SHOWN_CHARACTERS:  # the approver must see that text is missing
         left = len(text) - _SHOWN_CHARACTERS

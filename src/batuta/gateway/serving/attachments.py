@@ -25,18 +25,18 @@ OFFICE_ENDINGS = {
 """Extensions of the supported Office files, by media type."""
 MAX_OFFICE_FILES = 20
 MAX_OFFICE_CHARACTERS = 400_000
-"""The most characters of an Office file's text."""
+"""Maximum number of characters of an Office file's text; the rest is cut off."""
 _TEXT_TYPES = ("text/", "application/json", "application/xml", "application/x-yaml")
 """Prefixes of media types that are passed to every worker as text."""
 
 
 def parse_file(holder: Fields, name: str, title: str) -> File | Text:
-    """Parse a file given as a data URL, or as base64 whose type is guessed from its title.
+    """Parse a file given as a data URL, or as base64 whose type is guessed from the title.
 
     Args:
         holder: the object with the data.
-        name: the name of the data's field.
-        title: the file's name; may be empty.
+        name: the name of the field with the data.
+        title: the file's name; empty: the file has no name, and base64 counts as a PDF.
 
     Raises:
         APIError: the data is not base64, or the type is not supported.
@@ -51,7 +51,13 @@ def parse_file(holder: Fields, name: str, title: str) -> File | Text:
 
 
 def read_file(path: str, media_type: str, data: str, title: str) -> File | Text:
-    """Return a file of this type; for a text file, its text.
+    """Return a PDF or an Office file, or the text of a text file.
+
+    Args:
+        path: the path of the data in the body, for error messages.
+        media_type: the media type.
+        data: the content as base64.
+        title: the file's name; may be empty.
 
     Raises:
         APIError: the data is not base64 or not of this type, or the type is not supported.
@@ -79,7 +85,7 @@ def read_file(path: str, media_type: str, data: str, title: str) -> File | Text:
 
 
 def _office_ending(title: str) -> str:
-    """Return the extension of an Office file's name; empty for other files."""
+    """Return the extension of a supported Office file's name; empty for other files."""
     ending = PurePosixPath(title.lower()).suffix
     return ending if ending in OFFICE_ENDINGS.values() else ""
 
@@ -121,7 +127,7 @@ async def _read_office(part: Part) -> Part:
 
 
 def text_under_title(title: str, text: str) -> Text:
-    """Return a text file as a part that every worker can read."""
+    """Return the text of a file as a part that every worker can read, with the title if any."""
     return Text(f"File {title}:\n{text}" if title else text)
 
 
@@ -129,7 +135,7 @@ def picture_url(path: str, url: str) -> str:
     """Return the URL of a picture, normalised for all providers.
 
     Raises:
-        APIError: it is neither a web URL nor a base64 data URL of a picture.
+        APIError: the URL is neither a web URL nor a base64 data URL of a picture.
     """
     plain = shown_picture_url(url)
     if not plain:

@@ -31,7 +31,7 @@ NEEDS_ANSWERS = (
 )
 
 OpenMethod = Callable[[str], Solver]
-"""A plugin of the kind `baseline`: returns the method of a name."""
+"""A plugin of the kind `baseline`: returns the method with this name."""
 
 
 class LearnedMethods(Protocol):
@@ -55,7 +55,7 @@ class LearnedMethods(Protocol):
 def open_learned_methods(
     pool: Pool, history: Path | None, cascade: Path | None, checker: str | None
 ) -> LearnedMethods | None:
-    """Open the methods that learn from outcomes; None if no outcomes or trained parts are given.
+    """Open the methods that learn from outcomes; return None if all three options are None.
 
     Raises:
         BatutaError: a file cannot be read or does not fit the pool.
@@ -72,12 +72,12 @@ def open_learned_methods(
 def baseline_models(
     pool: Pool, limits: Limits, learned: LearnedMethods | None = None
 ) -> tuple[ServedModel, ...]:
-    """List every method that can be run over the pool.
+    """Return every method as a served model of the pool.
 
     Args:
         pool: the workers.
-        limits: the most a run may spend; its steps are those that the method needs.
-        learned: the methods that learn from outcomes; None: they are not served.
+        limits: the limits of a run; the steps are replaced by those that the method needs.
+        learned: the methods that learn from outcomes; None: such methods are not served.
     """
     fixed = {name: partial(_open_fixed, name) for name in plugin_names("baseline")}
     trained = {name: partial(learned.open, name) for name in learned.names} if learned else {}
@@ -87,12 +87,12 @@ def baseline_models(
 
 
 def unavailable_baselines(learned: LearnedMethods | None = None) -> dict[str, str]:
-    """Return the methods that lack outcomes to learn from, each with what to do."""
-    absent = set(plugin_names("learned-baseline")) - set(learned.names if learned else ())
+    """Return the model names of methods that lack outcomes to learn from, each with what to do."""
+    served = learned.names if learned else ()
     return {
         BASELINE_PREFIX + name: NEEDS_ANSWERS if name == CASCADE else NEEDS_HISTORY
         for name in plugin_names("learned-baseline")
-        if name in absent
+        if name not in served
     }
 
 
@@ -144,9 +144,9 @@ def preset_models(
 
     Args:
         presets: the presets of the settings.
-        limits: the most that a run of any model may spend.
+        limits: the limits of every model, which a preset may lower.
         max_rounds: the settings' limit on rounds; None: as many as each conductor needs.
-        learned: the methods that learn from outcomes.
+        learned: the methods that learn from outcomes; None: such methods are not served.
 
     Raises:
         ConfigError: a preset names a baseline that is not served; the message names it.

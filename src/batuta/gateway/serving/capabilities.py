@@ -27,7 +27,8 @@ _ATTACHMENTS = {
 def capable_workers(pool: Pool, question: Question, *, conducted: bool) -> Pool:
     """Return the workers that support all attachments of the question.
 
-    If a workflow is conducted, return the whole pool: the other workers read what these write.
+    If a workflow is conducted, return the whole pool: the other workers read what the able workers
+    write.
 
     Raises:
         APIError: no worker supports an attachment.
@@ -46,7 +47,7 @@ def check_sight(workflow: Workflow | None, question: Question, pool: Pool) -> No
     """Check that each model of a caller's workflow sees the attachments, or reads a step that does.
 
     Raises:
-        APIError: a model does neither.
+        APIError: a model neither sees the attachments nor reads such a step.
     """
     if workflow is None:
         return
@@ -61,7 +62,7 @@ def check_choices(question: Question, served: ServedModel, guardrails: Guardrail
     """Check that the model supports the question's `n` and `logprobs`.
 
     Raises:
-        APIError: it does not.
+        APIError: the model does not support one of the two, or a policy excludes `logprobs`.
     """
     sampling = question.sampling
     several, logprobs = (sampling.choices or 1) > 1, sampling.logprobs is not None
@@ -79,21 +80,21 @@ async def check_response_format(question: Question) -> None:
     """Check that the schema of the response format is valid.
 
     Raises:
-        APIError: it is not valid, or takes too long to check.
+        APIError: the schema is not valid, or takes too long to check.
     """
-    wanted = question.response_format
-    if wanted is None or wanted.kind != "json_schema":
+    form = question.response_format
+    if form is None or form.kind != "json_schema":
         return
     try:
-        await ResponseFormatChecker(wanted).check_schema()
+        await ResponseFormatChecker(form).check_schema()
     except (ValueError, SchemaTimeoutError) as error:
         raise invalid_value("response_format.json_schema.schema", f"{error}.") from None
 
 
 async def enforce_response_format(run: Run) -> Run:
-    """Check the response format of a method's chosen reply; if it fails, fail the run.
+    """Return the run of a method, failed if its chosen reply has the wrong format.
 
-    The engine has checked only the last reply.
+    A reply that lacks a required tool call fails too. The engine has checked only the last reply.
     """
     if run.reply is None or run.outcome is Outcome.WAITING:
         return run
@@ -107,9 +108,10 @@ async def enforce_response_format(run: Run) -> Run:
 
 
 async def check_chosen_answer(run: Run, guardrails: Guardrails) -> Run:
-    """Apply the output guardrails to a method's chosen reply; if they block it, fail the run.
+    """Return the run of a method, with its chosen reply as the output guardrails change it.
 
-    The engine may have checked it only as a reply between agents.
+    If they block the reply, the run has failed. The engine may have checked the reply only as one
+    between agents.
     """
     if run.reply is None:
         return run
@@ -132,14 +134,14 @@ async def check_chosen_answer(run: Run, guardrails: Guardrails) -> Run:
 
 async def _reply_fault(question: Question, reply: Reply) -> tuple[str, str] | None:
     """Return why the reply is not a valid answer, as a code and a message; None if it is."""
-    asked = Request(messages=(), tools=question.tools, tool_choice=question.tool_choice)
-    if lacks_call(asked, reply):
+    request = Request(messages=(), tools=question.tools, tool_choice=question.tool_choice)
+    if lacks_call(request, reply):
         return "no_tool_call", "the reply does not call the tool that it must call"
-    wanted = question.response_format
-    if wanted is None or reply.tool_calls or reply.finish in TRUNCATED_FINISHES:
+    form = question.response_format
+    if form is None or reply.tool_calls or reply.finish in TRUNCATED_FINISHES:
         return None
     try:
-        fault = await ResponseFormatChecker(wanted).find_fault(reply.text)
+        fault = await ResponseFormatChecker(form).find_fault(reply.text)
     except SchemaTimeoutError as error:
         return "schema_too_slow", f"{error}"
     return None if fault is None else ("wrong_form", fault)

@@ -1,7 +1,8 @@
-"""The reservation for a run before it begins: the most that its first calls can cost. Pure.
+"""Upper bounds on costs, which are reserved before a run begins. Pure.
 
-Later calls are reserved one by one (`gateway.serving.reserved_budget`), so that a run holds only
-what it has spent and what its calls in flight may still cost.
+Only a run's first calls are reserved then. Dollars for later calls are reserved one by one
+(`gateway.serving.reserved_budget`), so that a run holds only what it has spent and what its calls
+in flight may still cost.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from batuta.core.cost_bound import (
 from batuta.core.token_estimate import estimate_request_tokens
 
 MAX_PREAMBLE_TOKENS = 4000
-"""The most tokens of a first step's prompt besides the question."""
+"""Maximum number of tokens of a first step's prompt besides the question."""
 DRAFT_USAGE = Usage(calls=1, input=20_000, output=1024)
 """A conductor's draft: tokens of its prompt with examples, besides the question, and its output."""
 
@@ -42,9 +43,10 @@ class FirstCallsCost:
     """The bounds of what a run's first calls can cost."""
 
     usd: Decimal
-    """Dollars to reserve for its first calls."""
+    """Dollars to reserve for the first calls."""
     least_usd: Decimal
-    """Dollars without which it does not begin: the cheapest worker, with a shortened answer."""
+    """Dollars without which the run does not begin: a draft, and a short answer of the cheapest
+    worker."""
 
 
 def estimate_prompt_tokens(question: Question) -> int:
@@ -61,15 +63,15 @@ def bound_first_calls(
     acting: Worker | None = None,
     conductor_worker: Worker | None = None,
 ) -> FirstCallsCost:
-    """Return the most that a draft and the first step can cost.
+    """Return the bounds of what a conductor's draft and the first step can cost together.
 
     Args:
         question: the question.
         pool: the workers that may answer.
         limits: the run's limits.
-        direct: one worker is passed through, so its call is the whole run.
-        acting: the worker that is passed through; None: the best one.
-        conductor_worker: the worker whose model conducts, if any.
+        direct: whether one worker is passed through, so that its call is the whole run.
+        acting: the worker that is passed through; None: the best worker.
+        conductor_worker: the worker whose model conducts; None: no draft is paid for.
     """
     passed_through = pool.ranked()[:1] if acting is None else (acting,)
     workers = passed_through if direct else pool.workers
@@ -109,9 +111,9 @@ def least_call_usd(question: Question, pool: Pool, unknown: Price) -> Decimal:
 def bound_workflow(
     question: Question, workflows: Iterable[Workflow], pool: Pool, *, limits: Limits
 ) -> Decimal:
-    """Return the most dollars that these workflows cost together, if no call is retried.
+    """Return an upper bound on the dollars of these workflows together, if no call is retried.
 
-    A step may read the longest replies of all steps before it.
+    Each step is assumed to read the longest possible replies of all steps before it.
     """
     size, total, replies = measure_prompt(_step_request(question)), Decimal(0), 0
     for step in (step for workflow in workflows for step in workflow.steps):
@@ -149,7 +151,7 @@ def _bound_step(
 
 
 def _draft_cost(question: Question, limits: Limits, conductor_worker: Worker) -> Decimal:
-    """Return the most that the conductor's draft can cost."""
+    """Return an upper bound on the dollars of the conductor's draft."""
     tokens = DRAFT_USAGE.input + max_prompt_tokens(
         Request(messages=question.messages), conductor_worker
     )

@@ -16,8 +16,9 @@ from batuta.store.responses import StoredResponse, run_id_of
 class Deletions:
     """Deletes in the store, in the jobs and in memory.
 
-    Copies of the deleted content go too: runs that continue a run, and the traces of responses
-    that continue a response. The ledger stays; it has no content.
+    Copies of the deleted content are deleted too: runs that continue a run, and the runs of
+    responses that continue a response. The ledger stays, since it has no content. Each deletion is
+    first recorded in the audit trail; if that fails, nothing is deleted.
     """
 
     def __init__(
@@ -28,21 +29,18 @@ class Deletions:
         self._pending_tool_runs = pending_tool_runs
 
     async def delete_run(self, store: Store, run_id: str, tenant: str, *, by: str) -> list[str]:
-        """Delete the run; return the ids of it and of the runs that continue it.
-
-        The deletion is first recorded in the audit trail; if that fails, nothing is deleted.
-        """
+        """Delete the run and the runs that continue it; return the ids of all deleted runs."""
         await store.audit.append(
             AuditEntry(actor=by, action="run.deleted", subject=run_id, tenant=tenant)
         )
         await store.flush()
-        gone = await store.forgetting.forget_runs([run_id], tenant)
-        await self._pending_tool_runs.dismiss(tenant, set(gone))
+        deleted = await store.forgetting.forget_runs([run_id], tenant)
+        await self._pending_tool_runs.dismiss(tenant, set(deleted))
         await store.forgetting.scrub_files()
-        return gone
+        return deleted
 
     async def delete_response(
-        self, store: Store, row: StoredResponse, *, by: str, conversation: bool = False
+        self, store: Store, row: StoredResponse, *, by: str, conversation: bool
     ) -> list[str]:
         """Delete the response, its run and its job; return the ids of the deleted responses.
 
@@ -50,7 +48,8 @@ class Deletions:
             store: the store.
             row: the response.
             by: the actor, for the audit trail.
-            conversation: also delete the responses before it and those that continue it.
+            conversation: whether to delete the whole conversation: also the responses before this
+                one and those that continue it.
         """
         tenant, forgetting = row.tenant, store.forgetting
         action = "conversation.deleted" if conversation else "response.deleted"
@@ -58,16 +57,16 @@ class Deletions:
         await store.flush()
         thread = await forgetting.find_thread(row.id, tenant, whole=conversation)
         thread = thread or [row.id]
-        gone = thread if conversation else [row.id]
+        deleted = thread if conversation else [row.id]
         # Responses first: their tombstones stop a running job from writing them again.
-        await forgetting.forget_responses(gone, tenant)
+        await forgetting.forget_responses(deleted, tenant)
         runs = await forgetting.forget_runs([run_id_of(name) for name in thread], tenant)
         if self._jobs is not None:
             for name in thread:
                 await self._jobs.forget(name, tenant)
         await self._pending_tool_runs.dismiss(tenant, set(runs))
         await forgetting.scrub_files()
-        return gone
+        return deleted
 
     async def delete_tenant(self, store: Store, tenant: str, *, by: str) -> bool:
         """Delete the tenant, its keys, runs, responses and jobs; return whether any existed."""

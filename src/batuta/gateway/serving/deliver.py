@@ -1,6 +1,7 @@
 """Runs a prepared call for its client, whole or streamed, and describes how it was answered.
 
-A request is cancelled when its client disconnects or reads too slowly, or the server stops.
+A request is cancelled when its client disconnects or reads too slowly, when a person stops it on
+the page, when its key becomes invalid, and when the server stops.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _UNPLANNED_OUTCOMES = {Outcome.DEGRADED, Outcome.FALLBACK, Outcome.LIMITED, Outc
 
 
 def response_headers(run: Run) -> dict[str, str]:
-    """Return the headers about a run; an unknown cost is left out, not shown as zero."""
+    """Return the headers about a run; a wholly unknown cost is left out instead of shown as 0."""
     headers = {"x-batuta-run-id": str(run.id), "x-batuta-outcome": run.outcome.value}
     cost = run.cost
     if cost.unpriced_calls:
@@ -50,7 +51,11 @@ def response_headers(run: Run) -> dict[str, str]:
 
 
 def _conductor_fault(run: Run) -> str | None:
-    """Return why the conductor made no workflow in the last round; None if it did."""
+    """Return why the conductor made no workflow in the last round; None if it made one.
+
+    "unreachable": its call failed; "left-alone": it was not called, after failures in a row;
+    "no-workflow": its draft was malformed.
+    """
     decided = (round_ for round_ in reversed(run.rounds) if not round_.is_aside)
     decision = next((round_.decision for round_ in decided), None)
     if not isinstance(decision, MalformedPlan):
@@ -89,27 +94,30 @@ def usage_of(run: Run) -> dict[str, Any]:
 
 
 def orchestration_field(run: Run, *, trace: bool) -> dict[str, Any]:
-    """Return the field `orchestration`, which describes how the answer was made; maybe empty.
+    """Return the field `orchestration`, which describes how the answer was made.
 
-    For a dry run it is the plan and its estimate; with `trace` the whole run, as stored.
-    Otherwise it has: the outcome, if the answer is not the planned one; the confidence, if known;
-    how much of a long conversation the conductor saw, if not all; and the files that programs
-    wrote. Without any of these there is no field.
+    For a dry run the field has the plan and its estimate; with `trace` the whole run, as stored.
+    Otherwise the result is empty, unless the answer is not the planned one or was cached, its
+    confidence is known, the conductor saw only a part of the conversation, or programs wrote files.
     """
     if run.outcome is Outcome.PLANNED:
         return {"orchestration": plan_of(run)}
     if trace:
-        return {"orchestration": trace_of(run)}
+        return {"orchestration": orjson.Fragment(encode_run(run))}
     cropping = next((c for round_ in run.rounds if (c := round_.decision.draft.cropping)), None)
-    repeated = {} if run.rounds or run.header.parent is None else {"answer_of": run.header.parent}
-    confidence = {} if run.confidence is None else {"confidence": run.confidence}
-    files = written_files(run)
-    extra = {**repeated, **confidence, **({"files": files} if files else {})}
-    if run.outcome not in _UNPLANNED_OUTCOMES and cropping is None and not extra:
+    extra: dict[str, Any] = {}
+    if run.header.parent is not None and not run.rounds:
+        extra["answer_of"] = run.header.parent
+    if run.confidence is not None:
+        extra["confidence"] = run.confidence
+    if files := written_files(run):
+        extra["files"] = files
+    if cropping is not None:
+        extra["cropped"] = cropping_json(cropping)
+    if run.outcome not in _UNPLANNED_OUTCOMES and not extra:
         return {}
-    summary = {"run_id": run.id, "outcome": run.outcome.value, "limit": run.limit, **extra}
-    cropped = {} if cropping is None else {"cropped": cropping_json(cropping)}
-    return {"orchestration": {**summary, **cropped}}
+    summary = {"run_id": run.id, "outcome": run.outcome.value, "limit": run.limit}
+    return {"orchestration": {**summary, **extra}}
 
 
 def written_files(run: Run) -> list[dict[str, Any]]:
@@ -130,11 +138,6 @@ def cropping_json(cropping: Cropping) -> dict[str, int]:
         "characters": cropping.whole,
         "turns_left_out": cropping.turns,
     }
-
-
-def trace_of(run: Run) -> orjson.Fragment:
-    """Return the whole run, encoded as in the store."""
-    return orjson.Fragment(encode_run(run))
 
 
 def plan_of(run: Run) -> dict[str, Any]:
@@ -195,7 +198,7 @@ class KeepAlive(Protocol):
 
 @final
 class RequestScope:
-    """The cancellable work of one request."""
+    """The work of one request, which can be cancelled."""
 
     __slots__ = ("_ended", "_is_done", "prepared", "reason", "scope", "started")
 
@@ -203,13 +206,13 @@ class RequestScope:
         self.scope = scope
         """The cancel scope around the work."""
         self.prepared = prepared
-        """The call that it runs; None: it only shows a run, which continues without it."""
+        """The call that the request runs; None: the request only shows a run, which continues."""
         self.started = time()
         """Seconds since the epoch."""
         self._is_done = False
         self._ended: anyio.Event | None = None
         self.reason: DisconnectReason | None = None
-        """Why it was cancelled; None if it was not."""
+        """Why the work was cancelled; None if it was not."""
 
     def end(self, reason: DisconnectReason) -> None:
         """Cancel the work; the first reason counts."""
@@ -261,11 +264,11 @@ class RequestScopes:
         Args:
             receive: the request's ASGI `receive`.
             work: the work.
-            keep_alive: periodic work beside it.
+            keep_alive: periodic work beside `work`, if any.
             prepared: the call that the work runs, if any.
 
         Returns:
-            None if the work was done; else why it was cancelled.
+            None if the work was done; else why the work was cancelled.
         """
         request = RequestScope(anyio.CancelScope(), prepared)
         self._scopes.add(request)
@@ -296,9 +299,9 @@ async def _watch_connection(
         return
     while True:
         reason: DisconnectReason | None = DisconnectReason.CLIENT_GONE
-        with anyio.move_on_after(keep_alive.seconds_until_due()) as patience:
+        with anyio.move_on_after(keep_alive.seconds_until_due()) as timeout:
             await _wait_for_disconnect(receive)
-        if patience.cancelled_caught:
+        if timeout.cancelled_caught:
             reason = await keep_alive.tick()
         if reason is not None:
             scope.end(reason)
@@ -312,6 +315,7 @@ async def _wait_for_disconnect(receive: Receive) -> None:
 
 
 KEEP_ALIVE_COMMENT = b": keep-alive\n\n"
+"""A comment that keeps an idle stream open; clients skip comments."""
 SSE_HEADERS = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
@@ -319,24 +323,19 @@ SSE_HEADERS = (
 )
 
 
-def keep_alive_comment() -> bytes:
-    """Return the comment that keeps an idle stream open; clients skip comments."""
-    return KEEP_ALIVE_COMMENT
-
-
 @final
 class SSEWriter:
     """Writes server-sent events to a client.
 
-    It sends a keep-alive frame after a long silence, and cancels the request of a client that has
-    not read for long.
+    As the `KeepAlive` of a request, the writer sends a keep-alive frame after a long silence, and
+    cancels the request of a client that has not read for long.
     """
 
     def __init__(
         self,
         send: Send,
         timeouts: StreamTimeouts,
-        keep_alive_frame: Callable[[], bytes] = keep_alive_comment,
+        keep_alive_frame: Callable[[], bytes] = lambda: KEEP_ALIVE_COMMENT,
     ) -> None:
         self._send = send
         self._timeouts = timeouts
@@ -373,9 +372,9 @@ class SSEWriter:
             return None
         if self._writing_since is not None:
             return DisconnectReason.CLIENT_SLOW
-        with anyio.move_on_after(self._timeouts.write) as patience:
+        with anyio.move_on_after(self._timeouts.write) as timeout:
             await self.write(self._keep_alive_frame())
-        return DisconnectReason.CLIENT_SLOW if patience.cancelled_caught else None
+        return DisconnectReason.CLIENT_SLOW if timeout.cancelled_caught else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,17 +388,17 @@ class StreamTimeouts:
 
 
 def event_frame(event: dict[str, Any]) -> bytes:
-    """Return the frame of an event."""
+    """Return the server-sent event of a JSON object, which has its type in the field `type`."""
     return encoded_event_frame(event["type"], encode_json(event))
 
 
 def encoded_event_frame(kind: str, data: bytes) -> bytes:
-    """Return the frame of an encoded event."""
+    """Return the server-sent event of this kind with the encoded data."""
     return b"event: %b\ndata: %b\n\n" % (kind.encode(), data)
 
 
 RenderBody = Callable[[Run, Reply], Awaitable[Any]]
-"""Returns the body of an answered run in the dialect."""
+"""Returns the response body of an answered run in the client's dialect."""
 
 
 class StreamRenderer(Protocol):
@@ -478,7 +477,7 @@ class AnswerDelivery:
         """Show a run that continues by itself, while the client is connected and its key valid.
 
         Returns:
-            The error for a client that is still connected, if the stream was cancelled.
+            The error for a client that is still connected, if the stream was cancelled; else None.
         """
         key = caller.watched_key
         if key is None:
@@ -521,13 +520,13 @@ async def execute_and_render(
     renderer: StreamRenderer,
     on_event: EventHandler | None = None,
 ) -> APIError | None:
-    """Run the call and stream it to its end; return the error if there is no answer.
+    """Run the call and stream it; return the error, which is not sent, if there is no answer.
 
     Args:
         service: executes the call.
         prepared: the call.
         renderer: streams the run.
-        on_event: receives the run's events instead of the renderer, and passes them on.
+        on_event: receives the run's events and passes them on; None: the renderer receives them.
     """
     try:
         run = await service.execute(prepared, on_event or renderer.on_event)

@@ -22,7 +22,7 @@ WorkerDrift = Mapping[str, Mapping[DriftKind, DriftState]]
 
 @final
 class DriftMonitor:
-    """Reads the drift that the store has counted over all replicas; requests do not wait for it."""
+    """Reads the drift that the store has counted over all replicas, and caches the result."""
 
     def __init__(self, catalogue: Catalogue, store: Store | None) -> None:
         self._catalogue = catalogue
@@ -32,7 +32,7 @@ class DriftMonitor:
         """The result of the latest read."""
 
     async def read(self) -> WorkerDrift:
-        """Return the drift of each worker; the last known one if the store fails."""
+        """Return the drift of each worker; the latest known drift if the store fails."""
         if self._store is None or time.monotonic() < self._due:
             return self.latest
         self._due = time.monotonic() + CACHE_SECONDS
@@ -43,13 +43,13 @@ class DriftMonitor:
         return self.latest
 
 
-def drift_of(model: ServedModel, drift: WorkerDrift, *, whole: bool = True) -> dict[str, Any]:
+def drift_of(model: ServedModel, drift: WorkerDrift, *, whole: bool) -> dict[str, Any]:
     """Return a worker's drift for `GET /v1/models`; empty if unknown, or for other models.
 
     Args:
         model: the model.
         drift: the drift of all workers.
-        whole: False leaves out the numbers, which also count other tenants' runs.
+        whole: whether to include the numbers, which also count other tenants' runs.
     """
     if not model.direct or len(model.pool) > 1:
         return {}

@@ -11,12 +11,12 @@ from typing import Any, cast
 
 Json = dict[str, Any]
 MAX_EARLIER = 50
-"""The most files of earlier turns."""
+"""Maximum number of files of earlier turns."""
 _WRITTEN = frozenset({"container_file_citation", "code_execution_output"})
 """Types of parts that name a file written by a program."""
 _TEXT_TYPES = frozenset({"input_text", "text"})
 _HEAD = 500
-"""Characters at the beginning of a text within which its file is named."""
+"""Number of characters at the beginning of a text that are searched for the file's id."""
 _GIVEN = re.compile(
     r"\A(?:File|The file) [^\n]{0,300}? \((file-[0-9a-f]{24})\)(?::\n| is uploaded)"
 )
@@ -56,7 +56,7 @@ def container_response(tools: Any) -> str | None:
 
 
 def container_files(tools: Any) -> tuple[str, ...]:
-    """Return the ids of the files given to the tools of an earlier response."""
+    """Return the ids of the files that these tools give to their containers."""
     found: list[str] = []
     for tool in cast("list[Any]", tools) if isinstance(tools, list) else ():
         held = cast("Json", tool).get("container") if isinstance(tool, dict) else None

@@ -1,4 +1,4 @@
-"""Maps a run without an answer to an API error. Pure, except that it looks up how to hide keys."""
+"""Maps a run without an answer to an API error; its message contains no keys and no addresses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MAX_MESSAGE = 500
 _MAX_RETRY_SECONDS = 60.0
 _FIELD_PATTERN = re.compile(r" does not (?:accept|support) (\w+)")
 _MAX_READ = 4 * _MAX_MESSAGE
-"""Characters of an error that are read; the rest is not reported."""
+"""Maximum number of characters of an error that are read, before `_MAX_MESSAGE` cuts the rest."""
 
 _SENTENCES = {
     "unreachable": "no connection to the worker could be made",
@@ -44,7 +44,8 @@ def error_of_run(run: Run, *, direct: bool = False) -> APIError:
 
     Args:
         run: the finished run.
-        direct: one worker was passed through, so its provider's refusal is the request's fault.
+        direct: whether one worker was passed through; then its provider's refusal is the fault of
+            the request.
     """
     if run.outcome is Outcome.CANCELLED:
         return server_closing()
@@ -54,15 +55,15 @@ def error_of_run(run: Run, *, direct: bool = False) -> APIError:
     return own or _known_error(run) or _upstream_error(run)
 
 
-def unsure_error(sure: float | None, least: float) -> APIError:
+def unsure_error(confidence: float | None, required: float) -> APIError:
     """Return the error for an unsure answer, if unsure answers are refused.
 
     Args:
-        sure: the confidence: the probability that the answer is correct; None: unknown.
-        least: the required confidence.
+        confidence: the probability that the answer is correct; None: unknown.
+        required: the required confidence.
     """
-    found = "it is unknown" if sure is None else f"it is {sure:g}"
-    message = f"The answer's confidence had to be at least {least:g}, but {found}."
+    found = "it is unknown" if confidence is None else f"it is {confidence:g}"
+    message = f"The answer's confidence had to be at least {required:g}, but {found}."
     return APIError(422, "unsure", message, headers={"x-should-retry": "false"})
 
 
@@ -77,7 +78,7 @@ def _limit_error(run: Run) -> APIError:
 
 
 def _provider_wait(run: Run) -> float | None:
-    """Return the `retry-after` of the provider whose failure ended the run, if it sent one."""
+    """Return the `retry-after` seconds of the last failure with the run's error code, if any."""
     waits = [
         step.result.retry_after
         for step in run.steps
@@ -94,7 +95,7 @@ def _request_error(run: Run) -> APIError | None:
 
 
 def _known_error(run: Run) -> APIError | None:
-    """Return the error for an error code with a status of its own, if it has one."""
+    """Return the error if the run's error code has its own status; else None."""
     match run.error_code:
         case "context_too_long":
             reported = _provider_message(run)
@@ -149,7 +150,10 @@ def _schema_error(run: Run) -> APIError | None:
 
 
 def _approval_unavailable_error(run: Run) -> APIError | None:
-    """Return the error for a plan whose approval could not be requested; its draft was paid."""
+    """Return the error for a plan whose approval could not be requested; else None.
+
+    Clients do not retry by themselves, since each try pays for another draft.
+    """
     if run.error_code != "approval_unavailable":
         return None
     headers = {"retry-after": "30", "x-should-retry": "false"}
@@ -175,14 +179,14 @@ def _provider_message(run: Run) -> str:
 
 
 def _retry_headers(seconds: float) -> dict[str, str]:
-    """Return the headers for a retry after `seconds`, at most a minute if a provider says more."""
+    """Return the headers for a retry after `seconds`, or after a minute if that is less."""
     seconds = min(seconds, _MAX_RETRY_SECONDS)
     whole = max(1, -int(-seconds // 1))
     return {"retry-after": str(whole), "retry-after-ms": str(int(seconds * 1000))}
 
 
 _MIN_TOKENS = 16
-"""Smaller numbers are treated as codes or other counts."""
+"""Smaller numbers are not taken for a limit in tokens, but for codes or other counts."""
 _COMPARED = re.compile(r"(\d{1,12})(?: \+ (\d{1,12}))? > (\d{1,12})")
 _LIMIT = re.compile(
     r"(?:max\b|maximum|limit|at most|up to|available context|context (?:length|window|size)"
@@ -208,7 +212,7 @@ def overflow_words(run: Run, message: str) -> str:
 
 
 def stated_sizes(message: str) -> tuple[int | None, int | None]:
-    """Parse the prompt's tokens and the limit from a provider's message; None if not stated."""
+    """Return the prompt's tokens and the limit in a provider's message; None if not stated."""
     flat = _SEPARATED.sub("", message)
     compared = _COMPARED.search(flat)
     if compared:

@@ -1,7 +1,7 @@
 """Prepares and executes calls of every dialect, whole, streamed or in the background.
 
-Permissions, budgets and storage are handled here for every kind of request: in `prepare_call`,
-before anything is sent to the client, and in `execute`.
+`RunService.prepare_call` checks permissions and reserves money before anything is sent to the
+client. `RunService.execute` runs the call, stores the run and settles its cost.
 """
 
 from __future__ import annotations
@@ -78,12 +78,12 @@ from batuta.store.responses import run_id_of
 
 
 def seed_of(run_id: RunId) -> int:
-    """Return a seed that cannot be guessed without the run's id."""
+    """Return a 31-bit seed derived from the run's id, which is the same when the run is resumed."""
     return int.from_bytes(hashlib.sha256(run_id.encode()).digest()[:4]) >> 1
 
 
 def _first_calls_cost(prepared: PreparedCall) -> FirstCallsCost:
-    """Return the most that the run's first calls can cost."""
+    """Return an upper bound on the cost of the run's first calls; zero for a cached answer."""
     if prepared.earlier is not None:
         return FirstCallsCost(Decimal(0), Decimal(0))
     served, pool = prepared.served_model, prepared.pool
@@ -121,14 +121,14 @@ class RunService:
         Args:
             catalogue: the workers and the models.
             store: stores the runs and the budgets; None: nothing is stored.
-            rate_limiter: counts what keys use.
+            rate_limiter: counts the requests, tokens and concurrent runs of each key.
             pending_tool_runs: the runs paused on their clients' tools.
-            metrics: count each run.
-            span_exporter: exports the spans of runs; None: they are not exported.
+            metrics: counts each run.
+            span_exporter: exports the spans of runs; None: spans are not exported.
             answer_cache: the cache of answers; None: answers are not cached.
-            sessions: the states of sessions; None: kept in memory.
+            sessions: the states of sessions; None: a new memory of this process.
             files: the uploaded files.
-            key_watch: cancels the runs of keys that are no longer valid; None: they continue.
+            key_watch: cancels the runs of keys that are no longer valid; None: such runs continue.
         """
         self._catalogue = catalogue
         self._conversations = ConversationWorkers()
@@ -152,15 +152,15 @@ class RunService:
         """Return the served model of this name or alias.
 
         Raises:
-            APIError: there is none.
+            APIError: no served model has this name or alias.
         """
         return find_served_model(self._catalogue, name)
 
     def estimate_plan(self, call: ParsedCall, caller: Caller) -> PlanEstimate:
-        """Estimate the call's own workflow, without calling a worker or charging for it.
+        """Estimate the workflow that the request contains, without calling a worker or charging.
 
         Raises:
-            APIError: the workflow may not run.
+            APIError: the request contains no workflow, or one that may not run.
         """
         return self._preparer.estimate_plan(call, caller, self._call_seconds)
 
@@ -181,9 +181,9 @@ class RunService:
             call: the call.
             caller: the caller.
             run_id: the run's id; None: a new one.
-            in_background: a job runs the call, and counts towards the concurrency itself.
-            already_counted: the rates already counted the call when it was submitted.
-            durable: the run is resumed if this process dies.
+            in_background: whether a job runs the call; then the job counts towards the concurrency.
+            already_counted: whether the rate limits counted the call when it was submitted.
+            durable: whether another process resumes the run if this one dies.
 
         Raises:
             APIError: the call cannot run; nothing was executed or sent to the client.
@@ -220,8 +220,7 @@ class RunService:
             )
             try:
                 # Checked last: a caller without permission must not cost this work.
-                if call.question.response_format is not None:
-                    await check_response_format(call.question)
+                await check_response_format(call.question)
                 yield await self._check_workflow(prepared_call)
             except APIError:
                 admission.is_durable = False  # a refused job is never resumed: release its money
@@ -234,7 +233,7 @@ class RunService:
                 await self._explorer.settle(prepared_call.chosen)
 
     async def _complete_call(self, call: ParsedCall, caller: Caller) -> ParsedCall:
-        """Return the call with its caller's files, and reasoning that the client left out."""
+        """Return the call with its caller's files, and with reasoning that the client left out."""
         if call.server_tools or call.question.needed_tags:
             call = await self._files.bind(call, caller)
         question = self._reasoning.fill_in(call.question, caller.tenant)
@@ -294,9 +293,10 @@ class RunService:
         )
 
     async def _find_session(self, call: ParsedCall, tenant: str) -> str | None:
-        """Return the call's session: the named one, the previous response's, or its conversation's.
+        """Return the id of the call's session; None for a request for embeddings.
 
-        Embedding calls have no session.
+        This is the session that the request names, else the one of the previous response, else one
+        derived from the beginning of the conversation.
         """
         if call.embeds:
             return None
@@ -308,7 +308,7 @@ class RunService:
         return await read_off_loop(call.question.messages, named)
 
     async def _choose_arm(self, prepared: PreparedCall) -> PreparedCall:
-        """Return the call with the alternative chosen by exploration, if the model explores."""
+        """Return the call with the alternative that exploration has chosen, if any."""
         served, call = prepared.served_model, prepared.call
         plain = self._catalogue.find_model(served.name)
         if served.explore is None or plain is None or served.conductor is not plain.conductor:
@@ -335,10 +335,10 @@ class RunService:
         """Return the call with its cached answer, if there is one."""
         cache, call, served = self._answer_cache, prepared.call, prepared.served_model
         options = call.options
-        # Tools and files are not cached: the web changes, and each caller has its own files.
+        # Answers from tools and files are not cached: the web changes, and files differ by caller.
         has_sources = bool(call.server_tools or call.files)
-        wanted = call.store and options.cache is not False and not has_sources
-        if cache is None or not wanted or not cache.may_repeat(call.question.sampling):
+        may_cache = call.store and options.cache is not False and not has_sources
+        if cache is None or not may_cache or not cache.may_repeat(call.question.sampling):
             return prepared
         if options.trace or options.dry_run or prepared.resumed is not None:
             return prepared
@@ -358,7 +358,7 @@ class RunService:
         return replace(prepared, repeatable=repeatable, earlier=found.run, cache_result=found.kind)
 
     async def _check_workflow(self, prepared_call: PreparedCall) -> PreparedCall:
-        """Return the call with its caller's workflow as changed by the guardrails.
+        """Return the call; the guardrails may change the workflow that its request contains.
 
         Raises:
             APIError: a guardrail blocks the workflow.
@@ -376,10 +376,13 @@ class RunService:
         return replace(prepared_call, served_model=served, guarded=acts)
 
     async def execute(self, prepared: PreparedCall, emit: EventHandler | None = None) -> Run:
-        """Execute and store the run; it is stored even if this is cancelled.
+        """Execute and store the run.
+
+        A cancelled run is stored too, unless another process will resume it.
 
         Raises:
             APIError: the caller's key became invalid, which has cancelled the run.
+            StoreError: a durable run cannot be stored.
         """
         key = prepared.caller.shown_key
         if key is None:
@@ -392,7 +395,7 @@ class RunService:
         raise work.refusal or internal_error()
 
     async def _execute(self, prepared: PreparedCall, emit: EventHandler | None) -> Run:
-        """Execute and store the run; it is stored even if this is cancelled."""
+        """Execute and store the run without watching the caller's key."""
         if prepared.earlier is not None:
             return await self._repeat_answer(prepared, prepared.earlier, emit)
         recorder = Recorder()
@@ -424,12 +427,10 @@ class RunService:
                     approve=self._open_approver(prepared),
                 ),
             )
-            return run if prepared.chosen is None else mark_explored(prepared.chosen, run)
+            return mark_explored(prepared.chosen, run)
         finally:
             if recorder.ended is not None:
-                run = recorder.run()
-                if prepared.chosen is not None:
-                    run = mark_explored(prepared.chosen, run)
+                run = mark_explored(prepared.chosen, recorder.run())
                 await self._store_run(prepared, run)
                 await self._forget_edits(prepared, run)
 
@@ -479,16 +480,16 @@ class RunService:
             await self._store.flush()
 
     def _call_seconds(self, worker_id: WorkerId) -> float | None:
-        """Return the observed seconds of the worker's calls, if known."""
+        """Return the moving average of the seconds of the worker's calls; None if unknown."""
         health = self._catalogue.health.get(worker_id)
         return health.seconds if health else None
 
     async def _execute_solver(
         self, prepared: PreparedCall, solver: Solver, emit: EventHandler | None
     ) -> Run:
-        """Execute the solver and store its run, even if this is cancelled."""
-        asked, recorder, guardrails = prepared.call.question, Recorder(), prepared.guardrails
-        question, acts, forbidden = await guardrails.check_question(asked)
+        """Execute the solver and store its run, even if this coroutine is cancelled."""
+        original, recorder, guardrails = prepared.call.question, Recorder(), prepared.guardrails
+        question, acts, forbidden = await guardrails.check_question(original)
         hooks = RunHooks(
             run_id=prepared.run_id,
             model=prepared.served_model.name,
@@ -504,12 +505,12 @@ class RunService:
             settings=RunSettings(guardrails=guardrails, plan_rules=prepared.rules),
             hooks=hooks,
         )
-        wanted = question.sampling.seed
-        # A run resumed after a crash needs the same seed, so it is derived from the run's id.
-        seed = seed_of(prepared.run_id) if wanted is None else wanted
+        seed = question.sampling.seed
+        if seed is None:  # a run resumed after a crash needs the same seed
+            seed = seed_of(prepared.run_id)
         run: Run | None = None
         try:
-            run = await solver.answer(asked if forbidden else question, solver_context, seed)
+            run = await solver.answer(original if forbidden else question, solver_context, seed)
             run = await enforce_response_format(await check_chosen_answer(run, guardrails))
             return run
         finally:
@@ -520,9 +521,10 @@ class RunService:
         self, prepared: PreparedCall, earlier: Run, emit: EventHandler | None
     ) -> Run:
         """Return a new run with the cached answer, without calling a worker."""
-        # A hit keeps the stored question, as changed by guardrails; `similar` has other words.
-        kept = prepared.call.question if prepared.cache_result == "similar" else None
-        run = repeated_run(earlier, prepared.run_id, kept or earlier.header.question)
+        # A similar question has other words; an equal one is stored as guardrails have changed it.
+        is_similar = prepared.cache_result == "similar"
+        question = prepared.call.question if is_similar else earlier.header.question
+        run = repeated_run(earlier, prepared.run_id, question)
         if emit is not None and prepared.can_stream and run.reply is not None:
             for event in reply_deltas(run.reply):
                 await emit(event)
@@ -530,7 +532,12 @@ class RunService:
         return run
 
     async def _store_run(self, prepared: PreparedCall, run: Run) -> None:
-        """Store the run and settle its cost; if the store fails, the answer is still returned."""
+        """Store the run and settle its cost, unless another process will resume the run.
+
+        Raises:
+            StoreError: a durable run cannot be stored. For other runs the error is only logged, so
+                that the answer is still returned.
+        """
         if run.outcome is Outcome.CANCELLED and prepared.will_resume():
             return  # the run is not over: its job keeps the finished steps
         self._count_run(prepared, run)
@@ -549,7 +556,11 @@ class RunService:
     async def _append_run(
         self, store: Store, prepared: PreparedCall, run: Run, alone_usd: Decimal | None
     ) -> None:
-        """Append the run to the store, offer it for comparison and add it to the cache."""
+        """Append the run to the store, offer it to the shadow runs and add it to the cache.
+
+        Raises:
+            StoreError: a durable run cannot be stored.
+        """
         admission = prepared.admission
         try:
             await store.append(
@@ -575,7 +586,7 @@ class RunService:
             await cache.keep(repeatable, run)
 
     def _estimate_alone(self, prepared: PreparedCall, run: Run) -> Decimal | None:
-        """Estimate the dollars that the best single worker would have cost, if possible."""
+        """Estimate the dollars that the best worker alone would have cost; None if not possible."""
         if prepared.in_session is None or prepared.earlier is not None:
             return None
         if prepared.call.options.dry_run:
@@ -586,7 +597,7 @@ class RunService:
         )
 
     def _count_run(self, prepared: PreparedCall, run: Run) -> None:
-        """Report the run to the metrics, the spans and the memories between requests."""
+        """Report the run to exploration, metrics, spans and the memories of conversations."""
         tenant = prepared.caller.tenant
         if prepared.chosen is not None:
             note_spent(prepared.chosen, run)

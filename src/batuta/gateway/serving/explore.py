@@ -1,7 +1,8 @@
-"""Exploration: runs an alternative on a small share of requests, to learn what is better.
+"""Exploration: runs an alternative on a small share of requests, to learn which one is better.
 
 Off unless `[mini] explore` is set. An explored run is marked in its trace, in a header and on the
-page. Its dollars are reserved from a daily budget before the run; the rest is released after it.
+page. Its dollars are reserved from a daily budget before the run; what the run has not spent is
+released afterwards.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from batuta.store.ledger import Bucket, usd_cap_to_nano, usd_to_nano, utc_day
 
 EXPLORED_HEADER = "x-batuta-explored"
 MOST_ARMS = 8
-"""The most arms (ways to answer a question) to choose from."""
+"""Maximum number of workflows, or of single models, among the arms (ways to answer a question)."""
 AS_SERVED = "as served"
 """The name of the arm that is served without exploration, unless it is a single workflow."""
 _CACHE_SECONDS = 5.0
@@ -46,7 +47,7 @@ class Arm:
     name: str
     conductor: Conductor
     usd: Decimal
-    """The most dollars that it can cost."""
+    """Upper bound on the dollars that the arm costs."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -56,14 +57,15 @@ class ChosenArm:
     choice: Exploration
     conductor: Conductor
     purse: Bucket | None = None
-    """The daily budget that pays for it; None if the run is not explored."""
+    """The daily budget that pays for the run; None if the run is not explored."""
     taken: int = 0
-    """Reserved, in billionths of a dollar."""
+    """The reservation in the daily budget, in billionths of a dollar."""
     spent: int = 0
+    """The run's cost in billionths of a dollar."""
 
     @property
     def headers(self) -> dict[str, str]:
-        """The response headers."""
+        """The response header that names an explored arm; empty if the run is not explored."""
         if not self.choice.explored:
             return {}
         return {EXPLORED_HEADER: _UNSAFE.sub("?", self.choice.arm)[:200]}
@@ -92,7 +94,11 @@ class Explorer:
         run_id: RunId,
         seed: int,
     ) -> ChosenArm | None:
-        """Choose an arm; None if nothing may be explored now, or the store fails."""
+        """Choose an arm.
+
+        Return None if the model does not explore, the daily budget does not suffice, or the store
+        fails.
+        """
         explore, store = served.explore, self._store
         if explore is None or store is None or served.conductor is None:
             return None
@@ -129,7 +135,7 @@ class Explorer:
         return chosen
 
     async def settle(self, chosen: ChosenArm) -> None:
-        """Release what was reserved and not spent."""
+        """Release the reserved dollars that were not spent."""
         if chosen.purse is None or self._store is None:
             return
         with anyio.CancelScope(shield=True):
@@ -155,8 +161,10 @@ def note_spent(chosen: ChosenArm, run: Run) -> None:
     chosen.spent = run_nano(run)
 
 
-def mark_explored(chosen: ChosenArm, run: Run) -> Run:
-    """Return the run with the record of how its arm was chosen."""
+def mark_explored(chosen: ChosenArm | None, run: Run) -> Run:
+    """Return the run with the record of how its arm was chosen, if one was chosen."""
+    if chosen is None:
+        return run
     return replace(run, header=replace(run.header, exploration=chosen.choice))
 
 
@@ -165,8 +173,9 @@ def list_arms(
 ) -> tuple[str, list[Arm]]:
     """Return the kind of question and its arms, the first of which is served without exploration.
 
-    A workflow selector's arms are the best workflows of its library for the kind of question. Any
-    other system's are the system itself and every worker alone.
+    A workflow selector's arms are the best workflows of its library for the kind of question. The
+    arms of any other system are the system itself and every model of the pool alone. `MOST_ARMS`
+    limits the number of workflows or models.
     """
     if isinstance(conductor, WorkflowSelector):
         cell, ranked = conductor.list_candidates(question.text, pool, limits.steps)
@@ -193,6 +202,6 @@ def list_arms(
 def summarise_arms(
     known: Mapping[tuple[str, str], tuple[float, float]],
 ) -> Sequence[tuple[str, str, ArmStats]]:
-    """Return the kind of question, the arm and its statistics; per kind, the most judged first."""
+    """Return rows of a kind of question, an arm and its statistics; per kind, most judged first."""
     rows = [(cell, arm, ArmStats(*stats)) for (cell, arm), stats in known.items()]
     return sorted(rows, key=lambda row: (row[0], -row[2].judged))

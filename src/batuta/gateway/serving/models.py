@@ -57,7 +57,7 @@ class ServedModel:
     """The conductor that writes the workflow; None if `solver` answers."""
     pool: Pool
     limits: Limits = field(default_factory=Limits)
-    """The most a run may spend; a caller can lower it."""
+    """The limits of a run; a caller can lower them, and raise the rounds to `max_rounds`."""
     direct: bool = False
     """True if one worker is passed through: its reasoning is shown, its refusals become errors of
     the request, and no progress is streamed."""
@@ -67,9 +67,9 @@ class ServedModel:
     solver: Solver | None = None
     """A method that chooses among replies, instead of a conductor."""
     calls: int | None = None
-    """The number of worker calls that the method needs."""
+    """The number of worker calls that the method needs; None: unknown, or there is no method."""
     max_rounds: int = 1
-    """The most rounds that a caller may ask for; `limits.rounds` is the default."""
+    """Maximum number of rounds that a caller may request; `limits.rounds` is the default."""
     embeds: bool = False
     """True for an embedding model."""
     effort: str | None = None
@@ -77,7 +77,7 @@ class ServedModel:
     explore: ExploreOptions | None = None
     """The exploration options; None: the model does not explore."""
     min_confidence: float | None = None
-    """The confidence (probability of a correct answer) below which it is marked `unsure`."""
+    """The confidence (probability of a correct answer) below which an answer is `unsure`."""
     load: Callable[[], Solver] | None = None
     """Imports the method at the first call; None: there is nothing to import."""
 
@@ -92,13 +92,13 @@ class ServedModel:
 
     @property
     def limits_ceiling(self) -> Limits:
-        """The most that a caller may ask for: the limits, with `max_rounds` rounds."""
+        """The highest limits that a caller may request: `limits`, with `max_rounds` rounds."""
         if self.max_rounds <= self.limits.rounds:
             return self.limits
         return replace(self.limits, rounds=self.max_rounds)
 
     def with_method(self, solver: Solver) -> ServedModel:
-        """Return the model with its loaded method, whose calls are the limit on steps."""
+        """Return the model with its loaded method; a fixed number of calls limits the steps."""
         limits = replace(self.limits, steps=solver.calls or self.limits.steps)
         if isinstance(solver, ConductorSolver):
             by = {"conductor": solver.conductor}
@@ -137,13 +137,13 @@ def served_models(
     ultra: Limits = ULTRA_LIMITS,
     max_rounds: int | None = None,
 ) -> tuple[ServedModel, ...]:
-    """Return `batuta-mini`, `batuta-ultra` (with a conductor) and each worker as `worker/<id>`.
+    """Return `batuta-mini`, `batuta-ultra` and each worker as `worker/<id>`.
 
     Args:
         pool: the workers.
-        conductor: the conductor of `batuta-ultra`; None: it is not served.
+        conductor: the conductor of `batuta-ultra`; None: that model is not served.
         mini_conductor: the conductor of `batuta-mini`; None: the best worker answers.
-        explore: the exploration options of `batuta-mini`.
+        explore: the exploration options of `batuta-mini`; None: it does not explore.
         mini: the limits of `batuta-mini`, unless its conductor is a model.
         ultra: the limits of the other models.
         max_rounds: the settings' limit on rounds; None: as many as the conductor needs.
@@ -211,7 +211,7 @@ def model_of_system(system: ServedSystem) -> ServedModel:
 
 
 def _describe_conductor(conductor: Conductor, pool: Pool) -> str:
-    """Return a sentence with the conductor, and what its prompt shows of the workers."""
+    """Return a sentence that names the conductor and says what its prompt shows of the workers."""
     prompt = describe_prompt(conductor, pool)
     shown = prompt.shown if prompt else ""
     many = f"{len(pool)} worker{'' if len(pool) == 1 else 's'}"
@@ -242,7 +242,7 @@ class PageContext:
     """Facts that the web page shows besides the runs."""
 
     source: str = ""
-    """Where the pool comes from: a settings file, or a description."""
+    """The path of the pool's settings file, or a description of the pool."""
     simulated: bool = False
     """Whether all workers are simulated."""
     examples: tuple[str, ...] = ()
@@ -250,7 +250,7 @@ class PageContext:
     folders: tuple[Path, ...] = ()
     """Folders that are searched recursively for training runs and evaluation reports."""
     history: Outcomes | None = None
-    """Outcomes of the workers, by task family."""
+    """Recorded outcomes of the workers, by task family; None: there are none."""
 
 
 @final
@@ -258,7 +258,7 @@ class PageContext:
 class Catalogue:
     """The served workers and models, all replaced when the settings are reloaded.
 
-    It owns no clients: the caller opens and closes them.
+    The catalogue owns no clients: the caller opens and closes them.
 
     Raises:
         ConfigError: there is no model, two models have the same name, a worker has no client, or
@@ -270,7 +270,7 @@ class Catalogue:
     clients: Mapping[WorkerId, Client]
     """The client of each worker."""
     models: tuple[ServedModel, ...]
-    """The served models in the order of the list; see `served_models`."""
+    """The served models, in the order in which the API lists them; see `served_models`."""
     unavailable_models: Mapping[str, str] = field(default_factory=dict[str, str])
     """Models that are not served, each with what to do to serve it."""
     aliases: Aliases = Aliases()
@@ -278,7 +278,7 @@ class Catalogue:
     conducts_auxiliary: bool = False
     """Whether coding agents' own requests, such as titles, are conducted too."""
     session_rules: SessionRules = DEFAULT_RULES
-    """The parameters of sessions."""
+    """The settings of sessions."""
     page_context: PageContext = field(default_factory=PageContext)
     health: Mapping[WorkerId, WorkerHealth] = field(default_factory=dict[WorkerId, WorkerHealth])
     """The health of each watched worker."""
@@ -287,11 +287,11 @@ class Catalogue:
     guardrails: Guardrails = NO_GUARDRAILS
     """The guardrails on questions, replies between agents and answers."""
     plan_rules: PlanRules = NO_RULES
-    """The rules that workflows must keep, of all tenants and tags."""
+    """The plan rules of all tenants and tags."""
     approvals: tuple[ApprovalRule, ...] = ()
     """The rules by which a person must approve a plan, of all tenants."""
     approval_webhook: Webhook | None = None
-    """Is notified of waiting plans and may decide about them; None: not configured."""
+    """The webhook that gets waiting plans and may decide about them; None: not configured."""
     confidence: ConfidenceModel | None = None
     """Computes the confidence of answers; None: not configured."""
     refuses_unsure: bool = False
@@ -303,6 +303,7 @@ class Catalogue:
     moderation: ModerationClient | None = None
     """The moderation provider's client; None: not configured."""
     created: int = field(default_factory=lambda: int(time.time()))
+    """When the catalogue was made, in seconds since the epoch; shown as each model's `created`."""
 
     def __post_init__(self) -> None:
         if not self.models:
@@ -317,14 +318,14 @@ class Catalogue:
             self._check_alias(alias, name)
 
     def find_model(self, name: str) -> ServedModel | None:
-        """Return the model of this exact name."""
-        for model in self.models:
-            if model.name == name:
-                return model
-        return None
+        """Return the model of this exact name; None if there is none."""
+        return next((model for model in self.models if model.name == name), None)
 
     def resolve_model(self, name: str) -> ServedModel | None:
-        """Return the model of this name, else the worker of this id, else the alias's model."""
+        """Return the model of this name, else the worker of this id, else the model of this alias.
+
+        Return None if there is none of the three.
+        """
         found = self._find_named(name)
         if found is None and (target := self.aliases.find(name)):
             found = self._find_named(target)
@@ -351,7 +352,7 @@ class Catalogue:
         raise ConfigError(f"aliases.{alias}: {reason}")
 
     async def load_model(self, name: str) -> None:
-        """Load the method of this model at its first call, if it has one.
+        """Load the method of this model, if it has one that is not loaded yet.
 
         Raises:
             ConfigError: the method cannot be loaded.

@@ -14,10 +14,11 @@ from starlette.responses import Response
 from batuta.clients.openai.moderation import ModerationClient
 from batuta.core import Image, Message, Question, Role, Text
 from batuta.errors import BadRequestError, ClientError, RateLimitError
-from batuta.gateway.access.caller import Caller, CallerRole, caller_of
+from batuta.gateway.access.caller import Caller, caller_of
 from batuta.gateway.access.rate_limit import REQUESTS, RateLimiter, check_rate, enter_concurrency
 from batuta.gateway.errors import APIError, invalid_type, invalid_value, model_not_found, not_found
 from batuta.gateway.http.body import Fields, json_response, read_fields
+from batuta.gateway.serving.admission import check_starts_runs
 from batuta.gateway.serving.attachments import picture_url
 from batuta.gateway.serving.models import Catalogue
 from batuta.gateway.serving.prepare import check_pictures, rule_error
@@ -27,7 +28,6 @@ from batuta.language.plan_rules import PlanRules
 MODERATIONS_PATH = "/v1/moderations"
 MAX_INPUTS = 128
 _ID_PATTERN = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
-_ADMIN_RUNS_NOTHING = "The admin token starts no runs: create a key and use it."
 
 
 @final
@@ -42,7 +42,8 @@ class ModerationEndpoint:
         """Serve one request.
 
         Raises:
-            APIError: no provider is configured, the key may not use it, or it failed.
+            APIError: no provider is configured, the key may not use the provider or has reached a
+                limit, the body is invalid, a guardrail blocks the input, or the provider fails.
         """
         client, caller = self._catalogue.moderation, caller_of(request.scope)
         if client is None:
@@ -54,9 +55,9 @@ class ModerationEndpoint:
 
     async def _ask_provider(self, request: Request, client: ModerationClient) -> Response:
         body = await read_fields(request.scope, request.receive)
-        wanted = body.text("model")
-        if wanted not in {None, client.worker.model}:
-            raise model_not_found(str(wanted))
+        requested = body.text("model")
+        if requested not in {None, client.worker.model}:
+            raise model_not_found(str(requested))
         given = await self._check_policies(self._parse_input(body))
         try:
             judgement = await client.moderate(given)
@@ -107,7 +108,11 @@ class ModerationEndpoint:
         return [*({"type": "text", "text": text} for text in texts), *pictures]
 
     async def _check_texts(self, texts: list[str]) -> list[str]:
-        """Apply the guardrails to the texts of one input; a match across texts joins them."""
+        """Apply the guardrails to the texts of one input; a match across texts joins the texts.
+
+        Raises:
+            APIError: a guardrail blocks the input.
+        """
         if not texts:
             return texts
         message = Message(role=Role.USER, parts=tuple(Text(text) for text in texts))
@@ -120,7 +125,7 @@ class ModerationEndpoint:
         return [part.text for part in clean.messages[0].parts if isinstance(part, Text)]
 
     def _parse_input(self, body: Fields) -> Any:
-        """Return the input for the provider: a string, strings, or parts."""
+        """Return the input for the provider: a string, a list of strings, or a list of parts."""
         given = body.need("input")
         if isinstance(given, str):
             return given
@@ -151,10 +156,12 @@ def _check_permissions(caller: Caller, client: ModerationClient, rules: PlanRule
     Args:
         caller: the caller.
         client: the provider's client.
-        rules: all rules for plans; those of the caller's tenant and tags apply.
+        rules: all plan rules; those of the caller's tenant and tags apply.
+
+    Raises:
+        APIError: the caller or a plan rule forbids the provider.
     """
-    if caller.role in {CallerRole.ADMIN, CallerRole.NOBODY}:
-        raise APIError(403, "permission_denied", _ADMIN_RUNS_NOTHING)
+    check_starts_runs(caller)
     permissions, model = caller.permissions, client.worker.model
     if not permissions.allows_model(model) or not permissions.allows_worker(client.worker):
         message = f"This key may not use the model '{model}'."
@@ -165,7 +172,7 @@ def _check_permissions(caller: Caller, client: ModerationClient, rules: PlanRule
 
 
 def _provider_error(error: ClientError) -> APIError:
-    """Return the error for a failed call; the provider's message has no addresses and keys."""
+    """Return the error for a failed call; the message contains no addresses and no keys."""
     if isinstance(error, RateLimitError):
         wait = str(max(1, int(error.retry_after or 1)))
         message = "The moderation provider limits its rate."

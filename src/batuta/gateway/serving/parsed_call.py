@@ -1,12 +1,12 @@
 """A parsed call of any dialect: its question, orchestration options, session and user.
 
-A session is one conversation of a tenant with a client.
+A session is one conversation between a client and this server.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, TypeVar, cast
@@ -30,14 +30,14 @@ from batuta.core import (
     Workflow,
 )
 from batuta.core.server_tools import RequestedTool
-from batuta.gateway.errors import APIError, invalid_type, invalid_value, unsupported_parameter
+from batuta.gateway.errors import invalid_type, invalid_value, unsupported_parameter
 from batuta.gateway.http.body import Fields
 from batuta.language.plan_rules import MAX_TAGS, read_tag
 from batuta.store.rows import NO_LABELS, RequestLabels
 
 ORCHESTRATION_FIELD = "orchestration"
 STEPS_PATH = f"{ORCHESTRATION_FIELD}.workflow.steps"
-_N = TypeVar("_N", int, float)
+_N = TypeVar("_N", int, float, Decimal)
 _MAX_VALUE = 1_000_000_000
 _MAX_WORKERS = 1000
 _KNOWN_FIELDS = {
@@ -51,7 +51,7 @@ _KNOWN_OF_STEP = {"subtask", "worker", "access"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionLimits:
-    """The request's limits of its whole session; None: only the settings' and the key's apply."""
+    """The limits that a request sets for its whole session, besides the settings' and the key's."""
 
     max_cost_usd: Decimal | None = None
     max_turns: int | None = None
@@ -77,32 +77,31 @@ class RunOptions:
     workflow: Workflow | None = None
     """The caller's own workflow, which is not planned by a conductor."""
     dry_run: bool = False
-    """Plan and estimate; call no worker."""
+    """Whether the run only makes a plan and estimates its cost, and calls no worker."""
     cache: bool | None = None
     """False: neither use a cached answer nor cache this one."""
     tags: tuple[str, ...] = ()
-    """Tags by which rules for plans select questions."""
+    """Tags by which plan rules select questions."""
     min_confidence: float | None = None
-    """The confidence (probability of a correct answer) below which it is marked `unsure`."""
+    """The confidence (probability of a correct answer) below which the answer is `unsure`."""
     session: SessionLimits | None = None
     """The limits of the session that the request belongs to."""
 
-    def limits(self, default: Limits, ceiling: Limits | None = None) -> Limits:
+    def limits(self, default: Limits, ceiling: Limits) -> Limits:
         """Return the requested limits, else the defaults, and never more than `ceiling`.
 
         Args:
             default: the limits of a request that sets none.
-            ceiling: the operator's limits; None: the defaults.
+            ceiling: the operator's limits.
         """
-        ceiling = ceiling or default
         return Limits(
             steps=min(self.steps or default.steps, ceiling.steps),
             rounds=min(self.rounds or default.rounds, ceiling.rounds),
-            tokens=_stricter_limit(
+            tokens=stricter_limit(
                 default.tokens if self.tokens is None else self.tokens, ceiling.tokens
             ),
-            usd=_stricter_limit(default.usd if self.usd is None else self.usd, ceiling.usd),
-            seconds=_stricter_limit(
+            usd=stricter_limit(default.usd if self.usd is None else self.usd, ceiling.usd),
+            seconds=stricter_limit(
                 default.seconds if self.seconds is None else self.seconds, ceiling.seconds
             ),
             unknown=ceiling.unknown,
@@ -112,23 +111,23 @@ class RunOptions:
         """Check that the requested steps and rounds are possible.
 
         Args:
-            most_steps: the most steps of the served model; if lower, `MAX_STEPS` applies.
-            most_rounds: the most rounds of the served model; if lower, `MAX_ROUNDS` applies.
+            most_steps: the served model's maximum number of steps; at least `MAX_STEPS` is used.
+            most_rounds: its maximum number of rounds; at least `MAX_ROUNDS` is used.
 
         Raises:
             APIError: more are requested; the message names the limit.
         """
-        for name, wanted, most in (
+        for name, requested, most in (
             ("max_steps", self.steps, max(most_steps, MAX_STEPS)),
             ("max_rounds", self.rounds, max(most_rounds, MAX_ROUNDS)),
         ):
-            if wanted is not None and wanted > most:
+            if requested is not None and requested > most:
                 reason = f"it must be at most {most}."
                 raise invalid_value(f"{ORCHESTRATION_FIELD}.{name}", reason)
 
     def lowered_limits(self, limits: Limits) -> dict[str, float]:
         """Return the requested limits that were lowered, with their values in `limits`."""
-        asked: dict[str, tuple[float | None, float | None]] = {
+        pairs: dict[str, tuple[float | None, float | None]] = {
             "max_cost_usd": (self.usd, limits.usd),
             "max_tokens": (self.tokens, limits.tokens),
             "max_steps": (self.steps, limits.steps),
@@ -137,15 +136,15 @@ class RunOptions:
         }
         return {
             name: most
-            for name, (wanted, most) in asked.items()
-            if wanted is not None and most is not None and most < wanted
+            for name, (requested, most) in pairs.items()
+            if requested is not None and most is not None and most < requested
         }
 
     def check_workflow(self, pool: Pool, limits: Limits) -> None:
         """Check that the pool can run the caller's workflow within the limits.
 
         Raises:
-            APIError: it names an unknown worker or has too many steps.
+            APIError: the workflow names an unknown worker or has too many steps.
         """
         steps = self.workflow.steps if self.workflow else ()
         if len(steps) > limits.steps:
@@ -160,7 +159,7 @@ class RunOptions:
         """Return the workers that the request allows.
 
         Raises:
-            APIError: a name is not in the pool, or no worker is left.
+            APIError: a name is not in the pool, or the request excludes every worker.
         """
         for name, ids in (("workers_allow", self.allow or ()), ("workers_deny", self.deny)):
             unknown = [worker_id for worker_id in ids if worker_id not in pool]
@@ -170,11 +169,11 @@ class RunOptions:
                 )
         if self.allow is None and not self.deny:
             return pool
-        wanted = {w.id for w in pool} if self.allow is None else set(self.allow)
-        left = wanted.difference(self.deny)
-        if not left:
+        allowed = {w.id for w in pool} if self.allow is None else set(self.allow)
+        remaining = allowed.difference(self.deny)
+        if not remaining:
             raise invalid_value(f"{ORCHESTRATION_FIELD}.workers_allow", "no worker is left.")
-        return pool.subset(left)
+        return pool.subset(remaining)
 
 
 _UNCACHED_OPTIONS = RunOptions(cache=False)
@@ -186,13 +185,13 @@ def parse_run_options(body: Fields) -> RunOptions:
     """Parse the field `orchestration` of a body in any dialect.
 
     Raises:
-        APIError: it is malformed, or has an unknown field; a misspelt limit must not be silently
-            ignored.
+        APIError: the field is malformed, or has an unknown field: a misspelt limit must not be
+            silently ignored.
     """
     given = body.object(ORCHESTRATION_FIELD)
     if given is None:
         return _UNCACHED_OPTIONS if body.is_fresh else NO_OPTIONS
-    _check_names(given, _KNOWN_FIELDS)
+    given.check_names(_KNOWN_FIELDS)
     return RunOptions(
         usd=given.number("max_cost_usd", 0, _MAX_VALUE),
         tokens=given.whole("max_tokens", 0, _MAX_VALUE),
@@ -215,7 +214,7 @@ def parse_run_options(body: Fields) -> RunOptions:
 def _parse_session(given: Fields | None) -> SessionLimits | None:
     if given is None:
         return None
-    _check_names(given, _KNOWN_OF_SESSION)
+    given.check_names(_KNOWN_OF_SESSION)
     usd = given.number("max_cost_usd", 0, _MAX_VALUE)
     return SessionLimits(
         max_cost_usd=None if usd is None else Decimal(str(usd)),
@@ -230,17 +229,10 @@ def _parse_tags(given: Fields) -> tuple[str, ...]:
         raise invalid_value(given.path("tags"), f"{error}.") from None
 
 
-def _check_names(given: Fields, known: Collection[str]) -> None:
-    for name in given.names:
-        if name not in known:
-            message = f"Unknown parameter: '{given.path(name)}'."
-            raise APIError(400, "unknown_parameter", message, param=given.path(name))
-
-
 def _parse_workflow(given: Fields | None) -> Workflow | None:
     if given is None:
         return None
-    _check_names(given, {"steps"})
+    given.check_names({"steps"})
     given.need("steps")
     steps = given.objects("steps", MAX_STEPS) or []
     try:
@@ -250,7 +242,7 @@ def _parse_workflow(given: Fields | None) -> Workflow | None:
 
 
 def _parse_step(step: Fields) -> Step:
-    _check_names(step, _KNOWN_OF_STEP)
+    step.check_names(_KNOWN_OF_STEP)
     entries = step.array("access", MAX_STEPS) or []
     for index, entry in enumerate(entries):
         if isinstance(entry, bool) or not isinstance(entry, int):
@@ -261,10 +253,11 @@ def _parse_step(step: Fields) -> Step:
     )
 
 
-def _stricter_limit(wanted: _N | None, ceiling: _N | None) -> _N | None:
-    if wanted is None or ceiling is None:
-        return ceiling if wanted is None else wanted
-    return min(wanted, ceiling)
+def stricter_limit(one: _N | None, other: _N | None) -> _N | None:
+    """Return the lower of two limits; None means no limit."""
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)
 
 
 _EMPTY_VALUES: tuple[Any, ...] = (None, False, 0, [], {})
@@ -279,22 +272,22 @@ class ParsedCall:
     question: Question
     stream: bool = False
     include_usage: bool = False
-    """Whether a stream ends with its usage, if the dialect makes that optional."""
+    """Whether a stream ends with the usage of tokens, if the dialect makes that optional."""
     store: bool = True
     """Whether the run and its answer may be stored."""
     options: RunOptions = NO_OPTIONS
     embeds: bool = False
     """Whether embeddings are requested."""
     session: str = ""
-    """The client's name of the session; may be empty."""
+    """The client's name of the session; empty: the client names none."""
     labels: RequestLabels = NO_LABELS
     """The request's end user and metadata, by which its run can be found."""
     previous: str = ""
-    """The id of the response that it continues; may be empty."""
+    """The id of the response that this call continues; empty: it continues none."""
     ignored: tuple[str, ...] = ()
     """Top-level fields that have no effect."""
     server_tools: tuple[RequestedTool, ...] = ()
-    """The server's tools that the models may call."""
+    """The server's tools that the request lets the models call."""
     files: tuple[str, ...] = ()
     """The ids of the uploaded files in the request, which programs may read."""
     earlier_files: tuple[str, ...] = ()
@@ -307,7 +300,8 @@ MADE_PICTURES = "The pictures that you made:"
 def return_made_pictures(messages: tuple[Message, ...]) -> tuple[Message, ...]:
     """Move pictures made by models into the next user message.
 
-    Most providers accept pictures only from users.
+    Most providers accept pictures only from users. Pictures after the last user message are left
+    out.
     """
     if not any(_made_pictures(message) for message in messages):
         return messages
@@ -330,7 +324,7 @@ def _made_pictures(message: Message) -> tuple[Image, ...]:
 
 
 def parse_cache(body: Fields) -> PromptCache | None:
-    """Return the caller's options for the providers' prompt caches.
+    """Return the caller's options for the providers' prompt caches; None if it sets none.
 
     Raises:
         APIError: a value has the wrong type.
@@ -340,14 +334,14 @@ def parse_cache(body: Fields) -> PromptCache | None:
 
 
 def check_metadata(body: Fields) -> None:
-    """Check that `metadata` contains only strings.
+    """Check that `metadata`, if it is set, is an object of strings.
 
     Raises:
-        APIError: it does not.
+        APIError: `metadata` is not an object, or one of its values is not a string.
     """
     metadata = body.object("metadata")
-    for name in metadata.names if metadata else ():
-        if not isinstance(metadata.get(name) if metadata else None, str):
+    for name, value in metadata.raw.items() if metadata else ():
+        if not isinstance(value, str):
             raise invalid_value(f"metadata.{name}", "it must be a string.")
 
 
@@ -359,7 +353,7 @@ def check_unsupported(body: Fields, reasons: Mapping[str, str]) -> None:
         reasons: the reason for each unsupported field; empty values are accepted.
 
     Raises:
-        APIError: it sets one.
+        APIError: the body sets an unsupported field.
     """
     for name, reason in reasons.items():
         if body.get(name) not in _EMPTY_VALUES:
@@ -368,19 +362,20 @@ def check_unsupported(body: Fields, reasons: Mapping[str, str]) -> None:
 
 SESSION_HEADER = "x-batuta-session"
 LONGEST_NAME = 400
-"""The most characters of a client's session name; a longer one is ignored."""
+"""Maximum number of characters of a client's session name; a longer name is ignored."""
 MOST_PAIRS = 16
-"""The most pairs of a request's metadata that are stored."""
+"""Maximum number of pairs of a request's metadata that are stored."""
 _LONGEST_USER_ID = 4000
 _SESSION_SEPARATOR = "_session_"
 """Separates account and session in the user ids of older versions of Claude Code."""
 _ACCOUNTS = ("account_uuid", "user_id", "device_id")
+"""Keys of the account in the user ids of newer versions of Claude Code, which are JSON."""
 
 
 def client_session(body: Fields) -> str:
-    """Return the client's name of the session; empty if it has none.
+    """Return the client's name of the session; empty if the client names none.
 
-    It is the first of: a header (see `http.body`), `prompt_cache_key`, and the session in
+    The name is the first of: a header (see `http.body`), `prompt_cache_key`, and the session in
     `metadata.user_id`. Invalid names are ignored.
     """
     fields = body.raw
@@ -401,11 +396,12 @@ def request_labels(body: Fields) -> RequestLabels:
 
 
 def session_id(tenant: str, named: str, question: Question) -> str:
-    """Return the session's id: `ses_` and a digest of tenant and name.
+    """Return the session's id: `ses_` and a digest of the tenant and the session's name.
 
     Args:
         tenant: the session's tenant.
-        named: the client's name of the session; empty: the beginning of the conversation is used.
+        named: the client's name of the session; empty: the id is derived from the beginning of the
+            conversation.
         question: the conversation.
     """
     digest = hashlib.sha256(f"{len(tenant)} {tenant} ".encode("utf-8", "replace"))
@@ -418,7 +414,10 @@ def session_id(tenant: str, named: str, question: Question) -> str:
 
 
 def first_texts(question: Question) -> list[str]:
-    """Return the constant beginning of a conversation: up to the first user message."""
+    """Return the texts of a conversation's messages up to the first of the user.
+
+    They are the same in every request of the conversation.
+    """
     texts: list[str] = []
     for message in question.messages:
         texts.append(message.text)
@@ -433,7 +432,10 @@ def _metadata_of(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_user_id(user: object) -> tuple[str, Any]:
-    """Return the account and the session in a user id; Claude Code puts both into it."""
+    """Return the account and the session in a user id, since Claude Code puts both into user ids.
+
+    A text of another form is the account. Both are empty if the value is not a text or too long.
+    """
     if not isinstance(user, str) or len(user) > _LONGEST_USER_ID:
         return "", ""
     if not user.startswith("{"):
@@ -449,4 +451,5 @@ def _read_user_id(user: object) -> tuple[str, Any]:
 
 
 def _short_text(value: object) -> str:
+    """Return the value if it is a text that may be a session's name, else an empty text."""
     return value if isinstance(value, str) and len(value) <= LONGEST_NAME else ""

@@ -41,10 +41,17 @@ class PoolEditor:
         self._lock = anyio.Lock()
 
     async def change(self, edit: Callable[[str], str], *, worker: str, what: str, by: str) -> None:
-        """Apply `edit` to the settings file, and serve the result.
+        """Apply `edit` to the settings file, serve the result and record the change.
+
+        Args:
+            edit: returns the changed text of the file.
+            worker: the id of the changed worker, for the audit trail; empty: the pool.
+            what: a description of the change.
+            by: the actor, for the audit trail.
 
         Raises:
-            BatutaError: the changed settings cannot be used; the file is restored.
+            BatutaError: the edit is not possible, the changed settings cannot be used (then the
+                file is restored), or the change cannot be recorded.
         """
         async with self._lock:
             before = await run_sync(self.file.read)
@@ -56,10 +63,11 @@ class PoolEditor:
             await self._record(worker, what, by)
 
     async def undo(self, *, by: str) -> None:
-        """Undo the latest change.
+        """Undo the latest change, serve the earlier settings and record this.
 
         Raises:
-            BatutaError: it cannot be undone, or the earlier settings cannot be used now.
+            BatutaError: the change cannot be undone, the earlier settings cannot be used now (then
+                the change stays), or this cannot be recorded.
         """
         async with self._lock:
             after = await run_sync(self.file.read)
@@ -74,6 +82,11 @@ class PoolEditor:
             await self._record("", f"took back: {change.what}", by)
 
     async def _serve_or_undo(self) -> None:
+        """Serve the file's settings; if that fails, restore the file.
+
+        Raises:
+            ConfigError: the settings cannot be used.
+        """
         try:
             self._catalogue.replace_by(await self._reread())
         except BatutaError as error:

@@ -1,6 +1,6 @@
 """Decides which model, pool and limits a call runs with.
 
-The decisions are pure functions; `execute.py` reserves money and calls workers.
+Nothing here reserves money or calls a worker; `execute.py` does both.
 
 Coding agents also send requests of their own: titles, topic checks, probes, searches and
 compactions. They are recognised by the exact form in which agents send them, so that a user's
@@ -37,7 +37,7 @@ from batuta.core import (
 from batuta.core.conductor import conductor_worker
 from batuta.core.server_tools import WEB_SEARCH as SEARCH_TOOL
 from batuta.core.token_estimate import estimate_request_tokens
-from batuta.core.worker import PROGRAM, VISION, token_price
+from batuta.core.worker import VISION, token_price
 from batuta.engine import LatencyLookup, estimate_workflow, new_run_id
 from batuta.engine.confidence import ConfidenceModel
 from batuta.engine.planning import restrict_workers
@@ -76,7 +76,7 @@ def find_served_model(catalogue: Catalogue, name: str, *, embeds: bool = False) 
         embeds: whether embeddings are requested; embedding models have no aliases.
 
     Raises:
-        APIError: there is none.
+        APIError: no served model has this name.
     """
     served = catalogue.find_model(name) if embeds else catalogue.resolve_model(name)
     if served is None:
@@ -85,10 +85,10 @@ def find_served_model(catalogue: Catalogue, name: str, *, embeds: bool = False) 
 
 
 async def load_served_model(catalogue: Catalogue, name: str) -> None:
-    """Import the method of a served model, if a plugin provides it.
+    """Import the method of a served model, if a plugin provides the method.
 
     Raises:
-        APIError: it cannot be imported; the message says why.
+        APIError: the method cannot be imported; the message says why.
     """
     try:
         await catalogue.load_model(name)
@@ -136,14 +136,14 @@ def _check_kind(call: ParsedCall, served: ServedModel) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanEstimate:
-    """A workflow that may run, with its estimate."""
+    """The workflow of a request, with its estimate."""
 
     workflow: Workflow
     pool: Pool
-    """The workers that its caller may use for it."""
+    """The workers that the caller may use for the workflow."""
     expected: WorkflowEstimate
     broken: PlanRule | None
-    """The rule for plans that it breaks, by which it would be changed or refused, if any."""
+    """The plan rule that the workflow breaks, if any; a run would change or refuse the workflow."""
 
 
 @final
@@ -157,7 +157,7 @@ class CallPreparer:
 
         Args:
             catalogue: the workers and the models.
-            conversations: the worker that last answered each conversation.
+            conversations: the substitutes that last answered conversations.
             files: the uploaded files.
         """
         self._files = files
@@ -168,7 +168,7 @@ class CallPreparer:
         """Return the call with its model, pool and limits.
 
         Raises:
-            APIError: the call asks for something unsupported, or not permitted to its caller.
+            APIError: the call requires what the model does not support, or the caller may not use.
         """
         served = find_served_model(self._catalogue, call.model, embeds=call.embeds)
         call = tagged_call(_with_effort(call, served.effort), caller)
@@ -183,7 +183,7 @@ class CallPreparer:
             check_choices(question, served, self._catalogue.guardrails)
         check_grounded(served, self._catalogue.guardrails)
         served = _with_workflow(served, options, limits)
-        least = least_confidence(options, caller, served, self._catalogue.confidence)
+        least = required_confidence(options, caller, served, self._catalogue.confidence)
         pool = permitted_workers(caller, served, options.select_workers(served.pool))
         rules = self._rules_for(caller, question)
         pool, clients, acts = permit_workers(
@@ -202,7 +202,7 @@ class CallPreparer:
             call = replace(call, question=tenant_key(question, caller.tenant))
         auxiliary = auxiliary_kind(call)
         call, clients = self._with_tools(call, clients, pool, caller)
-        pool, clients = self._open_files(call, caller, pool, clients)
+        pool, clients = self._files.open_for_programs(call, caller, pool, clients)
         served = self._keep_worker(served, call.question, pool, caller)
         if auxiliary is not None and self._answers_alone(auxiliary, served):
             served = answer_alone(served, auxiliary, call.question, pool)
@@ -228,10 +228,10 @@ class CallPreparer:
     def estimate_plan(
         self, call: ParsedCall, caller: Caller, seconds: LatencyLookup
     ) -> PlanEstimate:
-        """Estimate the call's own workflow without calling a worker.
+        """Estimate the workflow that the request contains, without calling a worker.
 
         Raises:
-            APIError: the workflow may not run.
+            APIError: the request contains no workflow, or one that may not run.
         """
         workflow = call.options.workflow
         if workflow is None:
@@ -239,25 +239,18 @@ class CallPreparer:
         prepared = self.prepare(call, caller, new_run_id())
         question, pool = prepared.call.question, prepared.pool
         conductor, model = prepared.served_model.conductor, self._catalogue.confidence
-        again = None
+        samples = None
         if conductor is not None and model is not None:
-            again = model.expected_samples(conductor.name, workflow)
+            samples = model.expected_samples(conductor.name, workflow)
         return PlanEstimate(
             workflow=workflow,
             pool=pool,
-            expected=estimate_workflow(question, workflow, pool, latency=seconds, again=again),
+            expected=estimate_workflow(question, workflow, pool, latency=seconds, again=samples),
             broken=prepared.rules.find_broken(workflow),
         )
 
-    def _open_files(
-        self, call: ParsedCall, caller: Caller, pool: Pool, clients: Mapping[WorkerId, Client]
-    ) -> tuple[Pool, Mapping[WorkerId, Client]]:
-        if any(PROGRAM in worker.tags for worker in pool):
-            return self._files.open_for_programs(call, caller, pool, clients)
-        return pool, clients
-
     def _rules_for(self, caller: Caller, question: Question) -> PlanRules:
-        """Return the rules for plans that apply to a question."""
+        """Return the plan rules that apply to the question's tenant and tags."""
         rules = self._catalogue.plan_rules
         if rules is NO_RULES:
             return rules
@@ -289,7 +282,8 @@ class CallPreparer:
         """Return the limits of the run.
 
         Raises:
-            APIError: the options ask for more than is possible.
+            APIError: the options require more steps or rounds than possible, or stream the steps
+                although a policy checks the output.
         """
         limits = served.limits if effort is None else limits_for_effort(effort, served)
         if options is NO_OPTIONS:
@@ -303,10 +297,10 @@ class CallPreparer:
     def _with_tools(
         self, call: ParsedCall, clients: Mapping[WorkerId, Client], pool: Pool, caller: Caller
     ) -> tuple[ParsedCall, Mapping[WorkerId, Client]]:
-        """Return the call with the server's tools that it asks for and its key permits.
+        """Return the call with the server's tools that it requests and its key permits.
 
         Raises:
-            APIError: a tool is not available, and the dialect does not ignore that.
+            APIError: a tool is not available, and the dialect does not ignore missing tools.
         """
         if not call.server_tools:
             return call, clients
@@ -325,7 +319,7 @@ class CallPreparer:
     def _keep_worker(
         self, served: ServedModel, question: Question, pool: Pool, caller: Caller
     ) -> ServedModel:
-        """Return the model on the worker that last answered the conversation, if remembered."""
+        """Return the model; a direct one uses the substitute that answered last, if remembered."""
         if not served.direct or len(pool) == 1 or served.conductor is None:
             return served
         worker = self._conversations.find_worker(question, served.name, caller.tenant)
@@ -360,8 +354,8 @@ def permit_workers(
         clients: the workers' clients.
 
     Raises:
-        APIError: no worker is left, the conductor is forbidden, the request's workflow breaks a
-            rule, or a method cannot be checked by the rules.
+        APIError: the rules exclude every worker or the conductor, the request's workflow breaks a
+            rule, or the model is a method and a rule requires that every answer is checked.
     """
     if rules is NO_RULES:
         return pool, clients, ()
@@ -386,17 +380,19 @@ def rule_error(rule: PlanRule, status: int, param: str) -> APIError:
     return APIError(status, "plan_rule", message, param=param)
 
 
-def least_confidence(
+def required_confidence(
     options: RunOptions, caller: Caller, served: ServedModel, model: ConfidenceModel | None
 ) -> float | None:
     """Return the required confidence: the highest of the model's, the key's and the request's.
 
+    Return None if none of the three is set.
+
     Raises:
-        APIError: the request or its key requires one, but no confidence model was fitted to runs
-            of that model.
+        APIError: the request or its key requires a confidence, but no confidence model was fitted
+            to runs of the requested model.
     """
-    own, asked = caller.permissions.min_confidence, options.min_confidence
-    if (own is None and asked is None) or served.embeds:
+    own, requested = caller.permissions.min_confidence, options.min_confidence
+    if (own is None and requested is None) or served.embeds:
         return served.min_confidence
     conductor = served.conductor.name if served.conductor is not None else ""
     if model is None or conductor not in model.conductors:
@@ -404,11 +400,11 @@ def least_confidence(
             f"the confidence of {served.name}'s answers is unknown; fit a model with "
             "batuta eval --calibrate and name its file in [confidence]."
         )
-        if asked is not None:
+        if requested is not None:
             raise unsupported_parameter(f"{ORCHESTRATION_FIELD}.min_confidence", reason)
         message = f"This key needs answers with a confidence of at least {own:g}, but {reason}"
         raise APIError(403, "permission_denied", message, param="model")
-    return max(least for least in (served.min_confidence, own, asked) if least is not None)
+    return max(least for least in (served.min_confidence, own, requested) if least is not None)
 
 
 def check_pictures(question: Question, *, private: bool = False) -> None:
@@ -418,7 +414,7 @@ def check_pictures(question: Question, *, private: bool = False) -> None:
 
     Args:
         question: the question.
-        private: whether URLs of private networks are allowed.
+        private: whether every URL is allowed, also of private networks.
 
     Raises:
         APIError: a URL is invalid, or of this machine or a private network.
@@ -438,7 +434,7 @@ QUOTA_PROBE = "a quota probe"
 COMPACTION = "a compaction"
 WEB_SEARCH = "a web search"
 _SMALL_KINDS = frozenset({TITLE, TOPIC_CHECK, QUOTA_PROBE})
-"""Kinds that the cheapest worker answers as well as the conversation's own."""
+"""Kinds that the cheapest worker answers even where one worker answers the whole conversation."""
 
 _TITLE_REQUEST = "Generate a title for this conversation:"
 """The whole first message of opencode's request for a title."""
@@ -450,20 +446,21 @@ _TEXT_ONLY = "CRITICAL: Respond with TEXT ONLY. Do NOT call any tools."
 _TRANSCRIPT = "Here is the conversation so far:\n\n<conversation>\n"
 """The beginning of the only message of opencode's request for a summary."""
 _SUMMARY_REQUESTS = ("Create a new anchored summary", "Construct a new summary that combines both")
-"""Texts after that transcript."""
+"""Texts that follow the transcript in opencode's request for a summary."""
 _SUMMARY = "Your task is to create a detailed summary of the conversation so far"
+"""Another text in Claude Code's request for a summary."""
 _SEARCH = "Perform a web search for the query: "
 """The beginning of the only message of Claude Code's request for a search."""
 _LONGEST_PROBE = 16
-"""The most characters of a probe's only message."""
+"""Maximum number of characters in the only message of a probe."""
 _SYSTEM_ROLES = frozenset({Role.SYSTEM, Role.DEVELOPER})
 
 
 def auxiliary_kind(call: ParsedCall) -> str | None:
     """Return the kind of an agent's own request; None for a user's question.
 
-    A call with its own workflow or a dry run is never auxiliary. This must be called before the
-    server's tools are granted, after which a web search is among the question's tools.
+    A request for embeddings, with a workflow or for a dry run is never auxiliary. Call this before
+    the server's tools are granted, after which a web search is among the question's tools.
     """
     question, options = call.question, call.options
     if call.embeds or options.workflow is not None or options.dry_run:
@@ -544,7 +541,10 @@ def answer_alone(served: ServedModel, kind: str, question: Question, pool: Pool)
 
 
 def _cheapest_worker(question: Question, pool: Pool, unknown: Price) -> Worker:
-    """Return the cheapest model whose context window fits the question; on ties the best."""
+    """Return the cheapest able model whose context window fits the question; on ties the best.
+
+    If no model's window fits, all able models are compared; if no model is able, all workers.
+    """
     models = able_workers(question, [worker for worker in pool.ranked() if worker.is_model])
     size = estimate_request_tokens(Request(messages=question.messages))
     fitting = [w for w in models if w.context_window is None or w.context_window > size]
@@ -555,7 +555,7 @@ def check_grounded(served: ServedModel, guardrails: Guardrails) -> None:
     """Check that answers can be checked against their sources, if a policy requires it.
 
     Raises:
-        APIError: the model is a method, of whose replies the engine does not know the answer.
+        APIError: the model is a method: the engine does not know which reply is its answer.
     """
     if guardrails.grounded is not None and served.solver is not None:
         reason = (

@@ -37,13 +37,13 @@ class ProgressPiece:
 
     text: str
     is_line: bool = True
-    """Whether it is a separate line; else it continues the last piece."""
+    """Whether the text is a separate line; else the text continues the last piece."""
     step: dict[str, Any] | None = None
     """The position and worker of the step that wrote the text; None: the server wrote it."""
 
 
 _MAX_SUBTASK = 80
-"""Characters of a subtask in a line of progress."""
+"""Maximum number of characters of a subtask in a line of progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +76,14 @@ class RunProgress:
         return self._texts is not None
 
     def visible_delta(self, event: StepDelta) -> Delta | None:
-        """Return the delta if it belongs to the answer, else None."""
+        """Return a delta of the answer, and note that the answer is streamed; else None."""
         if not event.is_answer:
             return None
         self.has_streamed = True
         return event.delta
 
     def pieces(self, event: Event) -> list[ProgressPiece]:
-        """Return the progress to stream for the event, besides the answer."""
+        """Return the progress to stream for an event; the answer's own text is not included."""
         line = self._progress_line(event)
         pieces = [ProgressPiece(line)] if line else []
         if self._texts is not None and not self.has_streamed:
@@ -118,11 +118,9 @@ class RunProgress:
         if self._workflow is None:
             return ""
         subtask = " ".join(self._workflow.steps[event.index].subtask.split())
-        shown = (
-            f" — {subtask[:_MAX_SUBTASK]}{'…' if len(subtask) > _MAX_SUBTASK else ''}"
-            if subtask
-            else ""
-        )
+        if len(subtask) > _MAX_SUBTASK:
+            subtask = f"{subtask[:_MAX_SUBTASK]}…"
+        shown = f" — {subtask}" if subtask else ""
         return f"Step {event.index + 1}/{len(self._workflow)}: {event.worker}{shown}"
 
 
@@ -145,7 +143,7 @@ class _StepTexts:
         self._shown: set[StepPosition] = set()
 
     def pieces(self, event: Event, workflow: Workflow | None) -> list[ProgressPiece]:
-        """Return the steps' text to stream for the event."""
+        """Return the text of steps to stream for an event."""
         size = len(workflow) if workflow else 0
         match event:
             case RunHeader():
@@ -164,7 +162,7 @@ class _StepTexts:
         return []
 
     def _forget_steps(self) -> None:
-        """Reset for another workflow: a method may run several."""
+        """Forget all steps when a run begins: a method may run several workflows, one by one."""
         self._workers.clear()
         self._buffered.clear()
         self._ended.clear()
@@ -213,7 +211,7 @@ Events = list[dict[str, Any]]
 
 
 class AnswerEvents(ABC):
-    """Makes a dialect's events of an answer: its fragments, and at the end whatever is missing.
+    """Makes a dialect's events of an answer: of its fragments, and of what was not streamed.
 
     Each dialect implements the events of a text, a thought, a call and a picture. Every method
     returns the events to send.
@@ -233,11 +231,11 @@ class AnswerEvents(ABC):
 
     @abstractmethod
     def own_reasoning(self, text: str, *, new: bool = False) -> Events:
-        """Continue the worker's reasoning, or begin a `new` piece of it."""
+        """Continue the worker's own reasoning, or begin a new piece of reasoning if `new`."""
 
     @abstractmethod
     def sign(self, thought: Thought) -> Events:
-        """End a piece of reasoning, with its provider's signature or redacted content."""
+        """End a piece of reasoning, with the provider's signature or the redacted content."""
 
     @abstractmethod
     def text(self, text: str, logprobs: Sequence[TokenLogprob] = ()) -> Events:
@@ -256,7 +254,7 @@ class AnswerEvents(ABC):
         """Continue the tool call at `index`; `call` has the new part of its arguments."""
 
     def fragment(self, delta: Delta, *, thinks: bool) -> Events:
-        """Show a fragment of the answer; its reasoning only if `thinks`."""
+        """Show a fragment of the answer; reasoning is shown only if `thinks`."""
         events: Events = []
         if delta.reasoning and thinks:
             events += self.own_reasoning(delta.reasoning)
@@ -278,8 +276,8 @@ class AnswerEvents(ABC):
 
         Args:
             reply: the whole reply.
-            reasoning: whether its reasoning was not streamed and must be shown.
-            thoughts: whether its redacted thoughts must be shown.
+            reasoning: whether all reasoning must be shown, since none was streamed.
+            thoughts: whether redacted thoughts that were not streamed must be shown.
         """
         events: Events = []
         if not reasoning:

@@ -15,30 +15,30 @@ from batuta.store.budgets import Budgets
 from batuta.store.ledger import BudgetStatus, Reservation, nano_to_usd, usd_to_nano
 
 _RETRY = {"retry-after": "2", "retry-after-ms": "2000", "x-should-retry": "true"}
-"""Other runs, which hold the rest of the budget, may end at any time, so clients retry soon."""
+"""Headers by which clients retry soon: other runs, which hold a part of the budget, may end."""
 _NO_RETRY = {"x-should-retry": "false"}
 
 
-def budget_error(found: BudgetStatus, asked: int, own: int = 0) -> APIError:
-    """Return the error for an exhausted budget: its owner, its rest, and what to do.
+def budget_error(found: BudgetStatus, cost_nano: int, own: int = 0) -> APIError:
+    """Return the error for an exhausted budget: its owner, what remains of it, and what to do.
 
     Args:
         found: the budget.
-        asked: billionths of a dollar that do not fit in it.
+        cost_nano: billionths of a dollar that the run needs besides `own`.
         own: billionths of a dollar that the run already holds.
     """
     bucket = found.bucket
     owner = "tenant" if bucket.account.startswith("tenant:") else "key"
     span = "day" if bucket.period.count("-") > 1 else "month"
     left = max(0, bucket.cap - found.spent - own)
-    cap, remaining, wanted = (_format_nano(nano) for nano in (bucket.cap, left, asked))
+    cap, remaining, needed = (_format_nano(nano) for nano in (bucket.cap, left, cost_nano))
     budget = f"The {owner}'s budget of {cap} a {span} has {remaining} left"
     held = describe_held(found, own)
     if held:
         budget += f", of which {held}"
     what = "its next call" if own else "this run"
-    cost = f"{what} may cost {wanted} even with a short answer"
-    if asked <= left:
+    cost = f"{what} may cost {needed} even with a short answer"
+    if cost_nano <= left:
         message = f"{budget}, and {cost}: try again when a running request has ended."
         return APIError(429, "budget_exceeded", message, headers=_RETRY)
     message = (
@@ -49,7 +49,7 @@ def budget_error(found: BudgetStatus, asked: int, own: int = 0) -> APIError:
 
 
 def describe_held(found: BudgetStatus, own: int = 0) -> str:
-    """Return what other runs hold of the budget, as text; empty if nothing."""
+    """Return what other runs hold of the budget, as text; empty if they hold nothing."""
     held = found.reserved - own
     if held <= 0:
         return ""
@@ -76,22 +76,22 @@ class ReservedBudget:
         self._refused: tuple[BudgetStatus, int] | None = None
         """The budget that refused the next call, and the additional billionths that it needed."""
         self.counted = Decimal(0)
-        """Dollars that the run counts for; an interrupted call counts as its reservation."""
+        """Dollars that budgets count for the run; an interrupted call counts as its reservation."""
 
     def refusal(self) -> APIError | None:
-        """Return the error if a budget refused the run's next call."""
+        """Return the error if a budget has refused a call of the run; else None."""
         if self._refused is None:
             return None
-        found, asked = self._refused
-        return budget_error(found, asked, self._reservation.nano)
+        found, cost_nano = self._refused
+        return budget_error(found, cost_nano, self._reservation.nano)
 
     @property
     def granted(self) -> Decimal:
-        """The dollars reserved so far."""
+        """The dollars reserved so far, of which the run may spend all."""
         return nano_to_usd(self._reservation.nano)
 
     def count(self, usd: Decimal) -> None:
-        """Set the dollars that the run counts for."""
+        """Set the dollars that budgets count for the run."""
         self.counted = usd
 
     async def raise_to(self, usd: Decimal, least: Decimal) -> Decimal:
@@ -121,7 +121,10 @@ class ReservedBudget:
         return self.granted
 
     async def _grow(self, more: int, enough: int) -> Reservation | BudgetStatus:
-        """Return the grown reservation; shielded, so that a cancellation does not lose it."""
+        """Return the grown reservation, or the budget that refused it.
+
+        This is shielded, so that a cancellation does not lose the reservation.
+        """
         with anyio.CancelScope(shield=True):
             return await self._budgets.grow(self._reservation, more, enough)
         raise AssertionError("a shielded scope swallows nothing")

@@ -23,7 +23,7 @@ from batuta.gateway.serving.parsed_call import ParsedCall
 MAX_DOMAINS = 100
 MAX_FILES = 10_000
 MAX_NAMED = 50
-"""The most files that programs may read."""
+"""Maximum number of files that a tool may name for programs."""
 _MAX_USES = 1_000_000
 _VERSION = r"(?:_\d{4}_?\d{2}_?\d{2})?"
 _KINDS = {
@@ -43,7 +43,7 @@ _MOST_MARKS = 9
 
 
 def server_tool_name(kind: str | None) -> str | None:
-    """Return the server's tool for a tool type of any dialect and version; None if none."""
+    """Return the server's tool for a tool type of any dialect and version, if there is one."""
     if kind is None:
         return None
     return next((name for name, form in _KINDS.items() if form.fullmatch(kind)), None)
@@ -87,12 +87,12 @@ def _parse_requested_tool(name: str, entry: Fields, *, opens_pages: bool) -> Req
 
 
 def _parse_file_ids(name: str, entry: Fields) -> tuple[str, ...]:
-    """Return the ids of the files to search, or for programs to read.
+    """Return the ids of the files that a file search searches, or that programs read.
 
     A file search names its files in `vector_store_ids`, since this server has no vector stores.
 
     Raises:
-        APIError: a file search names no files.
+        APIError: a file search names no files, or the ids are malformed.
     """
     if name == CODE_INTERPRETER:
         container = entry.object("container") if isinstance(entry.get("container"), dict) else None
@@ -115,7 +115,7 @@ def grant_tools(
     """Return the call with those of its requested tools that this server offers.
 
     Raises:
-        APIError: a tool is not offered, and the dialect does not ignore that.
+        APIError: a tool is not offered, and the dialect does not ignore missing tools.
     """
     available: Mapping[str, Tool] = offered.tools if offered is not None else {}
     if offered is not None and offered.native_only:
@@ -209,13 +209,13 @@ def find_citations(text: str, pages: Sequence[Citation]) -> list[CitedPlace]:
 
 
 def _find_page(address: str, by_url: Mapping[str, Citation]) -> tuple[Citation | None, int]:
-    """Return the page at a URL, and the URL's length without the punctuation after it.
+    """Return the page at a URL, and the URL's length without punctuation; None if no page matches.
 
     At most `_MOST_MARKS` punctuation marks are removed, since each try costs a lookup.
     """
     marks = len(address) - len(address.rstrip(_AFTER_ADDRESS))
-    for behind in range(min(marks, _MOST_MARKS) + 1):
-        url = address[: len(address) - behind]
+    for removed in range(min(marks, _MOST_MARKS) + 1):
+        url = address[: len(address) - removed]
         if page := by_url.get(url) or by_url.get(page_address(url)):
             return page, len(url)
     return None, len(address)

@@ -1,7 +1,7 @@
 """A request in its session: finds its thread, chooses what runs, and updates the session after it.
 
-The state of sessions is in the memory of this process or in the replicas' shared Redis. It is
-loaded before a run and updated after it.
+The state of a session is in the memory of this process or in the Redis that the replicas share. The
+state is loaded before a run and updated after the run.
 
 A session's id is a digest of the tenant and the client's name of the session, so a client that
 sends another tenant's session name gets a different id. No text of a conversation is kept.
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import partial
 from time import time
-from typing import TypeVar, final
+from typing import final
 
 from batuta.conductors.sessions.boundaries import find_moment
 from batuta.conductors.sessions.patterns import (
@@ -53,7 +53,12 @@ from batuta.engine.step_prompt import is_plain
 from batuta.gateway.errors import APIError
 from batuta.gateway.serving.cost_bound import estimate_prompt_tokens, least_call_usd
 from batuta.gateway.serving.models import ServedModel
-from batuta.gateway.serving.parsed_call import NO_SESSION_LIMITS, ParsedCall, SessionLimits
+from batuta.gateway.serving.parsed_call import (
+    NO_SESSION_LIMITS,
+    ParsedCall,
+    SessionLimits,
+    stricter_limit,
+)
 from batuta.gateway.serving.tenant_memory import SessionMemory
 from batuta.offload.threads import read_off_loop
 from batuta.store.key_permissions import KeyPermissions
@@ -61,10 +66,9 @@ from batuta.store.rows import ActingNote
 
 COST_HEADER = "x-batuta-session-cost"
 UNPRICED_HEADER = "x-batuta-session-unpriced-calls"
-_N = TypeVar("_N", int, Decimal)
 _NO_RETRY = {"x-should-retry": "false"}
 _LONGEST_REASON = 600
-"""The most characters of a stored reason."""
+"""Maximum number of characters of a stored reason."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -75,34 +79,35 @@ class SessionCall:
     id: str
     """The session's id."""
     thread: str
-    """The key of its thread; empty: the request does not belong to the conversation."""
+    """The key of the request's thread; empty: the request does not belong to the conversation."""
     before: SessionThread
-    """The thread at this request."""
+    """The thread at this request, before its run."""
     replaces: str = ""
-    """The key of the thread that this one continues after a compaction; may be empty."""
+    """The key of the thread that this one continues after a compaction; empty if there is none."""
     state: SessionState
     """The session's state: before the run, then after it."""
     turn: Turn | None = None
-    """The newest turn of its conversation; None if it was not read."""
+    """The newest turn of the conversation; None if the request does not belong to it."""
     max_cost_usd: Decimal | None = None
+    """The session's limit in dollars; None: no limit."""
     tokens: int = 0
     """The estimated tokens of the conversation; 0 unless the session is conducted."""
     acts: bool = False
     """Whether the answering worker becomes the session's acting worker."""
     consults: bool = False
-    """Whether its calls of other models count as consultations of the session."""
+    """Whether the run's calls of other models count as consultations of the session."""
     is_bound: bool = False
-    """Whether the run's limit in dollars is the rest of the session's."""
+    """Whether the run's limit in dollars is what the session has left."""
     run: str = ""
-    """The id of its run."""
+    """The id of the request's run."""
     is_refused: bool = False
-    """Whether its next call was refused, because it did not fit the session's limit."""
+    """Whether a call of the run was refused because it did not fit the session's limit."""
     counted: Decimal = Decimal(0)
     """Dollars that limits count for the run so far."""
 
     @property
     def headers(self) -> dict[str, str]:
-        """The response headers; an unknown cost is left out, not shown as zero."""
+        """The headers about the session's cost; a cost of which nothing is known is left out."""
         cost = self.state.cost
         headers: dict[str, str] = {}
         if cost.unpriced_calls:
@@ -165,9 +170,9 @@ class SessionKeeper:
             call: the request.
             tenant: the session's tenant.
             session: the session's id.
-            rules: the parameters of sessions.
-            is_kept: whether the request belongs to the conversation; if not, it has no thread.
-            compacts: whether it asks for a summary of the conversation.
+            rules: the settings of sessions, with the key's limits.
+            is_kept: whether the request belongs to the conversation.
+            compacts: whether the request is for a summary of the conversation.
             run: the id of the request's run.
 
         Raises:
@@ -190,7 +195,7 @@ class SessionKeeper:
             state=state,
             turn=turn,
             run=run,
-            max_cost_usd=_least_limit(limits.max_cost_usd, rules.max_cost_usd),
+            max_cost_usd=stricter_limit(limits.max_cost_usd, rules.max_cost_usd),
         )
         if state.left_usd(begun.max_cost_usd, run) == 0:
             raise begun.cost_error()
@@ -198,15 +203,15 @@ class SessionKeeper:
         return begun
 
     def conduct(self, plan: SessionPlan, call: ParsedCall, rules: SessionRules) -> SessionPlan:
-        """Return what runs in the session: between boundaries, the acting worker continues.
+        """Return what runs in the session; the acting worker can be replaced only at boundaries.
 
         Args:
             plan: what would run without a session.
             call: the request.
-            rules: the parameters of sessions.
+            rules: the settings of sessions.
 
         Raises:
-            APIError: the rest of the session's dollars does not pay for any call.
+            APIError: the session's remaining dollars do not pay for any call.
         """
         plan = _with_limit(plan, call.question)
         if not _is_conducted(plan.served, call):
@@ -253,7 +258,11 @@ class SessionKeeper:
     def estimate_alone(
         self, call: SessionCall, run: Run, question: Question, pool: Pool, rules: SessionRules
     ) -> Decimal | None:
-        """Estimate the cost of the pool's best worker alone; see `conductors.sessions.saving`."""
+        """Estimate the dollars that the pool's best worker alone would have cost.
+
+        Return None if the pool has one worker or the run made no call; see
+        `conductors.sessions.saving`.
+        """
         if len(pool) == 1 or not (run.steps or run.cost.usd or run.cost.unpriced_calls):
             return None
         thread = call.before
@@ -283,7 +292,10 @@ class SessionKeeper:
 
 
 def _find_thread(state: SessionState, turn: Turn) -> tuple[str, SessionThread, str]:
-    """Return the key of the turn's thread, the thread, and the key of the one it replaces."""
+    """Return the key of the turn's thread, the thread, and the key of the thread it replaces.
+
+    The last key is empty unless the thread continues another one after a compaction.
+    """
     if replaces := state.find_compacted(turn):
         return turn.thread_key, state.threads[replaces].after_summary(turn), replaces
     known = state.threads.get(turn.thread_key, NEW_THREAD)
@@ -291,10 +303,11 @@ def _find_thread(state: SessionState, turn: Turn) -> tuple[str, SessionThread, s
 
 
 def _find_summed_up_thread(state: SessionState, question: Question) -> tuple[str, SessionThread]:
-    """Return the key and the thread that a requested summary will continue; else an empty key.
+    """Return the key and the thread that a requested summary sums up.
 
-    Claude Code and Codex ask for it at the end of the conversation. opencode sends the conversation
-    in one message, so its session's newest thread is taken.
+    Claude Code and Codex request a summary at the end of the conversation. opencode sends the
+    conversation in one message, so the session's newest thread is returned. The key is empty if the
+    thread is unknown, does not wait for tool results or is in another turn.
     """
     *before, last = question.messages
     results = tuple(part for part in last.parts if isinstance(part, ToolResult))
@@ -308,12 +321,12 @@ def _find_summed_up_thread(state: SessionState, question: Question) -> tuple[str
 
 
 def _check_turns(call: SessionCall, limits: SessionLimits, rules: SessionRules) -> None:
-    """Check that the session may have this turn; tool results continue an earlier turn.
+    """Check that the session may have this turn; only a new turn counts, not its further requests.
 
     Raises:
         APIError: the session has reached its limit of turns.
     """
-    most, turns = _least_limit(limits.max_turns, rules.max_turns), call.state.turns
+    most, turns = stricter_limit(limits.max_turns, rules.max_turns), call.state.turns
     known = call.state.threads.get(call.thread)
     is_new = bool(call.thread) and (known is None or known.turn != call.before.turn)
     if most is not None and is_new and not call.replaces and turns + 1 > most:
@@ -325,28 +338,23 @@ def _check_turns(call: SessionCall, limits: SessionLimits, rules: SessionRules) 
 
 
 def rules_of_key(rules: SessionRules, permissions: KeyPermissions) -> SessionRules:
-    """Return the rules with the key's limits, if these are stricter."""
+    """Return the settings of sessions, with the key's limits where these are stricter."""
     usd, turns = permissions.session_max_cost, permissions.session_max_turns
     if usd is None and turns is None:
         return rules
     return replace(
         rules,
-        max_cost_usd=_least_limit(rules.max_cost_usd, usd),
-        max_turns=_least_limit(rules.max_turns, turns),
+        max_cost_usd=stricter_limit(rules.max_cost_usd, usd),
+        max_turns=stricter_limit(rules.max_turns, turns),
     )
 
 
-def _least_limit(one: _N | None, other: _N | None) -> _N | None:
-    if one is None or other is None:
-        return other if one is None else one
-    return min(one, other)
-
-
 def _with_limit(plan: SessionPlan, question: Question) -> SessionPlan:
-    """Return the plan with the run limited to the rest of the session's dollars.
+    """Return the plan with the run's dollars limited to what the session has left.
 
     Raises:
-        APIError: they do not pay for any call; raised here, before a stream has begun.
+        APIError: the session's remaining dollars do not pay for any call. This is raised here, so
+            that no stream has begun.
     """
     left = plan.call.state.left_usd(plan.call.max_cost_usd, plan.call.run)
     usd = plan.limits.usd
@@ -359,7 +367,7 @@ def _with_limit(plan: SessionPlan, question: Question) -> SessionPlan:
 
 
 def _find_unpaid(plan: SessionPlan, question: Question) -> frozenset[WorkerId]:
-    """Return the workers that are too expensive for the run's limit in dollars."""
+    """Return the workers of which even the cheapest call exceeds the run's limit in dollars."""
     usd, unknown = plan.limits.usd, plan.limits.unknown
     if usd is None:
         return frozenset()
@@ -381,13 +389,13 @@ def _is_conducted(served: ServedModel, call: ParsedCall) -> bool:
 def _conduct_anew(
     plan: SessionPlan, conducting: Conducting, view: SessionView, *, most_rounds: int
 ) -> SessionPlan:
-    """Return a plan for a new workflow, as chosen by the session.
+    """Return the plan of a new workflow, which the session's choice conducts.
 
     Args:
         plan: what would run without a session.
         conducting: the session's choice.
         view: the request.
-        most_rounds: the rounds allowed by the caller, or by the served model.
+        most_rounds: maximum number of rounds, of the request or else of the served model.
     """
     served = replace(plan.served, conductor=conducting.conductor, explore=None)
     if conducting.is_plain:
@@ -420,7 +428,11 @@ def _with_reason(resumed: ResumeState, reason: str) -> ResumeState:
 
 
 def count_consultations(run: Run) -> int:
-    """Return how many calls went to models other than the acting one, as advisers or conductor."""
+    """Return the number of calls of other models than the acting one: of advisers and conductors.
+
+    In each round this is the number of steps before the workflow's last, and one if a model drafted
+    the workflow.
+    """
     return sum(_consultations_of(round_) for round_ in run.rounds)
 
 
@@ -431,7 +443,7 @@ def _consultations_of(round_: Round) -> int:
 
 
 def note_acting(call: SessionCall | None, run: Run) -> ActingNote:
-    """Return which worker acted in the run, from which one it took over, and why."""
+    """Return which worker acted in the run, from which worker it took over (if any), and why."""
     step = run.answering_step
     acting = None if step is None else str(step.worker)
     before = call.before.acting if call is not None and call.acts else None
@@ -445,6 +457,6 @@ def note_acting(call: SessionCall | None, run: Run) -> ActingNote:
 
 
 def _join_reasons(run: Run) -> str | None:
-    """Return the reasons of all rounds' decisions, each once."""
+    """Return the reasons of all rounds' decisions, each once; None if there are none."""
     found = dict.fromkeys(round_.decision.reason for round_ in run.rounds)
     return "; ".join(filter(None, found))[:_LONGEST_REASON] or None

@@ -18,8 +18,8 @@ from batuta.gateway.serving.tenant_memory import SessionMemory
 class SessionFunds:
     """Reserves dollars of a session with a limit for the calls of a run.
 
-    So concurrent requests cannot exceed the limit together. If a server dies, the reservation of
-    its run stays.
+    So concurrent requests cannot exceed the limit together. If a server dies, the reservations of
+    its runs stay.
     """
 
     def __init__(self, memory: SessionMemory, call: SessionCall, also: Funds | None) -> None:
@@ -28,7 +28,7 @@ class SessionFunds:
         Args:
             memory: the states of sessions.
             call: the request in its session, which has a limit.
-            also: the budgets of its key and tenant, which must also suffice.
+            also: the budgets of the key and the tenant, which must also suffice; None: no budgets.
         """
         self._memory = memory
         self._call = call
@@ -41,7 +41,7 @@ class SessionFunds:
         return self._held if self._also is None else min(self._held, self._also.granted)
 
     def count(self, usd: Decimal) -> None:
-        """Set the dollars that the run counts for."""
+        """Set the dollars that limits and budgets count for the run."""
         self._call.counted = usd
         if self._also is not None:
             self._also.count(usd)
@@ -50,7 +50,8 @@ class SessionFunds:
         """Raise the reservation to `usd`, or to at least `least`; return the new amount.
 
         Raises:
-            LimitReachedError: the session or a budget has less than `least`.
+            LimitReachedError: the session or a budget has less than `least`, or a budget cannot be
+                checked now.
         """
         most = self._call.max_cost_usd or Decimal(0)
         held = await self._hold(usd, least, most)
@@ -62,7 +63,10 @@ class SessionFunds:
         return held if self._also is None else await self._also.raise_to(held, least)
 
     async def _hold(self, usd: Decimal, least: Decimal, most: Decimal) -> Decimal | None:
-        """Reserve dollars in the session; shielded, so that a cancellation does not lose them."""
+        """Reserve dollars in the session; return None if it has less than `least`.
+
+        This is shielded, so that a cancellation does not lose the reservation.
+        """
         call = self._call
         with anyio.CancelScope(shield=True):
             return await self._memory.hold(

@@ -1,8 +1,8 @@
 """Shadow runs: a share of answers is compared with the best single worker's, by a judge model.
 
-Off unless `[sessions] shadow_share` is set. It happens after the answer, in the background. The
-operator pays: the ledger has the cost under a separate tenant, and dollars are reserved from a
-daily budget before each call. Only a verdict and the cost are stored, no text.
+Off unless `[sessions] shadow_share` is set. Comparisons are made in the background, after the
+answer. The operator pays: the ledger has the cost under a separate tenant, and dollars are reserved
+from a daily budget before each call. Only a verdict and the cost are stored, no text.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from batuta.store.savings import ShadowVerdict, note_shadow
 SHADOW_TENANT = "(shadow)"
 """The payer in the ledger; no tenant can have this name."""
 MOST_WAITING = 50
-"""The most answers queued for comparison; further ones are not compared."""
+"""Maximum number of answers queued for comparison; further answers are not compared."""
 _LONGEST_ANSWER = 4096
-"""The most tokens of the worker's answer."""
+"""Maximum number of tokens of the worker's answer."""
 _LONGEST_VERDICT = 1024
 _ALL = 2**32
 _JUDGE = """\
@@ -72,7 +72,7 @@ class _Case:
     settings: RunSettings
     """The run's settings, without streaming, fallback and confidence."""
     purse: Bucket
-    """The daily budget that pays."""
+    """The daily budget that pays for the comparison."""
 
 
 @final
@@ -91,7 +91,7 @@ class ShadowRuns:
         self._send, self._waiting = anyio.create_memory_object_stream[_Case](MOST_WAITING)
 
     def offer(self, prepared: PreparedCall, run: Run, settings: RunSettings) -> None:
-        """Queue the answer for comparison, if it is drawn and suitable.
+        """Queue the answer for comparison, if it is drawn and can be compared.
 
         Args:
             prepared: the finished call.
@@ -139,13 +139,13 @@ class ShadowRuns:
 
     async def _compare(self, case: _Case) -> None:
         assert self._store is not None  # noqa: S101 - nothing is offered without one
-        asked = await self._ask(case, case.best, case.question, _LONGEST_ANSWER)
-        if asked is None:
+        best_run = await self._ask(case, case.best, case.question, _LONGEST_ANSWER)
+        if best_run is None:
             return
-        nano, verdict = run_nano(asked), ShadowVerdict.UNJUDGED
-        if asked.reply is not None:
+        nano, verdict = run_nano(best_run), ShadowVerdict.UNJUDGED
+        if best_run.reply is not None:
             is_first = hashlib.sha256(case.run.id.encode()).digest()[0] % 2 == 0
-            question = _judge_question(case, asked.reply, is_first=is_first)
+            question = _judge_question(case, best_run.reply, is_first=is_first)
             judged = await self._ask(case, case.judge, question, _LONGEST_VERDICT)
             nano += run_nano(judged) if judged is not None else 0
             text = judged.reply.text if judged is not None and judged.reply is not None else ""
@@ -156,7 +156,10 @@ class ShadowRuns:
     async def _ask(
         self, case: _Case, worker: Worker, question: Question, tokens: int
     ) -> Run | None:
-        """Ask one worker and charge the ledger; None if the daily budget does not suffice."""
+        """Ask one worker and record the cost in the ledger.
+
+        Return None if the daily budget does not suffice.
+        """
         assert self._store is not None  # noqa: S101 - as above
         most = min(tokens, question.sampling.max_tokens or tokens)
         question = replace(question, sampling=replace(question.sampling, max_tokens=most))
@@ -184,7 +187,7 @@ class ShadowRuns:
 
 
 def _is_comparable(prepared: PreparedCall, run: Run) -> bool:
-    """Return True if the run answers a turn of a session with text, and may be stored."""
+    """Return True if the run answered a turn of a session with a new text that may be stored."""
     session = prepared.in_session
     if session is None or not session.thread or not prepared.call.store:
         return False

@@ -1,4 +1,4 @@
-"""The states of sessions in the replicas' shared Redis, without any text of conversations."""
+"""The states of sessions in the Redis that the replicas share, without texts of conversations."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class RedisSessions:
     async def hold(
         self, tenant: str, session: str, run: str, *, usd: Decimal, least: Decimal, most: Decimal
     ) -> Decimal | None:
-        """Reserve `usd` for the run, or what is left; None if that is less than `least`."""
+        """Set the run's reservation; see `SessionMemory.hold`."""
         nano = (usd_to_nano(usd), usd_to_nano(least), usd_cap_to_nano(most))
         args = (run, *nano, int(KEPT_SECONDS))
         held: Any = await self._redis.ask(
@@ -155,6 +155,7 @@ def _as_text(value: Any) -> str:
 
 
 def _read_thread(written: Any) -> SessionThread | None:
+    """Return the thread from its JSON; None if another version of Batuta wrote it."""
     try:
         known = cast("dict[str, Any]", orjson.loads(written or b""))
         warm = {
@@ -174,4 +175,4 @@ def _read_thread(written: Any) -> SessionThread | None:
             warm=warm,
         )
     except (ValueError, KeyError, TypeError, AttributeError):
-        return None  # written by another version
+        return None

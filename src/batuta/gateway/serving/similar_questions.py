@@ -26,9 +26,9 @@ from batuta.encoder import ENCODER_NAME
 
 _LOG = logging.getLogger(__name__)
 MAX_CHARACTERS = 1000
-"""The most characters of a question that is compared."""
+"""Maximum number of characters of a question that is compared."""
 _SECONDS = 1.0
-"""Timeout of a comparison by the encoder; after it the questions count as different."""
+"""Timeout of a comparison by the encoder, after which the questions count as different."""
 _BEFORE = re.compile(
     r"(?:hello|hi|hey|good (?:morning|afternoon|evening|day))[,!.] "
     r"|(?:please|kindly),? "
@@ -43,6 +43,7 @@ _AFTER = re.compile(
     r"(?:,? please|[,.!?] (?:thanks|thank you|thanks in advance))[.!?]*+$|(?<![.!?])[.!?]++$",
     re.IGNORECASE,
 )
+"""Courtesies and punctuation at the end of a question."""
 _FORMS = (
     (re.compile(r"what(?:'s| is| are) (?P<of>.+)", re.IGNORECASE), "what is {}"),
     (re.compile(r"what (?P<of>.+) (?:is|are)", re.IGNORECASE), "what is {}"),
@@ -56,8 +57,8 @@ _FORMS = (
 def question_core(text: str) -> str | None:
     """Return the core of a question: its text without the phrasing.
 
-    None if the text is too long, or has several lines, double spaces or invisible characters, any
-    of which may matter; then only an equal question matches.
+    Return None if the text is too long, or has several lines, double spaces or invisible
+    characters, any of which may matter; then only an equal question matches.
     """
     text = text.strip(" ").replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
     if not 0 < len(text) <= MAX_CHARACTERS or "  " in text or not _is_plain(text):
@@ -80,7 +81,8 @@ def _is_plain(text: str) -> bool:
 def comparable_question(question: Question) -> tuple[Question, str] | None:
     """Return the question with its last message replaced by its core, and that message's text.
 
-    None if the message has no core, or the question has tools, a response format or attachments.
+    Return None if the message has no core, is not one text of the user, or the question has tools,
+    a response format or attachments.
     """
     last = question.messages[-1]
     part = last.parts[0] if len(last.parts) == 1 else None
@@ -91,8 +93,8 @@ def comparable_question(question: Question) -> tuple[Question, str] | None:
     core = question_core(part.text)
     if core is None:
         return None
-    asked = replace(last, parts=(replace(part, text=f"{ENCODER_NAME}\n{core}"),))
-    return replace(question, messages=(*question.messages[:-1], asked)), part.text
+    shortened = replace(last, parts=(replace(part, text=f"{ENCODER_NAME}\n{core}"),))
+    return replace(question, messages=(*question.messages[:-1], shortened)), part.text
 
 
 class TextEncoder(Protocol):
@@ -108,7 +110,7 @@ class SimilarQuestions:
     """Compares two questions by an encoder, one pair at a time, in a thread."""
 
     def __init__(self, encoder: TextEncoder, threshold: float) -> None:
-        """Set the encoder, and the least cosine of similar questions."""
+        """Set the encoder, and the minimum cosine of similar questions."""
         self._encoder = encoder
         self._threshold = threshold
         self._limiter = anyio.CapacityLimiter(1)

@@ -1,6 +1,6 @@
 """Bounded memories between requests: of sessions, of conversations' workers, and of reasoning.
 
-A tenant that fills one evicts its own values. The state of a session contains no text.
+A tenant that fills a memory evicts its own values. The state of a session contains no text.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ _MIN_COMPACTED = 64
 class TenantMemory(Generic[K, V]):
     """Values by tenant and key, with a total size and a lifetime.
 
-    When it is full, the oldest value of the largest tenant is evicted. So a tenant that fills it
-    evicts its own values, and each of n tenants can hold an n-th of it.
+    When the memory is full, the oldest value of the largest tenant is evicted. So a tenant that
+    fills the memory evicts its own values, and each of n tenants can hold an n-th of it.
     """
 
-    def __init__(self, most: int, seconds: float, clock: Callable[[], float]) -> None:
+    def __init__(self, most: int, seconds: float, clock: Clock) -> None:
         """Start empty.
 
         Args:
-            most: the most size of all values together.
+            most: maximum size of all values together.
             seconds: how long a value is kept.
             clock: returns the time in seconds.
         """
@@ -80,12 +80,15 @@ class TenantMemory(Generic[K, V]):
         return len(self._kept)
 
     def get(self, tenant: str, key: K) -> V | None:
-        """Return the tenant's value, unless it has expired or was evicted."""
+        """Return the tenant's value; None if it has expired or was evicted."""
         kept = self._kept.get((tenant, key))
         return kept.value if kept is not None and kept.until > self._clock() else None
 
     def put(self, tenant: str, key: K, value: V, size: int = 1) -> None:
-        """Add the value as the tenant's newest, and evict others if there is no room."""
+        """Add the value as the tenant's newest, and evict others if the memory is full.
+
+        A value that is larger than the whole memory is evicted too.
+        """
         self.pop(tenant, key)
         self._drop_expired()
         self._kept[tenant, key] = _Kept(value, self._clock() + self._seconds, size)
@@ -109,11 +112,11 @@ class TenantMemory(Generic[K, V]):
             del self._keys[tenant], self._sizes[tenant]
 
     def keys(self, tenant: str) -> list[K]:
-        """Return the keys of the tenant's values, oldest first."""
+        """Return the keys of the tenant's values, oldest first, including expired ones."""
         return list(self._keys.get(tenant, ()))
 
     def values(self) -> Iterator[V]:
-        """Iterate over all values, oldest first."""
+        """Iterate over all values, oldest first, including expired ones."""
         return (kept.value for kept in self._kept.values())
 
     def _note_growth(self, tenant: str) -> None:
@@ -144,7 +147,7 @@ class TenantMemory(Generic[K, V]):
 
 
 MAX_SESSIONS = 10_000
-"""The most sessions in memory; the oldest one of the largest tenant is evicted first."""
+"""Maximum number of sessions in memory; the oldest one of the largest tenant is evicted first."""
 KEPT_SECONDS = 24 * 3600.0
 """Seconds after its last request for which a session is kept."""
 
@@ -152,7 +155,7 @@ KEPT_SECONDS = 24 * 3600.0
 class SessionMemory(Protocol):
     """The states of sessions.
 
-    Laws: the costs and reservations of a session's runs never exceed a limit that all of them
+    Laws: the costs and reservations of a session's runs never exceed a limit that all these runs
     have. An unknown session is new. Concurrent updates of a session are all applied. The newest
     `MOST_THREADS` threads are kept.
     """
@@ -168,14 +171,16 @@ class SessionMemory(Protocol):
     async def hold(
         self, tenant: str, session: str, run: str, *, usd: Decimal, least: Decimal, most: Decimal
     ) -> Decimal | None:
-        """Reserve `usd` for the run, or what is left; None if that is less than `least`.
+        """Set the run's reservation to `usd`, or to the session's remaining dollars if fewer.
+
+        Return the new reservation; None, without a change, if it would be less than `least`.
 
         Args:
             tenant: the session's tenant.
             session: the session's id.
             run: the run's id; `note` releases its reservation.
-            usd: the wanted reservation in dollars, including what the run already holds.
-            least: the least useful reservation.
+            usd: the requested reservation in dollars, including what the run already holds.
+            least: the minimum useful reservation in dollars.
             most: the session's limit in dollars.
         """
         ...
@@ -189,7 +194,7 @@ class LocalSessions:
         """Start empty.
 
         Args:
-            most: the most sessions.
+            most: maximum number of sessions.
             clock: returns the time in seconds.
         """
         self._states = TenantMemory[str, SessionState](most, KEPT_SECONDS, clock)
@@ -210,7 +215,7 @@ class LocalSessions:
     async def hold(
         self, tenant: str, session: str, run: str, *, usd: Decimal, least: Decimal, most: Decimal
     ) -> Decimal | None:
-        """Reserve `usd` for the run, or what is left; None if that is less than `least`."""
+        """Set the run's reservation; see `SessionMemory.hold`."""
         state = self._states.get(tenant, session) or NEW_SESSION
         room = state.left_usd(most, run) or Decimal(0)
         if room < least:
@@ -221,22 +226,28 @@ class LocalSessions:
 
 
 REASONING_SIGNATURE = "batuta-reasoning"
-"""The signature of a worker's own reasoning, or its prefix, followed by the model and the
-provider's signature. Thoughts with other signatures are not sent back to a worker."""
+"""The signature of a worker's own reasoning; or the beginning of such a signature, followed by the
+model and the provider's signature. Thoughts with other signatures are not sent back to a worker."""
 MAX_REMEMBERED_BYTES = 32 << 20
-"""The most bytes of remembered reasoning; the oldest of the largest tenant is evicted first."""
+"""Maximum number of bytes of remembered reasoning; the largest tenant's oldest is evicted first."""
 REMEMBERED_SECONDS = 3600.0
 _ENTRY_BYTES = 500
-"""The approximate bytes of an entry besides its text."""
+"""Approximate number of bytes of an entry besides its text."""
 
 
 def thought_signature(thought: Thought) -> str:
-    """Return the thought's signature (or redacted content) for clients, with its model's name."""
+    """Return the signature that clients get: the model, and the provider's signature.
+
+    For a redacted thought this is its content instead of the provider's signature.
+    """
     return f"{REASONING_SIGNATURE}:{thought.model}:{thought.signature or thought.redacted}"
 
 
 def split_signature(signature: str) -> tuple[str, bool, str]:
-    """Split a signature: the model, whether it is a worker's, and the provider's signature."""
+    """Return the model, whether a worker's reasoning was signed, and the provider's signature.
+
+    The two texts are empty if the signature does not contain them.
+    """
     if signature == REASONING_SIGNATURE:
         return "", True, ""
     if not signature.startswith(f"{REASONING_SIGNATURE}:"):
@@ -247,9 +258,9 @@ def split_signature(signature: str) -> tuple[str, bool, str]:
 
 @final
 class ReasoningMemory:
-    """The reasoning before tool calls, by tenant and call; kept per process."""
+    """The reasoning before tool calls, by tenant and call, in the memory of this process."""
 
-    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(self, clock: Clock = monotonic) -> None:
         self._kept = TenantMemory[bytes, tuple[Thought, ...]](
             MAX_REMEMBERED_BYTES, REMEMBERED_SECONDS, clock
         )
@@ -320,9 +331,9 @@ def _digest_words(*words: str) -> bytes:
 
 
 CACHE_SECONDS = 300.0
-"""Seconds after an answer for which providers at least cache a prompt."""
+"""Minimum number of seconds for which providers cache a prompt after they have answered."""
 MAX_CONVERSATIONS = 10_000
-"""The most remembered conversations."""
+"""Maximum number of remembered conversations."""
 
 
 def tenant_key(question: Question, tenant: str) -> Question:
@@ -338,20 +349,20 @@ def tenant_key(question: Question, tenant: str) -> Question:
 class ConversationWorkers:
     """The worker that answered a conversation as a substitute, while its prompt cache is warm.
 
-    Its provider has most of the prompt cached, unlike the provider of the planned worker.
+    The provider of that worker has most of the prompt cached, unlike the planned worker's provider.
     """
 
-    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
-        self._workers = TenantMemory[int, WorkerId](MAX_CONVERSATIONS, CACHE_SECONDS, clock)
+    def __init__(self) -> None:
+        self._workers = TenantMemory[int, WorkerId](MAX_CONVERSATIONS, CACHE_SECONDS, monotonic)
 
     def find_worker(self, question: Question, model: str, tenant: str) -> WorkerId | None:
-        """Return the worker that answered this conversation last, if it was not the planned one."""
+        """Return the substitute that answered this conversation last; None if there was none."""
         if not self._workers or len(question.messages) < 2:  # noqa: PLR2004 - no earlier turn
             return None
         return self._workers.get(tenant, _conversation_beginning(question, model))
 
     def note_worker(self, run: Run, tenant: str, planned: WorkerId | None) -> None:
-        """Remember the worker that answered, unless it is the planned one."""
+        """Remember the worker that answered as a substitute; forget it once the planned one did."""
         if run.outcome not in {Outcome.ANSWERED, Outcome.DEGRADED, Outcome.WAITING}:
             return
         key = _conversation_beginning(run.header.question, run.header.model)

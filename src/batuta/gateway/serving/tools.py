@@ -32,7 +32,8 @@ def parse_tools(body: Fields) -> ToolSelection:
     The server's tools are left out; see `parse_chat_server_tools`.
 
     Raises:
-        APIError: they are malformed, contradict each other, or have an unknown type.
+        APIError: a tool or the choice is malformed or of an unknown type, two tools have the same
+            name, or the choice names no tool of `tools`.
     """
     served = offered_by_server(body)
     entries = body.objects("tools", MAX_ENTRIES) or ()
@@ -56,7 +57,7 @@ def parse_tools(body: Fields) -> ToolSelection:
 
 
 def offered_by_server(body: Fields) -> dict[str, Fields]:
-    """Return the server's tools of a chat body, by type."""
+    """Return the entries of a chat body that request the server's tools, by type."""
     return {
         kind: entry
         for entry in body.objects("tools", MAX_ENTRIES) or ()
@@ -75,11 +76,13 @@ def parse_chat_server_tools(body: Fields) -> tuple[RequestedTool, ...]:
     if not served or choice == "none":
         return ()
     tools, _ = parse_tools(body)
-    alone = choice == "required" and not tools and len(served) == 1
+    is_only_tool = choice == "required" and not tools and len(served) == 1
     named = body.need_object("tool_choice").text("type") if isinstance(choice, dict) else None
     return tuple(
         replace(
-            requested, is_refused=True, is_forced=alone or requested.tool == server_tool_name(named)
+            requested,
+            is_refused=True,
+            is_forced=is_only_tool or requested.tool == server_tool_name(named),
         )
         for requested in parse_requested_tools(served.values())
     )
@@ -113,7 +116,7 @@ def tool_name(function: Fields) -> str:
     """Return the field `name` of a function or a response format.
 
     Raises:
-        APIError: it is missing, or not accepted by every provider.
+        APIError: the name is missing, or some providers do not accept it.
     """
     name = function.need_text("name")
     if not _NAME_PATTERN.fullmatch(name):
@@ -123,10 +126,10 @@ def tool_name(function: Fields) -> str:
 
 
 def tool_choice_mode(body: Fields, tools: tuple[Tool, ...]) -> str | None:
-    """Return `tool_choice` if it is a string; None without tools.
+    """Return a `tool_choice` that is a string; None without tools.
 
     Raises:
-        APIError: the string is unknown, or requires a tool although there is none.
+        APIError: the string is unknown, or requires a tool although there is no tool.
     """
     mode = body.choice("tool_choice", _MODES)
     if tools:
@@ -183,7 +186,7 @@ def checked_schema(schema: Fields) -> Mapping[str, Any]:
     """Return a schema that answers are checked with, unchanged.
 
     Raises:
-        APIError: it is too large; this is checked without compiling it.
+        APIError: the schema is too large; this is checked without compiling the schema.
     """
     try:
         validator_for(schema.raw)
@@ -196,7 +199,7 @@ def forwarded_schema(schema: Fields) -> Mapping[str, Any]:
     """Return a schema that is only passed to providers, unchanged.
 
     Raises:
-        APIError: it is nested too deeply, or has too many values.
+        APIError: the schema is nested too deeply, or has too many values.
     """
     try:
         measure_json(schema.raw, values=MAX_TOOL_VALUES, depth=MAX_TOOL_DEPTH)
@@ -209,7 +212,7 @@ def parse_response_format(body: Fields) -> ResponseFormat | None:
     """Return the response format; None: any text.
 
     Raises:
-        APIError: it is malformed.
+        APIError: the response format is malformed.
     """
     form = body.object("response_format")
     if form is None:
@@ -223,10 +226,10 @@ def parse_response_format(body: Fields) -> ResponseFormat | None:
     if kind == "json_object":  # with a schema, as Together, Fireworks and llama.cpp accept it
         schema = checked_schema(form.need_object("schema"))
         return ResponseFormat(kind="json_schema", schema=schema)
-    wanted = form.need_object("json_schema")
+    named = form.need_object("json_schema")
     return ResponseFormat(
         kind="json_schema",
-        name=tool_name(wanted),
-        schema=checked_schema(wanted.need_object("schema")),
-        strict=wanted.flag("strict"),
+        name=tool_name(named),
+        schema=checked_schema(named.need_object("schema")),
+        strict=named.flag("strict"),
     )

@@ -42,14 +42,14 @@ UNKNOWN_TYPE = "application/octet-stream"
 WRITTEN_PURPOSE = "code_output"
 """The purpose of files written by programs."""
 WRITTEN_SECONDS = 30 * 86_400.0
-"""The most seconds for which files written by programs are kept."""
+"""Maximum number of seconds for which a file written by a program is kept."""
 MAX_READ_BYTES = 20_000_000
-"""The most bytes of all files given to a program."""
+"""Maximum number of bytes of all files given to a program."""
 PROGRAM_FILES = "The files that the question names are in its working folder, by their names."
 ALL = "all"
-"""The name of all files of the tenant, in a file search."""
+"""In a file search, this name stands for all files of the tenant."""
 MAX_NAMED = 50
-"""The most files that a request may name."""
+"""Maximum number of parts of a request that name files."""
 _PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 _FIELDS_WITH_PARTS = ("messages", "input", "system")
 """Fields of a body that contain parts."""
@@ -60,13 +60,15 @@ class FileLimits:
     """Limits on stored files."""
 
     max_bytes: int
-    """The most bytes of a file."""
+    """Maximum number of bytes of a file."""
     tenant_files: int
+    """Maximum number of files of a tenant."""
     tenant_bytes: int
+    """Maximum number of bytes of all files of a tenant."""
     keep_seconds: float | None
     """How long a file is kept; None: until it is deleted."""
     max_characters: int
-    """The most characters of a file's text."""
+    """Maximum number of characters of a file's text; the rest is cut off."""
     encoder: SentenceEncoder | None = None
     """Embeds a file's passages when it is stored; None: only keyword (BM25) search."""
     encoding: CapacityLimiter = field(default_factory=partial(CapacityLimiter, 1))
@@ -83,6 +85,7 @@ class _NamedFile:
     part: Json
     file_id: str
     path: str
+    """The path of the file's id in the body, for error messages."""
 
     @property
     def is_of_responses(self) -> bool:
@@ -103,7 +106,7 @@ class StoredNamedFiles:
         self._limits = limits
 
     async def list_names(self) -> Mapping[str, str]:
-        """Return the names of the named files that exist, by id."""
+        """Return the file names of the named files that exist, by id."""
         found = await self._table.names(self.tenant)
         if ALL in self._names:
             return found
@@ -114,7 +117,10 @@ class StoredNamedFiles:
         return await self._table.names(self.tenant)
 
     async def read_texts(self, ids: Sequence[str]) -> list[tuple[str, str]]:
-        """Return the ids and texts of files."""
+        """Return the id and the text of each of these files; a file without text has an empty one.
+
+        Files that do not exist are left out.
+        """
         found = await self._table.texts(ids, self.tenant)
         return [(file.id, file.text or "") for file in found]
 
@@ -126,7 +132,7 @@ class StoredNamedFiles:
         """Return the names and contents of the named files that exist.
 
         Raises:
-            StoreError: they cannot be read, or are too large together.
+            StoreError: the files cannot be read, or are too large together.
         """
         heads = await self._table.heads(self._names, self.tenant)
         check_room(heads.values())
@@ -138,10 +144,10 @@ class StoredNamedFiles:
         return found
 
     async def keep(self, name: str, content: bytes) -> WrittenFile:
-        """Store a file written by a program, for at most a month.
+        """Store a file written by a program, for at most 30 days.
 
         Raises:
-            StoreError: it is not stored; the message says why.
+            StoreError: the file is not stored; the message says why.
         """
         now, limits = time(), self._limits
         file = StoredFile(
@@ -155,7 +161,7 @@ class StoredNamedFiles:
             size=len(content),
         )
         if len(content) > limits.max_bytes:
-            raise StoreError(f"a file may have {limits.max_bytes} bytes")
+            raise StoreError(f"a file may have at most {limits.max_bytes} bytes")
         try:
             await keep_file(self._table, file, content, limits)
         except FileQuotaError as error:
@@ -165,7 +171,7 @@ class StoredNamedFiles:
 
 @final
 class UploadedFiles:
-    """The uploaded files of this server."""
+    """The uploaded files of this server; without a store or limits, no files are kept."""
 
     def __init__(self, store: Store | None = None, limits: FileLimits | None = None) -> None:
         self._store = store if limits is not None else None
@@ -189,7 +195,7 @@ class UploadedFiles:
         return require_part(self._store, NO_FILES).files
 
     def find_named(self, caller: Caller, names: tuple[str, ...]) -> StoredNamedFiles | None:
-        """Return the files that a caller names; None for the admin, or if not configured."""
+        """Return the files that a caller names; None for the admin, or if no files are kept."""
         if self._store is None or self._limits is None or caller.role is CallerRole.ADMIN:
             return None
         return StoredNamedFiles(self._store.files, caller.tenant, names, self._limits)
@@ -197,9 +203,11 @@ class UploadedFiles:
     async def bind(self, call: ParsedCall, caller: Caller) -> ParsedCall:
         """Give the call's requested tools their files, and replace its Office files by their texts.
 
+        Programs also get the files of earlier turns.
+
         Raises:
-            APIError: a program's file does not exist, its files are too large, or an Office file
-                cannot be read.
+            APIError: a program's file does not exist, its files are too large, an Office file
+                cannot be read, or a program is to get files and no files are kept.
         """
         question = await read_office_files(call.question)
         call = call if question is call.question else replace(call, question=question)
@@ -215,7 +223,7 @@ class UploadedFiles:
         return replace(call, server_tools=tuple(requested_tools))
 
     async def _find_earlier(self, call: ParsedCall, caller: Caller) -> list[str]:
-        """Return the files of earlier turns that fit besides those named now.
+        """Return the ids of files of earlier turns that fit besides the files named now.
 
         Of several files with the same name, only the newest is returned.
         """
@@ -268,15 +276,15 @@ class UploadedFiles:
         self, call: ParsedCall, caller: Caller, pool: Pool, clients: Mapping[WorkerId, Client]
     ) -> tuple[Pool, Mapping[WorkerId, Client]]:
         """Return the pool and clients, with the call's files given to workers that run programs."""
-        programs = {worker.id for worker in pool if PROGRAM in worker.tags}
-        files = self.find_named(caller, call.files) if programs else None
+        ids = {worker.id for worker in pool if PROGRAM in worker.tags}
+        files = self.find_named(caller, call.files) if ids else None
         if files is None:
             return pool, clients
         own: dict[WorkerId, Client] = {}
-        for name in programs:
-            client = clients.get(name)
+        for worker_id in ids:
+            client = clients.get(worker_id)
             if isinstance(client, TakesFiles):
-                own[name] = cast("Client", client.with_files(files))
+                own[worker_id] = cast("Client", client.with_files(files))
         workers = [
             replace(worker, description=f"{worker.description} {PROGRAM_FILES}")
             if call.files and worker.id in own
@@ -305,7 +313,7 @@ class UploadedFiles:
         """Replace the parts by their files' contents, which may be as large as a body.
 
         Raises:
-            APIError: a file does not exist or cannot be read, or there is no room for them.
+            APIError: a file does not exist or cannot be read, or the files are too large together.
         """
         table, tenant = self.require_table(), caller_of(scope).tenant
         ids = list({each.file_id for each in named})
@@ -323,7 +331,7 @@ class UploadedFiles:
             each.holder[each.index] = await self._read_part(each, file, tenant)
 
     async def _read_part(self, named: _NamedFile, file: FileText, tenant: str) -> Json:
-        """Return the part with the file's text, picture or PDF.
+        """Return a part with the file's text, picture or PDF; for a container only with its name.
 
         Raises:
             APIError: the file cannot be read.
@@ -351,20 +359,21 @@ class UploadedFiles:
 
 
 NO_FILES_KEPT = UploadedFiles()
+"""The files of a server without the settings `[files]`."""
 
 
 def check_room(files: Iterable[StoredFile]) -> None:
     """Check the total size of files for a program.
 
     Raises:
-        StoreError: they are too large together.
+        StoreError: the files are too large together.
     """
     if sum(file.size for file in files) > MAX_READ_BYTES:
         raise StoreError(f"programs may read at most {MAX_READ_BYTES} bytes of files")
 
 
 def new_file_id() -> str:
-    """Return a new id that cannot be guessed."""
+    """Return a new file id, which cannot be guessed."""
     return f"file-{secrets.token_hex(12)}"
 
 
@@ -392,7 +401,10 @@ async def keep_file(table: FileTable, file: StoredFile, content: bytes, limits: 
 
 
 async def read_file_text(name: str, content: bytes, most: int) -> tuple[str | None, str]:
-    """Return a file's text, if it has one, and the error if reading it failed."""
+    """Return a file's text, of at most `most` characters, and the error if reading failed.
+
+    The text is None if the file has no text or reading failed; the error is empty otherwise.
+    """
     from batuta.tools.parsing import read_document  # noqa: PLC0415 - only if files are stored
     from batuta.tools.source import ToolError  # noqa: PLC0415 - same
 

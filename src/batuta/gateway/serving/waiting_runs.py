@@ -1,7 +1,8 @@
 """Runs paused on their client's tools: in this process, and shared with other replicas.
 
-A stored run is found in the store by any replica. A run with `store: false` is not stored, so it
-is shared while it is paused: encrypted, for at most an hour, in Redis or in PostgreSQL.
+A stored run is found in the database by every replica that uses it. Any other paused run, such as
+one with `store: false`, is shared while it is paused: encrypted, for at most an hour, in Redis or
+in PostgreSQL.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from batuta.store.sealing import RunSealer
 from batuta.store.waiting_runs import MOST_WAITING, MOST_WAITING_BYTES, WAITING_SECONDS
 
 MAX_PENDING = 1000
-"""The most paused runs in memory; the oldest of the largest tenant is evicted first."""
+"""Maximum number of paused runs in memory; the oldest of the largest tenant is evicted first."""
 _MOST_RUN_BYTES = 8 << 20
-"""The most bytes of a shared encrypted run; a larger one can only continue on its replica."""
+"""Maximum number of bytes of a shared encrypted run; a larger one only continues on its replica."""
 
 # A tenant's keys, all in one slot of a cluster: its runs by time with their sizes, the sum of the
 # sizes, and one key per run.
@@ -70,9 +71,9 @@ return 1
 class WaitingRunTable(Protocol):
     """Encrypted paused runs, shared by replicas.
 
-    Laws: every replica gets a run until it is dismissed, an hour has passed, or the tenant exceeds
-    its quota, which evicts its oldest runs first. A tenant neither gets nor evicts the runs of
-    another tenant.
+    Laws: every replica gets a run until the run is dismissed, an hour has passed, or the tenant
+    exceeds its quota, which evicts the tenant's oldest runs first. A tenant neither gets nor evicts
+    the runs of another tenant.
     """
 
     async def put(self, tenant: str, run: Run, body: bytes) -> None:
@@ -106,8 +107,8 @@ class RedisWaitingRuns:
         Args:
             redis: the connections.
             name_tenant: returns a pseudonym of a tenant.
-            most: the most runs of a tenant.
-            most_bytes: the most bytes of a tenant's runs.
+            most: maximum number of runs of a tenant.
+            most_bytes: maximum number of bytes of a tenant's runs.
             clock: returns the seconds since the epoch.
         """
         self._redis = redis
@@ -138,7 +139,10 @@ class RedisWaitingRuns:
 
 @final
 class SharedWaitingRuns:
-    """Encrypts runs for other replicas and decrypts theirs; a failing table counts as empty."""
+    """Encrypts paused runs for other replicas, and decrypts those of other replicas.
+
+    For `add` and `find`, a table that fails counts as empty.
+    """
 
     def __init__(self, table: WaitingRunTable, sealer: RunSealer) -> None:
         """Share runs in `table`, encrypted with the server's secret."""
@@ -146,7 +150,7 @@ class SharedWaitingRuns:
         self._sealer = sealer
 
     async def add(self, run: Run, tenant: str) -> None:
-        """Share the paused run."""
+        """Share the paused run, unless it is too large or the table fails."""
         try:
             body = self._sealer.seal(run, tenant)
             if len(body) <= _MOST_RUN_BYTES:
@@ -188,8 +192,8 @@ class PendingToolRuns:
 
         Args:
             store: stores runs; None: runs are not stored.
-            shared: shares runs with other replicas; None: there are none.
-            max_pending: the most runs in memory.
+            shared: shares runs with other replicas; None: there are no other replicas.
+            max_pending: maximum number of runs in memory.
             clock: returns the time in seconds.
         """
         self._store = store

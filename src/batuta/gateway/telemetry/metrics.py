@@ -48,7 +48,7 @@ ReadHealth = Callable[[], Mapping[WorkerId, WorkerHealth]]
 ReadGauges = Callable[[], Mapping[str, tuple[str, float]]]
 """Returns the current gauges: by name, the description and the value."""
 ReadDrift = Callable[[], Mapping[str, Mapping[DriftKind, DriftState]]]
-"""Returns the drift of each worker from what was measured of it."""
+"""Returns the drift of each worker from its measured behaviour."""
 
 
 @final
@@ -75,7 +75,7 @@ class Metrics:
         self._first = seconds("first_token", "Time to the answer's first token.", "model")
         self._explored = counter("explored_runs", "Runs that explored an alternative.", "model")
         self._rounds = counter("rounds", "Workflows executed.", "model")
-        self._malformed = counter("malformed_plans", "Drafts that were no workflow.", "model")
+        self._malformed = counter("malformed_plans", "Drafts that were not a workflow.", "model")
         self._rules = counter("plan_rules", "Plans that a rule acted on.", "rule", "action")
         self._steps = counter("steps", "Steps ended.", "worker", "result")
         self._attempts = counter("failed_attempts", "Failed calls, retried.", "worker", "code")
@@ -93,7 +93,7 @@ class Metrics:
     async def render(self) -> bytes:
         """Return all metrics in Prometheus' text format.
 
-        They are formatted in a thread, since many tenants make the text long.
+        The text is made in a thread, since many tenants make it long.
         """
         self._counted.read()
         self._live.read()
@@ -130,9 +130,9 @@ class Metrics:
     def _count_round(self, round_: Round, model: str, tenant: str) -> None:
         if round_.workflow is not None:
             self._rounds.add(model)
-        bad = len(round_.drafts) + isinstance(round_.decision, MalformedPlan)
-        if bad:
-            self._malformed.add(model, amount=bad)
+        malformed = len(round_.drafts) + isinstance(round_.decision, MalformedPlan)
+        if malformed:
+            self._malformed.add(model, amount=malformed)
         for draft in round_.conductor_drafts:
             if draft.usage.calls:
                 self._count_usage(CONDUCTOR_LABEL, tenant, draft.usage, draft.cost)
@@ -259,7 +259,7 @@ class _CountedMetrics(Collector):
 
 @final
 class _FirstTokenTimer:
-    """Measures the time to the answer's first text; at the latest when the run has finished."""
+    """Measures the seconds to the answer's first text, or to the end of a run that streams none."""
 
     def __init__(self, first: _Histogram, model: str, emit: EventHandler) -> None:
         self._first = first

@@ -4,7 +4,7 @@ All names are in this module, because the conventions still change; our own begi
 Spans contain workers, durations and token counts, never content. They are made when the run has
 ended, from the times in the `Run`.
 
-They are sent over OTLP by the extra `[otel]` if `OTEL_EXPORTER_OTLP_ENDPOINT` is set.
+The extra `[otel]` sends the spans over OTLP, if one of `ENDPOINT_VARIABLES` is set.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import re
 from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from threading import Thread
 from typing import TYPE_CHECKING, final
 
 from anyio import CancelScope
 from anyio.to_thread import run_sync
 
-from batuta.core import Failure, Reply, Round, Run, StepRun, TimeSpan, Usage
+from batuta.core import Cost, Failure, Reply, Round, Run, StepRun, TimeSpan, Usage
 from batuta.core.worker import IMAGE
 from batuta.distribution import install_hint, package_version
 from batuta.errors import ConfigError
@@ -86,7 +86,7 @@ class SpanTree:
     attributes: dict[str, Value]
     error: str | None = None
     """The error code; None if the span succeeded."""
-    children: tuple[SpanTree, ...] = field(default=())
+    children: tuple[SpanTree, ...] = ()
 
 
 def parse_parent_span(traceparent: bytes | None) -> ParentSpan | None:
@@ -109,7 +109,7 @@ def use_parent_span(parent: ParentSpan | None) -> Generator[None]:
 
 
 def current_parent_span() -> ParentSpan | None:
-    """Return the caller's span for the current request."""
+    """Return the caller's span for the current request; None if the request named none."""
     return _CURRENT.get()
 
 
@@ -126,7 +126,7 @@ def spans_of(run: Run, tenant: str) -> SpanTree:
         TENANT: tenant,
         OUTCOME: run.outcome.value,
         **_usage_attributes(run.usage),
-        **_cost_attributes(run.cost.usd, run.cost.unpriced_calls),
+        **_cost_attributes(run.cost),
     }
     name, span = f"{INVOKE_WORKFLOW} {run.header.model}".rstrip(), TimeSpan(0.0, run.seconds)
     return SpanTree(
@@ -152,7 +152,6 @@ def _plan_span(run: Run, round_: Round, number: int) -> SpanTree:
         name=f"{PLAN} {run.header.conductor}",
         span=round_.planning,
         attributes=attributes,
-        error=None,
         children=chats,
     )
 
@@ -171,7 +170,7 @@ def _agent_span(run: Run, step: StepRun, round_: Round, number: int) -> SpanTree
 
 
 def _chat_spans(run: Run, step: StepRun) -> Generator[SpanTree]:
-    """Yield the failed attempts one after another, then the call that counted."""
+    """Yield a span for each failed attempt of a step, then for the call with its result."""
     start = step.span.start
     for attempt in step.attempts:
         span = TimeSpan(start, max(start, attempt.at))
@@ -187,9 +186,7 @@ def _chat_span(run: Run, worker: str, result: Reply | Failure, span: TimeSpan) -
     operation, name = (EXECUTE_TOOL, worker) if is_tool else (CHAT, model)
     attributes: dict[str, Value] = {OPERATION: operation}
     attributes[TOOL_NAME if is_tool else REQUEST_MODEL] = name
-    attributes |= _usage_attributes(result.usage) | _cost_attributes(
-        result.cost.usd, result.cost.unpriced_calls
-    )
+    attributes |= _usage_attributes(result.usage) | _cost_attributes(result.cost)
     return SpanTree(
         name=f"{operation} {name}",
         span=span,
@@ -206,9 +203,7 @@ def _tool_spans(reply: Reply, chat: TimeSpan) -> Generator[SpanTree]:
             continue
         start = min(chat.start + call.began, chat.end)
         attributes: dict[str, Value] = {OPERATION: EXECUTE_TOOL, TOOL_NAME: call.name}
-        attributes |= {TOOL_CALL_ID: call.id} | _cost_attributes(
-            call.cost.usd, call.cost.unpriced_calls
-        )
+        attributes |= {TOOL_CALL_ID: call.id} | _cost_attributes(call.cost)
         yield SpanTree(
             name=f"{EXECUTE_TOOL} {call.name}",
             span=TimeSpan(start, min(start + call.seconds, chat.end)),
@@ -222,18 +217,16 @@ def _usage_attributes(usage: Usage) -> dict[str, Value]:
     return counts | {CACHED_TOKENS: usage.cached} if usage.cached else counts
 
 
-def _cost_attributes(usd: object, unpriced: int) -> dict[str, Value]:
-    """Return the exact dollars as text; an unknown cost is left out, not shown as zero."""
-    if unpriced:
-        return {UNPRICED: unpriced}
-    return {COST: f"{usd:f}"}
+def _cost_attributes(cost: Cost) -> dict[str, Value]:
+    """Return the exact dollars as text; if a call had no price, only the number of such calls."""
+    return {UNPRICED: cost.unpriced_calls} if cost.unpriced_calls else {COST: f"{cost.usd:f}"}
 
 
 ENDPOINT_VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
 
 LAST_SECONDS = 2.0
-"""Seconds to send the last spans: a hanging collector must not keep the server from stopping."""
+"""Maximum seconds for sending the last spans, so that no collector keeps the server running."""
 
 
 @final
