@@ -22,7 +22,7 @@ _CALIBRATED = 30
 """Maximum number of questions of each group on which every worker is measured."""
 _FAILED = 0.8
 """A worker is left out if at least this share of its calls has no score."""
-_PRIOR = 6.0
+PRIOR_QUESTIONS = 6.0
 """The weight, in questions, of a worker's overall mean in the estimate of its group accuracy."""
 
 
@@ -105,7 +105,7 @@ def share_of(scores: Sequence[float], mean: float | None) -> MeasuredShare:
         return MeasuredShare(questions=0, share=None, low=None, high=None, shrunk=mean)
     total = float(sum(scores))
     low, high = wilson_interval(round(total), count)
-    shrunk = (total + _PRIOR * mean) / (count + _PRIOR)
+    shrunk = (total + PRIOR_QUESTIONS * mean) / (count + PRIOR_QUESTIONS)
     return MeasuredShare(questions=count, share=total / count, low=low, high=high, shrunk=shrunk)
 
 

@@ -48,8 +48,8 @@ from batuta.lab.evals.grading import AnswerGrader
 from batuta.lab.evals.outage import SYSTEM_FAULT_CODES, lost_reply, outage_reason
 from batuta.lab.tasks.graders import grade_answer
 from batuta.lab.tune.library import (
+    PREPARING_ROLES,
     Candidate,
-    StepRole,
     parts_of,
     write_continuation,
     write_workflow,
@@ -89,7 +89,8 @@ class RunsElsewhere(Protocol):
         ...
 
 
-def _score_key(task: Task, entry: Entry) -> Key:
+def result_key(task: Task, entry: Entry) -> Key:
+    """Return the key of the entry's result on the task."""
     return task.id, entry if isinstance(entry, Candidate) else entry.name
 
 
@@ -286,7 +287,7 @@ class CandidateRunner:
 
     def find_result(self, task: Task, entry: Entry) -> CandidateResult | None:
         """Return the result of the entry on the task, or None if it has not run."""
-        return self._known.get(_score_key(task, entry))
+        return self._known.get(result_key(task, entry))
 
     async def run_all(self, planned: Iterable[tuple[Task, Entry]]) -> bool:
         """Run the pairs that have no result yet; return False if the budget refused a call.
@@ -298,7 +299,7 @@ class CandidateRunner:
             StoreError: the journal of paid calls can no longer be written.
             WorkerLostError: a required worker no longer answers.
         """
-        missing = {key: one for one in planned if (key := _score_key(*one)) not in self._known}
+        missing = {key: one for one in planned if (key := result_key(*one)) not in self._known}
         found: dict[Key, CandidateResult] = {}
         if missing and self.elsewhere is not None:
             await self.elsewhere.execute(missing, self.ranked, found, concurrency=self.concurrency)
@@ -405,7 +406,7 @@ class CandidateRunner:
         for number, round_ in enumerate(run.rounds):
             for step in round_.steps:
                 at = step.index + number * entry.first_round
-                answers = entry.steps[at].role not in {StepRole.PLAN, StepRole.LOOK_UP}
+                answers = entry.steps[at].role not in PREPARING_ROLES
                 if answers and isinstance(step.result, Reply) and step.worker == step.planned:
                     trail[at] = (await grade_answer(self._grade, task, step.result.text)).score
         found = [(part, trail[index]) for part, index in parts_of(entry)]

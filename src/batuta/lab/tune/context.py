@@ -88,11 +88,10 @@ class TuneContext:
 
     def plan_stages(self, calls: int) -> None:
         """Divide the budget among the stages, for about `calls` calls in total."""
-        judgement, rewrites = len(self.parts.judgement), self.settings.rewrites
         self.ends = stage_ends(
             calls,
-            judgement=judgement,
-            rewrites=rewrites,
+            judgement=len(self.parts.judgement),
+            rewrites=self.settings.rewrites,
             last=self.settings.last,
             samples=self.settings.sample_calls(self.parts),
         )

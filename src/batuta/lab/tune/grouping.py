@@ -32,8 +32,9 @@ class Grouping:
     """A grouping of questions."""
 
     reader: QuestionReader
+    """Assigns a group to each text."""
     names: tuple[str, ...]
-    labelled: bool
+    """The names of the groups, by number."""
 
 
 def group_questions(
@@ -49,7 +50,7 @@ def group_questions(
     else:
         group_n = _group_by_text(texts, min(most, max(len(texts) // _FEWEST, 1)), seed)
         names = tuple(f"group {number + 1}" for number in range(int(group_n.max()) + 1))
-    return Grouping(reader=fit_reader(texts, group_n), names=names, labelled=labelled)
+    return Grouping(reader=fit_reader(texts, group_n), names=names)
 
 
 def _group_by_label(labels: Sequence[str], most: int) -> tuple[tuple[str, ...], Places]:

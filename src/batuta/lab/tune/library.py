@@ -61,7 +61,8 @@ WRITE_PROGRAM = (
 """The subtask of a worker whose program another worker runs."""
 _ORDER = {role: index for index, role in enumerate(StepRole)}
 _MARK = "'"
-_PREPARES = (StepRole.PLAN, StepRole.LOOK_UP)
+PREPARING_ROLES = (StepRole.PLAN, StepRole.LOOK_UP)
+"""The roles of steps that prepare an answer and give none."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -124,7 +125,7 @@ class Candidate:
     @property
     def first_round(self) -> int:
         """The number of steps before the workflow may stop, or of all steps if it never does."""
-        preparations = sum(step.role in _PREPARES for step in self.steps)
+        preparations = sum(step.role in PREPARING_ROLES for step in self.steps)
         return preparations + _LOOKED_AT if self.stops else len(self.steps)
 
     def without_look(self) -> Candidate:
@@ -154,7 +155,7 @@ def _name_role(step: CandidateStep) -> str:
 def subtask_of(candidate: Candidate, index: int) -> str:
     """Return the subtask of the step at that index; empty if it is asked the question itself."""
     step = candidate.steps[index]
-    preparations = any(other.role in _PREPARES for other in candidate.steps)
+    preparations = any(other.role in PREPARING_ROLES for other in candidate.steps)
     if step.text or (step.role is StepRole.SOLVE and not preparations):
         return step.text
     return WORDINGS[step.role][step.wording]
@@ -184,7 +185,7 @@ def can_stop(steps: Sequence[CandidateStep]) -> bool:
     Two solvers that read one plan make the same errors, and so does one worker asked twice; their
     agreement says little.
     """
-    preparations = sum(step.role in _PREPARES for step in steps)
+    preparations = sum(step.role in PREPARING_ROLES for step in steps)
     looked_at, later = (
         steps[preparations : preparations + _LOOKED_AT],
         steps[preparations + _LOOKED_AT :],
@@ -201,9 +202,9 @@ def parts_of(candidate: Candidate) -> Iterator[tuple[Candidate, int]]:
     prompts differ by at most one sentence from those of the shorter workflow run alone.
     """
     steps = candidate.steps
-    preparations = tuple(step for step in steps if step.role in _PREPARES)
+    preparations = tuple(step for step in steps if step.role in PREPARING_ROLES)
     for index, step in enumerate(steps[: min(candidate.first_round, len(steps) - 1)]):
-        if step.role in _PREPARES:
+        if step.role in PREPARING_ROLES:
             continue
         alone = step.role is StepRole.SOLVE
         part = (*preparations, step) if alone else steps[: index + 1]
@@ -213,11 +214,11 @@ def parts_of(candidate: Candidate) -> Iterator[tuple[Candidate, int]]:
 def write_workflow(candidate: Candidate) -> Workflow:
     """Return the candidate's workflow, or its first round if it may stop after two answers."""
     steps: list[Step] = []
-    preparations = sum(step.role in _PREPARES for step in candidate.steps)
+    preparations = sum(step.role in PREPARING_ROLES for step in candidate.steps)
     solved = preparations + len(candidate.of_role(StepRole.SOLVE))
     for index, step in enumerate(candidate.steps[: candidate.first_round]):
         subtask = subtask_of(candidate, index)
-        if step.role in _PREPARES:
+        if step.role in PREPARING_ROLES:
             access: tuple[int, ...] = ()
         elif step.role is StepRole.SOLVE:
             access = tuple(range(preparations))
@@ -291,7 +292,7 @@ def _step_edits(
     yield from _remove_one_step(steps)
     yield from _break_ties(steps, workers)
     for worker in workers:
-        for role in (StepRole.CHECK, *_PREPARES):
+        for role in (StepRole.CHECK, *PREPARING_ROLES):
             yield (*steps, CandidateStep(role, worker))
         yield from _add_solver(steps, worker, workers)
 

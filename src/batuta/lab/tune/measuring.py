@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from batuta.core import Task
-from batuta.lab.tune.candidate_runner import Entry
+from batuta.lab.tune.candidate_runner import result_key
 from batuta.lab.tune.context import TuneContext
 from batuta.lab.tune.judge import Assignment, SystemFigures, describe_system
-from batuta.lab.tune.library import Candidate
 from batuta.lab.tune.stages import count_calls
 
 _AT_ONCE = 10
@@ -30,7 +29,7 @@ async def run_systems(
             (task, assignment[task.id]) for task in batch for assignment in assignments.values()
         ]
         new = {
-            (task.id, _entry_key(entry)): count_calls(entry)
+            result_key(task, entry): count_calls(entry)
             for task, entry in planned
             if context.runner.find_result(task, entry) is None
         }
@@ -52,10 +51,6 @@ async def measure_systems(
         describe_system(name, context.runner, measured, assignment)
         for name, assignment in assignments.items()
     )
-
-
-def _entry_key(entry: Entry) -> Candidate | str:
-    return entry if isinstance(entry, Candidate) else entry.name
 
 
 def paired_gains(

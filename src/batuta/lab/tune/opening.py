@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -184,7 +184,7 @@ async def open_runner(
             async with (
                 open_answer_grader(questions.tasks, judging, sandbox)
                 if questions.grade is None
-                else _as_is(questions.grade) as grade
+                else nullcontext(questions.grade) as grade
             ):
                 runner = CandidateRunner(
                     pool,
@@ -224,11 +224,6 @@ def _describe_job(
         judge=judge,
         sandbox=sandbox,
     )
-
-
-@asynccontextmanager
-async def _as_is(grade: AnswerGrader) -> AsyncGenerator[AnswerGrader]:
-    yield grade
 
 
 def describe_plan(pool: Pool, questions: TuneQuestions, settings: TuneSettings) -> dict[str, Any]:
@@ -293,14 +288,13 @@ def forecast_tuning(
         usd = plannable_usd(settings.allowance, bounds.values()) or 0
         affordable = int(float(usd) / typical)
         calls = affordable if calls is None else min(calls, affordable)
-    groups = len({questions.family(task) for task in parts.search}) if settings.labelled else None
-    groups = settings.groups if groups is None else min(groups, settings.groups)
+    families = {questions.family(task) for task in parts.search}
+    groups = min(len(families), settings.groups) if settings.labelled else settings.groups
     stages: dict[str, Any] = {}
     before = 0.0
-    judgement = len(parts.judgement)
     ends = stage_ends(
         calls or 0,
-        judgement=judgement,
+        judgement=len(parts.judgement),
         rewrites=settings.rewrites,
         last=settings.last,
         samples=settings.sample_calls(parts),

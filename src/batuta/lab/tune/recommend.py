@@ -45,8 +45,8 @@ def write_settings(
             f'{"conductor" if is_fixed else "selector"} = "{chosen.removeprefix(PATTERN_PREFIX)}"'
         )
         lines += ["", f"[{name}]", entry]
-        rounds = rounds if recommendation.get("ultra") else 1
-    lines = _with_rounds(lines, rounds) if rounds > 1 else lines
+    if rounds > 1 and recommendation.get("ultra"):
+        lines = _with_rounds(lines, rounds)
     return "\n".join(lines).strip() + "\n"
 
 

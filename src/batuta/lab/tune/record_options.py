@@ -244,7 +244,8 @@ def try_options(
     """
     families = int(family_n.max()) + 1
     part_n = _leave_out(family_n, np.random.default_rng(settings.seed))
-    if families < FEWEST_FAMILIES or _smallest_rest(part_n) < _LEAST_QUESTIONS:
+    smallest_rest = len(part_n) - int(np.bincount(part_n).max())
+    if families < FEWEST_FAMILIES or smallest_rest < _LEAST_QUESTIONS:
         return ()
     replays: Mapping[str, list[tuple[Indices, OptionReplay, OptionReplay]]] = {
         name: [] for name in names
@@ -275,10 +276,6 @@ def _leave_out(family_n: Indices, rng: np.random.Generator) -> Indices:
         part_f[family] = filled.argmin()
         filled[part_f[family]] += sizes[family]
     return part_f[family_n]
-
-
-def _smallest_rest(part_n: Indices) -> int:
-    return len(part_n) - int(np.bincount(part_n).max())
 
 
 def _judge_trial(

@@ -27,6 +27,7 @@ from batuta.lab.tune.decision import PROVEN, SELECTOR, format_probability
 from batuta.lab.tune.expected_gain import SURE_ENOUGH, ExpectedGain, update_gain
 from batuta.lab.tune.grouping import group_questions
 from batuta.lab.tune.judge import Comparison, SystemFigures, compare_nominees
+from batuta.lab.tune.parts import FEWEST
 from batuta.lab.tune.record_options import (
     CASCADE,
     FEWEST_FAMILIES,
@@ -45,15 +46,13 @@ from batuta.lab.tune.record_options import (
     list_options,
     try_options,
 )
-from batuta.lab.tune.report import report_files
+from batuta.lab.tune.report import card_json, report_files
 from batuta.lab.tune.stages import BEST_SINGLE, ULTRA
 from batuta.lab.tune.stages import MINI as NOMINATED_MINI
 
 Json = dict[str, Any]
 Indices = NDArray[np.signedinteger[Any]]
 
-FEWEST = 24
-"""Minimum number of questions for a tuning run."""
 _FAMILIES = 3
 """Minimum number of families for holding out whole families."""
 _SHOWN = 12
@@ -238,7 +237,7 @@ def describe_record_tuning(
             "doubles": 0,
         },
         "groups": shown,
-        "workers": [_card_json(one) for one in describe_workers(record, parts.known, shown)],
+        "workers": [card_json(one) for one in describe_workers(record, parts.known, shown)],
         "left_out": [],
         "team": None,
         "tried": len(nominees.trials) + 1,
@@ -297,10 +296,6 @@ def _card_of(
         seconds=None,
         failed=0,
     )
-
-
-def _card_json(card: WorkerCard) -> Json:
-    return {name: value for name, value in asdict(card).items() if name != "seconds"}
 
 
 def _recommend_options(

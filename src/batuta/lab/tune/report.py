@@ -22,6 +22,7 @@ from batuta.core.formatting import format_usd
 from batuta.lab.evals.html_report import ACCENT, GREY, GRID, INK, render_page
 from batuta.lab.evals.markdown_report import format_dollars, format_percent
 from batuta.lab.evals.report_files import write_files
+from batuta.lab.tune.calibrate import WorkerCard
 from batuta.lab.tune.candidate_runner import CallMeter
 from batuta.lab.tune.context import TuneSettings
 from batuta.lab.tune.decision import (
@@ -68,7 +69,7 @@ def describe_tuning(
             "doubles": parts.doubles,
         },
         "groups": list(result.grouping.names),
-        "workers": [_card_json(card) for card in result.cards],
+        "workers": [card_json(card) for card in result.cards],
         "left_out": list(result.left_out),
         "team": None if result.team is None else asdict(result.team),
         "tried": result.tried,
@@ -89,7 +90,8 @@ def _usd_number(usd: Any) -> float | None:
     return None if usd is None else float(usd)
 
 
-def _card_json(card: Any) -> Json:
+def card_json(card: WorkerCard) -> Json:
+    """Return the card without the seconds, which differ between equal runs."""
     return {name: value for name, value in asdict(card).items() if name != "seconds"}
 
 

@@ -62,8 +62,6 @@ class TuneResult:
     """The number of workflows that ran in the search."""
     expected_accuracy: float | None = None
     """The accuracy that the search expects of its finest system."""
-    ended: str = ""
-    """The reason why the search ended before its share of the budget; empty if it did not."""
 
     @property
     def settings_pool(self) -> Pool:

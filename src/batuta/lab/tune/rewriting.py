@@ -62,11 +62,6 @@ def is_rewriting_installed() -> bool:
     return find_spec(PACKAGE) is not None
 
 
-def _load_module(name: str) -> Any:
-    """Load a module of the optional package."""
-    return import_module(name)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewriting:
     """The questions, the worker and the limits of a rewriting."""
@@ -134,8 +129,7 @@ class _WorkflowAdapter:
 
     def optimize(self) -> None:
         """Run gepa until its budget is spent."""
-        gepa = _load_module(PACKAGE)
-
+        gepa = import_module(PACKAGE)
         first = {name: subtask_of(self._candidate, at) for name, at in self._step_index.items()}
         try:
             gepa.optimize(
@@ -160,7 +154,7 @@ class _WorkflowAdapter:
         capture_traces: bool = False,  # noqa: FBT001, FBT002 - as gepa calls it
     ) -> Any:
         """Run the batch; a question without a score counts as wrong."""
-        adapter = _load_module(f"{PACKAGE}.core.adapter")
+        adapter = import_module(f"{PACKAGE}.core.adapter")
         entry = self._worded(candidate)
         if not anyio.from_thread.run(self._run_batch, batch, entry):
             self._ended = True
@@ -207,7 +201,7 @@ class _WorkflowAdapter:
         components_to_update: list[str],
     ) -> dict[str, str]:
         """Propose new wordings; a useless proposal keeps the old one."""
-        proposal = _load_module(f"{PACKAGE}.strategies.instruction_proposal")
+        proposal = import_module(f"{PACKAGE}.strategies.instruction_proposal")
         written: dict[str, str] = {}
         for name in components_to_update:
             asked: dict[str, Any] = {

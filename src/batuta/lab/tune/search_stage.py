@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -111,25 +111,11 @@ async def _run_rounds(context: TuneContext, search: Search) -> None:
         each = _SCREENING * search.arena.levels
         while each and not await screen(each, fits_budget):
             each //= 2
-    reporter = _ProgressReporter(context, search)
+    reported = 0.0
     while await search.run_round():
-        reporter.report()
+        if (share := context.spent_share()) - reported >= _REPORT_STEP:
+            reported = share
+            context.report(TuneStage.SEARCH, describe_progress(search))
         if context.spent_share() >= _EXPLORED * whole:
             search.stop_exploring()
     context.report(TuneStage.SEARCH, describe_progress(search))
-
-
-@dataclass(slots=True)
-class _ProgressReporter:
-    """Reports the progress of the search at intervals."""
-
-    context: TuneContext
-    search: Search
-    reported: float = 0.0
-
-    def report(self) -> None:
-        """Report the progress if enough was spent since the last report."""
-        share = self.context.spent_share()
-        if share - self.reported >= _REPORT_STEP:
-            self.reported = share
-            self.context.report(TuneStage.SEARCH, describe_progress(self.search))

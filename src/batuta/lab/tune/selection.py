@@ -14,7 +14,7 @@ import numpy as np
 
 from batuta.conductors.workflow_selector.model import Places
 from batuta.core import Pool, Task, WorkerId
-from batuta.lab.tune.calibrate import WorkerCard
+from batuta.lab.tune.calibrate import PRIOR_QUESTIONS, WorkerCard
 from batuta.lab.tune.context import TuneContext
 from batuta.lab.tune.expected_gain import BELIEVED, update_gain
 from batuta.lab.tune.judge import Assignment
@@ -24,12 +24,15 @@ from batuta.lab.tune.patterns import nominate_pattern
 from batuta.lab.tune.result import TuneResult
 from batuta.lab.tune.sparse_design import Matrix
 from batuta.lab.tune.stages import BEST_SINGLE, MINI, ULTRA, TuneStage
-from batuta.lab.tune.systems import SystemTable, TunedSystem, restrict_to_singles
+from batuta.lab.tune.systems import (
+    SYSTEM_NAMES,
+    SystemTable,
+    TunedSystem,
+    restrict_to_singles,
+)
 
 _TOP = 3
 """The number of workers that are measured first."""
-_PRIOR = 6.0
-"""The weight, in questions, of a worker's overall mean in the estimate of its group accuracy."""
 
 
 async def remeasure_best(
@@ -92,7 +95,7 @@ class _Count:
     def share(self, weight_g: Matrix) -> float:
         """Return the accuracy over all questions, with groups weighted by their sizes."""
         mean = self.right_g.sum() / max(self.count_g.sum(), 1)
-        shares = (self.right_g + _PRIOR * mean) / (self.count_g + _PRIOR)
+        shares = (self.right_g + PRIOR_QUESTIONS * mean) / (self.count_g + PRIOR_QUESTIONS)
         return float(np.average(shares, weights=weight_g))
 
 
@@ -217,7 +220,7 @@ async def _keep_limit(
             most=context.settings.mean_calls,
             least_weight=context.settings.call_weight,
         )
-        for name in reversed(table.names)  # the finest first, while there is budget to run it
+        for name in reversed(SYSTEM_NAMES)  # the finest first, while there is budget to run it
     ]
     return tuple(reversed(systems))
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 
-from batuta.lab.tune.library import Candidate, CandidateStep, StepRole
+from batuta.lab.tune.library import PREPARING_ROLES, Candidate, CandidateStep, StepRole
 from batuta.lab.tune.logistic_regression import Feature
 
 Found = tuple[int, int]
 """The number of correct answers that a step reads, and the number of all answers that it reads."""
-
-_PREPARES = (StepRole.PLAN, StepRole.LOOK_UP)
 
 STEP_VARIANCES = {"base": 2.0, "worker": 1.0, "group": 0.15, "worker_group": 0.8, "level": 1.0,
                    "worker_level": 0.3, "pair": 0.3, "self": 0.5, "again": 0.3, "wording": 0.1,
@@ -30,7 +28,7 @@ def inputs_of(candidate: Candidate) -> tuple[Candidate, ...]:
     *before, last = candidate.steps
     if last.role is StepRole.CHECK:
         return (Candidate(tuple(before)),)
-    prepared = tuple(step for step in before if step.role in _PREPARES)
+    prepared = tuple(step for step in before if step.role in PREPARING_ROLES)
     if last.role is StepRole.DECIDE:
         return tuple(Candidate((*prepared, step)) for step in candidate.of_role(StepRole.SOLVE))
     return (Candidate((CandidateStep(StepRole.SOLVE, last.worker),)),) if prepared else ()
@@ -100,7 +98,7 @@ def _situation_features(candidate: Candidate, found: Found) -> Iterator[tuple[Fe
         yield ("again", step.role, step.worker, found), 1.0
     if step.role is StepRole.CHECK and len(solvers) > 1:
         yield ("again", "decided", found), 1.0
-    if candidate.steps[0].role in _PREPARES:
+    if candidate.steps[0].role in PREPARING_ROLES:
         yield ("again", "helped", step.role, found), 1.0
 
 
@@ -146,4 +144,4 @@ def changing_role(candidate: Candidate) -> StepRole:
     step = candidate.steps[-1]
     if step.role is not StepRole.SOLVE:
         return step.role
-    return next(one.role for one in candidate.steps if one.role in _PREPARES)
+    return next(one.role for one in candidate.steps if one.role in PREPARING_ROLES)

@@ -1,4 +1,8 @@
-"""Builds systems, which assign a workflow to each question, from the search's results."""
+"""Builds systems, which assign a workflow to each question, from the search's results.
+
+Axes: g groups, w workflows of the library, l levels of ease. A cell is a level of a group; c counts
+the cells of all groups and, last, questions of new kinds.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,8 @@ _LESS_FOR_A_CALL = 0.0, 0.25, 0.5, 0.75
 _UNKNOWN = 100.0
 """Subtracted from the worth of a workflow in a group where it did not run on enough questions, so
 that it is chosen there only if nothing else can be run."""
-_SYSTEMS = ONE_FOR_ALL, BY_GROUP, BY_CELL
+SYSTEM_NAMES = ONE_FOR_ALL, BY_GROUP, BY_CELL
+"""The names of the systems, from the simplest to the finest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,17 +77,13 @@ class SystemTable:
     """The minimum price of a call, in accuracy."""
     grouping: Grouping
     ease_gl: Floats
-    title: str = "tuned"
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the systems, from the simplest to the finest."""
-        return tuple(_SYSTEMS)
+    """The thresholds between the levels of ease of each group, ascending: (g, l - 1)."""
 
     def build(self, name: str, call_weight: float) -> TunedSystem:
         """Build the system of that name with that price of a call.
 
-        It ranks the library's workflows by merit, so that the next one runs if the first cannot.
+        In each cell the system ranks the library's workflows by merit, so that the next workflow
+        runs if the first cannot.
         """
         merit_gwl = self.worth_gwl - call_weight * self.calls_gwl
         chosen_gwl = self._as_fine_as(name, merit_gwl)
@@ -98,7 +99,6 @@ class SystemTable:
                 grouping=self.grouping,
                 ease_gl=self.ease_gl,
                 library=self.library,
-                title=self.title,
             ),
         )
 
@@ -144,7 +144,7 @@ class SystemTable:
     def count_cells(self, tasks: Sequence[Task]) -> Matrix:
         """Return the number of questions in each cell, and as the last item those of a new kind."""
         groups, _, levels = self.worth_gwl.shape
-        cells = self.build(self.names[-1], 0.0).selector.find_cells([t.question for t in tasks])
+        cells = self.build(SYSTEM_NAMES[-1], 0.0).selector.find_cells([t.question for t in tasks])
         index = [groups * levels if c is None else c[0] * levels + c[1] for c in cells]
         return np.bincount(index, minlength=groups * levels + 1).astype(np.float64)
 
@@ -214,16 +214,12 @@ def restrict_to_singles(system: TunedSystem, name: str, table: SystemTable) -> T
 
     known = system.selector
     rank = [[only(order) for order in row] for row in known.rank_glw]
-    selector = WorkflowSelector(
-        title=known.title,
-        reader=known.reader,
-        groups=known.groups,
+    selector = replace(
+        known,
         workflows=tuple(write_workflow(one) for one in library),
         continuations=tuple(write_continuation(one) for one in library),
         rank_glw=np.asarray(rank, np.intp),
         safest_w=np.asarray(only(known.safest_w), np.intp),
-        ease_gl=known.ease_gl,
-        about=known.about,
     )
     single = TunedSystem(name=name, selector=selector, library=library)
     return replace(single, expected=table.expect_merit(single))
@@ -232,35 +228,17 @@ def restrict_to_singles(system: TunedSystem, name: str, table: SystemTable) -> T
 def replace_workflow(system: TunedSystem, before: Candidate, after: Candidate) -> TunedSystem:
     """Return the system with one workflow in another wording."""
     library = tuple(after if one == before else one for one in system.library)
-    known = system.selector
-    selector = WorkflowSelector(
-        title=known.title,
-        reader=known.reader,
-        groups=known.groups,
+    selector = replace(
+        system.selector,
         workflows=tuple(write_workflow(one) for one in library),
         continuations=tuple(write_continuation(one) for one in library),
-        rank_glw=known.rank_glw,
-        safest_w=known.safest_w,
-        ease_gl=known.ease_gl,
-        about=known.about,
     )
     return replace(system, selector=selector, library=library)
 
 
 def with_about(system: TunedSystem, about: Mapping[str, Any]) -> WorkflowSelector:
-    """Return the selector with that information in its card."""
-    known = system.selector
-    return WorkflowSelector(
-        title=known.title,
-        reader=known.reader,
-        groups=known.groups,
-        workflows=known.workflows,
-        continuations=known.continuations,
-        rank_glw=known.rank_glw,
-        safest_w=known.safest_w,
-        ease_gl=known.ease_gl,
-        about=about,
-    )
+    """Return the system's selector with that information in its card."""
+    return replace(system.selector, about=about)
 
 
 def _choose_library(search: Search) -> tuple[Candidate, ...]:
@@ -300,11 +278,10 @@ def _selector_of(
     ease_gl: Floats,
     *,
     library: Sequence[Candidate],
-    title: str,
 ) -> WorkflowSelector:
     order = np.argsort(-merit_gwl, axis=1, kind="stable")
     return WorkflowSelector(
-        title=title,
+        title="tuned",
         reader=grouping.reader,
         groups=grouping.names,
         workflows=tuple(write_workflow(one) for one in library),

@@ -105,16 +105,13 @@ class _Outcomes:
 class TransitionModel:
     """The posterior, given the outcomes and the cell of each question."""
 
-    def __init__(
-        self, seen: Observations, cells: Mapping[str, Cell], levels: int, *, effect: float = 1.0
-    ) -> None:
-        """Start from the outcomes so far; `fit` reads later ones.
+    def __init__(self, seen: Observations, cells: Mapping[str, Cell], levels: int) -> None:
+        """Store the outcomes so far; each `fit` also reads outcomes that were added later.
 
-        Outcomes of questions without a cell are ignored; `effect` is the initial standard deviation
-        of the questions' effects.
+        `cells` gives the cell of each question; outcomes of other questions are ignored.
         """
         self.levels = levels
-        self.effect = effect
+        self.effect = 1.0
         """Standard deviation of the questions' effects."""
         self.level_l = np.linspace(-0.5, 0.5, levels) if levels > 1 else np.zeros(1)
         self.steps = LogisticRegression(STEP_VARIANCES, SLOPES, "own")

@@ -22,7 +22,7 @@ from batuta.lab.tune.rewriting import rewrite_workflows
 from batuta.lab.tune.search_stage import search_workflows
 from batuta.lab.tune.selection import select_systems
 from batuta.lab.tune.stages import TuneStage, expected_accuracy
-from batuta.lab.tune.systems import tabulate_systems
+from batuta.lab.tune.systems import SYSTEM_NAMES, tabulate_systems
 from batuta.lab.tune.team import check_most_workers, choose_team
 
 
@@ -63,7 +63,7 @@ async def run_tuning(context: TuneContext) -> TuneResult:
         result,
         grouping=grouping,
         table=table,
-        systems=tuple(table.build(name, search.call_weight) for name in table.names),
+        systems=tuple(table.build(name, search.call_weight) for name in SYSTEM_NAMES),
         tried=len(search.tried_anywhere()),
         expected_accuracy=expected_accuracy(search),
     )
