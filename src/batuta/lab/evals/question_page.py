@@ -27,6 +27,8 @@ _RIGHT = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Step:
+    """A step of a run, as the page shows it."""
+
     worker: str
     prompt: str
     reply: str
@@ -42,7 +44,7 @@ class _Cell:
 
     @property
     def mark(self) -> str:
-        """The grade as a sign."""
+        """The grade as a sign; `·` stands for no grade."""
         score = None if self.result is None else self.result.score
         return "·" if score is None else "✓" if score >= _RIGHT else "✗"
 
@@ -99,13 +101,15 @@ class _Row:
 
     @property
     def kind(self) -> str:
-        """`differ`, `wrong` (by all) or `right` (by all)."""
+        """`differ` if grades differ, `wrong` if all systems are wrong, else `right`."""
         marks = {cell.mark for cell in self.cells} - {"·"}
         return "differ" if len(marks) > 1 else "wrong" if marks == {"✗"} else "right"
 
 
 async def write_question_page(folder: Path, evaluation: Evaluation, runs: Path) -> Path | None:
-    """Write the page of the first seed's runs; None if the questions may not be shown.
+    """Write the page of the first seed's runs, and return the file.
+
+    None if all questions are private, or if no runs were stored. `runs` is the archive's file.
 
     Raises:
         StoreError: the archive cannot be read, or the page cannot be written.
