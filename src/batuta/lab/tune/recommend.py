@@ -27,9 +27,14 @@ def write_settings(
 ) -> str:
     """Return the file's text with the recommended systems and each worker's measurements.
 
-    The recommendation gives the folder or the pattern that answers as mini and as ultra, or None
-    for the best single worker. `rounds` is the number of rounds that it needs. `strengths` replace
-    the strengths of the cards.
+    Args:
+        original: the text of the pool's file.
+        recommendation: the folder or the pattern that answers as mini and as ultra, or None for the
+            best single worker; and the reasons.
+        cards: the measurements of the workers.
+        groups: the names of the groups of the cards.
+        rounds: the number of rounds that the system for ultra needs.
+        strengths: strengths that replace those of the cards; None for a worker keeps the card's.
     """
     known = {
         str(card.worker): _measured_lines(card, groups, (strengths or {}).get(card.worker))
@@ -57,7 +62,7 @@ def with_confidence(text: str, file: str) -> str:
 
 
 def _with_rounds(lines: Sequence[str], rounds: int) -> list[str]:
-    """Set `max_rounds` to at least `rounds`; comparing answers needs a second round."""
+    """Set `max_rounds` to at least `rounds`, because comparing answers needs a second round."""
     written: list[str] = []
     table, has_limit = "", False
     for line in lines:

@@ -1,7 +1,7 @@
-"""Runs a tuning from its questions to its recommendation, stage by stage.
+"""Runs the stages of a tuning run, from the questions to the judgement.
 
-All decisions depend only on the replies and the settings. A run that was killed starts again, reads
-the paid calls from its journal, and ends with the same result.
+All decisions depend only on the replies and the settings. If a run was killed, the next run reads
+the paid calls from the journal and ends with the same result.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ from batuta.lab.tune.team import check_most_workers, choose_team
 
 
 async def run_tuning(context: TuneContext) -> TuneResult:
-    """Run all stages up to the last one wanted.
+    """Run all stages up to `TuneSettings.last`.
 
     Raises:
-        ConfigError: no worker answers, or the budget is too small to begin.
+        ConfigError: no worker gives answers with a score, or the budget is too small to begin.
+        StoreError: the journal of paid calls can no longer be written.
         WorkerLostError: a worker that answered in the calibration no longer answers.
     """
     parts, runner, settings = context.parts, context.runner, context.settings
