@@ -126,16 +126,11 @@ def fit_cascade(
 ) -> Cascade:
     """Fit a cascade to the history.
 
-    Args:
-        history: the outcomes, with answers.
-        recipe: how the selector is fitted, and the price of a dollar.
-        seed: the seed of all random choices.
-        price: the price of a call of average cost, in credit. None chooses it on the history's
-            scores, or takes 0 if the recipe has a price of dollars.
-        calls: maximum number of answers to a question; None for `most_calls`.
-        selector: a selector fitted to this very history; None to fit one.
-        checker: the checker that the cascade gets; its rates are not fitted here.
-        prior: the weights of agreement to start from; None for the shipped weights.
+    `price` is the price of a call of average cost, in credit; None chooses it on the history's
+    scores, or takes 0 if the recipe has a price of dollars. `calls` is the maximum number of
+    answers to a question; None for `most_calls`. A `selector` must be fitted to this very history.
+    The rates of the `checker` are not fitted here. `prior` replaces the shipped weights of
+    agreement.
 
     Raises:
         SourceError: the history has no answers or too few questions, or it lacks costs that a price

@@ -104,12 +104,7 @@ async def calibrate_tests(
     """Return a checker with the measured rates of the tests that questions show.
 
     No worker is called: the programs in the history's answers are executed. The result is None if
-    the tests are uninformative.
-
-    Args:
-        believed: a checker with the rates that are assumed before the measurement.
-        history: the answers and their scores.
-        run_tests: runs the tests of a question on a reply.
+    the tests are uninformative. `believed` has the rates that are assumed beforehand.
     """
     verdicts: list[tuple[bool, bool]] = []
     workers = range(len(history.workers))

@@ -77,12 +77,8 @@ def recovered_gap(
 ) -> Floats | None:
     """Return PGR after each number of calls of the strong worker, (q + 1,).
 
-    None if the strong worker is not better than the weak worker.
-
-    Args:
-        strong_first: the questions' indices, in the order in which they go to the strong worker.
-        weak_q: the weak worker's scores.
-        strong_q: the strong worker's scores.
+    None if the strong worker is not better than the weak worker. `strong_first` has the questions'
+    indices, in the order in which they go to the strong worker.
     """
     weak, strong = np.asarray(weak_q, np.float64), np.asarray(strong_q, np.float64)
     gap = strong.mean() - weak.mean()
@@ -184,12 +180,7 @@ def _curve_name(system: str, workers: Sequence[str]) -> str:
 def build_recovered(
     fitted: Mapping[str, Sequence[FittedMethod | None]], credit: CreditTable
 ) -> Json:
-    """Return APGR, CPT(50 %) and CPT(80 %) of the routers whose two workers were measured.
-
-    Args:
-        fitted: what was fitted on each part, by system.
-        credit: the scores of the single workers.
-    """
+    """Return APGR, CPT(50 %) and CPT(80 %) of the routers whose two workers were measured."""
     found: Json = {}
     missing: set[WorkerId] = set()
     for name, parts in fitted.items():

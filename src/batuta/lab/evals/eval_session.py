@@ -89,15 +89,10 @@ async def evaluate_parts(
 ) -> Evaluation:
     """Measure the systems of those names.
 
-    Args:
-        parts: the questions and subjects, which must have the same grader.
-        names: the systems; `all` stands for the systems of `runnable_systems`.
-        options: the options of all runs.
-        result_log: the results, which are not measured again.
-        bar: starts the progress bar of a system.
-        equal: resources for comparisons at equal cost. For each, self-consistency and best-of-N get
-            as many calls, or as much money, as the mean of `ultra`, or of the first system if there
-            is no conductor. On a record, best-of-N needs simulated replies.
+    All parts must have the same grader. The name `all` stands for the systems of
+    `runnable_systems`. `equal` also measures self-consistency and best-of-N with as many calls, or
+    as much money, as the mean of `ultra`, or of the first system if there is no conductor. On a
+    record, best-of-N needs simulated replies.
 
     Raises:
         ConfigError: there is no system of a name, or no system can be measured here.

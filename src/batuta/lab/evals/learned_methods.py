@@ -129,11 +129,7 @@ def measured_history(
 ) -> History:
     """Build a history of one run of each worker on each question.
 
-    Args:
-        tasks: the questions.
-        workers: the workers.
-        find_result: returns the result of the worker on the question; None if it was not asked.
-        family: returns the family of a question.
+    `find_result` returns None if the worker was not asked the question.
     """
     shape = (len(tasks), len(workers))
     credit_qm = np.full(shape, np.nan, np.float32)

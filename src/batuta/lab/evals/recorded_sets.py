@@ -165,16 +165,10 @@ def open_recorded_parts(
 ) -> tuple[EvalPart, ...]:
     """Open a recorded set and divide it as `make_record_parts` does.
 
-    Args:
-        name: one of `RECORDED_NAMES`, a packaged record, or the path of an outcomes file.
-        split: which questions are measured.
-        seeds: one part is made for each seed.
-        models: the models to use; empty for all.
-        limit: maximum number of measured questions of each part; None for all.
-        simulate: whether calls that are not recorded are answered with one of the model's recorded
-            answers.
-        conductor: a conductor to measure over the recorded workers.
-        change: the workers that leave and join after the outcomes were gathered.
+    The name is one of `RECORDED_NAMES`, a packaged record, or the path of an outcomes file.
+    `models` are the models to use; empty for all. `limit` is the maximum number of measured
+    questions of each part. `simulate` answers calls that are not recorded with one of the model's
+    recorded answers. `change` has the workers that leave and join after the outcomes were gathered.
 
     Raises:
         ConfigError: there is no such set, or no such worker that leaves or joins.

@@ -1,4 +1,4 @@
-"""Writes a selector's choices as a submission to RouterArena (arXiv 2510.00202).
+"""Writes the choices of a selector or router as a submission to RouterArena (arXiv 2510.00202).
 
 The prediction file is a JSON list with an entry for each question: its index, the prompt, and the
 name of the chosen model. RouterArena's pipeline adds replies, costs and accuracies. RouterArena's
@@ -21,7 +21,7 @@ INDEX = "global index"
 
 
 class ChoosesWorkers(Protocol):
-    """Chooses one worker for each question."""
+    """Chooses one worker for each question, as selectors and routers do."""
 
     @property
     def workers(self) -> Sequence[str]:

@@ -213,11 +213,8 @@ async def replay_sessions(
 ) -> dict[str, Any]:
     """Read the stored sessions, and choose a pattern and a margin by them.
 
-    Args:
-        target: the store, named as for `batuta runs`.
-        worth: the worth of a resolved session in dollars.
-        margin: the present margin of `escalate` in dollars.
-        seed: the seed of the bootstrap.
+    The store is named as for `batuta runs`. `worth` is the worth of a resolved session, and
+    `margin` the present margin of `escalate`, both in dollars.
 
     Raises:
         ConfigError: there is no such store, or it has no session.

@@ -93,16 +93,9 @@ def paired_difference(
     independent. Otherwise it is the paired bootstrap, which resamples all runs of a question
     together.
 
-    Args:
-        ours: the scores of the first system, by question and seed.
-        theirs: the scores of the second system.
-        families: the family of each question, if whole families were held out and are therefore
-            resampled; None to resample questions.
-        seed: the seed of the bootstrap.
-
-    Returns:
-        The difference; None if there is no common run, or if there are fewer than `MIN_GROUPS`
-        families.
+    Scores are by question and seed. `families` has the family of each question if whole families
+    were held out and are therefore resampled. The result is None if there is no common run, or if
+    there are fewer than `MIN_GROUPS` families.
     """
     common = sorted(ours.keys() & theirs.keys())
     if not common:

@@ -35,15 +35,9 @@ def find_call_weight(
 ) -> float:
     """Return the lowest weight of a call, at least `least`, that keeps the limit.
 
-    Args:
-        worth_cw: the worth of each workflow in each cell, not reduced by the price of calls.
-        calls_cw: the calls of each workflow in each cell.
-        count_c: the number of questions in each cell.
-        most: the maximum mean calls of a question.
-        least: the minimum weight.
-
-    Returns:
-        The weight. If no weight keeps the limit, the weight is so great that only calls matter.
+    `worth_cw` is the worth of each workflow in each cell, not reduced by the price of calls.
+    `count_c` has each cell's number of questions, and `most` is the maximum mean calls of a
+    question. If no weight keeps the limit, the weight is so great that only calls matter.
     """
 
     def keeps(weight: float) -> bool:

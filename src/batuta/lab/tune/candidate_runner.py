@@ -275,17 +275,9 @@ class CandidateRunner:
         seed: int = 0,
         grades_steps: bool = True,
     ) -> None:
-        """Store the pool, the clients and the grader.
+        """Start without results; `unknown` is the assumed price of workers without a price.
 
-        Args:
-            pool: the workers.
-            clients: their clients.
-            grade: grades an answer.
-            meter: makes and counts the calls.
-            unknown: the assumed price of workers without a price.
-            concurrency: maximum number of concurrent runs.
-            seed: the seed of all runs.
-            grades_steps: whether intermediate answers are graded too, which may cost calls.
+        With `grades_steps` intermediate answers are graded too, which may cost calls.
         """
         self.pool = pool
         self.ranked = pool

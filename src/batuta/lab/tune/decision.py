@@ -47,11 +47,7 @@ def recommend_systems(result: TuneResult, *, only_proven: bool = False) -> Json:
         **{served: folders[one] if one else None for served, one in chosen.items()},
         "best": best,
         "expected": {
-            f"{one} over {other}": {
-                "gain": round(found.mean, 6),
-                "probability": round(found.probability, 6),
-                "questions": found.questions,
-            }
+            f"{one} over {other}": found.as_json()
             for (one, other), found in result.expected.items()
         },
         "why": [*reasons, *_vote_sentence(result, ultra)],

@@ -27,6 +27,14 @@ class ExpectedGain:
     questions: int
     """The number of paired questions."""
 
+    def as_json(self) -> dict[str, float]:
+        """Return the rounded gain, its probability and the number of questions."""
+        return {
+            "gain": round(self.mean, 6),
+            "probability": round(self.probability, 6),
+            "questions": self.questions,
+        }
+
 
 def expect_gain(gains: Sequence[float], lead: float) -> ExpectedGain:
     """Return the posterior of a gain, from paired questions and the search's expectation.

@@ -47,7 +47,7 @@ def group_questions(
     """Group questions by family if they are labelled, else by their words.
 
     `most` is the maximum number of groups by words. Of the families, the `most` largest are groups
-    of their own, and all others are joined in one more group.
+    of their own if they have enough questions, and all others are joined in one more group.
     """
     texts = [task.question for task in tasks]
     if labelled:
@@ -86,12 +86,6 @@ def ease_bounds(group_n: Places, ease_n: Floats, groups: int, levels: int) -> Fl
     The levels of a group have equally many questions. A group in which many questions are equally
     easy is not divided, because some levels would have hardly any questions: its bounds are
     -infinity, so that all its questions have the last level.
-
-    Args:
-        group_n: the group of each question.
-        ease_n: the ease of each question.
-        groups: the number of groups.
-        levels: the number of levels.
     """
     shares = np.arange(1, levels) / levels
     rows = np.full((groups, levels - 1), -np.inf, np.float32)

@@ -128,10 +128,8 @@ def compare_nominees(
 ) -> tuple[Comparison, ...]:
     """Compare each nominee with its opponent; the p-values are corrected for the number of pairs.
 
-    Args:
-        pairs: the nominee and the opponent of each comparison.
-        scores: the scores of each system by question, by the system's name.
-        alpha: the error rate over all pairs, which is lower at an interim look.
+    `scores` has the scores of each system by question, by the system's name. `alpha` is the error
+    rate over all pairs, which is lower at an interim look.
     """
     gaps = {
         (nominee.name, opponent.name): gap

@@ -146,11 +146,6 @@ class Candidate:
         decides = CandidateStep(StepRole.DECIDE, self.steps[-1].worker)
         return Candidate((*self.steps, decides))
 
-    @property
-    def shape(self) -> tuple[StepRole, ...]:
-        """The roles in order."""
-        return tuple(step.role for step in self.steps)
-
     def of_role(self, role: StepRole) -> tuple[CandidateStep, ...]:
         """Return the steps of that role."""
         return tuple(step for step in self.steps if step.role is role)

@@ -85,10 +85,7 @@ class LogisticRegression:
     ) -> int:
         """Return the number of the row of that key, which is created if needed.
 
-        Args:
-            key: identifies the row.
-            features: returns the features of a new row with their values.
-            offset: the prior log-odds of the row's outcomes.
+        A new row has the `features`, each with its value; `offset` is added to its log-odds.
         """
         known = self._rows.get(key)
         if known is None:

@@ -161,21 +161,9 @@ async def open_runner(
 ) -> AsyncGenerator[tuple[CandidateRunner, TuneBudget]]:
     """Open a runner and its budget; calls already paid for in the folder are reused.
 
-    Calls are made and paid in this process, even if runs are executed elsewhere.
-
-    Args:
-        pool: the workers.
-        clients: their clients.
-        questions: the questions and their grader.
-        settings: the settings of the tuning run, with its budget.
-        folder: the folder of the tuning run.
-        judge: the worker that grades answers that no rule decides; None leaves them undecided.
-        sandbox: the kind of sandbox in which graders run programs.
-        concurrency: maximum number of concurrent runs.
-        executor: where runs are executed.
-        processes: the number of the executor's processes; None for its default.
-        journal: another file, or the URL of a PostgreSQL database, for the calls. Calls that other
-            tuning runs wrote there are free.
+    Calls are made and paid in this process, even if runs are executed elsewhere. `judge` grades
+    answers that no rule decides; None leaves them undecided. `journal` is another file, or the URL
+    of a PostgreSQL database, for the calls; calls that other tuning runs wrote there are free.
 
     Raises:
         ConfigError: a grader lacks what it needs, or the folder holds a different tuning run.
@@ -331,13 +319,7 @@ def forecast_tuning(
         stages["samples"] = {"calls": again, "usd": round(again * typical, 4)}
     return {
         "budget": {**asdict(settings.allowance), "unknown": None},
-        "questions": {
-            "search": len(parts.search),
-            "selection": len(parts.selection),
-            "finalists": len(parts.finalists),
-            "judgement": len(parts.judgement),
-            "doubles": parts.doubles,
-        },
+        "questions": parts.counts,
         "groups": groups,
         "labelled": settings.labelled,
         "call_weight": settings.call_weight,

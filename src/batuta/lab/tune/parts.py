@@ -39,6 +39,17 @@ class QuestionParts:
         """The questions that confidence is fitted to: all that the search did not use."""
         return (*self.selection, *self.finalists, *self.judgement)
 
+    @property
+    def counts(self) -> dict[str, int]:
+        """The number of questions in each part, and of doubles, as in reports."""
+        return {
+            "search": len(self.search),
+            "selection": len(self.selection),
+            "finalists": len(self.finalists),
+            "judgement": len(self.judgement),
+            "doubles": self.doubles,
+        }
+
     def unjudged(self) -> QuestionParts:
         """Return the parts for a run without judgement: its questions join the selection."""
         return replace(self, selection=(*self.selection, *self.judgement), judgement=())

@@ -27,14 +27,9 @@ def write_settings(
 ) -> str:
     """Return the file's text with the recommended systems and each worker's measurements.
 
-    Args:
-        original: the text of the pool's file.
-        recommendation: the folder or the pattern that answers as mini and as ultra, or None for the
-            best single worker; and the reasons.
-        cards: the measurements of the workers.
-        groups: the names of the groups of the cards.
-        rounds: the number of rounds that the system for ultra needs.
-        strengths: strengths that replace those of the cards; None for a worker keeps the card's.
+    The recommendation has the folder or the pattern that answers as mini and as ultra, or None for
+    the best single worker, and the reasons. `rounds` is the number of rounds that the system for
+    ultra needs. `strengths` replaces strengths of the cards, unless a strength is None.
     """
     known = {
         str(card.worker): _measured_lines(card, groups, (strengths or {}).get(card.worker))

@@ -244,14 +244,8 @@ def try_options(
 ) -> tuple[OptionTrial, ...]:
     """Try each option on whole families that are left out of its fitting.
 
-    Args:
-        history: the outcomes.
-        family_n: the number of each question's family, from 0.
-        names: the options, without the best single worker.
-        settings: the prices and the seed.
-
-    Returns:
-        The trials; empty if there are too few families, or too few questions without one part.
+    Families are numbered from 0; `names` does not include the best single worker. The result is
+    empty if there are too few families, or too few questions to fit without one part.
 
     Raises:
         SourceError: the history has too few questions, or dollars count and a cost is unknown.

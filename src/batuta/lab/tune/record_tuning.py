@@ -321,12 +321,7 @@ def _recommend_options(
         found[one.nominee] = (SELECTOR if saved else option) if good else None
         reasons.append(_explain_option(one, option, nominees, parts=parts, gain=gain, good=good))
     expected = {
-        f"{name} over {BEST_SINGLE}": {
-            "gain": round(gain.mean, 6),
-            "probability": round(gain.probability, 6),
-            "questions": gain.questions,
-        }
-        for name, gain in judgement.expected.items()
+        f"{name} over {BEST_SINGLE}": gain.as_json() for name, gain in judgement.expected.items()
     }
     return {**found, "best": nominees.best, "expected": expected, "why": reasons}
 

@@ -64,13 +64,7 @@ def describe_tuning(
             "worth": settings.worth,
             "seed": settings.seed,
         },
-        "questions": {
-            "search": len(parts.search),
-            "selection": len(parts.selection),
-            "finalists": len(parts.finalists),
-            "judgement": len(parts.judgement),
-            "doubles": parts.doubles,
-        },
+        "questions": parts.counts,
         "groups": list(result.grouping.names),
         "workers": [card_json(card) for card in result.cards],
         "left_out": list(result.left_out),
@@ -155,12 +149,8 @@ def _all_steps(candidate: Candidate) -> list[Json]:
 def break_even(comparisons: Sequence[Comparison], advice: Mapping[str, Any], spent: float) -> Json:
     """Return after how many questions each nominee has saved the tuning run's cost.
 
-    None for a nominee that is not recommended, or that costs more than its first opponent.
-
-    Args:
-        comparisons: the comparisons of the nominees.
-        advice: the recommendation.
-        spent: the dollars of the tuning run.
+    None for a nominee that is not recommended, or that costs at least as much as its first
+    opponent.
     """
     found: Json = {}
     for one in comparisons:

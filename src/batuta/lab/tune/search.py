@@ -58,17 +58,10 @@ class Search:
         fits_budget: Callable[[int], bool] = lambda _: True,
         programs: Sequence[WorkerId] = (),
     ) -> None:
-        """Start without outcomes.
+        """Start without outcomes; `usd` has the mean dollars of a call of each worker.
 
-        Args:
-            arena: the questions, by cell.
-            runner: runs the workflows.
-            workers: the workers that may do any step.
-            settings: the settings of the search.
-            max_steps: maximum number of steps of a workflow.
-            usd: the mean dollars of a call of each worker.
-            fits_budget: tells whether a number of further calls fits the budget.
-            programs: workers that only run the programs of other workers; none is in `workers`.
+        `fits_budget` tells whether a number of further calls fits the budget. `programs` are
+        workers that only run the programs of other workers; none of them is in `workers`.
         """
         self.arena = arena
         self.seen = Observations()

@@ -47,12 +47,7 @@ async def search_workflows(
 ) -> tuple[Search, Floats, Grouping]:
     """Search until the stage's budget is spent.
 
-    Args:
-        context: the tuning run.
-        grouping: the groups of the questions.
-        calibrated: the questions that every worker was asked.
-        workers: the workers to use.
-        cards: the measurements of the workers.
+    `calibrated` are the questions that every worker was asked.
 
     Returns:
         The search; the bounds of the levels of ease, (g, l - 1); and the grouping with a reader

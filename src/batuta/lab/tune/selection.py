@@ -132,15 +132,8 @@ async def build_within(
 
     The weight of a call follows from the calls that the search expects. If more calls are measured,
     the limit is tightened by the difference. If that is not enough, the weight follows from the
-    maximum number of calls of each workflow.
-
-    Args:
-        table: the search's results.
-        name: the name of the system.
-        tasks: questions of the selection.
-        measure: measures the mean calls of a system on these questions.
-        most: the limit; None for no limit.
-        least_weight: the minimum weight of a call.
+    maximum number of calls of each workflow. `most` is the limit, None for no limit, and
+    `least_weight` the minimum weight.
     """
     if most is None:
         return table.build(name, least_weight)

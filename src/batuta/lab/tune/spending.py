@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol, Self, final
+from typing import Any, NamedTuple, Self, final
 
 from batuta.clients.cache import open_journal_file
 from batuta.clients.providers import Identity, client_identity
@@ -299,20 +299,7 @@ class DollarLimit:
         self._budget.charge(reply.usage, reply.cost, hold)
 
 
-class CallBudget(Protocol):
-    """Reserves the worst case of each call."""
-
-    async def reserve(self, request: Request, worker: Worker) -> Hold:
-        """Reserve the maximum cost of the call; `charge` must follow.
-
-        Raises:
-            LimitReachedError: the call does not fit the remaining budget.
-        """
-        ...
-
-    def charge(self, reply: Reply | Failure, hold: Hold) -> None:
-        """Replace the reservation by the real cost of the call."""
-        ...
+CallBudget = TuneBudget | DollarLimit
 
 
 @final
@@ -338,6 +325,7 @@ class BudgetedClient:
         Raises:
             LimitReachedError: the call may cost more than the remaining budget.
             ClientError: the call gave no usable reply.
+            StoreError: the list of paid calls cannot be written.
         """
         hold = await self._budget.reserve(request, self._worker)
         attempts = _Attempts(self._worker, self._budget, listener, hold=hold, request=request)

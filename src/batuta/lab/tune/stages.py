@@ -72,12 +72,9 @@ def stage_ends(
 ) -> Mapping[TuneStage, float]:
     """Return the share of the budget that may be spent by the end of each stage up to `last`.
 
-    Args:
-        calls: the number of calls that the whole budget is expected to allow.
-        judgement: the number of questions of the judgement.
-        rewrites: whether subtasks are rewritten.
-        last: the last stage that is run.
-        samples: the number of calls to reserve for asking questions again after all stages.
+    `calls` is the number of calls that the whole budget is expected to allow, `judgement` the
+    number of questions of the judgement, and `samples` the number of calls to reserve for asking
+    questions again after all stages.
     """
     stages = list(TuneStage)
     stages = stages[: stages.index(last) + 1]

@@ -89,18 +89,23 @@ class SystemTable:
         merit_gwl = self.worth_gwl - call_weight * self.calls_gwl
         chosen_gwl = self._as_fine_as(name, merit_gwl)
         least_gwl = self.worth_gwl - self.call_weight * self.calls_gwl
+        order_gwl = np.argsort(-chosen_gwl, axis=1, kind="stable")
+        selector = WorkflowSelector(
+            title="tuned",
+            reader=self.grouping.reader,
+            groups=self.grouping.names,
+            workflows=tuple(write_workflow(one) for one in self.library),
+            continuations=tuple(write_continuation(one) for one in self.library),
+            rank_glw=np.ascontiguousarray(order_gwl.transpose(0, 2, 1)).astype(np.intp),
+            safest_w=np.argsort(-self._over_all(merit_gwl), kind="stable").astype(np.intp),
+            ease_gl=self.ease_gl,
+        )
         return TunedSystem(
             name=name,
+            selector=selector,
             library=self.library,
             expected=_expected_merit(chosen_gwl, least_gwl, self.weight_g),
             call_weight=call_weight,
-            selector=_selector_of(
-                chosen_gwl,
-                self._over_all(merit_gwl),
-                grouping=self.grouping,
-                ease_gl=self.ease_gl,
-                library=self.library,
-            ),
         )
 
     def expect_merit(self, system: TunedSystem) -> float:
@@ -274,24 +279,3 @@ def _choose_library(search: Search) -> tuple[Candidate, ...]:
             total_kw[number] += search.arena.weights[group] * of_all
     kept |= {everywhere[int(index)] for index in total_kw.argmax(axis=1)}
     return tuple(sorted(kept))
-
-
-def _selector_of(
-    merit_gwl: Matrix,
-    overall: Matrix,
-    grouping: Grouping,
-    ease_gl: Floats,
-    *,
-    library: Sequence[Candidate],
-) -> WorkflowSelector:
-    order = np.argsort(-merit_gwl, axis=1, kind="stable")
-    return WorkflowSelector(
-        title="tuned",
-        reader=grouping.reader,
-        groups=grouping.names,
-        workflows=tuple(write_workflow(one) for one in library),
-        continuations=tuple(write_continuation(one) for one in library),
-        rank_glw=np.ascontiguousarray(order.transpose(0, 2, 1)).astype(np.intp),
-        safest_w=np.argsort(-overall, kind="stable").astype(np.intp),
-        ease_gl=ease_gl,
-    )

@@ -53,14 +53,7 @@ def choose_team(
 
     At most `most` models are chosen. Workers that are not models, such as a worker that runs
     programs, are kept and not counted, because they help only in workflows and answer no question
-    alone.
-
-    Args:
-        runner: has the results of the workers on the tasks.
-        tasks: the questions of the calibration.
-        usable: the workers to choose among.
-        cards: the measurements of the workers.
-        most: maximum number of models.
+    alone. The runner must have the results of the `usable` workers on the tasks.
     """
     models = [worker for worker in usable if runner.pool[worker].is_model]
     score_qm = _score_table(runner, tasks, models)

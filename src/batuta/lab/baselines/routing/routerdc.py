@@ -147,10 +147,7 @@ def sample_sample_loss(
 ) -> torch.Tensor:
     """Return the loss of section 3.3, averaged over the questions that are not skipped.
 
-    Args:
-        cosines_bb: the cosines of the questions.
-        labels_b: the cluster of each question.
-        random: draws the questions to compare with.
+    `labels_b` has the cluster of each question; `random` draws the questions to compare with.
     """
     same_bb = labels_b[:, None] == labels_b
     random_bb = torch.rand(same_bb.shape, generator=random)

@@ -143,13 +143,8 @@ def count_outcomes(
 ) -> Handbook:
     """Count what every worker earned and cost on the counted questions, under each skill.
 
-    A question counts fully under every skill that it needs, whatever the skill's share.
-
-    Args:
-        history: the outcomes.
-        skills: the skills of the handbook.
-        demands: the shares of the skills that each question needs.
-        counted_q: the mask of questions to count.
+    A question counts fully under every skill that it needs, whatever the skill's share in
+    `demands`. `counted_q` is the mask of the questions to count.
     """
     needs_qk = np.array([[float(s.id in demand) for s in skills] for demand in demands])
     needs_qk = needs_qk * counted_q[:, None]

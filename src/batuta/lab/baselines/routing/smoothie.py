@@ -109,12 +109,9 @@ class Smoothie:
     def estimate_question_deltas(
         self, text: str, answers_m: Sequence[str | None], present_m: Masks
     ) -> Floats:
-        """Return delta of each worker for a question, (m,).
+        """Return delta of each worker for the question `text`, (m,).
 
-        Args:
-            text: the question.
-            answers_m: each worker's answer; None if there is none.
-            present_m: the mask of workers that replied.
+        An answer is None if there is none; `present_m` is the mask of workers that replied.
         """
         sums_mm, counts_mm = self.neighbour_sums(text)
         both_mm = present_m[:, None] & present_m
@@ -144,12 +141,8 @@ def fit_smoothie(
 ) -> Smoothie:
     """Fit the method to questions and answers; the scores are not used.
 
-    Args:
-        history: the questions and answers.
-        seed: not used.
-        k: the number of questions that D is a mean over, the new question included; None for all.
-        form: how answers are compared.
-        features: embed the questions, if `k` is given.
+    `k` is the number of questions that D is a mean over, the new question included; None for all
+    questions. `form` is how answers are compared.
 
     Raises:
         ConfigError: there are fewer than three workers.
