@@ -103,11 +103,9 @@ def recorded_extractor(record: RecordedOutcomes) -> AnswerExtractor:
     def extract(question: Question, reply: Reply) -> str | None:
         task = Task(id=TaskId("asked"), question=question.text, target="", grader=GRADER)
         found = record.grade(task, reply.text)
-        return (
-            extract_stated_answer(question, reply)
-            if found.score is None
-            else normalize_answer(found.extracted or "") or None
-        )
+        if found.score is None:
+            return extract_stated_answer(question, reply)
+        return normalize_answer(found.extracted or "") or None
 
     return extract
 
@@ -244,7 +242,7 @@ class _CascadeConductor:
         self._most_m = np.where(inside, cascade.most_m, 0)
         if not self._most_m.any():
             raise ConfigError(
-                "the cascade was fitted to no worker of this pool: train it on their outcomes"
+                "the cascade was fitted to no worker of this pool: fit a cascade to their outcomes"
             )
         self._checker = cascade.checker.pick_worker(pool) if cascade.checker else None
         with single_blas_thread():

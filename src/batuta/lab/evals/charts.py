@@ -211,9 +211,8 @@ def _is_overlapping(a: Box, b: Box) -> bool:
 
 def draw_difficulty(axes: Axes, found: Json) -> None:
     """Draw accuracy by difficulty, a line per system, without single workers if possible."""
-    names = [name for name in rank_systems(found) if name not in found["pool"]] or rank_systems(
-        found
-    )
+    ranked = rank_systems(found)
+    names = [name for name in ranked if name not in found["pool"]] or ranked
     lines: dict[tuple[Point, ...], list[str]] = defaultdict(list)
     for name in names:
         lines[_difficulty_points(found, name)].append(name)

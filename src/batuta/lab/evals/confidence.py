@@ -140,11 +140,9 @@ def graded_run(run: Run, score: float) -> GradedRun | None:
     if run.reply is None or run.reply.tool_calls:
         return None
     step = find_step(run.rounds, run.reply)
-    return (
-        None
-        if step is None
-        else GradedRun(run=run, step=step, reply=run.reply, right=score >= _RIGHT)
-    )
+    if step is None:
+        return None
+    return GradedRun(run=run, step=step, reply=run.reply, right=score >= _RIGHT)
 
 
 async def calibrate_confidence(target: Path | str, out: Path) -> FittedConfidence:

@@ -99,27 +99,28 @@ async def evaluate_parts(
         ExceptionGroup: a run failed or a result could not be written; it has the first error.
     """
     subject = parts[0].subject
-    stage = _EvalSession(parts, options, result_log, bar)
-    wanted = stage.runnable(_find_systems(names, subject, equal))
+    session = _EvalSession(parts, options, result_log, bar)
+    wanted = session.runnable(_find_systems(names, subject, equal))
     for group in _group_systems(wanted, subject):
-        await stage.measure(*group)
-    if not stage.systems:
-        reasons = "; ".join(f"{name}: {why}" for name, why in stage.left_out.items())
+        await session.measure(*group)
+    if not session.systems:
+        reasons = "; ".join(f"{name}: {why}" for name, why in session.left_out.items())
         raise ConfigError(f"nothing can be measured. {reasons}")
-    budgets = [await stage.equalise(stage.systems[0].name, what) for what in dict.fromkeys(equal)]
+    first = session.systems[0].name
+    budgets = [await session.equalise(first, what) for what in dict.fromkeys(equal)]
     order = [one.name for one in wanted]
-    measured = {one.name: one for one in stage.systems}
+    measured = {one.name: one for one in session.systems}
     kept = dict.fromkeys(name for name in (*order, *measured) if name in measured)
     return Evaluation(
-        parts=tuple(stage.calibrated_parts),
+        parts=tuple(session.calibrated_parts),
         options=options,
         systems=tuple(measured[name] for name in kept),
-        results={name: stage.results[name] for name in kept},
-        strengths=stage.strengths(),
+        results={name: session.results[name] for name in kept},
+        strengths=session.strengths(),
         budgets=tuple(budget for budget in budgets if budget),
-        left_out=stage.left_out,
-        unasked=stage.unasked,
-        fitted={name: tuple(found) for name, found in stage.fitted.items()},
+        left_out=session.left_out,
+        unasked=session.unasked,
+        fitted={name: tuple(found) for name, found in session.fitted.items()},
     )
 
 
@@ -136,9 +137,9 @@ async def forecast_parts(
     Raises:
         ConfigError: there is no system of a name.
     """
-    stage = _EvalSession(parts, options, result_log, lambda _, __: lambda: None)
-    wanted = stage.runnable(_find_systems(names, parts[0].subject, equal))
-    found = await stage.forecast(wanted, calibrates=bool(equal))
+    session = _EvalSession(parts, options, result_log, lambda _, __: lambda: None)
+    wanted = session.runnable(_find_systems(names, parts[0].subject, equal))
+    found = await session.forecast(wanted, calibrates=bool(equal))
     if equal and wanted:  # two methods have the budget of the first system
         again = ExpectedCalls()
         for _ in range(2 * len(set(equal))):

@@ -81,9 +81,7 @@ def describe_fitted(
 ) -> FittedMethod:
     """Describe a method that was fitted on that history; it rates these questions."""
     pair = choose_pair(history)
-    ratings = (
-        None if pair is None or not questions else _rate_workers(solver, list(questions.values()))
-    )
+    ratings = _rate_workers(solver, list(questions.values())) if pair and questions else None
     ahead: dict[str, float] = {}
     if pair is not None and ratings is not None:
         workers, rated_qm = ratings

@@ -483,6 +483,5 @@ def _format_share(share: float | None) -> str:
 
 
 def _format_cost(cost: float, unit: str) -> str:
-    return (
-        f"{cost:.3g}" if unit == "usd" else f"{cost:,.10g}" if unit == "tokens" else f"{cost:.2f}"
-    )
+    form = {"usd": ".3g", "tokens": ",.10g"}.get(unit, ".2f")
+    return f"{cost:{form}}"

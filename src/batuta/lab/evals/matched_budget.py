@@ -33,11 +33,9 @@ class MatchedBudget:
 def match_calls(name: str, runs: Sequence[TrialResult]) -> MatchedBudget | None:
     """Return the budget of the system's mean calls; None if the runs made no calls."""
     calls = mean_or_none([run.calls for run in runs])
-    return (
-        MatchedBudget(of=name, what="calls", amount=calls, k=max(1, math.ceil(calls)))
-        if calls
-        else None
-    )
+    if not calls:
+        return None
+    return MatchedBudget(of=name, what="calls", amount=calls, k=max(1, math.ceil(calls)))
 
 
 def match_cost(

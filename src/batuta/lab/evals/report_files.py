@@ -90,7 +90,7 @@ def make_report_folder(folder: Path) -> None:
     with report_unwritable(folder):
         folder.mkdir(parents=True, exist_ok=True)
     if not os.access(folder, os.W_OK):
-        raise StoreError(f"{folder} cannot be written: it is not yours")
+        raise StoreError(f"{folder} cannot be written (no permission): name another folder")
 
 
 def publish_report(folder: Path, found: Json, figures: Sequence[Path]) -> None:

@@ -150,20 +150,19 @@ async def judge_nominees(context: TuneContext, result: TuneResult) -> TuneResult
     ultra: Assignment = result.nominees[ULTRA].assign(tasks)
     if (pattern := result.pattern) is not None:
         ultra, figures[ULTRA] = {task.id: pattern for task in tasks}, figures[pattern.name]
+    ids = [task.id for task in tasks]
     self_consistency = SelfConsistency(choose_samples(figures))
+    single: Assignment = dict.fromkeys(ids, best)
+    voting: Assignment = dict.fromkeys(ids, self_consistency)
     assignments: dict[str, Assignment] = {
         ULTRA: ultra,
         MINI: result.nominees[MINI].assign(tasks),
-        BEST_SINGLE: dict.fromkeys((task.id for task in tasks), best),
-        self_consistency.name: dict.fromkeys((task.id for task in tasks), self_consistency),
+        BEST_SINGLE: single,
     }
-    if await _gains_by_voting(
-        context, assignments[BEST_SINGLE], assignments[self_consistency.name]
-    ):
+    opponent = BEST_SINGLE
+    if await _gains_by_voting(context, single, voting):
         opponent = self_consistency.name
-    else:
-        opponent = BEST_SINGLE
-        del assignments[self_consistency.name]
+        assignments[opponent] = voting
     pairs: list[Pair] = [(ULTRA, opponent), (MINI, BEST_SINGLE)]
     if assignments[MINI] != assignments[BEST_SINGLE] and assignments[MINI] != assignments[ULTRA]:
         pairs.append((ULTRA, MINI))

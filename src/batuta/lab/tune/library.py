@@ -25,7 +25,7 @@ PREPARATIONS = 2
 """Maximum number of preparations in one workflow."""
 CHECKS = 2
 """Maximum number of checks in one workflow."""
-_LOOKED_AT = 2
+_COMPARED = 2
 """The number of answers that are compared before further steps run."""
 
 
@@ -134,7 +134,7 @@ class Candidate:
     def first_round(self) -> int:
         """The number of steps before the workflow may stop, or of all steps if it never does."""
         preparations = sum(step.role in PREPARING_ROLES for step in self.steps)
-        return preparations + _LOOKED_AT if self.stops else len(self.steps)
+        return preparations + _COMPARED if self.stops else len(self.steps)
 
     def without_look(self) -> Candidate:
         """Return the workflow as one round, which never stops early.
@@ -185,7 +185,7 @@ def is_tie_break(steps: Sequence[CandidateStep]) -> bool:
     In a tie-break two workers solve independently, and a third worker solves if they differ.
     """
     alone = all(step.role is StepRole.SOLVE for step in steps)
-    return alone and len(steps) == len({step.worker for step in steps}) == _LOOKED_AT + 1
+    return alone and len(steps) == len({step.worker for step in steps}) == _COMPARED + 1
 
 
 def can_stop(steps: Sequence[CandidateStep]) -> bool:
@@ -195,13 +195,11 @@ def can_stop(steps: Sequence[CandidateStep]) -> bool:
     The agreement of such answers is not informative.
     """
     preparations = sum(step.role in PREPARING_ROLES for step in steps)
-    looked_at, later = (
-        steps[preparations : preparations + _LOOKED_AT],
-        steps[preparations + _LOOKED_AT :],
-    )
-    both_solve = all(step.role is StepRole.SOLVE for step in looked_at)
-    one_worker = len({step.worker for step in looked_at}) < _LOOKED_AT
-    return bool(later) and not (both_solve and (preparations or one_worker))
+    compared = steps[preparations : preparations + _COMPARED]
+    both_solve = all(step.role is StepRole.SOLVE for step in compared)
+    one_worker = len({step.worker for step in compared}) < _COMPARED
+    goes_on = len(steps) > preparations + _COMPARED
+    return goes_on and not (both_solve and (preparations or one_worker))
 
 
 def parts_of(candidate: Candidate) -> Iterator[tuple[Candidate, int]]:
@@ -339,7 +337,7 @@ def _break_ties(
         yield (*steps[1:], steps[0])
         yield (steps[0], steps[2], steps[1])
     if len(steps) == 1:
-        for one, other in combinations(workers, _LOOKED_AT):
+        for one, other in combinations(workers, _COMPARED):
             before = (CandidateStep(StepRole.SOLVE, who) for who in (one, other))
             yield (*before, *steps)
 

@@ -289,9 +289,8 @@ def forecast_tuning(
     unknown = settings.allowance.unknown
     bounds = bound_pool_costs(pool, questions.tasks, unknown)
     worst = {str(worker): float(usd) for worker, usd in bounds.items()}
-    typical = sum(_typical_usd(worker.price or unknown, parts.search) for worker in pool) / len(
-        pool
-    )
+    prices = [worker.price or unknown for worker in pool]
+    typical = sum(_typical_usd(price, parts.search) for price in prices) / len(prices)
     calls = settings.allowance.calls
     if settings.allowance.usd is not None and typical:
         usd = plannable_usd(settings.allowance, bounds.values()) or 0

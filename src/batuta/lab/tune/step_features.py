@@ -149,7 +149,7 @@ def _role_features(
 
 
 def changing_role(candidate: Candidate) -> StepRole:
-    """Return the role that changes the answer: the last, or the first before a last solver."""
+    """Return the role of the last step, or of the first preparation if the last step solves."""
     step = candidate.steps[-1]
     if step.role is not StepRole.SOLVE:
         return step.role

@@ -220,14 +220,14 @@ class WorkflowShares:
 def find_situations(candidate: Candidate) -> tuple[Situation, ...]:
     """Return the conditions of all probabilities that the candidate's accuracy needs."""
     if candidate.stops:
-        return tuple(dict.fromkeys(_find_after_look(candidate)))
+        return tuple(dict.fromkeys(_find_when_stopping(candidate)))
     inputs, many = inputs_of(candidate), len(inputs_of(candidate))
     own = [(candidate, (right, many)) for right in range(many + 1)] if inputs else []
     before = (one for each in inputs for one in find_situations(each))
     return tuple(dict.fromkeys((*before, *own)))
 
 
-def _find_after_look(candidate: Candidate) -> Iterator[Situation]:
+def _find_when_stopping(candidate: Candidate) -> Iterator[Situation]:
     prepared = candidate.steps[: candidate.first_round - 2]
     one, other = first_answers(candidate)
     first_two = [Candidate((*prepared, one))]

@@ -146,10 +146,9 @@ class Handbook:
         known_km = ~np.isnan(self.usd_km)
         share_k = self._shares(weights) if weights else np.ones(len(self.skills))
         total_m = share_k @ known_km
-        spent_m = share_k @ np.where(known_km, self.usd_km, 0)
-        mean_m = np.where(known_km, self.usd_km, 0).sum(axis=0) / np.maximum(
-            known_km.sum(axis=0), 1
-        )
+        usd_km = np.where(known_km, self.usd_km, 0)
+        spent_m = share_k @ usd_km
+        mean_m = usd_km.sum(axis=0) / np.maximum(known_km.sum(axis=0), 1)
         overall_m = np.where(known_km.any(axis=0), mean_m, np.nan)
         return np.where(total_m > 0, spent_m / np.where(total_m > 0, total_m, 1), overall_m)
 
