@@ -79,7 +79,7 @@ class PoolChange:
         questions on which the outcomes of joining workers are known.
 
         Raises:
-            ConfigError: there is no such worker, or no worker stays.
+            ConfigError: there is no such worker, or none of the old workers stays.
         """
         for name in (*self.leaves, *(name for name, _ in self.joins)):
             if name not in pool:

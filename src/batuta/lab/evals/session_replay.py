@@ -1,15 +1,16 @@
 """Compares stored sessions by pattern, and chooses a margin for the pattern `escalate`.
 
 A session counts for the model that its conversation was sent to; its dollars include titles and
-other helper requests. A session was resolved if its newest score is at least 0.5. Its worth is the
-dollars that a resolved session is worth, if it was resolved, less its cost. Sessions without a
-score or with a call of unknown price have no worth and are counted separately. The comparison is
-observational: the patterns were not assigned at random.
+other helper requests. A session was resolved if its newest score is at least 0.5. The user states
+what a resolved session is worth in dollars; the worth of a session is this amount if the session
+was resolved, less its cost. Sessions without a score or with a call of unknown price have no worth
+and are counted separately. The comparison is observational: the patterns were not assigned at
+random.
 
-A margin is the dollars that the expected gain of a takeover must exceed its cost by. It is replayed
-with the first takeover that `escalate` weighed in each session. If the margin would have led to the
-same decision, the session's own worth counts; otherwise the mean worth of the sessions with the
-other decision.
+The margin is the amount in dollars by which the expected gain of a takeover must exceed its cost. A
+margin is replayed with the first takeover that `escalate` weighed in each session. If the margin
+would have led to the same decision, the session's own worth counts; otherwise the mean worth of the
+sessions with the other decision.
 """
 
 from __future__ import annotations
