@@ -34,11 +34,16 @@ def render_page(text: str, figures: Mapping[str, str] | None = None) -> str:
             before.hidden = after.hidden = True  # a figure is not a paragraph
     body = parser.renderer.render(tokens, parser.options, {"figures": figures or {}})
     title = text.partition("\n")[0].lstrip("# ")
+    html = Markup(body)  # noqa: S704 - without raw HTML
+    return render_template("page.html.jinja", title=title, body=html)
+
+
+def render_template(name: str, **values: object) -> str:
+    """Return the HTML page that a template of this package makes of these values."""
     environment = Environment(
         loader=PackageLoader("batuta.lab.evals", ""), autoescape=True, undefined=StrictUndefined
     )
-    page = environment.get_template("page.html.jinja")
-    return page.render(title=title, body=Markup(body))  # noqa: S704 - without raw HTML
+    return environment.get_template(name).render(values)
 
 
 def _show_figure(
