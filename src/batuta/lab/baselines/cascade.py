@@ -150,7 +150,7 @@ class Cascade:
         """Replay recorded questions; return the credit and the number of calls of each, (n,).
 
         The decisions are those of `answer` without a checker, whose replies are not recorded, but
-        for all questions at once and without the engine. The history must have the selector's
+        for all questions together and without the engine. The history must have the selector's
         workers in their order.
 
         Raises:

@@ -111,7 +111,7 @@ def _learned_calls(trial: EvalTrial) -> int:
     if trial.system.uses_all_answers:
         return len(trial.pool)
     if trial.system.name == SKILLS:
-        return 2  # the skills are asked for, and then one worker
+        return 2  # one call finds the skills, and one asks a worker
     if trial.system.name.startswith("cascade"):
         return _CASCADE_CALLS + trial.system.name.endswith("checker")
     return 1
