@@ -108,7 +108,7 @@ class Handbook:
     asked_m: Floats
     """The number of questions that each worker was asked."""
     depth: int = 2
-    """How finely questions are distinguished: 2 by skills, 1 by their categories, 0 not distinguished."""
+    """How questions are distinguished: 2 by skills, 1 by the skills' categories, 0 not."""
 
     def choose(self, weights: Mapping[str, float], pool: Sequence[WorkerId], price: float) -> int:
         """Return the index of the worker for a question that needs these skills.
