@@ -16,7 +16,6 @@ from batuta.lab.baselines.cascade import (
     Cascade,
     extract_stated_answer,
     recorded_extractor,
-    with_recorded_answers,
 )
 from batuta.lab.baselines.cascade_folder import TENSOR_FILE, open_cascade, save_cascade
 from batuta.lab.baselines.cascade_training import PRICES, fit_cascade
@@ -99,7 +98,7 @@ def test_the_dearer_a_call_the_fewer_there_are():
 async def test_on_the_engine_it_decides_as_on_the_record(cascade):
     record = world(6, seed=2)
     earned, calls = cascade.replay_history(history_from_record(record))
-    round_ = with_recorded_answers(cascade, record)
+    round_ = replace(cascade, extract=recorded_extractor(record))
     for place, task in enumerate(record.tasks):
         run = await round_.answer(Question.of(task.question), context(record), 0)
         # the seed names the sample, so that a worker's first one may be its second on record:
@@ -122,7 +121,7 @@ def _sample(step, record, place):
 
 async def test_on_the_engine_it_decides_exactly_as_on_a_record_of_one_sample():
     known, record = history_from_record(world(samples=1)), world(8, seed=2, samples=1)
-    cascade = with_recorded_answers(fit_cascade(known, PLAIN, price=0.05), record)
+    cascade = replace(fit_cascade(known, PLAIN, price=0.05), extract=recorded_extractor(record))
     earned, calls = cascade.replay_history(history_from_record(record))
     assert len(set(calls.tolist())) > 1
     for place, task in enumerate(record.tasks):
@@ -256,7 +255,9 @@ async def test_tests_that_the_question_shows_are_run_and_nobody_is_asked_to_chec
 async def test_nobody_checks_what_it_said_itself_and_an_absent_checker_is_not_missed(cascade):
     record = world(3, seed=4)
     for worker in ("ann", "dan"):
-        careful = replace(with_recorded_answers(cascade, record), checker=Checker(WorkerId(worker)))
+        careful = replace(
+            cascade, extract=recorded_extractor(record), checker=Checker(WorkerId(worker))
+        )
         for task in record.tasks:
             run = await careful.answer(
                 Question.of(task.question),

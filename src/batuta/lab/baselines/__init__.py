@@ -14,7 +14,7 @@ from batuta.lab.baselines.answers import (
     normalize_answer,
 )
 from batuta.lab.baselines.best_of_n import BestOfN
-from batuta.lab.baselines.cascade import Cascade, with_recorded_answers
+from batuta.lab.baselines.cascade import Cascade
 from batuta.lab.baselines.cascade_folder import open_cascade, save_cascade
 from batuta.lab.baselines.cascade_training import fit_cascade
 from batuta.lab.baselines.moa import MixtureOfAgents, MixtureSolver
@@ -48,7 +48,6 @@ __all__ = [
     "open_cascade",
     "save_cascade",
     "with_best_worker",
-    "with_recorded_answers",
     "with_shuffled_access",
     "with_solve_only_subtasks",
 ]

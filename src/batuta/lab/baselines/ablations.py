@@ -1,11 +1,11 @@
 """Ablations of a conductor: its workflows with one property removed.
 
-The ablation without subtasks, where every subtask is to solve the question, is that of the
-Conductor paper (arXiv 2512.04388). The other two are ours: access lists shuffled over the steps,
-and every step done by the best single worker.
+In the ablation of the Conductor paper (arXiv 2512.04388), every subtask is replaced by "solve the
+question". Two further ablations are ours: access lists are shuffled over the steps, or the best
+single worker does every step.
 
-Deviation: the paper trains a conductor for its ablation. Here the unchanged conductor writes the
-workflow, which is changed before it is run; its draft is paid and its other choices are kept.
+Deviation: the paper trains a conductor for its ablation. Here the unchanged conductor writes a
+workflow, and the workflow is changed before it is run. The draft is paid as usual.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class AblatedConductor:
 
     @property
     def needed_rounds(self) -> int:
-        """The rounds that the conductor's own workflows need."""
+        """The rounds that the inner conductor needs."""
         return needed_rounds(self.inner)
 
     async def plan(
         self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
-        """Return the inner decision, with a plan's workflow changed."""
+        """Return the inner conductor's decision; if it is a plan, its workflow is changed."""
         decision = await self.inner.plan(context, listener)
         if not isinstance(decision, Plan):
             return decision

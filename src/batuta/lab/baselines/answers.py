@@ -18,7 +18,7 @@ def find_stated_answer(text: str) -> str | None:
 
 
 def find_final_answer(text: str) -> str | None:
-    """Return the stated answer, else the last line; None if there is neither."""
+    """Return the answer that the reply marks, else its last line; None if the reply is empty."""
     return strip_edges(answer_extraction.final_answer(text) or "", _MARKS_AROUND) or None
 
 
@@ -28,10 +28,10 @@ def normalize_answer(answer: str) -> str:
 
 
 def majority_reply(replies: Iterable[Reply]) -> Reply | None:
-    """Return the first of the replies with the most frequent answer; None if there are none.
+    """Return the first of the replies with the most frequent answer; None if there are no replies.
 
-    Replies that state no answer vote only if none states one. Among equally frequent answers the
-    first one wins.
+    Replies that mark no answer vote, with their last lines, only if no reply marks an answer. Among
+    equally frequent answers the first answer wins.
     """
     answers = [(find_stated_answer(reply.text), reply) for reply in replies]
     stated = [(normalize_answer(answer), reply) for answer, reply in answers if answer is not None]

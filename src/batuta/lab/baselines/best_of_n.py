@@ -1,17 +1,18 @@
 """Best-of-N with a judge: N samples of the best worker, of which another worker picks one.
 
-Cobbe et al., "Training Verifiers to Solve Math Word Problems" (arXiv 2110.14168), section 4: sample
-N solutions, a verifier ranks them, the first is returned; with a language model for the verifier
-as in Zheng et al., "Judging LLM-as-a-Judge" (arXiv 2306.05685), section 3.
+In Cobbe et al., "Training Verifiers to Solve Math Word Problems" (arXiv 2110.14168), section 4, a
+verifier ranks N sampled solutions, and the first of the ranking is returned. Here a language model
+is the verifier, as in Zheng et al., "Judging LLM-as-a-Judge" (arXiv 2306.05685), section 3.
 
 Deviations
 - The judge is not a trained verifier but the worker whose description suits judging, and it sees
   all samples in one call instead of scoring each.
-- If the question shows tests and they can be executed, no judge is asked: the first sample that
-  passes them is taken, as AlphaCode's samples are filtered (Li et al., arXiv 2203.07814, section
-  4.4); if none does, the majority's.
-- The judge only chooses: the answer is the chosen sample, verbatim. It may name the sample by its
-  step or repeat its answer. If it does neither, or fails, the majority's answer is taken.
+- If the question shows tests that can be executed, no judge is asked. The first sample that passes
+  the tests is returned, as AlphaCode filters samples (Li et al., arXiv 2203.07814, section 4.4). If
+  no sample passes, the majority's answer is returned.
+- The judge only chooses; the chosen sample is returned verbatim. The judge may name the sample by
+  its step or repeat its answer. If the judge does neither, or its call fails, the majority's answer
+  is returned.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from batuta.conductors import FixedConductor
-from batuta.core import Question, Reply, Run, Step, WorkerId, Workflow
+from batuta.core import Question, Reply, Run, Step, Workflow
 from batuta.core.solver import RunTests
 from batuta.engine.solver import SolverContext, round_replies, run_conductor, with_final_reply
 from batuta.lab.baselines.answers import find_stated_answer, majority_reply, normalize_answer
-from batuta.lab.baselines.parallel_answers import build_parallel_workflow
+from batuta.lab.baselines.parallel_answers import build_parallel_workflow, sample_best_worker
 from batuta.lab.baselines.roles import JUDGING, best_worker_for_role
 from batuta.lab.tasks.graders.question_tests import find_question_tests
 
@@ -40,7 +41,7 @@ _BEST_LINE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class BestOfN:
-    """Asks the pool's best worker N times, and a judge."""
+    """Asks the pool's best worker N times, and another worker to judge the samples."""
 
     samples: int = 5
     """The number N of samples."""
@@ -60,12 +61,17 @@ class BestOfN:
         return self.samples + 1
 
     async def answer(self, question: Question, context: SolverContext, seed: int) -> Run:
-        """Make N calls concurrently, then the judge's."""
-        who = context.pool.ranked()[0].id
+        """Make N calls concurrently, then the judge's call.
+
+        No judge is called if the tests that the question shows can be executed.
+        """
         if context.run_tests is not None and find_question_tests(question.text) is not None:
             return await self._answer_by_tests(question, context, seed, context.run_tests)
+        who = context.pool.ranked()[0].id
         judge = best_worker_for_role(context.pool, JUDGING, exclude=who)
-        flow = self._workflow(who, judge)
+        samples_first = build_parallel_workflow([who] * self.samples).steps
+        everything = tuple(range(self.samples))
+        flow = Workflow((*samples_first, Step(subtask=JUDGE, worker=judge, access=everything)))
         restricted = context.restrict_to(who, judge).with_sampling(who)
         run = await run_conductor(
             question,
@@ -82,30 +88,22 @@ class BestOfN:
     async def _answer_by_tests(
         self, question: Question, context: SolverContext, seed: int, run_tests: RunTests
     ) -> Run:
-        """Make N calls concurrently, and take the first that passes the question's own tests."""
-        who = context.pool.ranked()[0].id
-        flow = build_parallel_workflow([who] * self.samples)
-        restricted = context.restrict_to(who).with_sampling(who)
-        conductor = FixedConductor(self.name, lambda _: flow)
-        run = await run_conductor(question, conductor, restricted, seed, max_steps=self.samples)
+        """Make N calls concurrently, and take the first reply that passes the question's tests."""
+        run = await sample_best_worker(self.name, question, context, seed, samples=self.samples)
         samples = list(round_replies(run).values())
         for reply in samples:
             if await run_tests(question.text, reply.text):
                 return with_final_reply(run, reply)
         return with_final_reply(run, majority_reply(samples))
 
-    def _workflow(self, who: WorkerId, judge: WorkerId) -> Workflow:
-        everything = tuple(range(self.samples))
-        return Workflow(
-            (
-                *build_parallel_workflow([who] * self.samples).steps,
-                Step(subtask=JUDGE, worker=judge, access=everything),
-            )
-        )
-
 
 def find_judged_sample(judgement: str, samples: Mapping[int, Reply]) -> Reply | None:
-    """Return the sample that the judge names by step or by answer; None if neither can be read."""
+    """Return the sample that the judge names by its step or answer; None if there is none.
+
+    Args:
+        judgement: the judge's reply.
+        samples: the samples by the index of their step.
+    """
     numbers = [int(number) for number in _BEST_LINE.findall(judgement)]
     if numbers and numbers[-1] in samples:
         return samples[numbers[-1]]

@@ -1,29 +1,31 @@
-"""The cascade, which looks at the answers before paying for another one.
+"""The cascade, which looks at the answers so far before paying for another answer.
 
 One worker answers; then the next is asked, until no further answer is expected to be worth its
-price. The next worker is the one expected to earn most on the question (`conductors.selector`),
-with a discount for repetition; which answer leads, and whether to continue, depends on the
-agreement of samples and workers (`learners.answer_posterior`). All of it is fitted on training
+price. The next worker is the worker expected to earn most on the question (`conductors.selector`),
+with a discount for repetition. Which answer leads, and whether to continue, depends on the
+agreement of samples and workers (`learners.answer_posterior`). Both parts are fitted on training
 questions to the same reward: credit (the score of the answer, 0 to 1) less the cost of calls.
 
-After Chen, Zaharia and Zou, "FrugalGPT" (arXiv 2305.05176), section 3 (a cascade with a learned
-score of each answer), and Yue et al., "Large Language Model Cascades with Mixture of Thought
-Representations" (arXiv 2310.03094) (agreement of samples as the score).
+The method follows Chen, Zaharia and Zou, "FrugalGPT" (arXiv 2305.05176), section 3 (a cascade with
+a learned score of each answer), and Yue et al., "Large Language Model Cascades with Mixture of
+Thought Representations" (arXiv 2310.03094) (the agreement of samples as the score).
 
 Deviations
-- It returns the answer that is most likely right, not always the last one.
+- The cascade returns the answer that is most likely correct, not always the last answer.
 - The order of workers depends on the question, and there is a price per call instead of a budget.
 - Answers are scored by agreement and by their workers instead of by a model. A checker, if there is
-  one (`baselines.checker`), checks the leading answer before another one is paid for.
+  one (`baselines.checker`), checks the leading answer before another answer is paid for.
 
 Questions unlike all training questions have a posterior of their own, fitted on held-out families,
 so that experience with other tasks is not overrated.
+
+Axes: n questions, m workers (the selector's, in its order), k answers in the order of the calls.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -69,9 +71,9 @@ from batuta.lab.tasks.recorded import GRADER, RecordedOutcomes
 from batuta.language.answer_extraction import final_answer
 
 CALLS = 6
-"""The most answers to a question, if the pool has no more workers."""
+"""Maximum number of answers to a question, if the pool has at most as many workers."""
 MOST_CALLS = 10
-"""The most answers to a question with any number of workers."""
+"""Maximum number of answers to a question, however many workers the pool has."""
 
 Floats = NDArray[np.floating[Any]]
 AnswerExtractor = Callable[[Question, Reply], str | None]
@@ -79,27 +81,31 @@ AnswerExtractor = Callable[[Question, Reply], str | None]
 
 
 def most_calls(workers: int) -> int:
-    """Return the limit of draws: six, or one per worker with up to ten workers."""
+    """Return the maximum number of answers: one per worker, but at least six and at most ten."""
     return max(CALLS, min(workers, MOST_CALLS))
 
 
 def extract_stated_answer(_: Question, reply: Reply) -> str | None:
-    """Return the answer that the reply marks, or its last line, in canonical form."""
+    """Return the answer that the reply marks, else its last line, in canonical form.
+
+    None stands for an empty reply.
+    """
     answer = final_answer(reply.text)
     return None if answer is None else normalize_answer(answer) or None
 
 
 def recorded_extractor(record: RecordedOutcomes) -> AnswerExtractor:
-    """Return an extractor that uses the answers that the record extracted from its own replies."""
+    """Return an extractor that uses the answers that the record extracted from its own replies.
+
+    The answer of any other reply is its stated answer.
+    """
 
     def extract(question: Question, reply: Reply) -> str | None:
         task = Task(id=TaskId("asked"), question=question.text, target="", grader=GRADER)
         found = record.grade(task, reply.text)
-        return (
-            extract_stated_answer(question, reply)
-            if found.score is None
-            else normalize_answer(found.extracted or "") or None
-        )
+        if found.score is None:
+            return extract_stated_answer(question, reply)
+        return normalize_answer(found.extracted or "") or None
 
     return extract
 
@@ -114,7 +120,7 @@ class Cascade:
     strange: AnswerPosterior
     """The posterior for all other questions."""
     most_m: tuple[int, ...]
-    """The most calls of each of the selector's workers on a question, as in training."""
+    """Maximum number of calls of each of the selector's workers on a question, as in training."""
     cost_m: tuple[float, ...]
     """The price of a call of each worker, in credit."""
     calls_worth_m: tuple[float, ...]
@@ -141,10 +147,10 @@ class Cascade:
         return f"cascade{checked}/{self.price:g}{dollars}@{self.selector.digest[:8]}"
 
     def replay_history(self, history: History) -> tuple[Floats, NDArray[np.intp]]:
-        """Replay recorded questions; return the credit (n,) and the number of calls (n,) of each.
+        """Replay recorded questions; return the credit and the number of calls of each, (n,).
 
         The decisions are those of `answer` without a checker, whose replies are not recorded, but
-        for all questions at once and without the engine. The history must have the selector's
+        for all questions together and without the engine. The history must have the selector's
         workers in their order.
 
         Raises:
@@ -154,7 +160,9 @@ class Cascade:
         return earned_n, (asked_nk >= 0).sum(axis=1)
 
     def replay_draws(self, history: History) -> tuple[Floats, NDArray[np.intp]]:
-        """Replay recorded questions; return the credit (n,) and the workers asked (n, k) or -1.
+        """Replay recorded questions; return the credit, (n,), and the workers asked, (n, k).
+
+        The workers are indices into the selector's workers; -1 stands for a call not made.
 
         Raises:
             SourceError: the history has no answers.
@@ -181,10 +189,10 @@ class Cascade:
         return earned_n, asked_nk
 
     async def answer(self, question: Question, context: SolverContext, seed: int) -> Run:
-        """Ask one worker after another, and return the likeliest answer.
+        """Ask one worker after another, and return the answer that is most likely correct.
 
         Raises:
-            ConfigError: no worker of the pool was in the training.
+            ConfigError: the cascade was fitted to no worker of the pool.
         """
         run_tests = None if self.executed is None else context.run_tests
         conductor = _CascadeConductor(self, question, context.pool, run_tests)
@@ -210,7 +218,7 @@ class _Observations:
     """Whether the last round was a draw and not a check."""
 
     def needs_check(self, found: LeadingAnswer) -> bool:
-        """Return whether the leading answer is new in the last round and was never checked."""
+        """Return whether the last round's draw gave the leading answer, which was never checked."""
         answer_code = int(self.draws.answer_nk[0, -1])
         leads = answer_code >= 0 and answer_code == int(self.draws.answer_nk[0, found.draw_n[0]])
         return leads and self.last_was_draw and answer_code not in self.checked
@@ -234,7 +242,7 @@ class _CascadeConductor:
         self._most_m = np.where(inside, cascade.most_m, 0)
         if not self._most_m.any():
             raise ConfigError(
-                "the cascade was fitted to no worker of this pool: train it on their outcomes"
+                "the cascade was fitted to no worker of this pool: fit a cascade to their outcomes"
             )
         self._checker = cascade.checker.pick_worker(pool) if cascade.checker else None
         with single_blas_thread():
@@ -280,7 +288,7 @@ class _CascadeConductor:
         return Plan(Workflow((Step(subtask="", worker=self._cascade.selector.workers[index]),)))
 
     async def _try_replies(self, rounds: tuple[Round, ...]) -> None:
-        """Run the question's tests on the replies that were not tested yet."""
+        """Run the question's tests, if they can run, on the replies that were not tested yet."""
         if self._run_tests is None:
             return
         for planned, step in _planned_and_run_steps(rounds):
@@ -289,7 +297,7 @@ class _CascadeConductor:
                 self._passed[text] = await self._run_tests(self._question.text, text)
 
     def _answer_key(self, reply: Reply) -> str | None:
-        """Return the canonical answer, or the program if tests can run."""
+        """Return the key of equal answers: the program if tests can run, else the answer."""
         program = None if self._run_tests is None else extract_program(reply.text)
         return program or self._cascade.extract(self._question, reply)
 
@@ -303,14 +311,14 @@ class _CascadeConductor:
         )
 
     def _check_step(self, drawn: Round) -> Step | None:
-        """Return the check of the last draw; None without a checker or for its own answer."""
+        """Return the check of the last draw; None without a checker, or if it gave that answer."""
         checker, authors = self._cascade.checker, {step.worker for step in drawn.steps}
         if checker is None or self._checker is None or self._checker in authors:
             return None
         return checker.check_step(self._checker)
 
     def leading_reply(self, rounds: Iterable[Round]) -> Reply | None:
-        """Return the reply with the likeliest answer, or None."""
+        """Return the reply with the most likely answer; None if there is no reply."""
         observed = self._observe(tuple(rounds))
         if not any(observed.replies):
             return None
@@ -360,8 +368,3 @@ def _planned_and_run_steps(rounds: Iterable[Round]) -> Iterator[tuple[Step, Step
     for round_ in rounds:
         if round_.workflow is not None:
             yield from ((round_.workflow.steps[step.index], step) for step in round_.steps)
-
-
-def with_recorded_answers(cascade: Cascade, record: RecordedOutcomes) -> Cascade:
-    """Return the cascade for a recorded pool, using the answers that the record extracted."""
-    return replace(cascade, extract=recorded_extractor(record))

@@ -1,4 +1,7 @@
-"""Saves and opens a cascade's folder: a selector's files, `cascade.json`, `cascade.safetensors`."""
+"""Saves and opens a cascade in a folder.
+
+The folder has the files of its selector, `cascade.json` and `cascade.safetensors`.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,11 @@ _ARRAY_FIELDS = ("weights_kf", "onward_kg")
 
 
 def save_cascade(cascade: Cascade, folder: Path) -> None:
-    """Write the cascade and its selector, but not its checker, into the folder."""
+    """Write the cascade and its selector into the folder; the checker is not stored.
+
+    Raises:
+        StoreError: the folder cannot be written.
+    """
     save_selector(cascade.selector, folder)
     beliefs = {name: cast("AnswerPosterior", getattr(cascade, name)) for name in _POSTERIOR_FIELDS}
     card = {

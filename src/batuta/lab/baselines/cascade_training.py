@@ -1,7 +1,11 @@
 """Fits the cascade to outcomes: the order of workers, the weights of agreement, the stopping rule.
 
-A server calls `fit_cascade` at the first question to `baseline/cascade`, unless it was started with
-the folder of a fitted cascade.
+A server calls `fit_cascade` when the first question to `baseline/cascade` arrives, unless it was
+started with the folder of a fitted cascade.
+
+A question is familiar if it is close to a training question, else strange. Each kind has its own
+posterior. Strange questions are simulated by leaving out whole families. Half of the questions fits
+a posterior that the other half measures, and the reverse.
 
 Axes: n questions, m workers, k draws, s samples.
 """
@@ -47,21 +51,23 @@ _DEFAULT_PRICE = 0.002
 _PRICE_TOLERANCE = 0.25
 """Standard errors by which a higher price may earn less than the best one."""
 _REPEAT_PENALTIES = (0.0, 0.02, 0.1, 1.0)
-"""Penalties for repetition: with the first the best worker is called again and again, with the last
-all workers are called once first."""
+"""Penalties for calling a worker again. With the first penalty the best worker is called again and
+again; with the last, all workers are called once before any worker is called again."""
 _COST_PENALTIES = (0.0, 0.05, 0.2, 1.0)
-"""Penalties per average-call cost: with the last the cheapest worker comes first."""
+"""Penalties for the cost of a worker's call, as a multiple of the average call. With the last
+penalty the cheapest worker comes first."""
 _FREE = PosteriorForm(named=False, agreement_penalty=30.0)
 _FIRM = PosteriorForm(named=False, agreement_penalty=1000.0)
 _NAMED = PosteriorForm(named=True, agreement_penalty=30.0)
-"""The forms that are tried; the last one learns weights of single workers."""
+"""The forms of the posterior that are tried; only the last learns weights of single workers."""
 _MARGINS = (0.0, 0.05, 0.15)
+"""The margins of the posterior that are tried."""
 _MARGIN_TOLERANCE = 0.0015
 """The credit that a wider margin may cost on unseen families."""
 _MIN_FAMILIAR_QUESTIONS = 200
-"""The fewest familiar training questions for a posterior of their own."""
+"""Minimum number of familiar training questions for a posterior of their own."""
 _MAX_TRIED_QUESTIONS = 2500
-"""The most questions on which orders, prices and forms are tried."""
+"""Maximum number of questions on which orders, prices and forms are tried."""
 
 Floats = NDArray[np.floating[Any]]
 Integers = NDArray[np.signedinteger[Any]]
@@ -73,11 +79,16 @@ class _Lesson:
 
     history: History
     expected_nm: Floats
+    """The predicted credit of each worker on each question."""
     half_n: Integers
+    """The half of each question, 0 or 1."""
     family_n: Integers
     calls: int
+    """Maximum number of answers to a question."""
     calls_worth_m: Floats
+    """Each worker's cost as a multiple of the average call."""
     collisions: float
+    """The rate at which two wrong answers are equal."""
 
     def select(self, rows: NDArray[np.intp]) -> _Lesson:
         """Return the lesson with some of the questions."""
@@ -115,13 +126,15 @@ def fit_cascade(
 ) -> Cascade:
     """Fit a cascade to the history.
 
-    Without `price` it is chosen on the history's labels, or is 0 if the recipe prices dollars.
-    Without `calls` there are at most `most_calls` answers. A `selector` must be fitted to this very
-    history. The `checker` is not fitted here. `prior` replaces the shipped weights of agreement.
+    `price` is the price of a call of average cost, in credit; None chooses it on the history's
+    scores, or takes 0 if the recipe has a price of dollars. `calls` is the maximum number of
+    answers to a question; None for `most_calls`. A `selector` must be fitted to this very history.
+    The rates of the `checker` are not fitted here. `prior` replaces the shipped weights of
+    agreement.
 
     Raises:
-        SourceError: the history has no answers, too few questions, or lacks costs that a price of
-            dollars needs.
+        SourceError: the history has no answers or too few questions, or it lacks costs that a price
+            of dollars needs.
     """
     history, recipe = history.drop_unscored(), recipe or SelectorRecipe()
     if history.samples is None:
@@ -160,10 +173,10 @@ def fit_cascade(
 
 
 def mean_usd_m(history: History, *, needed: bool = False) -> Floats | None:
-    """Return the mean dollars of a call of each worker; None if a worker's are unknown.
+    """Return the mean dollars of a call of each worker, (m,); None if a worker's are unknown.
 
     Raises:
-        SourceError: the dollars are needed and unknown.
+        SourceError: a worker's dollars are unknown, and they are `needed`.
     """
     known_qm = ~np.isnan(history.usd_qm)
     unknown = np.flatnonzero(~known_qm.any(axis=0))
@@ -178,7 +191,7 @@ def mean_usd_m(history: History, *, needed: bool = False) -> Floats | None:
 
 
 def _calls_worth_m(history: History) -> Floats:
-    """Return each worker's cost as a multiple of the average call; 1 if dollars are unknown."""
+    """Return each worker's cost as a multiple of the average call; all 1 if dollars are unknown."""
     usd_m = mean_usd_m(history)
     if usd_m is None or not usd_m.any():
         return np.ones(len(history.workers))
@@ -188,7 +201,7 @@ def _calls_worth_m(history: History) -> Floats:
 def _make_lessons(
     history: History, selector: Selector, seed: int, calls: int
 ) -> tuple[_Lesson | None, _Lesson]:
-    """Return lessons of questions close to others, if there are enough, and of new families."""
+    """Return the lesson of familiar questions, or None if they are too few, and of strange ones."""
     rng = np.random.Generator(np.random.PCG64(seed))
     values, samples = selector.values, history.samples
     assert samples is not None  # noqa: S101 - fit_cascade refused it
@@ -219,7 +232,7 @@ def _list_orders(lesson: _Lesson) -> list[DrawOrder]:
 
 
 def _try_orders(lesson: _Lesson | None, prior: AgreementPrior, seed: int) -> tuple[_Attempt, ...]:
-    """Try every order of draws, on a bounded number of questions."""
+    """Try every order of draws, on a bounded number of questions; empty without a lesson."""
     if lesson is None:
         return ()
     part = _sample_questions(lesson, seed)
@@ -246,7 +259,7 @@ class _Attempt:
     probabilities: tuple[Floats, ...]
 
     def priced(self, cost_m: Floats, margin: float = 0.0) -> tuple[Floats, HeldOutCredit]:
-        """Return the stopping rule at these costs, and its held-out credit."""
+        """Return the stopping rule at these costs, and its credit on held-out questions."""
         draws = replace(self.drawn.draws, cost_m=cost_m)
         drawn = TrainingDraws(draws, self.drawn.credit_nk, self.drawn.order)
         form = replace(self.form, margin=margin)
@@ -267,7 +280,10 @@ def _make_attempt(
 
 
 def _choose_price(attempts: Sequence[_Attempt]) -> float:
-    """Return the highest price that earns about as much as the best one on held-out questions."""
+    """Return the highest price that earns about as much as the best price on held-out questions.
+
+    With too few questions, return the default price.
+    """
     worth_m = attempts[0].lesson.calls_worth_m
     if len(attempts[0].lesson.half_n) < _MIN_FAMILIAR_QUESTIONS:
         return _DEFAULT_PRICE
@@ -296,8 +312,9 @@ def _fit_posterior(
 ) -> AnswerPosterior:
     """Fit the posterior with the order, form and margin that earn most on held-out questions.
 
-    For unfamiliar questions the widest of about equally good margins is chosen, so that the best
-    worker is overruled only for good reason.
+    For strange questions the widest of about equally good margins is chosen, so that the best
+    worker is rarely overruled. The best worker answers alone if the cascade earns clearly less than
+    that, or, for strange questions, if it does not win on whole families.
     """
     first = max(attempts, key=lambda one: one.priced(cost_m)[1].value)
     order, prior = first.drawn.order, first.prior

@@ -1,7 +1,7 @@
 """A checker: a worker that reads an answer and says whether it is correct.
 
-Its verdict is evidence: it updates the probability that the answer is right by the rates at which
-the checker passes right answers and catches wrong ones (Bayes' rule).
+The verdict of a checker is evidence. By Bayes' rule, it updates the probability that the answer is
+correct, from the rates at which the checker accepts correct answers and rejects wrong answers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Checker:
     """The worker that checks, and its rates."""
 
     worker: WorkerId | None = None
-    """None for the worker whose description recommends it most for checking."""
+    """The worker's id; None for the worker whose description recommends it most for checking."""
     pass_rate: float = 0.9
     """The probability that it judges a correct answer correct."""
     catch_rate: float = 0.7
@@ -34,7 +34,7 @@ class Checker:
             )
 
     def pick_worker(self, pool: Pool) -> WorkerId | None:
-        """Return the pool's worker that checks; None if the named one is missing."""
+        """Return the worker of the pool that checks; None if the pool lacks the named worker."""
         if self.worker is None:
             return best_worker_for_role(pool, CHECKING)
         return self.worker if self.worker in pool else None
@@ -44,33 +44,33 @@ class Checker:
         return Step(subtask=FEEDBACK, worker=worker, previous=True)
 
     def evidence(self, reply: Reply) -> float:
-        """Return what the reply adds to the log-odds that the answer is right."""
+        """Return what the checker's reply adds to the log-odds that the answer is correct."""
         return self.verdict_evidence(passed=says_solution_is_right(reply))
 
     def verdict_evidence(self, *, passed: bool) -> float:
-        """Return what a verdict adds to the log-odds that the answer is right."""
+        """Return what a verdict adds to the log-odds that the answer is correct."""
         if passed:
             return math.log(self.pass_rate / (1 - self.catch_rate))
         return math.log((1 - self.pass_rate) / self.catch_rate)
 
 
 EXECUTED_TESTS = Checker(pass_rate=0.98, catch_rate=0.6)
-"""The prior rates of the public tests in a question's text: correct answers pass them, and they
-catch more than half of the wrong ones."""
+"""The prior rates of the tests in a question's text, which serve as a checker without a worker:
+correct answers nearly always pass, and more than half of the wrong answers fail."""
 
 _BELIEVED_CHECKS = 4.0
 """The weight of each prior rate of a checker, as a pseudo-count of checks."""
 _LEAST_INFORMATION = 0.15
-"""How far the sum of both rates must exceed 1 for a checker to be worth its call."""
+"""The amount by which the sum of both rates must exceed 1, so that a check is worth its call."""
 
 
 def fit_checker(checker: Checker, verdicts: Sequence[tuple[bool, bool]]) -> Checker | None:
     """Return the checker with the rates that its verdicts show; None if they are uninformative.
 
-    `verdicts` say for each check whether the answer was right, and whether it was called right.
+    `verdicts` has for each check whether the answer was correct, and whether it was judged correct.
     """
-    passed = [called for right, called in verdicts if right]
-    caught = [not called for right, called in verdicts if not right]
+    passed = [accepted for right, accepted in verdicts if right]
+    caught = [not accepted for right, accepted in verdicts if not right]
     pass_rate = _shrunk_share(passed, checker.pass_rate)
     catch_rate = _shrunk_share(caught, checker.catch_rate)
     if pass_rate + catch_rate <= 1 + _LEAST_INFORMATION:
@@ -83,5 +83,5 @@ def _shrunk_share(found: Sequence[bool], believed: float) -> float:
 
 
 def is_check(step: Step) -> bool:
-    """Return whether the step is a check."""
+    """Return whether the step is one that `Checker.check_step` makes."""
     return step.previous and step.subtask == FEEDBACK

@@ -1,9 +1,10 @@
-"""Mixture-of-Agents: layers of proposers, each of which reads all answers of the layer before.
+"""Mixture-of-Agents: layers of proposers, each of which reads all answers of the previous layer.
 
-Wang et al., "Mixture-of-Agents Enhances Large Language Model Capabilities" (arXiv 2406.04692),
-sections 2.2 and 3.1: L layers, P proposers in each but the last, one aggregator in the last, so
-P(L - 1) + 1 calls. The paper's setting is L = 3, P = 6, which is 13 calls; `layers=2, proposers=7`
-is the form of 8 calls that the Conductor paper (arXiv 2512.04388) compares with.
+The method is that of Wang et al., "Mixture-of-Agents Enhances Large Language Model Capabilities"
+(arXiv 2406.04692), sections 2.2 and 3.1. There are L layers: P proposers in every layer but the
+last, and one aggregator in the last, so P(L - 1) + 1 calls. The paper's setting is L = 3 and P = 6,
+which is 13 calls; `layers=2, proposers=7` is the form of 8 calls that the Conductor paper (arXiv
+2512.04388) compares with.
 
 As published, every worker that reads answers gets the paper's aggregate-and-synthesise prompt
 (table 1) as its system prompt, and all but the aggregator answer at temperature 0.7.
@@ -56,7 +57,7 @@ AGGREGATE_AND_SYNTHESIZE = (
     "instruction. Ensure your response is well-structured, coherent, and adheres to the highest "
     "standards of accuracy and reliability."
 )
-"""Table 1 of the paper, without the list of responses that follows there."""
+"""The prompt of table 1 of the paper, without the list of responses that follows it there."""
 SYNTHESIZE = (
     "Compare the solutions critically, for some may be biased or wrong, combine what is right in "
     "them, and solve the question step by step to one accurate final answer."
@@ -89,7 +90,10 @@ class MixtureOfAgents:
     async def plan(
         self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
-        """Plan the layers, the same for every question; accept the answer in a later round."""
+        """Plan the layers, the same for every question; accept the answer in a later round.
+
+        The plan is malformed if the layers have more steps than the limits allow.
+        """
         if context.previous:
             return AcceptedAnswer()
         if self.calls > context.max_steps:
@@ -113,7 +117,7 @@ class MixtureOfAgents:
         return Workflow((*steps, last))
 
     def _previous_layer(self, index: int) -> tuple[int, ...]:
-        """Return the steps of the layer that ends before `index`."""
+        """Return the indices of the steps of the layer that ends before the step `index`."""
         return tuple(range(index - self.proposers, index))
 
 

@@ -1,4 +1,4 @@
-"""A workflow of several independent answers to the bare question."""
+"""Runs workflows of several independent answers to the bare question."""
 
 from __future__ import annotations
 
@@ -10,14 +10,35 @@ from batuta.engine.solver import SolverContext, run_conductor
 
 
 def build_parallel_workflow(workers: Sequence[WorkerId]) -> Workflow:
-    """Return a workflow in which each worker answers the question; the engine seeds every step."""
+    """Return a workflow with one step for each entry of `workers`, which answers the bare question.
+
+    A worker may be named several times; the engine gives every step another seed.
+    """
     return Workflow(tuple(Step(subtask="", worker=worker) for worker in workers))
+
+
+async def sample_best_worker(
+    name: str, question: Question, context: SolverContext, seed: int, *, samples: int
+) -> Run:
+    """Ask the pool's best worker the question `samples` times, at the temperature for samples."""
+    who = context.pool.ranked()[0].id
+    flow = build_parallel_workflow([who] * samples)
+    return await run_conductor(
+        question,
+        FixedConductor(name, lambda _: flow),
+        context=context.restrict_to(who).with_sampling(who),
+        seed=seed,
+        max_steps=samples,
+    )
 
 
 async def ask_workers_in_parallel(
     name: str, question: Question, context: SolverContext, seed: int, *, workers: Sequence[WorkerId]
 ) -> Run:
-    """Run a workflow that asks each of these workers as often as it is named."""
+    """Run a workflow that asks each of these workers as often as it is named.
+
+    If the context has a cache of runs, an equal run of the question is reused.
+    """
     flow = build_parallel_workflow(workers)
 
     async def run_workflow() -> Run:

@@ -1,18 +1,18 @@
 """An upper bound, not a method: the gain possible by choosing well among samples.
 
-`PassAtK`: k samples of the best worker; right if any is (pass@k; Chen et al., "Evaluating Large
-Language Models Trained on Code", arXiv 2107.03374, section 2.1, with n = k, where the unbiased
-estimator is the plain one). Its runner grades all replies; the run's own answer is the last one.
+`PassAtK` draws k samples of the best worker, and a question counts as solved if any sample is
+correct: pass@k of Chen et al., "Evaluating Large Language Models Trained on Code" (arXiv
+2107.03374), section 2.1, with n = k, where the unbiased estimator is the plain share. The
+evaluation grades all replies of the run; the run's own answer is the last reply.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from batuta.conductors import FixedConductor
 from batuta.core import Question, Run
-from batuta.engine.solver import SolverContext, run_conductor
-from batuta.lab.baselines.parallel_answers import build_parallel_workflow
+from batuta.engine.solver import SolverContext
+from batuta.lab.baselines.parallel_answers import sample_best_worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +33,4 @@ class PassAtK:
 
     async def answer(self, question: Question, context: SolverContext, seed: int) -> Run:
         """Make the calls concurrently."""
-        who = context.pool.ranked()[0].id
-        alone = context.restrict_to(who).with_sampling(who)
-        conductor = FixedConductor(self.name, lambda _: build_parallel_workflow([who] * self.calls))
-        return await run_conductor(
-            question, conductor, context=alone, seed=seed, max_steps=self.calls
-        )
+        return await sample_best_worker(self.name, question, context, seed, samples=self.calls)

@@ -1,13 +1,13 @@
 """The fixed pipeline of hand-coded frameworks: plan, solve, verify, repair, answer.
 
-The kind of graph that LangChain's and LangGraph's tutorials build; the roles after Wang et al.,
+The tutorials of LangChain and LangGraph build graphs of this kind. The roles follow Wang et al.,
 "Plan-and-Solve Prompting" (arXiv 2305.04091), and Madaan et al., "Self-Refine" (arXiv 2303.17651).
 Nothing is fitted, and nothing depends on the question.
 
-Roles are assigned as by an engineer who knows the workers' descriptions and measured accuracy:
-planning to the worker whose description recommends it most for that; solving and answering to the
-best single worker; verifying and repairing to the other worker that is recommended most for
-checking.
+An engineer who knows the workers' descriptions and measured accuracy would assign the roles in the
+same way. The worker whose description recommends it most for planning plans. The best single worker
+solves and answers. Among the other workers, the one recommended most for checking verifies and
+repairs; the best single worker does so if it is alone.
 """
 
 from __future__ import annotations

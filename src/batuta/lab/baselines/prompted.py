@@ -1,7 +1,7 @@
 """A prompted conductor: a language model that was not trained to conduct writes the workflow.
 
-Like the untrained conductors of the Conductor paper (arXiv 2512.04388), a strong model gets the
-conductor's prompt with the four worked examples. Here that model is the pool's best worker.
+As in the Conductor paper (arXiv 2512.04388), a strong model without training gets the conductor's
+prompt with the four worked examples. Here that model is the pool's best worker.
 """
 
 from __future__ import annotations

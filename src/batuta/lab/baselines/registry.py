@@ -1,9 +1,10 @@
 """The table of baselines, which `batuta eval` measures and `batuta serve` serves.
 
-A server loads it only if it was started with outcomes, or when a `baseline/...` model is called. A
-new baseline is one row here, a module that builds or fits it, and, to be served, an entry point in
-`pyproject.toml`: `baseline.NAME` if it is built without outcomes, `learned-baseline.NAME` if it is
-fitted. The cascade is added by `served`, SkillOrchestra by `batuta.lab.evals`.
+A server loads this module only if it was started with outcomes, or when a `baseline/...` model is
+called. A new baseline is one row here and a module that builds or fits the method. A served
+baseline also has an entry point in `pyproject.toml`: `baseline.NAME` if it is built without
+outcomes, `learned-baseline.NAME` if it is fitted. The cascade, SkillOrchestra and pass@k are not
+rows: `served` adds the cascade to the table, and `batuta.lab.evals` adds all three.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from batuta.conductors.features import Features
 from batuta.core import Conductor
@@ -29,24 +30,21 @@ from batuta.lab.baselines.single import SingleWorker
 from batuta.lab.learners.history import History
 from batuta.lab.learners.random_workflows import RandomConductor
 
-
-class FitRouter(Protocol):
-    """Fits to outcomes a conductor that chooses workers before any answer exists."""
-
-    def __call__(
-        self, history: History, *, seed: int = 0, features: Features | None = None
-    ) -> Conductor:
-        """Return the conductor; raises ConfigError or SourceError if the history cannot be used."""
-        ...
+_Fitted_co = TypeVar("_Fitted_co", covariant=True)
 
 
-class FitAnswerChooser(Protocol):
-    """Fits to outcomes a solver that chooses among several answers."""
+class FitMethod(Protocol[_Fitted_co]):
+    """Fits a method to outcomes."""
 
     def __call__(
         self, history: History, *, seed: int = 0, features: Features | None = None
-    ) -> Solver:
-        """Return the solver; raises ConfigError if the history cannot be used."""
+    ) -> _Fitted_co:
+        """Return the fitted method; `features` embed the questions, None for the default features.
+
+        Raises:
+            ConfigError: the method cannot be fitted to this history, or torch is missing.
+            SourceError: the history has no scores.
+        """
         ...
 
 
@@ -56,11 +54,12 @@ class Baseline:
 
     name: str
     build: Callable[[int], Solver] | None = None
-    """Builds the solver without outcomes, from the number in its name."""
-    fit_router: FitRouter | None = None
-    """Fits the conductor, if the method chooses a worker or a workflow for the question."""
-    fit_chooser: FitAnswerChooser | None = None
-    """Fits the solver, if the method chooses among answers."""
+    """Builds the solver without outcomes, from the number at the end of the name (0 if there is
+    none); None if the method must be fitted."""
+    fit_router: FitMethod[Conductor] | None = None
+    """Fits the conductor of a method that chooses a worker or a workflow before any answer."""
+    fit_chooser: FitMethod[Solver] | None = None
+    """Fits the solver of a method that chooses among answers."""
     number: int = 0
     """The default number at the end of its name; 0 if it takes none."""
     reads_replies: bool = False
@@ -149,5 +148,4 @@ BASELINES: tuple[Baseline, ...] = (
         embeds_replies=True,
     ),
 )
-"""The baselines in the order of listings; the cascade, which may be opened from a folder, is added
-to them."""
+"""The baselines, in the order in which lists show them."""

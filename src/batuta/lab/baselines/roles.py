@@ -1,7 +1,7 @@
 """Chooses the worker for a role by the workers' descriptions.
 
-As an engineer would who sets up a pipeline by hand, it reads the descriptions, gives each role to
-the worker that is recommended most for it, and breaks ties by strength.
+A role goes to the worker whose description recommends it most for that role; ties are broken by
+strength. An engineer who sets up a pipeline would choose in the same way.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PRAISE_LEVELS = (
     (re.compile(r"\b(?:weak|poor|bad|little|cannot)\b", re.IGNORECASE), -1),
 )
 _UNRATED_LEVEL = 2
-"""The level of a role that is mentioned without praise or blame."""
+"""The level of a clause that mentions the role without praise or blame."""
 _CLAUSE = re.compile(r"[;.]")
 
 
@@ -38,7 +38,7 @@ def best_worker_for_role(pool: Pool, role: str, exclude: WorkerId | None = None)
 
 
 def _role_score(worker: Worker, named: re.Pattern[str]) -> int:
-    """Return the sum of the levels of all mentions of that role; 0 if there is none."""
+    """Return the sum of the levels of all clauses that mention the role; 0 if there is none."""
     clauses = (c for c in _CLAUSE.split(worker.description) if named.search(c))
     return sum(_praise_level(clause) for clause in clauses)
 

@@ -7,8 +7,8 @@ worker at temperature 0.7, which end as soon as the feedback finds nothing wrong
 Deviations
 - A turn is a call: draft, feedback, revision, feedback, revision. A revision sees only the last
   solution and its feedback, not the whole history.
-- The prompts are zero-shot. Each feedback opens with a verdict in words; without a readable one the
-  revision continues.
+- The prompts are zero-shot. Each feedback is asked to open with a verdict in words. If the verdict
+  cannot be read, the solution is revised.
 - The engine's prompt asks the last step of every round, even the feedback, for the final answer;
   the answer returned is still the last draft or revision, never the feedback.
 - No tests are executed, as Reflexion (arXiv 2303.11366) does for code.
@@ -47,7 +47,7 @@ _SAYS_RIGHT = re.compile(
     r"(?=[*_ ]*(?:$|[\n.,;:!)–—-]|because\b|since\b|as\b|and\b))",
     re.IGNORECASE,
 )
-"""Matches a verdict at the beginning of the feedback; "Correct step 2" is none."""
+"""Matches the verdict "correct" at the beginning of the feedback, but not "Correct step 2"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,10 @@ class _ReflectionConductor:
     async def plan(
         self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
-        """Plan a solution and its feedback; the last turn is a solution alone."""
+        """Plan a solution and its feedback, or only a solution if one turn remains.
+
+        Accept the answer if no turn remains, or if the last feedback found nothing wrong.
+        """
         left = self.turns - sum(len(round_.steps) for round_ in context.previous)
         if not left or (context.previous and _is_finished(context)):
             return AcceptedAnswer()
@@ -75,16 +78,12 @@ def _turn_workflow(worker: WorkerId, left: int, *, revise: bool) -> Workflow:
         if revise
         else Step(subtask="", worker=worker)
     )
-    more_than_one = left > 1
-    return Workflow(
-        (solution, Step(subtask=FEEDBACK, worker=worker, access=(0,)))
-        if more_than_one
-        else (solution,)
-    )
+    feedback = Step(subtask=FEEDBACK, worker=worker, access=(0,))
+    return Workflow((solution, feedback) if left > 1 else (solution,))
 
 
 def _is_finished(context: PlanningContext) -> bool:
-    """Return True if the feedback finds nothing wrong or a call failed."""
+    """Return whether the last feedback finds nothing wrong, or a call of the last round failed."""
     solution, feedback = (context.previous[-1].step(index) for index in (0, 1))
     if not (solution and isinstance(solution.result, Reply)):
         return True
@@ -96,7 +95,7 @@ def _is_finished(context: PlanningContext) -> bool:
 
 
 def says_solution_is_right(feedback: Reply) -> bool:
-    """Return whether the feedback begins with the verdict that the solution is right."""
+    """Return whether the feedback begins with the verdict that the solution is correct."""
     return _SAYS_RIGHT.match(feedback.text) is not None
 
 
@@ -105,7 +104,7 @@ class SelfReflection:
     """Lets the pool's best worker criticise and revise its own solution."""
 
     calls: int = 5
-    """The most turns."""
+    """Maximum number of turns, each of one call."""
 
     @property
     def name(self) -> str:
@@ -113,7 +112,7 @@ class SelfReflection:
         return f"self-reflection/{self.calls}"
 
     async def answer(self, question: Question, context: SolverContext, seed: int) -> Run:
-        """Run the turns, and return the last solution."""
+        """Run the turns; the answer is the last draft or revision."""
         who = context.pool.ranked()[0].id
         alone = context.restrict_to(who).with_sampling(who)
         rounds = self.calls // 2 + 1

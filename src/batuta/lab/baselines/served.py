@@ -1,7 +1,7 @@
 """The baselines as methods of a server: plugins of the kinds `baseline` and `learned-baseline`.
 
-They are the rows of `registry` and the cascade, under the names of `batuta eval`. Methods that
-learn are fitted to a history of outcomes at the first question.
+The served baselines are rows of `registry` and the cascade, under the names of `batuta eval`.
+Methods that learn are fitted to a history of outcomes when the first question arrives.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from batuta.lab.learners.history import History, read_history
 
 CASCADE = "cascade"
 _MIN_WORKERS = 3
-"""The fewest workers, as Smoothie needs three and routing between two gains little."""
+"""Minimum number of workers: Smoothie needs three, and routing between two workers gains little."""
 
 _Method = TypeVar("_Method")
 
@@ -47,18 +47,18 @@ _Method = TypeVar("_Method")
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedBaselines:
-    """Baselines fitted to outcomes of a pool's workers, and the cascade of a folder.
+    """Baselines that are fitted to outcomes of a pool's workers, and the cascade of a folder.
 
     Raises:
-        ConfigError: the history has fewer than three of the pool's workers, the cascade has none,
-            the checker is not in the pool, or there is no cascade for it.
+        ConfigError: the history has fewer than three of the pool's workers, the cascade was fitted
+            to none of them, the checker is not in the pool, or there is no cascade to check.
     """
 
     pool: Pool
     history: History | None = None
     """Outcomes of the workers; None if no method that learns is served."""
     cascade: Cascade | None = None
-    """A fitted cascade; None to fit one to the history."""
+    """A fitted cascade; None to fit a cascade to the history, if that has answers."""
     checker: str | None = None
     """The worker that checks the cascade's answers; None for no check."""
 
@@ -89,7 +89,7 @@ class ServedBaselines:
         return tuple(self._find_names())
 
     def open(self, name: str) -> Solver:
-        """Open a method; it is fitted when it first answers."""
+        """Open one of the `names`; a method not fitted yet is fitted when it first answers."""
         checker = self._find_checker()
         if name == CASCADE and self.cascade is not None:
             return replace(self.cascade, checker=checker)
@@ -119,9 +119,10 @@ class ServedBaselines:
 def open_learned(
     pool: Pool, history: Path | None, cascade: Path | None, checker: str | None
 ) -> ServedBaselines:
-    """Open the methods that outcomes of the pool's workers allow.
+    """Open the methods that learn from outcomes, for the workers of this pool.
 
-    `cascade` is the folder of a fitted one; `checker` is the worker that checks its answers.
+    `history` is a file of outcomes, `cascade` the folder of a fitted cascade, and `checker` the id
+    of the worker that checks the cascade's answers; each may be None.
 
     Raises:
         BatutaError: a file cannot be read or does not fit the pool.
@@ -135,7 +136,7 @@ def open_learned(
 
 
 def open_baseline(name: str) -> Solver:
-    """Open a baseline that needs no fitting, by its name with its default number."""
+    """Open a baseline that needs no fitting, by its name with the default number."""
     row = next(row for row in BASELINES if row.default_name == name)
     assert row.build is not None  # noqa: S101 - the entry points name those that are built
     return row.build(row.number)
@@ -193,7 +194,7 @@ class LazyConductor:
     async def plan(
         self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
-        """Return the router's decision, or a malformed one that says why it cannot be fitted."""
+        """Return the router's decision, or a malformed plan with the reason why fitting failed."""
         try:
             router = await self._lazy.get()
         except BatutaError as error:
@@ -211,5 +212,9 @@ class LazySolver:
         self._lazy = LazyMethod(fit)
 
     async def answer(self, question: Question, context: SolverContext, seed: int) -> Run:
-        """Return the solver's run."""
+        """Return the solver's run.
+
+        Raises:
+            BatutaError: the solver cannot be fitted.
+        """
         return await (await self._lazy.get()).answer(question, context, seed)

@@ -1,8 +1,8 @@
 """One worker alone, which is asked the unchanged question.
 
-`SingleWorker(worker_id)` is that worker; `SingleWorker()` is the best of the pool by
+`SingleWorker(worker_id)` asks that worker; `SingleWorker()` asks the best worker of the pool by
 `Worker.strength`, which evaluations replace with the accuracy on calibration questions. A worker
-that fails is not replaced, so no other worker is measured.
+that fails has no substitute, so no other worker is measured.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class SingleWorker:
         """Make one call.
 
         Raises:
-            ValueError: the pool does not have the worker.
+            ValueError: the worker is not in the context's pool.
         """
         who = self.worker or context.pool.ranked()[0].id
         return await run_conductor(

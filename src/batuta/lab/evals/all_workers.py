@@ -1,13 +1,13 @@
 """Systems that ask every worker: the vote, and the bounds that no router can exceed.
 
-`Vote` takes the answer that most workers give. `AllWorkers` has every worker answer n times and
-chooses nothing; its runner grades all replies:
+`Vote` takes the answer that most workers give. `AllWorkers` asks every worker n times and chooses
+no answer; the evaluation grades all replies:
 
-- the oracle (n = 1) is right if any worker is;
-- the repeatable-skill oracle (n > 1) takes the worker that did best on the other samples of the
-  same question. The oracle's lead over it is sampling luck, which no router can exploit.
+- The oracle (n = 1) is correct if any worker is.
+- The repeatable-skill oracle (n > 1) takes the worker that did best on the other samples of the
+  same question. What the oracle gains beyond that is sampling luck, which no router can exploit.
 
-A worker that fails is not replaced.
+A worker that fails has no substitute.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ WorkerScore = tuple[WorkerId, float]
 """A worker and the score of its reply."""
 
 UpperBound = Callable[[Sequence[WorkerScore]], float]
-"""Returns a reference line's score for all replies to a question."""
+"""Returns the score of a reference line on a question, from the scores of all replies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +73,10 @@ class AllWorkers:
     async def _ask_in_one_run(
         self, workers: Sequence[WorkerId], question: Question, context: SolverContext, seed: int
     ) -> Run:
-        """Ask all workers in one workflow, which takes a third of the time on a record of ten.
+        """Ask all workers in one workflow.
 
-        Substitutes, which cost nothing on a record, are asked last and left out.
+        On a record of ten workers this takes a third of the time of one run for each worker.
+        Replies of substitutes, which cost nothing on a record, are left out.
         """
         asked = [worker for worker in workers for _ in range(self.samples)]
         run = await ask_workers_in_parallel(
@@ -102,7 +103,7 @@ class Vote:
 
 
 def _join_runs(runs: Sequence[Run]) -> Run:
-    """Join the runs into one with concurrent steps and the first answer that exists."""
+    """Join the runs into one run of concurrent steps, with the first answer that exists."""
     first = next((run for run in runs if run.answer is not None), runs[0])
     flows = [(round_.workflow, round_) for run in runs for round_ in run.rounds if round_.workflow]
     if not flows:
@@ -118,15 +119,16 @@ def _join_runs(runs: Sequence[Run]) -> Run:
 
 
 def oracle_score(scores: Sequence[WorkerScore]) -> float:
-    """Return the best score of all."""
+    """Return the best score of all replies; 0 without replies."""
     return max((score for _, score in scores), default=0.0)
 
 
 def skill_oracle_score(scores: Sequence[WorkerScore]) -> float:
-    """Return the mean score of the worker that did best on the other samples; the first wins ties.
+    """Return the mean score of the worker that did best on the other samples.
 
-    Each sample is left out once, and the mean is over these. Workers with fewer samples than the
-    others are ignored.
+    Each sample is left out once, and the mean is over the samples left out. The first of equally
+    good workers counts. Workers with fewer samples than the others are ignored. The score is 0 if
+    there are fewer than two samples.
     """
     by_worker: dict[WorkerId, list[float]] = {}
     for worker, score in scores:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Point = tuple[float, float]
 Box = tuple[float, float, float, float]
-"""Left, bottom, right and top, in pixels."""
+"""The left, bottom, right and top of a rectangle, in pixels."""
 
 LINES = (ACCENT, "#1f6fb2", "#2e8b57", "#8e5bb5", "#d98e04", "#3aa6a6", "#9a6b3f", "#5c6670")
 OWN_SYSTEMS = frozenset({ULTRA, RECURSIVE, "mini", "cascade"})
@@ -30,12 +30,12 @@ OWN_SYSTEMS = frozenset({ULTRA, RECURSIVE, "mini", "cascade"})
 MAX_LINES = len(LINES)
 """Maximum number of lines in one figure; more cannot be distinguished."""
 MAX_COLUMNS = 12
-"""Maximum number of columns of a heatmap; rarer ones are joined."""
+"""Maximum number of families of a heatmap; rarer families are joined in one more column."""
 OTHER = "other"
 _LABEL_OFFSETS = (
     (7, 0), (7, 7), (7, -7), (-7, 7), (-7, -7), (-7, 0), (7, 14), (7, -14), (-7, 15), (-7, -15),
 )  # fmt: skip
-"""Offsets of a label from its point, in points; the first free one is used."""
+"""Offsets of a label from its point, in typographic points; the first free place is used."""
 
 
 def rank_systems(found: Json) -> list[str]:
@@ -86,7 +86,7 @@ def _is_own_system(name: str) -> bool:
 
 
 def draw_pareto_front(axes: Axes, found: Json) -> None:
-    """Draw accuracy over the cost of a question: dollars if known, else tokens, else calls."""
+    """Draw accuracy over the cost per question: dollars if known, else tokens, else calls."""
     unit = cost_unit(found["systems"])
     systems: Json = found["systems"]
     names = [name for name in rank_systems(found) if systems[name][unit]]
@@ -114,7 +114,7 @@ def _label_cost_axes(axes: Axes, unit: str) -> None:
 
 
 def draw_cost_curves(axes: Axes, found: Json) -> None:
-    """Draw the curves of quality over cost of the methods with the highest AIQ."""
+    """Draw the curves of accuracy over cost, of the methods with the highest AIQ."""
     curves: Json = found["cost_quality"]["curves"]
     high = float(found["cost_quality"]["high"])
     named = sorted(curves, key=lambda name: -curves[name]["aiq"])[:MAX_LINES]
@@ -130,7 +130,7 @@ def draw_cost_curves(axes: Axes, found: Json) -> None:
 
 
 def draw_recovered_gap(axes: Axes, found: Json) -> None:
-    """Draw the part of the gap that each router recovers over its share of strong calls."""
+    """Draw the recovered part of the gap over the share of strong calls, a line per router."""
     systems: Json = found["recovered_gap"]["systems"]
     named = sorted(systems, key=lambda name: -systems[name]["apgr"])[:MAX_LINES]
     for name, colour in zip(named, LINES, strict=False):
@@ -168,7 +168,7 @@ def pareto_points(points: Mapping[str, Point]) -> list[Point]:
 
 
 def _draw_labels(axes: Axes, points: Mapping[str, Point]) -> None:
-    """Write names beside their points, overlapping other names as little as possible."""
+    """Write names beside their points, so that names overlap as little as possible."""
     figure = axes.get_figure(root=True)
     assert figure is not None  # noqa: S101 - these axes belong to a figure
     figure.draw_without_rendering()
@@ -211,9 +211,8 @@ def _is_overlapping(a: Box, b: Box) -> bool:
 
 def draw_difficulty(axes: Axes, found: Json) -> None:
     """Draw accuracy by difficulty, a line per system, without single workers if possible."""
-    names = [name for name in rank_systems(found) if name not in found["pool"]] or rank_systems(
-        found
-    )
+    ranked = rank_systems(found)
+    names = [name for name in ranked if name not in found["pool"]] or ranked
     lines: dict[tuple[Point, ...], list[str]] = defaultdict(list)
     for name in names:
         lines[_difficulty_points(found, name)].append(name)
@@ -289,7 +288,7 @@ def draw_worker_shares(axes: Axes, found: Json) -> None:
 
 
 def count_by_family(runs: Sequence[TrialResult]) -> Counter[tuple[str, str]]:
-    """Count each worker's calls by family, with rare families joined."""
+    """Count steps by family and worker, with rare families joined."""
     common = {name for name, _ in Counter(run.family for run in runs).most_common(MAX_COLUMNS)}
     return Counter(
         (run.family if run.family in common else OTHER, step.worker)
@@ -299,7 +298,7 @@ def count_by_family(runs: Sequence[TrialResult]) -> Counter[tuple[str, str]]:
 
 
 def count_by_kind(runs: Sequence[TrialResult]) -> Counter[tuple[str, str]]:
-    """Count each worker's calls by kind of subtask."""
+    """Count steps by kind of subtask and worker."""
     return Counter((step.kind, step.worker) for run in runs for step in run.steps)
 
 
@@ -309,7 +308,11 @@ def draw_heatmap(
     workers: Sequence[str],
     columns: Sequence[str] | None = None,
 ) -> None:
-    """Draw a heatmap of each column's shares: columns by the first of a pair, rows by worker."""
+    """Draw a heatmap of the shares of workers in each column.
+
+    `pairs` counts calls by column and worker. `columns` gives the order of the columns; None orders
+    them by their counts.
+    """
     totals: Counter[str] = Counter()
     for (column, _), count in pairs.items():
         totals[column] += count

@@ -1,4 +1,4 @@
-"""Calibrates a checker: measures how often its verdict is right on answers with known grades."""
+"""Calibrates a checker: measures its rates on answers with known grades."""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ async def calibrate_checker(
     seed: int = 0,
     concurrency: int = 16,
 ) -> tuple[Checker | None, int]:
-    """Return the checker with measured rates, and the number of checks they are based on.
+    """Return the checker with measured rates, and the number of checks behind them.
 
-    The checker is None if its worker is not in the pool or its verdicts are uninformative. The
-    other workers answer in rotation, so that there are wrong answers too; failed or ungraded checks
-    are left out.
+    The checker is None if its worker is not in the pool, if there is no other worker, or if its
+    verdicts are uninformative. The other workers answer in rotation, so that there are wrong
+    answers too. Failed or ungraded checks are left out.
     """
     who = checker.pick_worker(context.pool)
     others = [worker.id for worker in context.pool if worker.id != who]
@@ -103,8 +103,8 @@ async def calibrate_tests(
 ) -> Checker | None:
     """Return a checker with the measured rates of the tests that questions show.
 
-    No worker is called: the programs in the recorded answers are executed. The result is None if
-    the tests are uninformative.
+    No worker is called: the programs in the history's answers are executed. The result is None if
+    the tests are uninformative. `believed` has the rates that are assumed beforehand.
     """
     verdicts: list[tuple[bool, bool]] = []
     workers = range(len(history.workers))

@@ -1,4 +1,4 @@
-"""Fits the probability that an answer is correct to graded runs.
+"""Fits the confidence of answers, the probability that they are correct, to graded runs.
 
 Axes: n runs, f signals.
 """
@@ -41,13 +41,13 @@ from batuta.store import RunSummary, Store
 Floats = NDArray[np.floating[Any]]
 
 LEAST_RUNS = 40
-"""Minimum number of graded questions of a conductor for a fit."""
+"""Minimum number of a conductor's graded questions for a fit."""
 LEAST_OF_EACH = 5
 """Minimum number of correct and of wrong answers among them."""
 LEAST_FOR_CURVE = 200
 """Minimum number of runs for correcting the regression by an isotonic curve."""
 _BLOCK = 30
-"""Runs behind each point of the curve."""
+"""Minimum number of runs behind each point of the curve."""
 _FOLDS = 5
 _PRIOR_OUTCOMES = 4.0
 """The weight, in outcomes, with which a worker's accuracy is shrunk towards that of all workers."""
@@ -59,12 +59,13 @@ _RIGHT = 0.5
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class GradedRun:
-    """A run, the step that gave its answer, and its grade."""
+    """A run, the step and the reply that gave its answer, and its grade."""
 
     run: Run
     step: StepRun
     reply: Reply
     right: bool
+    """Whether the score is at least one half."""
 
     def share_of_samples(self, samples: SampleSetting) -> float | None:
         """Return the share of these samples that agree with the answer; None if unknown."""
@@ -78,7 +79,11 @@ class GradedRun:
         return {}
 
     def signals(self, share: float, samples: SampleSetting | None) -> dict[str, float]:
-        """Return the signals of the answer; `share` is its worker's accuracy."""
+        """Return the signals of the answer, by name.
+
+        `share` is the accuracy of the worker that wrote the answer. `samples` adds the agreement of
+        these samples, if the run has them.
+        """
         signals = {**self._own_signals, "worker": worker_signal(share)}
         same = None if samples is None else self.share_of_samples(samples)
         return signals if same is None else {**signals, SAMPLES: same}
@@ -107,11 +112,11 @@ class FittedConfidence:
 
     @property
     def text(self) -> str:
-        """The file that `[confidence]` names."""
+        """The content of the file that the settings name in `[confidence]`."""
         return self.stored.model_dump_json(indent=1) + "\n"
 
     def describe(self) -> list[str]:
-        """Return a line for each conductor."""
+        """Return lines about each conductor, and the reasons for what could not be fitted."""
         lines: list[str] = []
         for name, one in self.stored.conductors.items():
             known = f"{one.runs} runs, {one.measured.right:.1%} right"
@@ -131,15 +136,13 @@ def _describe_measured(measured: MeasuredConfidence) -> str:
 
 
 def graded_run(run: Run, score: float) -> GradedRun | None:
-    """Return the run with its grade; None if no step gave its answer."""
+    """Return the run with its grade; None if no step gave its answer, or the answer calls tools."""
     if run.reply is None or run.reply.tool_calls:
         return None
     step = find_step(run.rounds, run.reply)
-    return (
-        None
-        if step is None
-        else GradedRun(run=run, step=step, reply=run.reply, right=score >= _RIGHT)
-    )
+    if step is None:
+        return None
+    return GradedRun(run=run, step=step, reply=run.reply, right=score >= _RIGHT)
 
 
 async def calibrate_confidence(target: Path | str, out: Path) -> FittedConfidence:
@@ -149,6 +152,7 @@ async def calibrate_confidence(target: Path | str, out: Path) -> FittedConfidenc
 
     Raises:
         ConfigError: no conductor has enough graded runs.
+        StoreError: the store cannot be read.
     """
     fitted = fit_confidence(await _read_graded(target))
     if not fitted.stored.conductors:
@@ -179,7 +183,7 @@ def fit_confidence(graded: Sequence[GradedRun]) -> FittedConfidence:
 
 
 def _describe_lack(group: Sequence[GradedRun]) -> str:
-    """Return why the runs cannot be fitted to; empty if they can."""
+    """Return why these runs are not enough for a fit; empty if they are."""
     questions = len({one.run.header.question.text for one in group})
     right = sum(one.right for one in group)
     if questions < LEAST_RUNS:
@@ -190,7 +194,7 @@ def _describe_lack(group: Sequence[GradedRun]) -> str:
 
 
 def _fit_group(group: Sequence[GradedRun]) -> StoredCalibration:
-    """Fit one conductor; the measurements are cross-validated."""
+    """Fit the runs of one conductor; the measurements are cross-validated."""
     whole = fit_calibrated(group)
     return StoredCalibration(
         weights=_round_values(whole.weights),
@@ -238,7 +242,7 @@ def _fit_samples(group: Sequence[GradedRun]) -> StoredSamples | None:
 
 
 def find_sample_setting(group: Iterable[GradedRun]) -> SampleSetting | None:
-    """Return the setting with which most runs were asked again; None if none was."""
+    """Return the setting with which most questions were asked again; None if none was."""
     kinds: Counter[SampleSetting] = Counter()
     for one in group:
         taken = find_sample_round(one.run.rounds)
@@ -255,7 +259,10 @@ def find_sample_setting(group: Iterable[GradedRun]) -> SampleSetting | None:
 def _cross_fit(
     group: Sequence[GradedRun], fit: Fit, samples: SampleSetting | None = None
 ) -> NDArray[np.float64]:
-    """Return each run's probability by a fit to the other folds: (n,)."""
+    """Return each run's probability by a fit to the other folds: (n,).
+
+    NaN if the run's worker is not in the other folds.
+    """
     stated_n = np.full(len(group), np.nan)
     for fold in range(_FOLDS):
         known = [one for one in group if one.fold != fold]
@@ -307,7 +314,10 @@ def _state_probability(
 
 
 def _fit_signals(group: Sequence[GradedRun], samples: SampleSetting | None = None) -> Calibration:
-    """Fit weights; the worker's accuracy in a row is that of the worker's other runs."""
+    """Fit the weights of the signals.
+
+    The signal `worker` of a run is computed from the worker's other runs.
+    """
     right, asked = _count_outcomes(group)
     mean = sum(right.values()) / len(group)
 
@@ -345,7 +355,7 @@ def _count_outcomes(
 
 
 def measure_confidence(stated_n: Floats, right_n: Floats) -> MeasuredConfidence:
-    """Measure stated probabilities against the grades of the runs."""
+    """Measure stated probabilities against the grades of the runs, (n,) each; 1 is correct."""
     bin_n = np.minimum((stated_n * _BINS).astype(int), _BINS - 1)
     error = 0.0
     for number in range(_BINS):

@@ -1,9 +1,14 @@
 """Computes AIQ, APGR and CPT of an evaluation's methods.
 
-Systems that differ only in a number (`cascade@0.001`, `self-consistency@5`, `moa-8`) are points of
-one curve, as are the single workers. The range of cost is that of all systems, and each curve
-begins with the cheapest system. As in RouterBench (arXiv 2403.12031, section 3), a random choice
-between two systems interpolates between their points.
+AIQ is the mean accuracy over a range of cost (RouterBench, arXiv 2403.12031, section 3). Systems
+that differ only in a number (`cascade@0.001`, `self-consistency@5`, `moa-8`) are points of one
+curve, as are the single workers. The range of cost is that of all systems, and each curve begins
+with the cheapest system. A random choice between two systems interpolates between their points.
+
+APGR and CPT (RouteLLM, arXiv 2406.18665) measure a router that sends more or fewer questions to the
+stronger of two workers. PGR is the part of the gap between both workers that the router recovers.
+
+Axis: q questions.
 """
 
 from __future__ import annotations
@@ -47,9 +52,10 @@ def quality_hull(points: Sequence[CostQuality]) -> tuple[CostQuality, ...]:
 
 
 def average_improvement(points: Sequence[CostQuality], low: float, high: float) -> float | None:
-    """Return AIQ, the mean height of the hull between two costs; None if it begins after `high`.
+    """Return AIQ, the mean height of the points' hull between two costs.
 
-    Beyond its last corner the hull is level; the mean begins at its first corner.
+    Beyond its last corner the hull is level. If the hull begins after `low`, the mean begins there;
+    if it begins after `high`, the result is None.
     """
     hull = quality_hull(points)
     start = max(low, hull[0][0])
@@ -69,9 +75,10 @@ def average_improvement(points: Sequence[CostQuality], low: float, high: float) 
 def recovered_gap(
     strong_first: Sequence[int], weak_q: Sequence[float], strong_q: Sequence[float]
 ) -> Floats | None:
-    """Return PGR after each number of calls of the strong worker; None if there is no gap.
+    """Return PGR after each number of calls of the strong worker, (q + 1,).
 
-    `strong_first` are the questions' indices in the order in which they go to the strong worker.
+    None if the strong worker is not better than the weak worker. `strong_first` has the questions'
+    indices, in the order in which they go to the strong worker.
     """
     weak, strong = np.asarray(weak_q, np.float64), np.asarray(strong_q, np.float64)
     gap = strong.mean() - weak.mean()
@@ -87,7 +94,7 @@ def average_recovered_gap(recovered: Floats) -> float:
 
 
 def calls_for_gap(recovered: Floats, share: float) -> float | None:
-    """Return CPT, the minimum share of strong calls that recovers a share of the gap, or None."""
+    """Return CPT, the minimum share of strong calls that recovers `share` of the gap, or None."""
     reached = np.flatnonzero(recovered >= share - 1e-12)
     return float(reached[0]) / (len(recovered) - 1) if len(reached) else None
 
@@ -120,7 +127,7 @@ class CreditTable(Protocol):
     def __call__(
         self, part: int, worker: str, tasks: Sequence[str]
     ) -> Sequence[float | None] | None:
-        """Return the worker's score by task, None where unknown; None if it was not asked."""
+        """Return the worker's score on each task, None where unknown; None if it was not asked."""
         ...
 
 
@@ -134,7 +141,11 @@ def cost_unit(systems: Mapping[str, Json]) -> str:
 def build_curves(
     systems: Mapping[str, Json], references: Sequence[str], workers: Sequence[str]
 ) -> Json | None:
-    """Return the curves and their AIQ; None if all systems cost the same or none was scored."""
+    """Return the curves and their AIQ as JSON values.
+
+    None if fewer than two different costs are known. `references` are the reference lines, which
+    are left out.
+    """
     methods = {
         name: figures
         for name, figures in systems.items()
@@ -169,7 +180,7 @@ def _curve_name(system: str, workers: Sequence[str]) -> str:
 def build_recovered(
     fitted: Mapping[str, Sequence[FittedMethod | None]], credit: CreditTable
 ) -> Json:
-    """Return APGR, CPT(50 %) and CPT(80 %) of each router whose two workers were fully measured."""
+    """Return APGR, CPT(50 %) and CPT(80 %) of the routers whose two workers were measured."""
     found: Json = {}
     missing: set[WorkerId] = set()
     for name, parts in fitted.items():
@@ -195,7 +206,10 @@ def build_recovered(
 def _join_parts(
     ratings: Sequence[FittedMethod], credit: CreditTable, missing: set[WorkerId]
 ) -> tuple[list[int], list[float], list[float]] | None:
-    """Return the order of all questions, and the weak and the strong worker's score on each."""
+    """Return the order of all questions, and the weak and the strong worker's score on each.
+
+    None if a worker was not asked on some part; that worker is added to `missing`.
+    """
     leads: list[float] = []
     weak: list[float] = []
     strong: list[float] = []

@@ -43,19 +43,19 @@ from batuta.lab.evals.systems import (
 from batuta.lab.learners.history import History
 
 StartProgress = Callable[[str, int], Callable[[], None]]
-"""Starts a progress bar of that name and size, and returns a function to call for each part
-done."""
+"""Starts a progress bar of that name and size, and returns a function that advances it by one."""
 _SAMPLING = Sampling(temperature=0, max_tokens=2048)
 
 
 async def learn_skills(part: EvalPart, history: History, *, concurrency: int) -> SkillOrchestra:
-    """Return the method with a handbook learned from the workers' outcomes on other questions.
+    """Return SkillOrchestra with a handbook learned from the workers' outcomes on other questions.
 
-    The best model of the pool names the skills, labels the questions, and is asked which skills
-    each question needs. As for calibration, the cost of learning is part of no run.
+    The best model of the pool names the skills and labels the history's questions; later it says
+    which skills each question needs. The cost of learning, like that of calibration, is not part of
+    any run.
 
     Raises:
-        ConfigError: there is no model in the pool, or it names no skill.
+        ConfigError: the pool has no model, or the model names no skill.
     """
     subject, seed = part.subject, part.seeds[0]
     models = [worker.id for worker in subject.pool.ranked() if worker.is_model]
@@ -89,36 +89,38 @@ async def evaluate_parts(
 ) -> Evaluation:
     """Measure the systems of those names.
 
-    All parts have the same grader, and the name `all` stands for the systems that can be run.
-    `equal` also measures self-consistency and best-of-N with as many calls, or as much money, as
-    the mean of `ultra`, or of the first system if there is no conductor.
+    All parts must have the same grader. The name `all` stands for the systems of
+    `runnable_systems`. `equal` also measures self-consistency and best-of-N with as many calls, or
+    as much money, as the mean of `ultra`, or of the first system if there is no conductor. On a
+    record, best-of-N needs simulated replies.
 
     Raises:
-        ConfigError: there is no system of that name, or none of them can be measured here.
-        ExceptionGroup: a result could not be written; it has the StoreError.
+        ConfigError: there is no system of a name, or no system can be measured here.
+        ExceptionGroup: a run failed or a result could not be written; it has the first error.
     """
     subject = parts[0].subject
-    stage = _EvalSession(parts, options, result_log, bar)
-    wanted = stage.runnable(_find_systems(names, subject, equal))
+    session = _EvalSession(parts, options, result_log, bar)
+    wanted = session.runnable(_find_systems(names, subject, equal))
     for group in _group_systems(wanted, subject):
-        await stage.measure(*group)
-    if not stage.systems:
-        reasons = "; ".join(f"{name}: {why}" for name, why in stage.left_out.items())
+        await session.measure(*group)
+    if not session.systems:
+        reasons = "; ".join(f"{name}: {why}" for name, why in session.left_out.items())
         raise ConfigError(f"nothing can be measured. {reasons}")
-    budgets = [await stage.equalise(stage.systems[0].name, what) for what in dict.fromkeys(equal)]
+    first = session.systems[0].name
+    budgets = [await session.equalise(first, what) for what in dict.fromkeys(equal)]
     order = [one.name for one in wanted]
-    measured = {one.name: one for one in stage.systems}
+    measured = {one.name: one for one in session.systems}
     kept = dict.fromkeys(name for name in (*order, *measured) if name in measured)
     return Evaluation(
-        parts=tuple(stage.calibrated_parts),
+        parts=tuple(session.calibrated_parts),
         options=options,
         systems=tuple(measured[name] for name in kept),
-        results={name: stage.results[name] for name in kept},
-        strengths=stage.strengths(),
+        results={name: session.results[name] for name in kept},
+        strengths=session.strengths(),
         budgets=tuple(budget for budget in budgets if budget),
-        left_out=stage.left_out,
-        unasked=stage.unasked,
-        fitted={name: tuple(found) for name, found in stage.fitted.items()},
+        left_out=session.left_out,
+        unasked=session.unasked,
+        fitted={name: tuple(found) for name, found in session.fitted.items()},
     )
 
 
@@ -130,14 +132,14 @@ async def forecast_parts(
     *,
     equal: Sequence[EqualResource] = (),
 ) -> EvalForecast:
-    """Forecast the calls of `evaluate_parts` without making any.
+    """Forecast the calls of `evaluate_parts` without making any call.
 
     Raises:
-        ConfigError: there is no system of that name.
+        ConfigError: there is no system of a name.
     """
-    stage = _EvalSession(parts, options, result_log, lambda _, __: lambda: None)
-    wanted = stage.runnable(_find_systems(names, parts[0].subject, equal))
-    found = await stage.forecast(wanted, calibrates=bool(equal))
+    session = _EvalSession(parts, options, result_log, lambda _, __: lambda: None)
+    wanted = session.runnable(_find_systems(names, parts[0].subject, equal))
+    found = await session.forecast(wanted, calibrates=bool(equal))
     if equal and wanted:  # two methods have the budget of the first system
         again = ExpectedCalls()
         for _ in range(2 * len(set(equal))):
@@ -157,7 +159,7 @@ def check_systems(names: Sequence[str], subject: Subject) -> None:
 def _find_systems(
     names: Sequence[str], subject: Subject, equal: Sequence[EqualResource]
 ) -> list[System]:
-    """Find the systems by name; `ultra` comes first if other systems get its budget."""
+    """Find the systems by name, with `ultra` first if other systems get its budget."""
     wanted = [find_system(name, subject) for name in _expand_names(names, subject)]
     if equal and subject.conductor is not None:
         first = find_system(ULTRA, subject)
@@ -208,11 +210,12 @@ class _EvalSession:
         self.fitted: dict[str, list[FittedMethod | None]] = {}
         self._fitted_file = FittedFile(result_log.path.parent)
         self.checkers: dict[int, Checker | None] = {}
-        """The checker with the rates measured on each part, by the part's id."""
+        """The checker with the rates measured on a part, by the part's id; None if unusable."""
         self.executed: dict[int, Checker | None] = {}
-        """The measured rates of the tests that a part's questions show, by the part's id."""
+        """The tests that the questions show, as a checker with the rates measured on a part, by the
+        part's id; None if the tests are uninformative."""
         self.skills: dict[int, SkillOrchestra] = {}
-        """The method with the handbook learned on each part, by the part's id."""
+        """SkillOrchestra with the handbook learned on a part, by the part's id."""
         self._is_calibrated = False
 
     def runnable(self, wanted: Sequence[System]) -> list[System]:
@@ -232,8 +235,8 @@ class _EvalSession:
     async def measure(self, *systems: System) -> None:
         """Run the systems on every part, unless they ran before.
 
-        A system that cannot be fitted to these outcomes is left out with the reason, and the other
-        systems are still measured.
+        A system that cannot be fitted to these outcomes, or that comes after the budget is spent,
+        is left out with the reason. The other systems are still measured.
         """
         planned: dict[str, list[EvalTrial]] = {}
         for one in systems:
@@ -277,7 +280,10 @@ class _EvalSession:
     async def forecast(
         self, wanted: Sequence[System], *, calibrates: bool
     ) -> dict[str, ExpectedCalls]:
-        """Forecast the calls that are still to be made, by system."""
+        """Forecast the calls that are still to be made, by system.
+
+        `calibrates` also forecasts the calibration if no system needs it.
+        """
         found: dict[str, ExpectedCalls] = {}
         if calibrates or any(one.needs_calibration for one in wanted):
             planned = [
@@ -300,7 +306,7 @@ class _EvalSession:
         return expect_calls([one for one in planned if not self.result_log.is_done(one.key)])
 
     def _plan_keys(self, one: System, part: EvalPart) -> tuple[EvalTrial, ...]:
-        """Return the part's trials before any system is fitted."""
+        """Return the part's trials with their keys; a system that learns is not fitted yet."""
         return plan_trials(
             one,
             [(task, part.tasks.family(task)) for task in part.tasks.tasks],
@@ -310,7 +316,7 @@ class _EvalSession:
         )
 
     def _plan_part(self, one: System, part: EvalPart) -> tuple[EvalTrial, ...]:
-        """Return the part's trials; the system is fitted if one of them is still to be run."""
+        """Return the part's trials; a system that learns is fitted, unless all trials are done."""
         found = self._plan_keys(one, part)
         if one.fitter is None:
             return found
@@ -347,7 +353,10 @@ class _EvalSession:
         return found
 
     def strengths(self) -> dict[WorkerId, float | None]:
-        """Return each worker's mean accuracy on the questions known beforehand."""
+        """Return each worker's mean accuracy on the questions known beforehand, None if unknown.
+
+        Empty if the workers were not measured.
+        """
         if not self._is_calibrated:
             return {}
         found: dict[WorkerId, float | None] = {}
@@ -357,7 +366,10 @@ class _EvalSession:
         return found
 
     async def equalise(self, name: str, what: EqualResource) -> MatchedBudget | None:
-        """Measure self-consistency and best-of-N with the budget of that system."""
+        """Measure self-consistency and best-of-N with that system's budget, and return the budget.
+
+        None if the budget is unknown.
+        """
         budget = await self._matched_budget(name, what)
         if budget is None:
             return None
@@ -390,7 +402,7 @@ class _EvalSession:
         self._is_calibrated = any(part.history is not None for part in self.calibrated_parts)
 
     async def _calibrate_checkers(self) -> None:
-        """Measure the checkers' rates on the questions that calibrate the workers, once."""
+        """Measure the checkers' rates on the calibration questions, once."""
         for part in self.calibrated_parts:
             subject = part.subject
             if id(part) in self.checkers or subject.replay_pool or not part.tasks.calibration:
@@ -408,7 +420,7 @@ class _EvalSession:
             )
 
     async def _learn_skills(self, one: System) -> None:
-        """Have a model find skills, and label the questions that calibrate the workers, once."""
+        """Learn a handbook on each part, once, unless the system's runs on it are all done."""
         for part in self.calibrated_parts:
             done = all(self.result_log.is_done(trial.key) for trial in self._plan_keys(one, part))
             if id(part) not in self.skills and part.history is not None and not done:
@@ -417,7 +429,7 @@ class _EvalSession:
                 )
 
     async def _calibrate_tests(self) -> None:
-        """Measure the rates of the questions' own tests on known answers, once."""
+        """Measure the rates of the questions' own tests on the known answers, once."""
         for part in self.calibrated_parts:
             if id(part) not in self.executed and part.subject.run_tests and part.history:
                 self.executed[id(part)] = await calibrate_tests(
@@ -425,7 +437,7 @@ class _EvalSession:
                 )
 
     def _plan_calibration(self, part: EvalPart) -> dict[WorkerId, tuple[EvalTrial, ...]]:
-        """Plan to ask each single worker the calibration questions."""
+        """Plan the trials of each single worker on the calibration questions."""
         terms = replace(self.options, seeds=part.seeds[:1], sub_pool=None)
         tasks = [(task, part.tasks.family(task)) for task in part.tasks.calibration]
         return {
@@ -434,7 +446,7 @@ class _EvalSession:
         }
 
     async def _calibrate_part(self, part: EvalPart) -> EvalPart:
-        """Measure the part's workers, and replace the assumed strengths."""
+        """Measure the part's workers; return the part with their strengths and outcomes."""
         by_worker = self._plan_calibration(part)
         alone = {worker: calibration_system(worker) for worker in by_worker}
         planned = [trial for own in by_worker.values() for trial in own]

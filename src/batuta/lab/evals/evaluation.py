@@ -1,4 +1,4 @@
-"""The parts, systems, results and budgets of an evaluation, and the choice of the best worker."""
+"""The parts and results of an evaluation, and explanations of the choice of the best worker."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from batuta.lab.learners.history import History
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalPart:
-    """The subject and questions of one part, with their seeds and prior outcomes."""
+    """One part of an evaluation: questions, seeds, the subject, and prior outcomes."""
 
     subject: Subject
     tasks: TaskSet
@@ -52,7 +52,7 @@ class Evaluation:
 
     @property
     def subject(self) -> Subject:
-        """The first part's subject; the others differ in what is known about the workers."""
+        """The first part's subject; other parts differ in what is known about the workers."""
         return self.parts[0].subject
 
     @property
@@ -62,9 +62,9 @@ class Evaluation:
 
     @property
     def outcomes(self) -> History | None:
-        """The outcomes of each single worker on the questions known beforehand.
+        """The first part's outcomes of each single worker on the questions known beforehand.
 
-        None if no worker was asked them here, or their texts are private.
+        None for a record, if no worker was measured, or if the questions are private.
         """
         known = self.parts[0]
         if known.subject.replay_pool is not None or any(
@@ -75,7 +75,7 @@ class Evaluation:
 
 
 def explain_best(pool: Pool) -> str:
-    """Return the reason why `pool.ranked()` puts its first worker first."""
+    """Return the reason why the first worker of `pool.ranked()` comes first."""
     best, *others = pool.ranked()
     if not others:
         return "there is no other"

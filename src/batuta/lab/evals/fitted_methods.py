@@ -1,15 +1,15 @@
 """Describes fitted methods for reports: their ratings of two workers, and their rules.
 
-A router that rates workers by a number can send more or fewer questions to the stronger of two;
-RouteLLM's figures measure this (`cost_quality`). Its ratings of each question are stored beside the
-results, so that a resumed evaluation has them too.
+A router that rates workers by a number can send more or fewer questions to the stronger of two
+workers; RouteLLM's figures measure this (`cost_quality`). The ratings of each question are stored
+beside the results, so that a resumed evaluation has them too.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -41,21 +41,23 @@ class WorkerPair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedMethod:
-    """A method after it was fitted on one part."""
+    """What is reported of a method that was fitted on one part."""
 
     system: str
     pair: WorkerPair | None
-    """None if the method rates no workers, or there is no gap between two workers."""
+    """The workers whose ratings are compared; None if `ahead` is empty."""
     ahead: Mapping[str, float]
-    """The rating of the strong worker less that of the weak one, by task."""
+    """The rating of the strong worker less that of the weak worker, by task; empty if the method
+    does not rate workers, no two workers differ, or all questions are private."""
     about: str
-    """The method's rules in a sentence, or empty."""
+    """The rules of a cascade in a sentence; empty for other methods, and if calls cost the same."""
 
 
 def choose_pair(history: History) -> WorkerPair | None:
-    """Choose the best worker, and the cheapest weaker one, or the weakest if dollars are unknown.
+    """Choose the best worker and a weaker worker, by the history's outcomes.
 
-    None if no weaker worker is known. The choice is based on the history's questions.
+    The weaker worker is the cheapest; if dollars are unknown, the weakest. The result is None if no
+    worker is weaker than the best.
     """
     mean_m = history.mean_m()
     known = [m for m in range(len(mean_m)) if not np.isnan(mean_m[m])]
@@ -77,11 +79,9 @@ def choose_pair(history: History) -> WorkerPair | None:
 def describe_fitted(
     name: str, solver: Solver, history: History, questions: Mapping[TaskId, str]
 ) -> FittedMethod:
-    """Describe a method that was fitted on that history."""
+    """Describe a method that was fitted on that history; it rates these questions."""
     pair = choose_pair(history)
-    ratings = (
-        None if pair is None or not questions else _rate_workers(solver, list(questions.values()))
-    )
+    ratings = _rate_workers(solver, list(questions.values())) if pair and questions else None
     ahead: dict[str, float] = {}
     if pair is not None and ratings is not None:
         workers, rated_qm = ratings
@@ -99,7 +99,10 @@ def describe_fitted(
 def _rate_workers(
     solver: Solver, questions: Sequence[str]
 ) -> tuple[tuple[WorkerId, ...], Floats] | None:
-    """Return the workers and a rating for each question and worker, (q, m), or None."""
+    """Return the workers, and a rating for each question and worker, (q, m).
+
+    None if the method does not rate workers.
+    """
     conductor = solver.conductor if isinstance(solver, ConductorSolver) else None
     if isinstance(conductor, Selector):
         return conductor.workers, conductor.values(conductor.features(questions))[0]
@@ -130,7 +133,7 @@ class FittedFile:
     """The file of fitted methods in the folder of the results."""
 
     def __init__(self, folder: Path) -> None:
-        """Read the file; invalid lines are skipped, and their methods fitted again."""
+        """Read the file if it exists; invalid lines are skipped."""
         self.path = folder / FITTED_FILE
         self._found: dict[str, FittedMethod] = {}
         lines = self.path.read_bytes().splitlines() if self.path.is_file() else []
@@ -149,12 +152,12 @@ class FittedFile:
         return self._found.get(key)
 
     def add(self, key: str, found: FittedMethod) -> None:
-        """Append a fitted method at once.
+        """Append a fitted method, and write it to disk immediately.
 
         Raises:
             StoreError: the disk is full, or the file cannot be written.
         """
-        line = orjson.dumps({"key": key, **_as_json(found)}, option=orjson.OPT_APPEND_NEWLINE)
+        line = orjson.dumps({"key": key, **asdict(found)}, option=orjson.OPT_APPEND_NEWLINE)
         with report_unwritable(self.path):
             descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
             try:
@@ -164,11 +167,6 @@ class FittedFile:
         self._found[key] = found
 
 
-def _as_json(found: FittedMethod) -> dict[str, Any]:
-    pair = found.pair and {"weak": found.pair.weak, "strong": found.pair.strong}
-    return {"system": found.system, "pair": pair, "ahead": found.ahead, "about": found.about}
-
-
 def fitted_key(trial_keys: Sequence[str]) -> str:
-    """Return a digest of everything that the runs of a method on a part depend on."""
+    """Return a digest of the keys of all runs of a method on a part."""
     return blake2b("\n".join(trial_keys).encode(), digest_size=16).hexdigest()

@@ -23,11 +23,11 @@ from batuta.lab.evals.served_solver import ServedSolver
 from batuta.usage import ZERO_COST, usage_cost
 
 USUAL_STEPS = 3
-"""Steps that a workflow by a model is assumed to have."""
+"""The number of steps that is assumed of a workflow that a model writes."""
 _PRICED_RUNS = 40
 """Maximum number of runs of a system that are priced; the others are assumed to cost the same."""
 _CASCADE_CALLS = 2
-"""The rough average number of workers that a cascade asks; a checker takes another call."""
+"""The assumed mean number of a cascade's calls; a checker makes one more call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class EvalForecast:
 
 
 def expect_calls(trials: Sequence[EvalTrial]) -> ExpectedCalls:
-    """Estimate the calls of these runs of one system."""
+    """Estimate the calls of these runs, which are all of one system."""
     if not trials:
         return ExpectedCalls()
     step = max(1, len(trials) // _PRICED_RUNS)
@@ -111,14 +111,14 @@ def _learned_calls(trial: EvalTrial) -> int:
     if trial.system.uses_all_answers:
         return len(trial.pool)
     if trial.system.name == SKILLS:
-        return 2  # the skills are asked for, and then one worker
+        return 2  # one call finds the skills, and one asks a worker
     if trial.system.name.startswith("cascade"):
         return _CASCADE_CALLS + trial.system.name.endswith("checker")
     return 1
 
 
 def _expect_conducted(trial: EvalTrial, conductor: Conductor, rounds: int) -> ExpectedCalls:
-    """Price the known workflow of a conductor without a model, else a typical workflow."""
+    """Price the workflow that the conductor would write, or a typical workflow and its drafts."""
     if isinstance(conductor, FixedConductor):
         return _price_workflow(trial, conductor.build_workflow(trial.pool))
     if isinstance(conductor, WorkflowSelector):
@@ -132,9 +132,9 @@ def _expect_conducted(trial: EvalTrial, conductor: Conductor, rounds: int) -> Ex
 
 
 def _expect_samples(trial: EvalTrial, system: ServedSystem) -> ExpectedCalls:
-    """Price the confidence samples.
+    """Price the confidence samples of a run.
 
-    If the answer's own worker is sampled, it is unknown, so the best worker's price is used.
+    If the worker of the answer is to be sampled, the price of the best worker is used.
     """
     model, best = system.settings.confidence, trial.pool.ranked()[0].id
     again = None if model is None else model.find_samples(system.conductor.name, best)
@@ -151,12 +151,12 @@ def _price_workflow(trial: EvalTrial, workflow: Workflow) -> ExpectedCalls:
 
 
 def _price_average(trial: EvalTrial, calls: int) -> ExpectedCalls:
-    """Price that many calls of an average worker with the bare question."""
+    """Price that many calls with the bare question, each at the mean price of all workers."""
     return _price_workers(trial, list(trial.pool)).scale(calls)
 
 
 def _price_workers(trial: EvalTrial, workers: Sequence[Worker]) -> ExpectedCalls:
-    """Price a call, averaged over these workers."""
+    """Price a call with the bare question, averaged over these workers."""
     asked = Question.of(trial.task.question)
     flow = build_parallel_workflow([worker.id for worker in workers])
     found = estimate_workflow(asked, flow, WorkerPool(tuple(workers)))

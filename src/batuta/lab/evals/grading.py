@@ -13,7 +13,7 @@ from batuta.lab.tasks.graders import GraderRegistry, grade_answer
 from batuta.sandbox import Sandbox, SandboxBackend
 
 AnswerGrader = Callable[[Task, str], Awaitable[Grade]]
-"""Grades an answer; never raises because of the answer."""
+"""Returns the grade of an answer to a task; no answer makes it raise an error."""
 
 PROGRAM_PREFIX = "code-"
 """The prefix of the names of graders that run programs."""
@@ -45,7 +45,8 @@ async def open_answer_grader(
     """Open the graders of those tasks, with a sandbox if one of them runs programs.
 
     A grader of each kind is opened now, before anything is paid for. Without a judge, answers that
-    no rule decides stay undecided; the tier `none` runs programs without isolation.
+    no rule decides stay undecided. The tier is the kind of sandbox; `none` runs programs without
+    isolation.
 
     Raises:
         ConfigError: there is no such grader, or it needs an extra or a judge that is missing.

@@ -14,15 +14,15 @@ from markdown_it.utils import EnvType, OptionsDict
 from markupsafe import Markup
 
 INK, GREY, GRID, PAPER, ACCENT = "#22272e", "#6b7480", "#e3e6ea", "#fefefe", "#c0392b"
-"""Colours of figures; the page replaces them by its colours for light and dark mode."""
+"""Colours of figures; the page replaces each by its own colour for light and dark mode."""
 _VARIABLES = {INK: "--ink", GREY: "--grey", GRID: "--grid", PAPER: "--paper", ACCENT: "--accent"}
 
 
 def render_page(text: str, figures: Mapping[str, str] | None = None) -> str:
-    """Return the page; its title is the text's first line.
+    """Return the page; its title is the first line of the Markdown `text`.
 
-    Raw HTML in the Markdown is shown as text. Each SVG document replaces the image of the same
-    name; the image's description becomes the caption.
+    Raw HTML in the Markdown is shown as text. `figures` are SVG documents by name. Each replaces
+    the image whose file has that name; the image's description becomes the caption.
     """
     parser = MarkdownIt("commonmark", {"html": False}).enable("table")
     parser.add_render_rule("image", _show_figure)
@@ -34,17 +34,22 @@ def render_page(text: str, figures: Mapping[str, str] | None = None) -> str:
             before.hidden = after.hidden = True  # a figure is not a paragraph
     body = parser.renderer.render(tokens, parser.options, {"figures": figures or {}})
     title = text.partition("\n")[0].lstrip("# ")
+    html = Markup(body)  # noqa: S704 - without raw HTML
+    return render_template("page.html.jinja", title=title, body=html)
+
+
+def render_template(name: str, **values: object) -> str:
+    """Return the HTML page that a template of this package makes of these values."""
     environment = Environment(
         loader=PackageLoader("batuta.lab.evals", ""), autoescape=True, undefined=StrictUndefined
     )
-    page = environment.get_template("page.html.jinja")
-    return page.render(title=title, body=Markup(body))  # noqa: S704 - without raw HTML
+    return environment.get_template(name).render(values)
 
 
 def _show_figure(
     _: RendererHTML, tokens: Sequence[Token], at: int, __: OptionsDict, env: EnvType
 ) -> str:
-    """Render the figure in the page's colours, at most as wide as the page."""
+    """Render an image of the Markdown as the figure of its name, in the page's colours."""
     caption = escape(tokens[at].content)
     svg = str(env["figures"].get(PurePath(str(tokens[at].attrGet("src"))).stem, ""))
     svg = svg[svg.find("<svg") :] if svg else ""
@@ -60,7 +65,7 @@ def _show_figure(
 def _open_table(
     _: RendererHTML, __: Sequence[Token], ___: int, ____: OptionsDict, _____: EnvType
 ) -> str:
-    """Open a table that scrolls, also by keyboard, if it is wider than the page."""
+    """Open a table that can be scrolled, also by keyboard, if it is wider than the page."""
     return '<div class="wide" role="group" tabindex="0" aria-label="Table"><table>\n'
 
 

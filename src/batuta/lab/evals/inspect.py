@@ -2,10 +2,11 @@
 
     inspect eval arc.py --model batuta/ultra -M pool=batuta.toml
 
-Any system's name may follow `batuta/`: `ultra`, `best-single`, `moa`, a worker's id. inspect_ai
-asks, calls the tools and grades; the run's workflow, tokens and dollars are in the output's
-metadata and usage. Each turn of a conversation is a separate run: after a tool's result, the
-conductor plans again, with the whole conversation in its prompt.
+The name of any system that needs no fitting may follow `batuta/`: `ultra`, `best-single`, `moa`, a
+worker's id. inspect_ai sends the questions, calls the tools and grades the answers. The run's
+workflow is in the output's metadata, and its tokens and dollars in the output's usage. Each reply
+in a conversation is a separate run: after a tool's result, the conductor plans again, with the
+whole conversation in its prompt.
 """
 
 # inspect_ai is an extra:
@@ -50,7 +51,7 @@ except ImportError:
     raise ConfigError(f"the bridge needs inspect_ai: {install_hint('inspect')}") from None
 
 SEED_BITS = 31
-"""Bits of a random seed, if inspect_ai sets none."""
+"""The number of bits of a random seed, which is drawn if inspect_ai sets none."""
 
 
 @modelapi(name="batuta")
@@ -72,7 +73,7 @@ class BatutaModelAPI(ModelAPI):
         pool: str | None = None,
         conductor: str | None = None,
     ) -> None:
-        """Store the names; the pool is opened with the first question.
+        """Store the names; the pool is opened when the first question arrives.
 
         `base_url` and `api_key` are ignored, since the pool has its own keys. `pool` and
         `conductor` are named as for `batuta eval`.
@@ -98,9 +99,9 @@ class BatutaModelAPI(ModelAPI):
         """Return the system's answer to the conversation.
 
         Raises:
-            ConfigError: there is no such pool or system, or tools are offered to a system that
-                chooses among answers.
-            RuntimeError: an outage determined the run, so there is nothing to grade.
+            ConfigError: there is no such pool or system, the system must be fitted, or tools are
+                offered to a system that chooses among answers.
+            RuntimeError: an outage determined the run, so there is no answer to grade.
         """
         subject, one = await self._open()
         if tools and not isinstance(one.solver, SingleWorker | ConductorSolver | ServedSolver):
@@ -167,7 +168,7 @@ def _core_choice(choice: str | ToolFunction) -> str:
 
 
 def _inspect_call(call: ToolCall) -> InspectToolCall:
-    """Convert a tool call; arguments that are not a JSON object are reported as a parse error."""
+    """Convert a tool call; arguments that are not a JSON object become a parse error."""
     try:
         arguments: Any = json.loads(call.arguments or "{}")
     except ValueError:

@@ -35,23 +35,27 @@ class InspectRun:
     """The task as inspect_ai names it: `file.py`, `file.py@task` or `package/task`."""
     systems: tuple[str, ...]
     pool: str | None
+    """The pool and the conductor are named as for `batuta eval`; None for the defaults."""
     conductor: str | None
     limit: int | None
+    """Maximum number of samples; None for all."""
     epochs: int
+    """How often each sample is run."""
     concurrency: int
+    """Maximum number of concurrent samples."""
     replaced: str = ""
-    """The workers replaced since the folder was created; hashed into the name of a log's folder."""
+    """The workers replaced since the folder was created, as text for the name of a log's folder."""
 
 
 def run_inspect_task(wanted: InspectRun, folder: Path) -> Path:
-    """Write the outcomes of every system on the task's samples, and return the file.
+    """Run the task on every system, write the outcomes of its samples, and return the file.
 
-    Samples that ended in an outage are left out; the system's whole task is run again when the
-    folder is used next.
+    Samples that ended in an outage are left out. A system with such samples is run again on the
+    whole task when the folder is used next.
 
     Raises:
         ConfigError: inspect_ai is missing, or the task or a system cannot be run.
-        SourceError: nothing was scored.
+        SourceError: no sample was scored.
     """
     import batuta.lab.evals.inspect  # noqa: F401, PLC0415 - registers the systems, or raises an error
 
@@ -68,7 +72,11 @@ def run_inspect_task(wanted: InspectRun, folder: Path) -> Path:
 
 
 def _run_system(wanted: InspectRun, name: str, folder: Path) -> Path:
-    """Return the log of a system, made now or by an earlier run."""
+    """Return the log of a system: a complete log of an earlier run, or a new one.
+
+    Raises:
+        ConfigError: inspect_ai cannot run the task on the system.
+    """
     import inspect_ai  # noqa: PLC0415 - an extra
     from inspect_ai.log import list_eval_logs, read_eval_log  # noqa: PLC0415 - same
 
@@ -111,7 +119,11 @@ def _run_system(wanted: InspectRun, name: str, folder: Path) -> Path:
 
 
 def _relative_task(task: str) -> str:
-    """Return the task with a relative path; inspect_ai does not find files by absolute paths."""
+    """Return the task with a relative path, because inspect_ai finds no file by an absolute path.
+
+    Raises:
+        ConfigError: there is no such file.
+    """
     file, mark, name = task.partition("@")
     if not file.endswith(".py"):
         return task

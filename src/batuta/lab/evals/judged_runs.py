@@ -1,20 +1,18 @@
 """Served runs that were judged, as questions to learn from.
 
 GRPO compares new workflows for the same question, so a question is useful only if the answer of
-*any* workflow can be graded: it needs a target. A judged run gives one by the first of these rules:
+*any* workflow can be graded: the question needs a target, its correct answer. The first of these
+rules that applies to a judged run gives the target:
 
-1. its comment has a short line `Expected: ANSWER`: that is the target, whatever the score;
-2. its question comes from a simulated world, such as the rehearsal: the answer is computed;
-3. its score is (nearly) 1 and its answer is short enough to be compared: that is the target.
+1. The run's comment has a short line `Expected: ANSWER`: ANSWER is the target, whatever the score.
+2. The question comes from a simulated world, such as the rehearsal: the target is computed.
+3. The score is (nearly) 1 and the answer is short enough to be compared: the answer is the target.
 
-A run with a score alone is not used, because the score does not grade the answer of another
-workflow. The run's own workflow would be an off-policy sample that cannot be weighted: another
-policy wrote it for another pool, and it is alone in its group, without a baseline. Such runs are
-left out and counted, as are runs whose question is more than a text (several turns, images, tools,
-a required format).
-
-A run without stored content is not used: a request with `store: false` leaves no run, and a run
-that was redacted or stored without its content has no text.
+A run that has only a score is left out and counted, because the score does not grade the answer of
+another workflow. The run's own workflow would be an off-policy sample that cannot be weighted:
+another policy wrote it for another pool, and no other sample of its question is known. Runs whose
+question is more than a text (several turns, images, tools, a required format) are left out and
+counted too, as are runs whose content was redacted or not stored.
 """
 
 from __future__ import annotations
@@ -66,7 +64,7 @@ class JudgedRuns:
     """The questions with targets from the judged runs of a store."""
 
     tasks: tuple[Task, ...]
-    """A task for each question, from its most reliable run, or the newest of equally reliable."""
+    """A task for each question, from its most reliable run; the newest of equally reliable runs."""
     runs: Counter[TargetSource]
     """The number of judged runs by source."""
 
@@ -85,6 +83,8 @@ class JudgedRuns:
 
 async def read_judged_runs(target: str) -> JudgedRuns:
     """Read the questions with targets from the judged runs of a store.
+
+    `target` is the store's file or URL.
 
     Raises:
         ConfigError: there are no such questions.
@@ -115,7 +115,7 @@ async def read_judged_runs(target: str) -> JudgedRuns:
 
 
 async def read_judged_tasks(target: str) -> list[Task]:
-    """Read the questions alone, as `read_judged_runs` does.
+    """Read the tasks of `read_judged_runs`.
 
     Raises:
         ConfigError: there are no such questions.
@@ -146,7 +146,7 @@ def _make_task(text: str, target: str) -> Task:
 
 
 def _computed_task(text: str) -> Task | None:
-    """Return the question as a task with its computed answer; None if no world knows it."""
+    """Return the question as a task with its computed answer; None if no world can solve it."""
     for load in TASK_SOURCES.values():
         if task := load().solve_question(text, _task_id(text)):
             return replace(task, tags=(*task.tags, SERVED))

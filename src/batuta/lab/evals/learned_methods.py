@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from hashlib import blake2b
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -27,36 +27,31 @@ from batuta.lab.learners.selector_training import SelectorRecipe, fit_selector
 from batuta.lab.tasks.recorded import RecordedOutcomes
 
 CHECKED_CASCADE = "cascade+checker"
-"""A cascade with a checker, whose verdicts no record has."""
+"""The name of the cascade with a checker; a record does not have the checker's verdicts."""
 ASKS_MODELS = frozenset({CHECKED_CASCADE, SKILLS})
-"""Methods that ask models something else than the question, so that no record has the answers."""
+"""Methods that ask models something other than the question, which no record can answer."""
 
 QUESTION_FEATURES = CachedFeatures()
 """Features of questions, computed once for all methods that use the default ones."""
 
 
-class SolverFitter(Protocol):
+_Fitted_co = TypeVar("_Fitted_co", covariant=True)
+
+
+class Fitter(Protocol[_Fitted_co]):
     """Fits a method to outcomes."""
 
-    def __call__(self, history: History, *, seed: int = 0) -> Solver:
-        """Return the fitted method; equal histories and seeds give equal methods."""
+    def __call__(self, history: History, *, seed: int = 0) -> _Fitted_co:
+        """Return the fitted method; equal histories and seeds give equal methods.
+
+        Raises:
+            ConfigError: the method cannot be fitted to this history.
+            SourceError: the history lacks something that the method needs.
+        """
         ...
 
 
-class ConductorFitter(Protocol):
-    """Fits a conductor to outcomes."""
-
-    def __call__(self, history: History, *, seed: int = 0) -> Conductor:
-        """Return the fitted conductor; equal histories and seeds give equal conductors."""
-        ...
-
-
-class CascadeFitter(Protocol):
-    """Fits a cascade to outcomes."""
-
-    def __call__(self, history: History, *, seed: int = 0) -> Cascade:
-        """Return the fitted cascade; equal histories and seeds give equal cascades."""
-        ...
+SolverFitter = Fitter[Solver]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +60,15 @@ class UnfittedSolver:
 
     name: str
     fit: SolverFitter
+    """Returns the fitted method."""
     calls: None = None
 
     async def answer(self, question: Question, context: SolverContext, seed: int) -> Run:
-        """Raise an error: an unfitted method cannot answer."""
+        """Raise a ConfigError, because an unfitted method cannot answer."""
         raise ConfigError(f"{self.name} must learn from outcomes before it can answer")
 
 
-def conductor_fitter(fit: ConductorFitter) -> SolverFitter:
+def conductor_fitter(fit: Fitter[Conductor]) -> SolverFitter:
     """Return a fitter of a solver that runs the fitted conductor's workflows."""
     return lambda history, *, seed=0: ConductorSolver(fit(history, seed=seed))
 
@@ -83,8 +79,8 @@ def _fit_shared_selector(history: History, seed: int) -> Selector:
     return fit_selector(history, SelectorRecipe(features=QUESTION_FEATURES), seed=seed)
 
 
-def cascade_fitter(price: float | None = None) -> CascadeFitter:
-    """Return a fitter of the cascade with that price of a call; None fits it to the outcomes."""
+def cascade_fitter(price: float | None = None) -> Fitter[Cascade]:
+    """Return a fitter of the cascade; `price` is the price of a call, None to fit it too."""
     return lambda history, *, seed=0: fit_cascade(
         history, seed=seed, price=price, selector=_fit_shared_selector(history, seed)
     )
@@ -116,11 +112,11 @@ LEARNED_METHODS: Mapping[str, SolverFitter] = {
         if each.fit_chooser is not None
     },
 }
-"""Fitters by name: this project's own methods, and the baselines that learn."""
+"""The fitters of this project's own methods and of the baselines that learn, by name."""
 
 
 def adapt_to_record(solver: Solver, record: RecordedOutcomes) -> Solver:
-    """Return the solver; if it reads answers, it uses the record's extracted answers."""
+    """Return the solver; a solver that compares answers uses those that the record extracted."""
     reads_answers = isinstance(solver, Cascade | Smoothie)
     return replace(solver, extract=recorded_extractor(record)) if reads_answers else solver
 
@@ -131,9 +127,9 @@ def measured_history(
     find_result: Callable[[WorkerId, Task], TrialResult | None],
     family: Callable[[Task], str],
 ) -> History:
-    """Build a history of each worker's score on each question, in one run.
+    """Build a history of one run of each worker on each question.
 
-    `find_result` returns None if the worker was not asked.
+    `find_result` returns None if the worker was not asked the question.
     """
     shape = (len(tasks), len(workers))
     credit_qm = np.full(shape, np.nan, np.float32)
@@ -165,7 +161,7 @@ def measured_history(
 
 @lru_cache(maxsize=32)
 def history_digest(history: History) -> str:
-    """Return a short digest of the outcomes."""
+    """Return a digest of the outcomes, for the keys of runs of methods fitted to them."""
     words = repr((history.questions, history.workers, history.families, history.answers))
     found = blake2b(words.encode("utf-8", "replace"), digest_size=8)
     for array in (history.scores_qm, history.usd_qm, history.runs_qm):

@@ -13,13 +13,14 @@ TABLE_HEADS = (
     "system", "right %", "95 %", "n", "calls", "steps", "tokens", "dollars", "seconds",
     "conductor's tokens",
 )  # fmt: skip
-"""Means per question; the last column is the part of the tokens spent on planning."""
+"""Columns of the main table. From `calls` on, figures are means per question; the last column is
+the part of the tokens that was spent on planning."""
 
 UNKNOWN = "–"
-"""An unknown figure, which is not zero."""
+"""How an unknown figure is shown, which is not the same as zero."""
 
 LOST = "outages, or answers that could not be graded"
-"""Why a worker is not measured on a question."""
+"""The reasons why a worker is not measured on a question, for notes."""
 
 _SYSTEMS = (
     "Ways of answering questions with a pool of language models, on the same questions and with "
@@ -57,7 +58,7 @@ CAPTIONS = {
 def render_markdown(report: Json, figures: Iterable[str] = ()) -> str:
     """Return the whole report as Markdown.
 
-    `figures` names the figures that exist as PNG files beside it.
+    `figures` are the names of the figures that exist as PNG files beside the report.
     """
     systems = report["systems"]
     levels = sorted(_group_keys(systems, "by_difficulty"), key=float)
@@ -95,7 +96,7 @@ def render_markdown(report: Json, figures: Iterable[str] = ()) -> str:
 
 
 def report_title(report: Json) -> str:
-    """Return the task set, the number of questions and their split in a line."""
+    """Return a title: the task set, the number of questions, and how they were held out."""
     questions = f"{report['tasks']}: {report['questions']} questions"
     if not report["split"]:
         return questions
@@ -106,7 +107,7 @@ def report_title(report: Json) -> str:
 
 
 def report_headline(report: Json) -> str:
-    """Return the main result in a sentence; empty if nothing was scored."""
+    """Return the main result in a sentence; empty if no method was scored."""
     systems: Json = report["systems"]
     known = [n for n in systems if n not in report["references"] and systems[n]["n"]]
     if not known:
@@ -133,7 +134,7 @@ def report_headline(report: Json) -> str:
 
 
 def _describe_equals(names: Sequence[str], report: Json) -> str:
-    """Name the systems of equal accuracy, the cheapest first if the costs are known."""
+    """Return the names of the systems of equal accuracy, the cheapest first if costs are known."""
     systems: Json = report["systems"]
     if len(names) == 1:
         return system_label(names[0], report)
@@ -147,7 +148,7 @@ def _describe_equals(names: Sequence[str], report: Json) -> str:
 
 
 def table_rows(report: Json) -> list[list[str]]:
-    """Return the main table's rows, the best first."""
+    """Return the rows of the main table, the most accurate system first."""
     systems: Json = report["systems"]
     order = sorted(systems, key=lambda name: -(systems[name]["accuracy"] or 0))
     return [_table_row(name, systems[name], report) for name in order]
@@ -171,12 +172,16 @@ def _table_row(name: str, figures: Json, report: Json) -> list[str]:
 
 
 def _mark_partial_mean(shown: str, figures: Json, unknown: str) -> str:
-    """Mark the mean if it covers only some runs."""
+    """Mark a mean that covers only some runs; the notes explain the mark."""
     return f"{shown}†" if figures[unknown] and shown != UNKNOWN else shown
 
 
 def system_label(name: str, report: Json) -> str:
-    """Return the label: in brackets for a reference line, with a star for simulated replies."""
+    """Return the system's name with its marks, which the notes explain.
+
+    A reference line is in brackets. A star marks simulated replies. ‡ and § mark systems that
+    depend on a best worker chosen without measuring all workers.
+    """
     star = "*" if report["systems"][name]["simulated_runs"] else ""
     if name in report["calibration"]["unmeasured"]:
         star += f" [{report['calibration']['assumed']}‡]" if name == BEST_SINGLE else "‡"
@@ -242,7 +247,7 @@ def _calibration_notes(report: Json) -> list[str]:
 
 
 def _lost_calibration_notes(report: Json) -> list[str]:
-    """Return notes on workers measured on only some of the other questions, or on none."""
+    """Return notes on workers that were measured on only some calibration questions, or on none."""
     asked, measured = report["calibration"]["asked"], report["calibration"]["measured"]
     lacking = _unmeasured_workers(report)
     notes: list[str] = []
@@ -261,7 +266,7 @@ def _lost_calibration_notes(report: Json) -> list[str]:
 
 
 def _unmeasured_best_worker_lines(report: Json) -> list[str]:
-    """Return a note on the worker taken as the best because none was measured."""
+    """Return a note on the worker that is taken as the best because no worker was measured."""
     known = report["calibration"]
     lost = bool(known["strengths"])
     why = (
@@ -304,7 +309,7 @@ def _reading_notes(report: Json) -> list[str]:
 
 
 def _record_notes(report: Json) -> list[str]:
-    """Return what a record lacks."""
+    """Return notes on the questions and texts that a record lacks."""
     notes: list[str] = []
     if report["incomplete"]:
         few = f"{report['incomplete']:,}"
@@ -353,22 +358,22 @@ def markdown_table(heads: Iterable[str], lines: Iterable[Iterable[str]]) -> str:
 
 
 def format_percent(share: float | None) -> str:
-    """Format a share in per cent with one decimal; a dash if unknown."""
+    """Return a share in per cent with one decimal; a dash if unknown."""
     return UNKNOWN if share is None else f"{100 * share:.1f}"
 
 
 def format_dollars(value: float | None) -> str:
-    """Format dollars; a dash if unknown."""
+    """Return an amount in dollars; a dash if unknown."""
     return UNKNOWN if value is None else formatting.format_usd(value)
 
 
 def format_decimal(value: float | None) -> str:
-    """Format a number with two decimals; a dash if unknown."""
+    """Return a number with two decimals; a dash if unknown."""
     return UNKNOWN if value is None else f"{value:.2f}"
 
 
 def format_count(value: float | None) -> str:
-    """Format a large number; a dash if unknown."""
+    """Return a number without decimals, with thousands separators; a dash if unknown."""
     return UNKNOWN if value is None else formatting.format_count(value)
 
 
@@ -415,7 +420,7 @@ def _format_p_value(p: float) -> str:
 _CURVE_HEADS = ("method", "systems", "AIQ, %")
 _GAP_HEADS = ("router", "weak", "strong", "APGR", "CPT(50 %)", "CPT(80 %)")
 _CostTable = tuple[str, tuple[str, ...], list[list[str]]]
-"""Heading, column heads and rows."""
+"""The heading, the column heads and the rows of a table."""
 _UNIT_WORDS = {"usd": "dollars", "tokens": "tokens", "calls": "calls"}
 
 
@@ -478,6 +483,5 @@ def _format_share(share: float | None) -> str:
 
 
 def _format_cost(cost: float, unit: str) -> str:
-    return (
-        f"{cost:.3g}" if unit == "usd" else f"{cost:,.10g}" if unit == "tokens" else f"{cost:.2f}"
-    )
+    form = {"usd": ".3g", "tokens": ",.10g"}.get(unit, ".2f")
+    return f"{cost:{form}}"

@@ -11,10 +11,10 @@ from batuta.lab.evals.result_log import TrialResult
 from batuta.lab.evals.stats import mean_or_none
 
 EqualResource = Literal["calls", "cost"]
-"""The resource of which the added systems get as much as the first system takes."""
+"""The resource of which the systems added for a comparison may use as much as the first system."""
 
 SAMPLE_SLACK = 0.05
-"""The fraction of a sample that is not rounded up to a further sample."""
+"""Samples are rounded up, unless the remainder is at most this fraction of a sample."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,27 +25,26 @@ class MatchedBudget:
     """The system whose mean is matched."""
     what: Literal["calls", "dollars", "tokens"]
     amount: float
-    """The mean of that system."""
+    """That system's mean per question, in the unit `what`."""
     k: int
-    """The number of samples that cost as much, rounded up."""
+    """The number of samples of the best worker that cost as much, rounded up."""
 
 
 def match_calls(name: str, runs: Sequence[TrialResult]) -> MatchedBudget | None:
-    """Return the samples that take the system's mean calls; None if it made none."""
+    """Return the budget of the system's mean calls; None if the runs made no calls."""
     calls = mean_or_none([run.calls for run in runs])
-    return (
-        MatchedBudget(of=name, what="calls", amount=calls, k=max(1, math.ceil(calls)))
-        if calls
-        else None
-    )
+    if not calls:
+        return None
+    return MatchedBudget(of=name, what="calls", amount=calls, k=max(1, math.ceil(calls)))
 
 
 def match_cost(
     name: str, runs: Sequence[TrialResult], single: Sequence[TrialResult]
 ) -> MatchedBudget | None:
-    """Return the samples that cost the system's mean; None if its cost is unknown.
+    """Return the budget of the system's mean cost, in dollars or else in tokens.
 
-    `single` are the runs of the sampled worker, asked once per question.
+    None if a cost is unknown or zero. `single` has the runs of the worker to sample, which was
+    asked once per question.
     """
     for unit, read_cost in _UNITS.items():
         total, each = _known_mean(runs, read_cost), _known_mean(single, read_cost)
@@ -56,24 +55,16 @@ def match_cost(
     return None
 
 
-def _run_usd(run: TrialResult) -> float | None:
-    return None if run.usd is None else float(run.usd)
-
-
-def _run_tokens(run: TrialResult) -> float | None:
-    return run.tokens
-
-
 _UNITS: Mapping[Literal["dollars", "tokens"], Callable[[TrialResult], float | None]] = {
-    "dollars": _run_usd,
-    "tokens": _run_tokens,
+    "dollars": lambda run: None if run.usd is None else float(run.usd),
+    "tokens": lambda run: run.tokens,
 }
-"""Units of cost; the first one that is known is used."""
+"""Units of cost; the first unit in which both costs are known is used."""
 
 
 def _known_mean(
     runs: Sequence[TrialResult], read_cost: Callable[[TrialResult], float | None]
 ) -> float | None:
-    """Return the mean of a figure; None if it is unknown for some run."""
+    """Return the mean of a figure; None if it is unknown for any run."""
     values = [value for run in runs if (value := read_cost(run)) is not None]
     return mean_or_none(values) if len(values) == len(runs) else None

@@ -1,8 +1,8 @@
 """Decides from a run whether an outage, and not the system, determined its end. Pure.
 
-Evaluation, tuning and training share this rule. Failures with `SYSTEM_FAULT_CODES` are due to the
-workflow, the worker or the limits, and the resulting answer is graded. Any other failure is an
-outage and says nothing about the system.
+Evaluation, tuning and training share this rule. A failure with one of the `SYSTEM_FAULT_CODES` is
+due to the workflow, the worker or the limits, and the resulting answer is graded. Any other failure
+is an outage, which does not show anything about the system.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ SYSTEM_FAULT_CODES = frozenset(
         "wrong_form",
     }
 )
-"""Codes of failures that a system causes itself; any other code means that a model's API failed."""
+"""Codes of failures that a system itself causes; any other code means that a model's API failed."""
 
 
 def find_step_outage(step: StepRun) -> Failure | None:
-    """Return the outage that determined a step's worker or result, or None.
+    """Return the outage that determined which worker did a step, or how the step ended; or None.
 
     A retry that succeeded is not an outage. Neither is a substitution after the worker's own fault,
     such as an empty reply or a prompt that is too long for it.
@@ -45,7 +45,10 @@ def find_step_outage(step: StepRun) -> Failure | None:
 
 
 def lost_reply(run: Run) -> str | None:
-    """Return the message of the outage that lost a worker's reply, even if another answered."""
+    """Return the message of an outage that lost a worker's reply, even if another worker answered.
+
+    None if there was no such outage.
+    """
     found = (find_step_outage(step) for step in run.steps)
     return next((failure.message for failure in found if failure is not None), None)
 
@@ -53,9 +56,9 @@ def lost_reply(run: Run) -> str | None:
 def outage_reason(run: Run) -> str | None:
     """Return the message of the outage that determined the run; None if the system did.
 
-    An outage determines a run if the conductor's model could not be asked, or if no worker could do
-    the answering step. A substitute's answer counts for a served system; for other methods,
-    `lost_reply` reports that they were not measured.
+    An outage determines a run if the conductor's model could not be called, or if no worker could
+    do the last step. A substitute's answer counts for a served system, because a server would
+    return it. Other methods are not measured by such a run; `lost_reply` finds the outage.
     """
     if run.outcome is Outcome.LIMITED:
         return None
@@ -69,7 +72,7 @@ def outage_reason(run: Run) -> str | None:
 
 
 def _fallback_outage(run: Run) -> str | None:
-    """Return the outage because of which no worker did the last workflow's last step, or None."""
+    """Return the outage that kept workers from doing the last workflow's last step, or None."""
     round_ = next((one for one in reversed(run.rounds) if one.workflow and not one.is_aside), None)
     last = last_step(round_) if round_ else None
     if last is None:
@@ -81,10 +84,10 @@ def _fallback_outage(run: Run) -> str | None:
 
 
 def unrecorded_reason(run: Run) -> str | None:
-    """Return why a record cannot run the plan, or None.
+    """Return why a record cannot run the plan; None if it can.
 
-    It cannot if the record lacks a reply that the plan needs, so that another worker took over or
-    the run did not end with its own answer.
+    A record cannot run a plan if it lacks a reply that the plan needs, so that another worker took
+    over the step, or the run ended without an answer of its own.
     """
     for step in run.steps:
         for attempt in step.attempts:

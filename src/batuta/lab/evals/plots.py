@@ -52,7 +52,11 @@ RunsBySystem = Mapping[str, tuple[TrialResult, ...]]
 
 
 def draw_figures(evaluation: Evaluation, folder: Path) -> tuple[Path, ...]:
-    """Draw the figures for which there are data, each as PNG and SVG, and return the files."""
+    """Draw the figures for which there are data, each as PNG and SVG, and return the files.
+
+    Raises:
+        StoreError: a file cannot be written.
+    """
     paths: list[Path] = []
     with rc_context(cast("Any", STYLE)):
         for name, figure in _make_figures(evaluation).items():
@@ -63,7 +67,11 @@ def draw_figures(evaluation: Evaluation, folder: Path) -> tuple[Path, ...]:
 
 
 def save_figure(figure: Figure, path: Path, *, clear: bool = False) -> None:
-    """Write the figure in the format of the file's suffix."""
+    """Write the figure in the format of the file's suffix; `clear` omits the background.
+
+    Raises:
+        StoreError: the file cannot be written.
+    """
     with report_unwritable(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         metadata = {"Date": None} if path.suffix == ".svg" else {}
@@ -113,7 +121,10 @@ def _choose_charts(
 
 
 def _planning_runs(evaluation: Evaluation) -> RunsBySystem:
-    """Return the runs of the systems whose workflows are drawn, `ultra` if there is one."""
+    """Return the runs of the systems whose workflows are drawn.
+
+    These are `ultra` and `ultra+recursion`, or else the first two systems with a conductor.
+    """
     names = [s.name for s in evaluation.systems if s.has_conductor and evaluation.results[s.name]]
     wanted = [name for name in (ULTRA, RECURSIVE) if name in names] or names[:MAX_PANELS]
     return {name: evaluation.results[name] for name in wanted}
@@ -142,7 +153,7 @@ def _depth_figure(planning: RunsBySystem) -> Figure:
 
 
 def _titled_figure(found: Json, headline: str, size: tuple[float, float]) -> tuple[Figure, Axes]:
-    """Return a figure titled with the questions, and the kind of workers if not models."""
+    """Return a figure with a title and, below it, the questions and whether workers are models."""
     figure, (axes,) = make_panels(1, 1, size)
     kind = "simulated workers" if found["simulated"] else "recorded answers"
     no_models = found["simulated"] or found["recorded"]
@@ -161,13 +172,13 @@ def _set_headline(figure: Figure, headline: str) -> None:
 
 
 def make_panels(rows: int, columns: int, size: tuple[float, float]) -> tuple[Figure, list[Axes]]:
-    """Return a figure and its panels row by row, each of that size in inches."""
+    """Return a figure and its panels, row by row; `size` is that of a panel, in inches."""
     figure = Figure(figsize=(size[0] * columns, size[1] * rows), layout="constrained")
     return figure, [figure.add_subplot(rows, columns, n + 1) for n in range(rows * columns)]
 
 
 def style_axes(axes: Axes) -> None:
-    """Remove the upper and right border, and put the grid behind the curves."""
+    """Remove the upper and the right border, and put the grid behind the curves."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color=GRID, linewidth=0.7)
     axes.set_axisbelow(True)

@@ -1,4 +1,4 @@
-"""Records in a folder which model is behind each worker's id, so that results are not mixed up."""
+"""Records in a folder which model each worker's id stands for, so that results are not mixed up."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from batuta.errors import StoreError, report_unwritable
 
 WORKERS_FILE = "workers.json"
 _NAMES = ("model", "worker")
-"""Facts that are shown with their values."""
+"""The parts of an identity that are shown with their values."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Noted:
-    """The identity of a name when the folder was created, and the latest one."""
+    """The identity of a name when the folder was created, and the latest identity."""
 
     first: dict[str, str]
     latest: dict[str, str]
@@ -32,7 +32,7 @@ class PoolChanges:
     """The workers whose model has changed since the folder was created."""
 
     replaced: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Digests of their present identities by name; part of the keys of results."""
+    """Digests of their present identities, by name; they are part of the keys of results."""
     sentence: str = ""
     """A sentence about the changes since the folder was last used; empty if there are none."""
 
@@ -40,9 +40,12 @@ class PoolChanges:
 def note_identities(
     folder: Path, identities: Mapping[str, Identity], *, write: bool = True
 ) -> PoolChanges:
-    """Return what has changed since the folder was created, and update its record.
+    """Return what has changed since the folder was created; with `write`, update its record.
 
     A folder of an earlier version has no record; it is assumed to belong to the present workers.
+
+    Raises:
+        StoreError: the record is damaged, or it cannot be read or written.
     """
     path = folder / WORKERS_FILE
     known = _read_noted(path)
@@ -64,7 +67,7 @@ def note_identities(
 
 
 def _describe_change(before: Identity, now: Identity) -> str:
-    """Describe the facts that differ; names with their old and new values."""
+    """Return the parts of the identity that differ; names with their old and new values."""
     names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
     if "worker" in names:  # another worker altogether
         names = ["worker"]

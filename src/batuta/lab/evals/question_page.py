@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from batuta.core import Question, Reply, Run, Task
 from batuta.core.formatting import format_usd
 from batuta.lab.evals.evaluation import Evaluation
+from batuta.lab.evals.html_report import render_template
 from batuta.lab.evals.report_files import write_files
 from batuta.lab.evals.result_log import TrialResult
 from batuta.lab.evals.run_archive import MAX_EXPECTED, run_id_of
@@ -27,6 +27,8 @@ _RIGHT = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Step:
+    """A step of a run, as the page shows it."""
+
     worker: str
     prompt: str
     reply: str
@@ -42,7 +44,7 @@ class _Cell:
 
     @property
     def mark(self) -> str:
-        """The grade as a sign."""
+        """The grade as a sign; `·` stands for no grade."""
         score = None if self.result is None else self.result.score
         return "·" if score is None else "✓" if score >= _RIGHT else "✗"
 
@@ -99,13 +101,15 @@ class _Row:
 
     @property
     def kind(self) -> str:
-        """`differ`, `wrong` (by all) or `right` (by all)."""
+        """`differ` if grades differ, `wrong` if all systems are wrong, else `right`."""
         marks = {cell.mark for cell in self.cells} - {"·"}
         return "differ" if len(marks) > 1 else "wrong" if marks == {"✗"} else "right"
 
 
 async def write_question_page(folder: Path, evaluation: Evaluation, runs: Path) -> Path | None:
-    """Write the page of the first seed's runs; None if the questions may not be shown.
+    """Write the page of the first seed's runs, and return the file.
+
+    None if all questions are private, or if no runs were stored. `runs` is the archive's file.
 
     Raises:
         StoreError: the archive cannot be read, or the page cannot be written.
@@ -118,7 +122,10 @@ async def write_question_page(folder: Path, evaluation: Evaluation, runs: Path) 
     order = {"differ": 0, "wrong": 1, "right": 2}
     first = sorted(rows, key=lambda row: order[row.kind])[:MOST_QUESTIONS]
     shown_rows = sorted(first, key=lambda row: row.number)
-    text = _render_page(shown_rows, len(rows), list(evaluation.results))
+    systems = list(evaluation.results)
+    text = render_template(
+        "questions.html.jinja", rows=shown_rows, count=len(rows), systems=systems
+    )
     write_files(folder, {PAGE: text})
     return folder / PAGE
 
@@ -140,11 +147,3 @@ def _find_result(results: Iterable[TrialResult], task: str, seed: int) -> TrialR
 def _shorten_text(text: str) -> str:
     left = len(text) - _MOST_TEXT
     return text if left <= 0 else f"{text[:_MOST_TEXT]}\n… {left:,} more characters"
-
-
-def _render_page(rows: Sequence[_Row], count: int, systems: Sequence[str]) -> str:
-    environment = Environment(
-        loader=PackageLoader("batuta.lab.evals", ""), autoescape=True, undefined=StrictUndefined
-    )
-    page = environment.get_template("questions.html.jinja")
-    return page.render(rows=rows, count=count, systems=systems)

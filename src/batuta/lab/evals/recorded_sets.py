@@ -1,7 +1,7 @@
 """Recorded sets, divided into known and measured questions for each seed; their pool may change.
 
-If workers leave, methods that were fitted to all workers use the remaining ones. If a worker joins,
-only a few of its outcomes are known.
+If workers leave, methods are fitted to the outcomes of all workers but can only ask the remaining
+workers. If a worker joins, only a few of its outcomes are known.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from batuta.lab.tasks.recorded import (
 )
 
 FEW_OUTCOMES = 40
-"""Default number of questions on which a joining worker is known."""
+"""The default number of questions on which a joining worker's outcomes are known."""
 _COUNTED = re.compile(r"(.+):([1-9]\d*)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolChange:
-    """The workers that leave and join after the outcomes were gathered."""
+    """The workers that leave and join a pool after its outcomes were gathered."""
 
     leaves: tuple[str, ...] = ()
     joins: tuple[tuple[str, int], ...] = ()
-    """Workers that join, each with the number of questions on which it is known."""
+    """Workers that join, each with the number of questions on which its outcomes are known."""
 
     def __bool__(self) -> bool:
         return bool(self.leaves or self.joins)
@@ -58,7 +58,7 @@ class PoolChange:
 
     @staticmethod
     def parse(leaves: str | None, joins: str | None) -> PoolChange:
-        """Parse names separated by commas; `NAME:COUNT` gives the number of known questions.
+        """Parse names separated by commas; a joining worker may be `NAME:COUNT`, with the number.
 
         Raises:
             ConfigError: a worker both leaves and joins.
@@ -76,10 +76,10 @@ class PoolChange:
         """Return the pool after the change, and the known outcomes.
 
         `history` has all workers' outcomes on the training questions. The seed chooses the
-        questions on which joining workers are known.
+        questions on which the outcomes of joining workers are known.
 
         Raises:
-            ConfigError: there is no such worker, or none of the old workers is left.
+            ConfigError: there is no such worker, or none of the old workers stays.
         """
         for name in (*self.leaves, *(name for name, _ in self.joins)):
             if name not in pool:
@@ -94,7 +94,7 @@ class PoolChange:
         return Pool(tuple(workers)), known
 
     def _forget(self, history: History, seed: int) -> History:
-        """Return the history in which joining workers are known on a few questions only."""
+        """Return the history without most outcomes of the joining workers."""
         if not self.joins:
             return history
         rng = np.random.Generator(np.random.PCG64(seed))
@@ -165,14 +165,14 @@ def open_recorded_parts(
 ) -> tuple[EvalPart, ...]:
     """Open a recorded set and divide it as `make_record_parts` does.
 
-    The name is one of `RECORDED_NAMES`, a packaged record, or the path of an outcomes file. Without
-    `models` all models are used. `limit` is the maximum number of test questions of each part.
-    `simulate` answers calls that are not recorded with one of the model's recorded answers.
-    `change` gives the workers that leave and join after fitting.
+    The name is one of `RECORDED_NAMES`, a packaged record, or the path of an outcomes file.
+    `models` are the models to use; empty for all. `limit` is the maximum number of measured
+    questions of each part. `simulate` answers calls that are not recorded with one of the model's
+    recorded answers. `change` has the workers that leave and join after the outcomes were gathered.
 
     Raises:
-        ConfigError: there is no such set.
-        SourceError: its files are missing, or it has no such model or too few families.
+        ConfigError: there is no such set, or no such worker that leaves or joins.
+        SourceError: the set's files are missing, or it has no such model or too few families.
     """
     own = find_outcomes_file(name)
     if name not in RECORDED_NAMES and own is None:
@@ -200,9 +200,10 @@ def make_record_parts(
     conductor: Conductor | None = None,
     change: PoolChange | None = None,
 ) -> tuple[EvalPart, ...]:
-    """Return a part for each seed: the test questions are measured, the others known beforehand.
+    """Return a part for each seed: its test questions are measured, its other questions are known.
 
-    If the record has extracted answers, replies are these answers, which votes and graders read.
+    The arguments are those of `open_recorded_parts`. If the record has extracted answers, replies
+    are these answers, which votes and graders read.
 
     Raises:
         ConfigError: a worker that leaves or joins does not exist.
@@ -244,7 +245,7 @@ def make_record_parts(
 def _divide_record(
     record: RecordedOutcomes, split: SplitKind, seed: int
 ) -> tuple[Pool, History | None, list[int]]:
-    """Return the workers, their outcomes known beforehand, and the test questions' indices."""
+    """Return the workers, their known outcomes, and the indices of the measured questions."""
     if split == "all":
         return record.pool(), None, list(range(len(record.tasks)))
     division = _SPLITS[split](record, seed)

@@ -31,15 +31,18 @@ from batuta.lab.learners.history import History
 Json = dict[str, Any]
 
 ENOUGH = 0.9
-"""The share of runs whose tokens, dollars or seconds must be known for a mean. From three runs on,
-one may always be unknown."""
+"""The share of runs whose tokens, dollars or seconds must be known for a mean. With three or more
+runs, one run's may always be unknown."""
 
 UNSEEN = "unseen"
-"""The split that holds out whole families, so that families and not questions are independent."""
+"""The split that holds out whole families, so that families, not questions, are independent."""
 
 
 def build_report(evaluation: Evaluation, command: str = "") -> Json:
-    """Return the whole report; figures are means over scored runs, accuracies are in [0, 1]."""
+    """Return the whole report; figures are means over scored runs, and accuracies are in [0, 1].
+
+    `command` is the command line that made the evaluation; empty if unknown.
+    """
     tasks, terms, subject = evaluation.tasks, evaluation.options, evaluation.subject
     grouped = tasks.split == UNSEEN
     systems = {name: summarize_runs(runs, grouped) for name, runs in evaluation.results.items()}
@@ -69,7 +72,7 @@ def build_report(evaluation: Evaluation, command: str = "") -> Json:
 
 
 def _cost_quality(evaluation: Evaluation, systems: Json) -> Json:
-    """Return the curves of cost and quality, the recovered gaps, and the cascades' rules."""
+    """Return the curves of accuracy over cost, the recovered gaps, and the cascades' rules."""
     references = [system.name for system in evaluation.systems if system.is_reference]
     workers = [str(worker.id) for worker in evaluation.subject.pool]
     about = {name: sorted({one.about for one in parts if one and one.about})
@@ -84,9 +87,9 @@ def _cost_quality(evaluation: Evaluation, systems: Json) -> Json:
 def _worker_credit(
     evaluation: Evaluation, part: int, worker: str, tasks: Sequence[str]
 ) -> list[float | None] | None:
-    """Return the single worker's score on those tasks, as recorded or measured here.
+    """Return the single worker's score on each of those tasks, as recorded or measured here.
 
-    The result is None if the worker was not asked; an item is None if it could not be scored.
+    The result is None if the worker was not asked; a score is None if it is not known.
     """
     replays = evaluation.parts[part].subject.replay_pool
     if replays is not None:
@@ -130,7 +133,7 @@ def _count_measured(known: History, worker: WorkerId) -> int:
 
 
 def _calibration_questions(evaluation: Evaluation) -> int:
-    """Return the mean number of questions by which a part's best worker was chosen."""
+    """Return the mean number, over the parts, of questions by which the best worker was chosen."""
     if not evaluation.strengths:
         return 0
     known = [len(part.history.questions) for part in evaluation.parts if part.history]
@@ -138,7 +141,7 @@ def _calibration_questions(evaluation: Evaluation) -> int:
 
 
 def summarize_runs(runs: Sequence[TrialResult], grouped: bool = False) -> Json:  # noqa: FBT001, FBT002
-    """Return one system's figures; with `grouped`, families are resampled and not questions."""
+    """Return one system's figures; with `grouped`, whole families are resampled, not questions."""
     scored = [run for run in runs if run.score is not None]
     return {
         "n": len(scored),
@@ -235,7 +238,7 @@ def _count_worker_calls(runs: Sequence[TrialResult]) -> dict[str, dict[str, int]
 
 
 def _known_mean(values: Sequence[float | Decimal | None]) -> float | None:
-    """Return the mean of the known values; None if they are too few to represent all."""
+    """Return the mean of the known values; None if fewer than `ENOUGH` are known."""
     known = [float(value) for value in values if value is not None]
     few = len(values) - 1 if len(values) > 2 else len(values)  # noqa: PLR2004 - one of two is half
     needed = min(ENOUGH * len(values), few)
@@ -243,7 +246,7 @@ def _known_mean(values: Sequence[float | Decimal | None]) -> float | None:
 
 
 def _compare_systems(evaluation: Evaluation, grouped: bool) -> Json:  # noqa: FBT001
-    """Compare each system with the first one on the runs that both have."""
+    """Compare each system with the first system, on the runs that both have."""
     results = evaluation.results
     if len(results) < 2:  # noqa: PLR2004 - nothing to compare
         return {}

@@ -31,13 +31,13 @@ def list_systems(found: Reports) -> dict[str, bool]:
 
 
 def index_heads(found: Reports) -> list[str]:
-    """Return the column heads."""
+    """Return the column heads of the index."""
     names = (f"({n})" if line else n for n, line in list_systems(found).items())
     return ["set", "questions", *names]
 
 
 def index_row(report: Json, names: Mapping[str, bool]) -> list[str]:
-    """Return each system's accuracy, with the best method's in bold."""
+    """Return the accuracy of each system in the report, with the best method's in bold."""
     measured: Json = report["systems"]
     right = {name: measured[name]["accuracy"] for name in names if name in measured}
     of_methods = [right[n] for n in right if not names[n] and right[n] is not None]
@@ -67,7 +67,11 @@ def render_index_markdown(found: Reports, page: str = "report.md") -> str:
 
 
 def write_report(folder: Path, found: Json, figures: Sequence[Path] = ()) -> None:
-    """Write report.json and report.md, which shows the PNG figures."""
+    """Write report.json and report.md; report.md shows the PNG files among the figures.
+
+    Raises:
+        StoreError: the folder cannot be written.
+    """
     write_files(
         folder, {"report.json": _json_text(found), "report.md": _report_text(found, figures)}
     )
@@ -81,23 +85,31 @@ def make_report_folder(folder: Path) -> None:
     """Create the folder of a report before anything is paid for it.
 
     Raises:
-        StoreError: it cannot be created or written.
+        StoreError: the folder cannot be created or written.
     """
     with report_unwritable(folder):
         folder.mkdir(parents=True, exist_ok=True)
     if not os.access(folder, os.W_OK):
-        raise StoreError(f"{folder} cannot be written: it is not yours")
+        raise StoreError(f"{folder} cannot be written (no permission): name another folder")
 
 
 def publish_report(folder: Path, found: Json, figures: Sequence[Path]) -> None:
-    """Write report.json, report.md and report.html, which needs no other file."""
+    """Write report.json, report.md and report.html; report.html contains the SVG figures.
+
+    Raises:
+        StoreError: the folder cannot be written.
+    """
     write_report(folder, found, figures)
     drawn = {f.stem: f.read_text(encoding="utf-8") for f in figures if f.suffix == ".svg"}
     write_files(folder, {"report.html": render_page(_report_text(found, figures), drawn)})
 
 
 def write_report_index(folder: Path, found: Reports) -> None:
-    """Write report.json and report.md for several reports in subfolders."""
+    """Write report.json and report.md, an index of several reports in subfolders.
+
+    Raises:
+        StoreError: the folder cannot be written.
+    """
     files = {
         "report.json": _json_text(list(found.values())),
         "report.md": render_index_markdown(found),
@@ -106,7 +118,11 @@ def write_report_index(folder: Path, found: Reports) -> None:
 
 
 def publish_report_index(folder: Path, found: Reports) -> None:
-    """Write the index also as report.html, which links to the subfolders' pages."""
+    """Write the index, also as report.html, which links to the pages in the subfolders.
+
+    Raises:
+        StoreError: the folder cannot be written.
+    """
     write_report_index(folder, found)
     text = render_index_markdown(found, "report.html")
     write_files(folder, {"report.html": render_page(text)})
@@ -117,7 +133,11 @@ def _json_text(found: Any) -> str:
 
 
 def write_files(folder: Path, files: Mapping[str, str]) -> None:
-    """Write each text into the file of its name."""
+    """Write each text into the file of its name.
+
+    Raises:
+        StoreError: the folder or a file cannot be written.
+    """
     with report_unwritable(folder):
         folder.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():

@@ -45,13 +45,14 @@ class TrialResult:
     difficulty: float | None
     seed: int
     score: float | None
-    """In [0, 1]; None if `unscored` has a reason."""
+    """The score in [0, 1]; None if `unscored` has a reason."""
     unscored: UnscoredReason | None
     reason: str
-    """The grader's reason, or the outage."""
+    """The grader's reason, or the outage's message; empty for a private question."""
     outcome: str
+    """How the run ended, as in its `Outcome`, or `INVALID_PLAN` of `runner`."""
     answer: str | None
-    """The answer that the grader extracted."""
+    """The answer that the grader extracted; None if there is none or the question is private."""
     tokens: int | None
     """All tokens, including the conductor's; None if some are unknown."""
     conductor_tokens: int
@@ -64,22 +65,22 @@ class TrialResult:
     """Steps of the longest chain, summed over all rounds."""
     steps: tuple[StepSummary, ...]
     failed: int
-    """Steps that have no reply or were taken over by another worker."""
+    """The number of steps that have no reply or that another worker took over."""
     seconds: float | None
     """Seconds from question to answer, along the longest chain of steps; None if replayed from a
     record."""
     simulated: int = 0
-    """Steps whose replies are not in the record, so that another recorded answer was used."""
+    """The number of steps whose reply is not in the record, so that another answer was used."""
     judge_usd: Decimal | None = Decimal(0)
     """The part of `usd` spent on grading; None if unknown."""
     outages: int | None = None
-    """How many of `failed` were outages; None if an earlier version did not count them."""
+    """The number of steps with an outage; None if an earlier version did not count them."""
     run: str | None = None
     """The id of the run in the archive; None if it is not stored."""
 
 
 class ResultLog:
-    """The results of one folder."""
+    """The results in one folder, which only one process at a time can open."""
 
     def __init__(self, folder: Path) -> None:
         """Read the results and open the file for appending.
@@ -108,10 +109,10 @@ class ResultLog:
         os.close(self._file)
 
     def is_done(self, key: str) -> bool:
-        """Return whether the run of that key is done; a run with an outage is repeated.
+        """Return whether the run of that key need not be repeated.
 
-        A run with lost replies by an earlier version is repeated too, since that version counted
-        outages as wrong answers.
+        A run that ended in an outage is repeated. So is a run with failed steps by an earlier
+        version that counted outages as wrong answers.
         """
         found = self._results.get(key)
         if found is None or found.unscored == "outage":
@@ -119,10 +120,10 @@ class ResultLog:
         return found.outages is not None or not found.failed
 
     def add(self, result: TrialResult) -> None:
-        """Append the result at once.
+        """Append the result, and write it to disk immediately.
 
         Raises:
-            StoreError: the disk is full, or the file was removed.
+            StoreError: the disk is full, or the file cannot be written.
         """
         line = orjson.dumps(result, default=str, option=orjson.OPT_APPEND_NEWLINE)
         with report_unwritable(self.path):
@@ -141,7 +142,11 @@ class ResultLog:
         return key in self._results
 
     def __getitem__(self, key: str) -> TrialResult:
-        """Return the result of that key."""
+        """Return the result of that key.
+
+        Raises:
+            KeyError: there is no such result.
+        """
         return self._results[key]
 
 

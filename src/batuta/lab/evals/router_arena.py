@@ -1,8 +1,8 @@
-"""Writes a selector's choices as a submission to RouterArena (arXiv 2510.00202).
+"""Writes the choices of a selector or router as a submission to RouterArena (arXiv 2510.00202).
 
-The prediction file is a JSON list with an entry per question: its index, the prompt, and the name
-of the chosen model; RouterArena's pipeline adds replies, costs and accuracies. Its robustness is
-the share of rephrased questions for which the choice is the same.
+The prediction file is a JSON list with an entry for each question: its index, the prompt, and the
+name of the chosen model. RouterArena's pipeline adds replies, costs and accuracies. RouterArena's
+robustness is the share of rephrased questions for which the choice stays the same.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ import orjson
 from batuta.errors import SourceError, report_unwritable
 
 ArenaEntry = Mapping[str, Any]
+"""An entry of RouterArena's data file, with an index and a prompt."""
 INDEX = "global index"
 
 
 class ChoosesWorkers(Protocol):
-    """Chooses one worker for each question."""
+    """Chooses one worker for each question, as selectors and routers do."""
 
     @property
     def workers(self) -> Sequence[str]:
@@ -57,7 +58,7 @@ def predict_arena(
 ) -> list[dict[str, Any]]:
     """Return an entry of the prediction file for each question.
 
-    `names` maps workers to RouterArena's names of their models; other workers keep their names.
+    `names` maps workers to RouterArena's names of their models; other workers keep their ids.
     """
     asked = list(entries)
     prompts = [_entry_prompt(entry) for entry in asked]
@@ -77,7 +78,11 @@ def predict_arena(
 
 
 def write_predictions(predictions: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Write the prediction file."""
+    """Write the prediction file.
+
+    Raises:
+        StoreError: the file cannot be written.
+    """
     with report_unwritable(path):
         path.write_bytes(orjson.dumps(predictions, option=orjson.OPT_INDENT_2) + b"\n")
 
@@ -85,7 +90,10 @@ def write_predictions(predictions: Sequence[Mapping[str, Any]], path: Path) -> N
 def choice_robustness(
     predictions: Sequence[Mapping[str, Any]], rephrased: Sequence[Mapping[str, Any]]
 ) -> float | None:
-    """Return the share of rephrased questions with the original choice; None if there are none."""
+    """Return the share of rephrased questions with the same choice as the original question.
+
+    None if no rephrased question has the index of an original one.
+    """
     chosen = {entry[INDEX]: entry["prediction"] for entry in predictions}
     same = [chosen[entry[INDEX]] == entry["prediction"] for entry in rephrased
             if entry[INDEX] in chosen]  # fmt: skip

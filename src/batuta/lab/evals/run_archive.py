@@ -1,6 +1,6 @@
-"""An archive of an evaluation's runs for reading prompts, replies and grades.
+"""An archive of an evaluation's runs, for reading prompts, replies and grades.
 
-The runs are kept in a store like that of served runs, beside the results, which refer to them by
+The runs are kept in a store like that of served runs, beside the results, which name a run by its
 id. Runs on private questions, runs on records and calibration runs are not kept.
 """
 
@@ -38,11 +38,11 @@ class MeasuredRun:
     run: Run | None = None
     """None if the run is not kept."""
     expected: str = ""
-    """The correct answer, if it is short."""
+    """The correct answer, if it is short, else empty."""
 
     @property
     def comment(self) -> str:
-        """The grade as a comment, in the form of feedback on a served run."""
+        """The task, the grade and the correct answer, in the form of a comment on a served run."""
         one = self.result
         reason = f"{one.unscored}: {one.reason}" if one.unscored else one.reason
         lines = [f"Task: {one.task}, seed {one.seed}", f"Grade: {reason}"]
@@ -51,7 +51,7 @@ class MeasuredRun:
 
 @final
 class RunArchive:
-    """Writes runs in the background; created by `RunArchive.open`."""
+    """Writes runs to a store in the background; opened by `RunArchive.open`."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -63,7 +63,11 @@ class RunArchive:
     @classmethod
     @asynccontextmanager
     async def open(cls, folder: Path) -> AsyncGenerator[Self]:
-        """Open the archive in that folder; leaving the block writes the pending runs."""
+        """Open the archive in that folder; leaving the block writes the pending runs.
+
+        Raises:
+            StoreError: the store cannot be opened.
+        """
         path = folder / RUNS_FILE
         archive: Self | None = None
         try:
@@ -89,7 +93,7 @@ class RunArchive:
                     await self._write_pending()
 
     def put(self, measured: MeasuredRun) -> None:
-        """Queue the run with its grade; it is written soon."""
+        """Queue the run with its grade, to be written in the background."""
         self._pending.append(measured)
         self._added.set()
 

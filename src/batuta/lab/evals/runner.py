@@ -1,4 +1,4 @@
-"""Runs a system on tasks concurrently, and writes each result to disk at once."""
+"""Runs a system on tasks concurrently, and writes each result to disk as soon as it is known."""
 
 from __future__ import annotations
 
@@ -53,25 +53,27 @@ class EvalOptions:
     concurrency: int = 64
     """Maximum number of concurrent runs."""
     sub_pool: int | None = None
-    """The size of a random sub-pool that each task gets, in random order."""
+    """The size of the random sub-pool, in random order, that each task gets; None for the pool."""
     pool_seed: int = 0
+    """The seed of the random sub-pools."""
     trial_runner: TrialRunner | None = None
     """Runs the trials; None runs them in this process."""
     archive: RunArchive | None = None
-    """Stores the runs for reading; None stores only their results."""
+    """Stores whole runs; None stores only results."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalTrial:
-    """One run to be executed."""
+    """One run to be executed: a system on a task with a seed."""
 
     key: str
-    """The digest of everything that the run depends on, except for the models themselves."""
+    """The digest of everything that the run depends on, except for the models' weights."""
     system: System
     task: Task
     family: str
     seed: int
     pool: Pool
+    """The subject's pool, or the task's sub-pool."""
     subject: Subject
 
 
@@ -83,7 +85,11 @@ def plan_trials(
     *,
     history_digest: str = "",
 ) -> tuple[EvalTrial, ...]:
-    """Plan every run of the system whose pool has any of the system's workers."""
+    """Plan the runs of the system on these tasks, each with its family, with every seed.
+
+    A task is left out if its sub-pool has no worker that the system can use. `history_digest` is
+    the digest of the outcomes that the system is fitted to, if any.
+    """
     method = (
         repr((system.name, system.solver.name, VERSIONS, history_digest))
         + subject.key_text
@@ -120,7 +126,7 @@ def _start_digest(about: str) -> blake2b:
 
 @lru_cache(maxsize=2**14)
 def _task_bytes(task: Task) -> bytes:
-    """Return the task's part of every system's keys."""
+    """Return the task as bytes for the keys of runs."""
     return repr(task).encode("utf-8", "replace")
 
 
@@ -131,7 +137,7 @@ def _trial_key(about: blake2b, seed: int) -> str:
 
 
 def trial_pool(task: Task, pool: Pool, options: EvalOptions) -> Pool:
-    """Return the pool for the task; a random sub-pool depends only on the task and the seed."""
+    """Return the pool for the task; a random sub-pool depends on the task and the pool's seed."""
     if options.sub_pool is None:
         return pool
     rng = Random(f"{options.pool_seed} {task.id}")
@@ -147,13 +153,14 @@ async def run_trials(
     *,
     on_result: Callable[[str], None] = lambda _: None,
 ) -> tuple[TrialResult, ...]:
-    """Return the results of all trials; those in the result log are not run again.
+    """Run the trials that are not done yet, and return the results of all trials.
 
-    Each new result is appended at once; `on_result` is called for every result with the name of its
-    system.
+    A trial that the budget does not allow has no result. Each new result is written to the result
+    log immediately; `on_result` is called for every result with the name of its system.
 
     Raises:
-        ExceptionGroup: a result could not be written; it has the StoreError.
+        ExceptionGroup: a trial failed or a result could not be written; it has the first error.
+        StoreError: a run could not be archived.
     """
     missing: list[EvalTrial] = []
     for trial in planned:
@@ -179,11 +186,11 @@ async def run_trials(
 
 
 TrialListener = Callable[[MeasuredRun | None], None]
-"""Called in this process with each result as soon as it arrives, and with None for a run that the
-budget does not allow."""
+"""Called in this process with each result as soon as it is known, and with None for each run that
+the budget does not allow."""
 TrialRunner = Callable[[Sequence[EvalTrial], AnswerGrader, TrialListener, int], Awaitable[None]]
-"""Runs trials, in this process or elsewhere, with the same results. The last argument limits the
-concurrency; an ExceptionGroup has the first error of a trial."""
+"""Runs trials, in this process or elsewhere, with the same results. The last argument is the
+maximum number of concurrent runs. If a trial fails, an ExceptionGroup with its error is raised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +208,7 @@ class _TrialJob:
 async def run_here(
     trials: Sequence[EvalTrial], grade: AnswerGrader, deliver: TrialListener, concurrency: int
 ) -> None:
-    """Run trials in this process; a `TrialRunner`."""
+    """Run trials in this process, as a `TrialRunner`."""
     await LocalExecutor().run_all(
         _TrialJob(grade), trials, lambda _, result: deliver(result), concurrency=concurrency
     )
@@ -254,13 +261,13 @@ async def _measure_run(trial: EvalTrial, grade: AnswerGrader) -> tuple[Run, Tria
 
 
 def _trial_seed(trial: EvalTrial) -> int:
-    """Return a seed for this run, so that the randomness of two questions is independent."""
+    """Return the run's seed, so that the randomness of different questions is independent."""
     digest = blake2b(f"{trial.task.id} {trial.seed}".encode("utf-8", "replace"), digest_size=4)
     return int.from_bytes(digest.digest(), "big") >> 1
 
 
 async def _grade_run(trial: EvalTrial, run: Run, grade: AnswerGrader) -> tuple[Grade, Cost]:
-    """Return the grade of the run's answer, or of all replies for a reference, and its cost."""
+    """Return the grade and its cost: of the answer, or of all replies for a reference line."""
     line = trial.system.upper_bound
     if line is not None:
         replies = _own_replies(run)

@@ -1,4 +1,4 @@
-"""A served system as a solver, so that `batuta eval` measures what ask and serve would run."""
+"""A served system as a solver, so that `batuta eval` measures what `batuta serve` would run."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from batuta.lab.baselines import SolverContext
 
 @dataclass(frozen=True, slots=True)
 class ServedSolver:
-    """A served system, called like a request without options."""
+    """A served system that answers as to a request without options."""
 
     system: ServedSystem
     calls: None = None
 
     @property
     def name(self) -> str:
-        """The conductor's name, with the number of rounds if there may be several."""
+        """The conductor's name, with the maximum number of rounds if it is above one."""
         rounds = self.system.limits.rounds
         several = f", {rounds} rounds" if rounds > 1 else ""
         return f"{self.system.conductor.name}{several}"

@@ -1,11 +1,14 @@
-"""Compares stored sessions by pattern (share resolved, cost); chooses a margin for `escalate`.
+"""Compares stored sessions by pattern, and chooses a margin for the pattern `escalate`.
 
 A session counts for the model that its conversation was sent to; its dollars include titles and
-other helper requests. It was resolved if its newest score is at least 0.5. Sessions without a score
-or with a call of unknown price are counted separately. The comparison is observational: the
-patterns were not assigned at random.
+other helper requests. A session was resolved if its newest score is at least 0.5. The user states
+what a resolved session is worth in dollars; the worth of a session is this amount if the session
+was resolved, less its cost. Sessions without a score or with a call of unknown price have no worth
+and are counted separately. The comparison is observational: the patterns were not assigned at
+random.
 
-A margin is replayed with the first takeover that `escalate` weighed in each session. If the margin
+The margin is the amount in dollars by which the expected gain of a takeover must exceed its cost. A
+margin is replayed with the first takeover that `escalate` weighed in each session. If the margin
 would have led to the same decision, the session's own worth counts; otherwise the mean worth of the
 sessions with the other decision.
 """
@@ -31,13 +34,13 @@ from batuta.lab.evals.stats import bootstrap_interval
 from batuta.store import RunSummary, Store
 
 LEAST_SESSIONS = 20
-"""Minimum number of graded and priced sessions of a pattern, or with a decision."""
+"""Minimum number of sessions with a known worth, of each pattern or with each decision."""
 SURE = 0.8
 """Minimum probability for recommending a pattern or a margin."""
 _RESOLVED = 0.5
 _DRAWS = 2000
 _HELPER = ", not conducted"
-"""The suffix of the conductor's name in a helper request."""
+"""The suffix of the conductor's name in the run of a helper request."""
 _WEIGHED = re.compile(
     r"(takes over from|stayed with) [^:]{1,200}: "
     r"(?:no cache is lost and|(?:it costs|a switch to .{1,200}? would cost) "
@@ -52,6 +55,7 @@ class PlayedSession:
 
     id: str
     model: str
+    """The served model that the conversation was sent to, which names the pattern."""
     resolved: bool | None
     """None if it has no score."""
     usd: float | None
@@ -69,17 +73,21 @@ class PlayedSession:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weighed:
-    """A takeover that `escalate` weighed."""
+    """A takeover that `escalate` weighed: whether another worker takes over the session."""
 
     net_usd: float
-    """The takeover's expected gain less its cost."""
+    """The takeover's expected gain less its cost, in dollars."""
     taken: bool
+    """Whether the other worker took over."""
     worth: float
-    """The worth of the session."""
+    """The worth of the session, in dollars."""
 
 
 def read_session(rows: Sequence[RunSummary]) -> PlayedSession | None:
-    """Return the session of these runs, newest first; None unless one model conducted all of it."""
+    """Return the session of these runs, the newest run first.
+
+    None unless the conversation was sent to one served model; helper requests are not considered.
+    """
     models = {row.model for row in rows if not row.conductor.endswith(_HELPER)} - {MINI_MODEL}
     if len(models) != 1:
         return None
@@ -94,7 +102,7 @@ def read_session(rows: Sequence[RunSummary]) -> PlayedSession | None:
 
 
 def find_takeover(reasons: Iterable[str], worth: float) -> Weighed | None:
-    """Return the first takeover weighed in the reasons; `worth` is that of the session."""
+    """Return the first takeover that the reasons weigh, or None; `worth` is the session's."""
     for reason in reasons:
         if found := _WEIGHED.search(reason):
             net = float(found[3]) - float(found[2] or 0)
@@ -103,7 +111,10 @@ def find_takeover(reasons: Iterable[str], worth: float) -> Weighed | None:
 
 
 def describe_patterns(sessions: Sequence[PlayedSession], worth: float) -> list[dict[str, Any]]:
-    """Return the sessions, resolved share and cost of each model, by decreasing worth."""
+    """Return the number, resolved share and cost of each model's sessions, by decreasing worth.
+
+    `worth` is the worth of a resolved session in dollars.
+    """
     rows: list[dict[str, Any]] = []
     for model in {one.model for one in sessions}:
         own = [one for one in sessions if one.model == model]
@@ -125,7 +136,10 @@ def describe_patterns(sessions: Sequence[PlayedSession], worth: float) -> list[d
 def choose_pattern(
     sessions: Sequence[PlayedSession], worth: float, seed: int = 0
 ) -> dict[str, Any]:
-    """Return the pattern to set and the probability that it is best, or why there is none."""
+    """Return the pattern to set and the probability that it is best, or the reason why not.
+
+    `worth` is the worth of a resolved session in dollars.
+    """
     worths: dict[str, list[float]] = {}
     for one in sessions:
         if (each := one.worth(worth)) is not None:
@@ -146,9 +160,9 @@ def choose_pattern(
 
 
 def choose_margin(weighed: Sequence[Weighed], margin: float, seed: int = 0) -> dict[str, Any]:
-    """Return the margin to set and the probability that it is better, or why there is none.
+    """Return the margin to set and the probability that it is better, or the reason why not.
 
-    `weighed` has one takeover per session; `margin` is the present margin.
+    `weighed` has one takeover for each session; `margin` is the present margin in dollars.
     """
     groups = {
         taken: [one.worth for one in weighed if one.taken is taken] for taken in (True, False)
@@ -169,7 +183,7 @@ def choose_margin(weighed: Sequence[Weighed], margin: float, seed: int = 0) -> d
 
 
 def _list_margins(weighed: Sequence[Weighed], margin: float) -> list[float]:
-    """Return the margins to try: 0, the present margin, and the deciles of the net gains."""
+    """Return the margins to try: 0, the present margin, and the positive deciles of net gains."""
     nets = sorted(one.net_usd for one in weighed)
     tenths = {round(nets[len(nets) * tenth // 10], 4) for tenth in range(1, 10)}
     return sorted({0.0, margin, *(each for each in tenths if each > 0)})
@@ -200,11 +214,11 @@ async def replay_sessions(
 ) -> dict[str, Any]:
     """Read the stored sessions, and choose a pattern and a margin by them.
 
-    The store is named as for `batuta runs`. `worth` is that of a resolved session, and `margin` is
-    the present margin of a switch, both in dollars.
+    The store is named as for `batuta runs`. `worth` is the worth of a resolved session, and
+    `margin` the present margin of `escalate`, both in dollars.
 
     Raises:
-        ConfigError: there are no sessions.
+        ConfigError: there is no such store, or it has no session.
     """
     if "://" not in target and not Path(target).exists():
         raise ConfigError(f"there are no runs at {target}; name the store that the server used")
@@ -242,7 +256,7 @@ async def _list_by_session(store: Store) -> dict[str, list[RunSummary]]:
 
 
 async def _read_reasons(store: Store, rows: Sequence[RunSummary]) -> list[str]:
-    """Return the reasons of the session's decisions, the oldest first; deleted runs have none."""
+    """Return the reasons of the session's decisions, the oldest first; deleted runs are skipped."""
     reasons: list[str] = []
     for row in reversed(rows):
         run = await store.get(row.id)

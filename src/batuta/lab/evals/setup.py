@@ -1,7 +1,7 @@
 """Opens a subject and its grader from names, so that trials can run on any machine.
 
-A process of an executor receives names, questions, pools and fitted methods. It opens the pool, the
-conductor, the journal and the grader itself, with the same code.
+A process of an executor receives names, questions, pools and fitted methods. The process then opens
+the pool, the conductor, the journal and the grader with the same code as the main process.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ from batuta.lab.tasks.graders.question_tests import QuestionTestRunner, find_que
 from batuta.sandbox import Sandbox, SandboxBackend
 
 JUDGE = "the judge"
-"""The name under which the judge's identity is recorded."""
+"""The name under which the identity of the judge's model is recorded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubjectSetup:
-    """The names of the pool, the conductor and so on; files must be the same on every machine."""
+    """The names from which a subject is opened; their files must be the same on every machine."""
 
     pool: str | None = None
-    """The pool, as the argument of `load_config`."""
+    """The pool and the conductor are named as for `load_config`; None for the defaults."""
     rehearses: bool = False
-    """Whether the questions are the rehearsal's, so that its pool is the default."""
+    """Whether the questions are the rehearsal's, so that the rehearsal's pool is the default."""
     conductor: str | None = None
     journal: str | None = None
     """A file, or the URL of a PostgreSQL database; None if calls are not stored."""
     scope: str = ""
-    """The evaluation's name, within which a database's calls are shared."""
+    """The evaluation's name; calls in a database are shared among evaluations of one name."""
     judge: str | None = None
-    """The worker that grades answers that no rule decides."""
+    """The worker that grades answers that no rule decides; None leaves them undecided."""
     sandbox: str = SandboxBackend.AUTO.value
     calibrates: bool = False
-    """Whether confidence is fitted to the runs, so that answered questions may be asked again."""
+    """Whether confidence is fitted to the runs, so that samples are collected for every answer."""
 
     async def open_subject(self, stack: AsyncExitStack) -> Subject:
         """Open the pool and its conductor; the connections close with the stack.
@@ -79,7 +79,15 @@ class SubjectSetup:
     def note_pool(
         self, subject: Subject, folder: Path, *, write: bool = True
     ) -> tuple[Subject, str]:
-        """Note the workers replaced since the folder was created, in the subject and a sentence."""
+        """Compare the pool with the folder's record, and update the record if `write` is set.
+
+        Returns:
+            The subject with the workers replaced since the folder was created, and a sentence about
+            the changes since it was last used; empty if there are none.
+
+        Raises:
+            StoreError: the record is damaged, or it cannot be read or written.
+        """
         judge: Identity = {"worker": self.judge or "nobody"}
         if self.judge and (client := subject.clients.get(WorkerId(self.judge))):
             judge = {**judge, "reached": identity_digest(client_identity(client))}
@@ -90,7 +98,8 @@ class SubjectSetup:
         """Return the subject with a journal of finished calls, if the setup names one.
 
         Raises:
-            ConfigError: the extra is missing.
+            ConfigError: the extra for PostgreSQL is not installed.
+            StoreError: the journal cannot be opened.
         """
         if self.journal is None:
             return subject
@@ -100,7 +109,7 @@ class SubjectSetup:
     async def open_tests(
         self, tasks: Sequence[Task], subject: Subject, stack: AsyncExitStack
     ) -> Subject:
-        """Return the subject with a runner for the tests that its questions show, if any do.
+        """Return the subject with a runner for the tests that questions show, if any question does.
 
         Raises:
             SandboxError: programs cannot be isolated here.
@@ -117,7 +126,7 @@ class SubjectSetup:
         """Open the grader of those tasks.
 
         Raises:
-            ConfigError: there is no such grader, sandbox or judge.
+            ConfigError: there is no such grader, kind of sandbox or judge.
             SandboxError: programs cannot be isolated here.
         """
         if self.sandbox not in set(SandboxBackend):
@@ -129,7 +138,7 @@ class SubjectSetup:
 
 
 def subject_of(loaded: LoadedConfig) -> Subject:
-    """Return the subject of a pool and its conductor, configured as they are served."""
+    """Return the subject of a pool and its conductors, with the settings that a server uses."""
     return Subject(
         pool=loaded.pool,
         clients=loaded.clients,
@@ -153,10 +162,10 @@ def subject_of(loaded: LoadedConfig) -> Subject:
 
 
 def _without_breaker(conductor: Conductor) -> Conductor:
-    """Return the conductor without its circuit breaker, so that it is measured on every question.
+    """Return the conductor without its breaker, so that it is measured on every question.
 
     A server skips a conductor that wrote no workflow for several questions in a row. In an
-    evaluation, later questions would be measured without it, and which ones would depend on timing.
+    evaluation, that would leave out later questions, depending on the timing.
     """
     if isinstance(conductor, LLMConductor):
         return replace(conductor, health=None)
@@ -174,7 +183,7 @@ def _find_judge(name: str | None, subject: Subject) -> Client | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialOrder:
-    """A trial without the objects that cannot be sent to another process."""
+    """An `EvalTrial` in a form that can be sent to another process: its system is a name."""
 
     key: str
     system: str
@@ -186,19 +195,19 @@ class TrialOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialOrders:
-    """The job of a process: opens a subject and runs orders on it."""
+    """The job of a process: opens a subject and runs trials on it."""
 
     setup: SubjectSetup
     kinds: tuple[Task, ...]
-    """One task of each grader that is needed."""
+    """One task for each grader that is needed; empty if there is a grader for all tasks."""
     grade: AnswerGrader | None
-    """None for the tasks' own graders."""
+    """The grader of all tasks; None if each task names its grader."""
     solvers: Mapping[str, Solver] = field(default_factory=dict[str, Solver])
-    """Fitted solvers, by system."""
+    """The fitted solvers, by system; other systems are opened by their names."""
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[Callable[[TrialOrder], Awaitable[MeasuredRun | None]]]:
-        """Open a function that runs an order.
+        """Open the subject, and yield a function that runs a trial on it.
 
         Raises:
             BatutaError: the pool, the journal or the grader cannot be opened here.
@@ -240,8 +249,8 @@ class RemoteTrials:
     executor: Executor
     setup: SubjectSetup
     grade: AnswerGrader | None
-    """The grader of the task set, a function that other processes can import; None for the tasks'
-    own graders, which each process opens."""
+    """The grader of all tasks, a function that other processes can import; None if each task names
+    its grader, which each process then opens."""
 
     async def __call__(
         self,
@@ -250,7 +259,10 @@ class RemoteTrials:
         deliver: TrialListener,
         concurrency: int,
     ) -> None:
-        """Run every trial, as a `TrialRunner`; `self.grade` is used instead of `grade`."""
+        """Run every trial, as a `TrialRunner`.
+
+        The argument `grade` is ignored, because it may not be importable in other processes.
+        """
         kinds = {trial.task.grader: trial.task for trial in trials} if self.grade is None else {}
         one_of_each = {trial.system.name: trial for trial in trials}
         learned = {

@@ -1,4 +1,4 @@
-"""Confidence intervals and paired differences; equal seeds give equal figures."""
+"""Confidence intervals and paired differences; the bootstrap is repeatable by its seed."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from batuta.core.intervals import wilson_interval
 
 RESAMPLES = 10_000
 _CHUNK = 500
-"""Resamples drawn at once, which bounds memory."""
+"""The number of resamples that are drawn together, which bounds memory."""
 
 MIN_GROUPS = 5
-"""Minimum number of groups of questions for an interval."""
+"""Minimum number of families for an interval, if whole families are resampled."""
 
 Floats = NDArray[np.float64]
 RunKey = tuple[str, int]
-"""A question and a seed."""
+"""A question's id and a seed, which identify a run of a system."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,9 +51,9 @@ def score_interval(
 ) -> tuple[float, float]:
     """Return the 95% interval of the mean score of all runs.
 
-    Wilson's interval is used if every question was run once and is right or wrong, or if all scores
-    are 0 or all are 1. Otherwise questions are resampled by bootstrap, since runs of one question
-    are not independent.
+    Wilson's interval is used if all scores are 0 or 1 and every question was run once, or if all
+    scores are equal to 0 or to 1. Otherwise questions are resampled by bootstrap, because runs of
+    one question are not independent. `seed` is the seed of the bootstrap.
 
     Raises:
         ValueError: there is no score.
@@ -71,7 +71,10 @@ def score_interval(
 def bootstrap_interval(
     scores_by_question: Sequence[Sequence[float]], seed: int = 0
 ) -> tuple[float, float]:
-    """Return the percentile bootstrap's 95% interval of the mean, resampling questions."""
+    """Return the 95% interval of the mean score by the percentile bootstrap over questions.
+
+    Each inner sequence has the scores of one question, or of another group that is resampled.
+    """
     sums = np.array([math.fsum(scores) for scores in scores_by_question])
     counts = np.array([float(len(scores)) for scores in scores_by_question])
     low, high = np.quantile(_resample_means(sums, counts, seed), (0.025, 0.975))
@@ -86,13 +89,13 @@ def paired_difference(
 ) -> Difference | None:
     """Return the mean of `ours` minus `theirs` over the runs that both have, with its test.
 
-    The result is None if there are no such runs, or fewer than `MIN_GROUPS` families.
+    The test is McNemar's if every question was run once, all scores are 0 or 1, and questions are
+    independent. Otherwise it is the paired bootstrap, which resamples all runs of a question
+    together.
 
-    The runs of a question are resampled together. The test is McNemar's if every question was run
-    once, is right or wrong, and is independent of the others; else the bootstrap's.
-
-    Scores are by question and seed. `families` is given if families and not questions were held
-    out, so that families are resampled.
+    Scores are by question and seed. `families` has the family of each question if whole families
+    were held out and are therefore resampled. The result is None if there is no common run, or if
+    there are fewer than `MIN_GROUPS` families.
     """
     common = sorted(ours.keys() & theirs.keys())
     if not common:
@@ -127,8 +130,8 @@ def paired_mean(deltas: Sequence[float]) -> tuple[float, float]:
     """Return the mean of paired differences and its standard error, which is never zero.
 
     Half a win, half a loss and one tie are added (Agresti and Min 2005, doi:10.1002/sim.1781).
-    Otherwise two systems that differ on no question, or on one, would seem certainly equal or
-    certainly different.
+    Without them, two systems that differ on no question would seem certainly equal, and two systems
+    that differ on a single question certainly different.
     """
     count = len(deltas) + 2
     mean = math.fsum(deltas) / count
@@ -137,7 +140,7 @@ def paired_mean(deltas: Sequence[float]) -> tuple[float, float]:
 
 
 def mcnemar_p_value(wins: int, losses: int) -> float:
-    """Return the two-sided p-value of McNemar's exact test."""
+    """Return the two-sided p-value of McNemar's exact test, from the pairs with unequal scores."""
     n, few = wins + losses, min(wins, losses)
     logs = [
         math.lgamma(n + 1) - math.lgamma(i + 1) - math.lgamma(n - i + 1) - n * math.log(2)
@@ -174,9 +177,10 @@ def _resample_means(sums: Floats, counts: Floats, seed: int) -> Floats:
 
 @lru_cache(maxsize=2)
 def _draw_counts(size: int, seed: int) -> NDArray[np.uint8]:
-    """Return how often each of `size` questions is in each resample, the same for all systems.
+    """Return how often each of `size` groups is in each resample: (`RESAMPLES`, size).
 
-    A byte suffices, since in practice no question is drawn more than 255 times.
+    The counts are cached, so that all systems have the same resamples. A byte suffices, because in
+    practice no group is drawn more than 255 times.
     """
     rng = np.random.default_rng(seed)
     times_drawn = np.empty((RESAMPLES, size), np.uint8)

@@ -26,15 +26,15 @@ from batuta.lab.tasks.recorded import ReplayPool
 from batuta.language.plan_rules import NO_RULES, PlanRules
 
 MAX_CACHED_RUNS = 512
-"""Maximum number of cached runs; more than ever run concurrently."""
+"""Maximum number of cached runs, which is more than run concurrently."""
 
 
 @final
 class AnswerCache:
-    """Cache of the latest runs that ask all workers.
+    """A cache of the latest runs in which all workers of a record answer.
 
-    A record always replays the same replies, so the systems that read all workers' replies share
-    one run per question. Each system is charged for the whole run.
+    A record always replays the same replies, so systems that read all workers' replies share one
+    run for each question. The usage of the whole run counts for each of these systems.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class AnswerCache:
         self._locks: dict[Hashable, anyio.Lock] = {}
 
     async def get_or_run(self, key: Hashable, execute: Callable[[], Awaitable[Run]]) -> Run:
-        """Return the cached run of the key, or execute and cache it."""
+        """Return the cached run of the key, or execute and cache the run."""
         async with self._locks.setdefault(key, anyio.Lock()):
             run = self._runs.get(key)
             if run is None:
@@ -57,11 +57,11 @@ class AnswerCache:
 
 
 CONDUCTOR, MINI_CONDUCTOR = "the conductor", "the conductor of mini"
-"""Names of conductor models that are not workers."""
+"""The names, among the subject's identities, of conductors' models that are not workers."""
 
 
 def preset_conductor(name: str) -> str:
-    """Return the name of a preset's conductor model, if that is not a worker."""
+    """Return the name, among the subject's identities, of a preset's conductor model."""
     return f"the conductor of {name}"
 
 
@@ -70,29 +70,29 @@ class CallLimit(Protocol):
 
     @property
     def is_spent(self) -> bool:
-        """Whether a call was refused, so that no further run is started."""
+        """Whether a call was refused, after which no further run is started."""
         ...
 
     def limit_client(self, client: Client, worker: Worker) -> Client:
-        """Return a client of that worker that refuses calls beyond the budget."""
+        """Return a client of the worker that refuses calls that the budget does not allow."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """A pool, its clients, and its conductor."""
+    """A pool, its clients, its conductors and the settings to run them with."""
 
     pool: Pool
     clients: Mapping[WorkerId, Client]
-    """Empty for a record: its replay pool creates the clients."""
+    """The workers' clients; empty for a record, whose replay pool creates clients."""
     conductor: Conductor | None
-    """None if a record has no conductor."""
+    """The conductor of `ultra`; None if a record has no conductor."""
     limits: Limits = Limits()
     mini: Conductor | None = None
-    """The conductor that the settings name as batuta-mini; None if `mini` is fitted here
-    instead."""
+    """The conductor that the settings name for batuta-mini; None if `mini` is a selector that the
+    evaluation fits."""
     max_rounds: int | None = None
-    """Round limit of the settings; None allows as many as the conductor needs."""
+    """Maximum number of rounds in the settings; None allows as many as the conductor needs."""
     presets: tuple[Preset, ...] = ()
     """The presets (`[models.NAME]`) of the settings."""
     confidence: ConfidenceModel | None = None
@@ -101,26 +101,29 @@ class Subject:
     guardrails: Guardrails = field(default=NO_GUARDRAILS, repr=False)
     plan_rules: PlanRules = NO_RULES
     terms: str = ""
-    """Timeout and guardrail settings as text, for the keys of runs."""
+    """Timeouts, policies and confidence samples as text, for the keys of runs."""
     simulated: bool = False
     """Whether the workers are programs instead of language models."""
     run_tests: RunTests | None = field(default=None, repr=False)
-    """Runs the tests shown in questions; None if only graders run programs."""
+    """Runs the tests that questions show; None if only graders run programs."""
     source: str = ""
     """The origin of the pool; for simulated workers, a description of them."""
     call_limit: CallLimit | None = field(default=None, repr=False)
     """The budget of the calls; None if there is none."""
     replaced: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Digests of the identities that changed after the results folder was created, by name."""
+    """Digests of the identities that have changed since the results folder was created, by name."""
     notes: tuple[str, ...] = ()
     """Remarks on the settings to print before anything is run."""
     replay_pool: ReplayPool | None = field(default=None, repr=False)
-    """The recorded answers that are replayed in place of the workers."""
+    """The recorded answers that are replayed instead of calling workers; None if not a record."""
     answer_cache: AnswerCache | None = field(default=None, repr=False)
-    """Runs that ask all workers of a record, shared by all systems that use them."""
+    """Runs in which all workers of a record answer, shared by systems; None if not a record."""
 
     def clients_for_run(self) -> Mapping[WorkerId, Client]:
-        """Return the clients of one run; a record's are new, so that its samples are distinct."""
+        """Return the clients for one run.
+
+        A record gets new clients for each run, so that repeated calls replay different samples.
+        """
         return self.clients if self.replay_pool is None else self.replay_pool.clients()
 
     def ultra(self, conductor: Conductor) -> ServedSystem:
@@ -141,7 +144,7 @@ class Subject:
         """Return the system served as that preset.
 
         Raises:
-            ConfigError: a baseline answers under its name.
+            ConfigError: the preset is a baseline.
         """
         if preset.conductor is None:
             reason = f"{preset.name} is the baseline {preset.baseline}; measure that by its name"
@@ -167,7 +170,7 @@ class Subject:
 
     @property
     def key_text(self) -> str:
-        """The inputs of a run besides the pool, as text for its key."""
+        """What a run depends on besides the pool and the system, as text for its key."""
         recorded = self.replay_pool and (self.replay_pool.record.name, self.replay_pool.simulate)
         if self.replay_pool and (version := self.replay_pool.record.version):
             recorded = (version, recorded)
@@ -182,18 +185,18 @@ class Subject:
         return repr((self.limits, recorded, *counted, *executes, *terms, *sampled))
 
     def drafting_key(self, drafts: str) -> str:
-        """Return the digest of a conductor model that has changed, for the keys of its runs.
+        """Return the digest of a conductor's model, for the keys of its runs.
 
-        It is empty if the model has not changed.
+        The digest is empty if the model has not changed since the results folder was created.
 
         Args:
-            drafts: `CONDUCTOR`, `MINI_CONDUCTOR` or the name from `preset_conductor`.
+            drafts: `CONDUCTOR`, `MINI_CONDUCTOR` or a name from `preset_conductor`.
         """
         return self.replaced.get(drafts, "")
 
     @property
     def identities(self) -> dict[str, Identity]:
-        """The identities of workers, by name, and of conductors that are not workers."""
+        """The identities of workers, and of conductors' models that are not workers, by name."""
         if self.simulated:
             return {str(worker.id): {"source": self.source} for worker in self.pool}
         found = {str(worker): client_identity(client) for worker, client in self.clients.items()}
@@ -205,7 +208,10 @@ class Subject:
         return {name: identity for name, identity in found.items() if identity}
 
     def with_call_limit(self, limit: CallLimit) -> Subject:
-        """Return the subject with limited calls; call it before `with_call_cache`."""
+        """Return the subject with a limit on its calls.
+
+        The call cache must be added afterwards, so that cached calls do not count.
+        """
 
         def limit_draft(conductor: LLMConductor) -> Client:
             if conductor.worker is None:
@@ -219,7 +225,7 @@ class Subject:
         return replace(limited, call_limit=limit)
 
     def with_call_cache(self, call_cache: CallJournal) -> Subject:
-        """Return the subject with calls replayed from the journal if they were paid for before."""
+        """Return the subject with a journal, so that calls that were paid before are replayed."""
         return self._with_clients(
             {
                 worker: CallCacheClient(client, call_cache, worker)
@@ -233,7 +239,7 @@ class Subject:
         clients: Mapping[WorkerId, Client],
         draft_client: Callable[[LLMConductor], Client],
     ) -> Subject:
-        """Return the subject with other clients of its workers and of the models that draft."""
+        """Return the subject with other clients of its workers and of its conductors' models."""
 
         def change(conductor: Conductor | None) -> Conductor | None:
             if isinstance(conductor, Gate | LeadAndHands):

@@ -1,8 +1,9 @@
 """Finds the systems to measure by name, including the user's own in a Python file.
 
-A user's own system is named `mine.py:ByLength`. The name after the colon is a conductor (it has
-`plan`), a solver (it has `answer`), a class or function without arguments that returns either, or a
-function of a history, which learns from outcomes:
+A user's own system is named, for example, `mine.py:ByLength`. The member after the colon is a
+conductor (with `plan`), a solver (with `answer`), or a class or function that makes one of these
+when it is called without arguments. A function with a first parameter `history` learns from
+outcomes:
 
     def fit_mine(history, *, seed=0): ...  # returns a conductor or a solver
 """
@@ -64,12 +65,13 @@ def is_own_system(name: str) -> bool:
 
 
 def open_own_system(name: str) -> tuple[Solver, str]:
-    """Return the system of that name, and a digest of its file, which its results depend on.
+    """Return the user's own system of that name, and a digest of its file for the keys of runs.
 
     The file is executed with all permissions of this process.
 
     Raises:
-        ConfigError: there is no such file or member, its code fails, or it is not a system.
+        ConfigError: there is no such file or member, the file's code fails, or the member is not a
+            system.
     """
     found = _OWN_NAME.fullmatch(name)
     assert found is not None  # noqa: S101 - the caller checked `is_own_system`
@@ -101,7 +103,7 @@ def _as_solver(name: str, member: Any) -> Solver:
 
 
 def _is_learner(member: Callable[..., Any]) -> bool:
-    """Return whether its first parameter is `history`."""
+    """Return whether the first parameter of the function is named `history`."""
     return next(iter(inspect.signature(member).parameters), "") == "history"
 
 
@@ -138,13 +140,14 @@ RECURSIVE = "ultra+recursion"
 MINI = "mini"
 BEST_SINGLE = "best-single"
 ALL = "all"
-"""Stands for every system that can be measured on the subject; see `runnable_systems`."""
+"""The name that stands for the systems that `runnable_systems` returns."""
 CALIBRATION = "calibration/"
 """Name prefix of the systems that measure one worker on the calibration questions."""
 ENOUGH_ANSWERS = 0.9
-"""Minimum share of a record's correct runs with known answers, for systems that compare answers."""
+"""The share of a record's correct runs that must have known answers, so that systems that compare
+answers can be measured."""
 MIN_ROUNDS = 2
-"""Round limit of `ultra+recursion`, unless the settings allow more; training uses the same."""
+"""Maximum number of rounds of `ultra+recursion`, unless the settings allow more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,36 +157,41 @@ class System:
     name: str
     solver: Solver
     needs_calibration: bool = False
-    """Whether it needs to know which worker is the best."""
+    """Whether each worker is measured alone first, to know which is the best, or to learn."""
     upper_bound: UpperBound | None = None
-    """Computes the score of a reference line from all its replies; None for other systems."""
+    """Computes the score of a reference line from all replies to a question; None for methods."""
     worker: WorkerId | None = None
     """The only worker of a single-worker system, which runs only on pools that contain it."""
     uses_all_answers: bool = False
-    """Whether it uses the replies of all workers to the bare question."""
+    """Whether it reads a reply of every worker to the bare question. On a record, such systems are
+    run together, so that they share these replies."""
     has_conductor: bool = False
     """Whether a conductor decides the number of steps."""
     drafts: str = CONDUCTOR
-    """Name of the conductor model, if that is not a worker."""
+    """The name in `Subject.identities` of the conductor's model, if that is not a worker."""
     terms: str = ""
-    """The inputs of its runs besides pool, limits and method, as text for their keys."""
+    """What the runs depend on besides pool, limits and method, as text for the keys of runs."""
 
     def has_workers_in(self, pool: Pool) -> bool:
-        """Return whether a pool has the system's worker, or any of a served system's workers."""
+        """Return whether a pool has a worker that the system can use.
+
+        A single-worker system needs its worker, a served system any worker of its own pool; all
+        other systems can use every pool.
+        """
         if isinstance(self.solver, ServedSolver):
             return any(worker.id in pool for worker in self.solver.system.pool)
         return self.worker is None or self.worker in pool
 
     @property
     def is_reference(self) -> bool:
-        """Whether it is a reference line."""
+        """Whether it is a reference line, which bounds what methods can reach."""
         return self.upper_bound is not None
 
     @property
     def chooses_among_replies(self) -> bool:
-        """Whether it chooses the answer outside the engine, so that no policy can check it.
+        """Whether it chooses the answer outside the engine, where no policy can check the answer.
 
-        A method that is still to be fitted counts only if it compares answers.
+        A method that is not fitted yet counts only if it compares answers.
         """
         known = ServedSolver | ConductorSolver | SingleWorker | UnfittedSolver
         chooses = not isinstance(self.solver, known) or _compares_answers(self)
@@ -211,13 +219,13 @@ def _baseline_system(baseline: Baseline, _: Subject) -> System:
 
 
 def _conductor_system(name: str, subject: Subject, conductor: Conductor | None = None) -> System:
-    """Serve the conductor, by default the subject's own, as `batuta serve` would."""
+    """Return the conductor, by default the subject's own, as `batuta serve` would serve it."""
     served = subject.ultra(conductor or _require_conductor(subject))
     return System(name=name, solver=ServedSolver(served), has_conductor=True)
 
 
 def _recursive_system(subject: Subject) -> System:
-    """Allow a second round, which corrects the first, even if the settings allow only one."""
+    """Return `ultra` with a second round to correct the first, even if the settings allow one."""
     served = subject.ultra(_require_conductor(subject))
     limits = replace(served.limits, rounds=max(MIN_ROUNDS, served.limits.rounds))
     solver = ServedSolver(replace(served, limits=limits))
@@ -290,8 +298,7 @@ _REPLY_READERS = frozenset(each.name for each in BASELINES if each.reads_replies
 _EMBEDDING_CHOOSERS = frozenset(each.name for each in BASELINES if each.embeds_replies)
 _ANSWER_CHOOSERS = frozenset(each.name for each in BASELINES if each.fit_chooser is not None)
 _PROMPTED_SYSTEMS: Mapping[str, _MakeSystem] = {
-    "prompted": lambda subject: _prompted_system("prompted", subject),
-    "hand-written": lambda subject: _prompted_system("hand-written", subject),
+    name: partial(_prompted_system, name) for name in ("prompted", "hand-written")
 }
 _BOUNDS: Mapping[str, _MakeSystem] = {
     "vote": lambda _: System(name="vote", solver=Vote(), uses_all_answers=True),
@@ -311,13 +318,12 @@ _NAMED_SYSTEMS: Mapping[str, _MakeSystem] = {
 }
 
 
-def _numbered_baselines() -> Mapping[str, Callable[[str, int], System]]:
-    known = _FIXED_BASELINES.items()
-    return {name: partial(_numbered_system, each) for name, each in known if each.number}
-
-
 _SAMPLED_SYSTEMS: Mapping[str, Callable[[str, int], System]] = {
-    **_numbered_baselines(),
+    **{
+        name: partial(_numbered_system, each)
+        for name, each in _FIXED_BASELINES.items()
+        if each.number
+    },
     "pass@": lambda name, k: System(
         name=name, solver=PassAtK(k), needs_calibration=True, upper_bound=oracle_score
     ),
@@ -338,7 +344,7 @@ def _own_system(name: str) -> System:
 
 
 def _served_system(name: str, subject: Subject) -> System | None:
-    """Return what the settings serve under that name, if they name it."""
+    """Return the system that the settings serve under that name, or None."""
     if name == MINI and subject.mini is not None:
         return _mini_system(subject)
     preset = next((one for one in subject.presets if one.name == name), None)
@@ -346,7 +352,10 @@ def _served_system(name: str, subject: Subject) -> System | None:
 
 
 def system_names(subject: Subject) -> tuple[str, ...]:
-    """Return every name that `find_system` accepts, with one example of each form with a number."""
+    """Return the names that `find_system` accepts, with one example of each name with a number.
+
+    The names of a user's own systems are not known here.
+    """
     workers = (str(worker.id) for worker in subject.pool)
     counted = (f"{name}5" for name in _SAMPLED_SYSTEMS)
     presets = (preset.name for preset in subject.presets)
@@ -364,10 +373,12 @@ def _method_names(subject: Subject) -> tuple[str, ...]:
 def runnable_systems(subject: Subject) -> tuple[str, ...]:
     """Return the systems that `all` stands for: those that can be run on the subject.
 
-    A record excludes systems that need more samples or answers than it has and systems that embed
-    replies, since it has only final answers. Unless its replies are simulated, it also excludes
-    systems whose workers read other replies. Systems that the server refuses because a policy
-    cannot check them are always excluded.
+    Learned systems that choose among answers need at least three workers. Systems that the server
+    refuses, because a policy cannot check them, are excluded.
+
+    A record excludes systems that need more samples or answers than the record has, that embed
+    replies (a record has only final answers), or that ask models something other than the question.
+    Unless missing replies are simulated, it also excludes systems whose workers read other replies.
     """
     names = _runnable_names(subject)
     if subject.guardrails.grounded is None:
@@ -395,7 +406,10 @@ def _runnable_names(subject: Subject) -> tuple[str, ...]:
 
 
 def why_not_runnable(system: System, subject: Subject) -> str | None:
-    """Return why the system cannot be measured here, or None."""
+    """Return why the system cannot be measured on the subject's record; None if it can.
+
+    Every system can be measured on a pool that is not a record.
+    """
     if subject.replay_pool is None:
         return None
     record = subject.replay_pool.record
@@ -421,15 +435,15 @@ def _compares_answers(system: System) -> bool:
 
 
 def calibration_system(worker: WorkerId) -> System:
-    """Return the system of a single worker on the calibration questions."""
+    """Return the system that measures a single worker on the calibration questions."""
     return System(name=f"{CALIBRATION}{worker}", solver=SingleWorker(worker), worker=worker)
 
 
 def find_system(name: str, subject: Subject) -> System:
-    """Find the system of that name: a worker's id, or a method.
+    """Find the system of that name: a worker's id, a preset, a method, or `FILE.py:MEMBER`.
 
     Raises:
-        ConfigError: there is no such system, or the server would refuse it.
+        ConfigError: there is no such system, it cannot be opened, or the server would refuse it.
     """
     found = _find_named(name, subject)
     policy = subject.guardrails.grounded
@@ -442,7 +456,7 @@ def find_system(name: str, subject: Subject) -> System:
 
 
 def is_method(name: str) -> bool:
-    """Return whether the name can be a system's, whatever the workers are."""
+    """Return whether the name is that of a system on any pool, and not of a worker or preset."""
     counted = _COUNT_PATTERN.fullmatch(name)
     return (
         name in {ALL, MINI, *_NAMED_SYSTEMS, *LEARNED_METHODS}
@@ -481,7 +495,7 @@ def _find_named(name: str, subject: Subject) -> System:
 
 
 def _other_system(name: str, subject: Subject) -> System:
-    """Open a system of the user's own; refuse any other name."""
+    """Open a system of the user's own; raise a ConfigError for any other name."""
     if is_own_system(name):
         return _own_system(name)
     if name.startswith("cascade@"):

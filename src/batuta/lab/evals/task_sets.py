@@ -17,23 +17,24 @@ from batuta.lab.tasks.question_keys import text_key
 
 
 def task_family(task: Task) -> str:
-    """Return the family of a task: its first tag that describes the kind of question."""
+    """Return the family of a task: its first tag that describes the kind of question, or `all`."""
     plain = (tag for tag in task.tags if tag not in {*TASK_SOURCES, "held-out wording"})
     return next(plain, "all")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSet:
-    """Questions to measure on, others for choosing the best single worker, and the grader."""
+    """Questions to measure on, questions for calibration, and their grader."""
 
     name: str
     tasks: tuple[Task, ...]
     calibration: tuple[Task, ...]
-    """Calibration questions; may be empty. None repeats the words of a question in `tasks`."""
+    """Questions on which each worker is measured alone; may be empty. No question of a benchmark or
+    a file repeats the words of a question in `tasks`."""
     grade: AnswerGrader = grade_by_task
     family: Callable[[Task], str] = task_family
     split: str = ""
-    """How a record was split: `random` or `unseen`; empty if it is not a record."""
+    """How a record was split: `random`, `unseen` or `all`; empty if it is not a record."""
 
     @property
     def uses_task_graders(self) -> bool:
@@ -50,14 +51,14 @@ def open_tasks(
         name: `rehearsal[:family][:held-out]` or `world2[:family][:held-out]` (fresh questions;
             `held-out` takes the wordings held out from training), a benchmark as `batuta tasks
             list` names it, or the path of a JSONL file.
-        limit: maximum number of questions: the first of a file, random ones of a benchmark.
-        calibration: maximum number of calibration questions, which follow those of `limit`.
+        limit: maximum number of questions: the first of a file, random questions of a benchmark.
+        calibration: maximum number of calibration questions, which come after those of `limit`.
         seed: the seed of generated questions and of random choices.
-        files: local copies of the benchmark's files.
+        files: local copies of the benchmark's files; may be empty.
 
     Raises:
-        ConfigError: there is no such family.
-        SourceError: there is no such benchmark or file, or it cannot be used.
+        ConfigError: there is no such family, or `files` are given for a world.
+        SourceError: there is no such benchmark or file, or it has no question that can be used.
     """
     kind, *parts = name.split(":")
     if kind in TASK_SOURCES:
@@ -84,13 +85,13 @@ def open_tasks(
 def _other_questions(
     tasks: Sequence[Task], candidates: Sequence[Task], count: int
 ) -> tuple[Task, ...]:
-    """Return the first candidates that do not repeat the words of a task."""
+    """Return the first `count` candidates that do not repeat the words of a task."""
     known = {text_key(task.question) for task in tasks}
     return tuple(islice((t for t in candidates if text_key(t.question) not in known), count))
 
 
 def _benchmark_part(task: Task) -> str:
-    """Return the part of its benchmark that a task belongs to, which is its second tag."""
+    """Return the part of a benchmark that a task belongs to, which is the task's second tag."""
     return next(iter(task.tags[1:]), "all")
 
 

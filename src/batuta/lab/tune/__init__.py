@@ -1,5 +1,5 @@
-"""Finds out how a pool is best conducted, within a stated budget and without a GPU.
+"""Finds the best way to conduct a pool, within a stated budget and without a GPU.
 
-`tuning.run_tuning` calibrates the workers, searches for workflows, fits a selector among them, and
-judges the result on held-out questions.
+`tuning.run_tuning` calibrates the workers, searches for workflows, builds a selector of workflows,
+and judges the result on held-out questions.
 """

@@ -19,25 +19,27 @@ from batuta.lab.tune.library import Candidate
 from batuta.lab.tune.stages import TuneStage
 
 _CALIBRATED = 30
-"""Maximum number of questions of each group on which every worker is measured."""
+"""Maximum number of questions of each group that every worker is asked."""
 _FAILED = 0.8
-"""A worker is left out if at least this share of its calls has no score."""
-_PRIOR = 6.0
-"""The weight, in questions, of a worker's overall mean in the estimate of its group accuracy."""
+"""A worker is left out if at least this share of its answers has no score."""
+PRIOR_QUESTIONS = 6.0
+"""The weight, in questions, of a worker's overall accuracy in the estimate of that in a group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredShare:
-    """A worker's accuracy, with its interval."""
+    """A worker's accuracy on some questions, with its interval."""
 
     questions: int
+    """The number of questions with a score."""
     share: float | None
     """The observed accuracy; None if nothing was scored."""
     low: float | None
     high: float | None
-    """The bounds of its 95% interval, by Wilson's method."""
+    """The bounds of the 95% interval of the accuracy, by Wilson's method."""
     shrunk: float | None
-    """The accuracy shrunk towards the worker's mean over all groups: the best estimate."""
+    """The best estimate: the accuracy, shrunk towards the worker's mean over all groups; None if
+    the worker has no score in any group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,16 +50,20 @@ class WorkerCard:
     overall: MeasuredShare
     by_group: tuple[MeasuredShare, ...]
     usd: float | None
-    """Mean dollars per question; None if its price is unknown."""
+    """Mean dollars per question; None if the price is unknown or nothing was scored."""
     seconds: float | None
+    """Median seconds per question; None if nothing was scored."""
     failed: int
-    """Calls that failed or whose answer could not be graded."""
+    """The number of questions without a score: the call failed or the answer was not graded."""
 
 
 def measure_workers(
     runner: CandidateRunner, tasks: Sequence[Task], group_n: Places, groups: int
 ) -> tuple[WorkerCard, ...]:
-    """Return the cards of all workers, from the answers of each alone to these questions."""
+    """Return the cards of all workers, from the answers of each worker alone to these questions.
+
+    `group_n` is the group of each question, and `groups` the number of groups.
+    """
     return tuple(
         _card_of(runner, worker.id, tasks=tasks, group_n=group_n, groups=groups)
         for worker in runner.pool
@@ -99,18 +105,18 @@ def _usd_of(
 
 
 def share_of(scores: Sequence[float], mean: float | None) -> MeasuredShare:
-    """Return the mean of these scores, shrunk towards the worker's mean over all groups."""
+    """Return the accuracy on these scores; `mean` is the worker's mean over all groups."""
     count = len(scores)
     if not count or mean is None:
         return MeasuredShare(questions=0, share=None, low=None, high=None, shrunk=mean)
     total = float(sum(scores))
     low, high = wilson_interval(round(total), count)
-    shrunk = (total + _PRIOR * mean) / (count + _PRIOR)
+    shrunk = (total + PRIOR_QUESTIONS * mean) / (count + PRIOR_QUESTIONS)
     return MeasuredShare(questions=count, share=total / count, low=low, high=high, shrunk=shrunk)
 
 
 def measured_pool(pool: Pool, cards: Sequence[WorkerCard], names: Sequence[str]) -> Pool:
-    """Return the pool with measured strengths, skills and times."""
+    """Return the pool with measured strengths, skills and seconds; `names` names the groups."""
     known = {card.worker: card for card in cards}
     workers: list[Worker] = []
     for worker in pool:
@@ -128,7 +134,10 @@ def measured_pool(pool: Pool, cards: Sequence[WorkerCard], names: Sequence[str])
 def mean_scores(
     runner: CandidateRunner, tasks: Sequence[Task], workers: Sequence[WorkerId]
 ) -> Floats:
-    """Return the workers' mean score on each question, which measures how easy it is."""
+    """Return the workers' mean score on each question, (n,), which measures how easy it is.
+
+    A question without any score counts as 0.5.
+    """
     rows: list[float] = []
     for task in tasks:
         found = [runner.find_result(task, Candidate.single(worker)) for worker in workers]
@@ -138,7 +147,14 @@ def mean_scores(
 
 
 async def calibrate_workers(context: TuneContext, grouping: Grouping) -> tuple[list[Task], Places]:
-    """Ask every worker the first questions of every group, while the budget lasts."""
+    """Ask every worker the first questions of every group, while the budget lasts.
+
+    Returns:
+        The questions, and the group of each question.
+
+    Raises:
+        ConfigError: the budget does not suffice for one question of every group.
+    """
     group_n, _, _ = grouping.reader([task.question for task in context.parts.search])
     by_group = [np.flatnonzero(group_n == g) for g in range(len(grouping.names))]
     chosen: list[int] = []
@@ -162,10 +178,10 @@ async def calibrate_workers(context: TuneContext, grouping: Grouping) -> tuple[l
 
 
 def choose_usable(cards: Sequence[WorkerCard]) -> tuple[tuple[WorkerId, ...], tuple[WorkerId, ...]]:
-    """Return the workers to keep, and the workers left out because few of their calls have a score.
+    """Return the workers to keep, and the workers left out because they have too few scores.
 
     Raises:
-        ConfigError: no worker is left.
+        ConfigError: all workers would be left out.
     """
     failing = [
         card.worker

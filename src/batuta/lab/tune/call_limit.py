@@ -1,7 +1,10 @@
 """Finds the lowest weight of a call that keeps the mean calls of a question within a limit. Pure.
 
-Each cell runs the workflow of greatest merit: its worth less its calls times the weight of a call.
-The greater the weight, the fewer the calls; the weight is the Lagrange multiplier of the limit.
+Each cell runs the workflow of greatest merit. The merit is the workflow's worth, less the number of
+its calls times the weight of a call. The greater the weight, the fewer calls are made; the weight
+is the Lagrange multiplier of the limit.
+
+Axes: c cells, w workflows.
 """
 
 from __future__ import annotations
@@ -14,12 +17,15 @@ _DOUBLINGS, _HALVINGS = 60, 40
 
 
 def best_places(worth_cw: Matrix, calls_cw: Matrix, weight: float) -> Places:
-    """Return the index of the workflow with the greatest merit in each cell."""
+    """Return the index of the workflow with the greatest merit in each cell: (c,)."""
     return (worth_cw - weight * calls_cw).argmax(axis=1)
 
 
 def mean_calls(calls_cw: Matrix, place_c: Places, count_c: Matrix) -> float:
-    """Return the mean calls of a question, given each cell's workflow and number of questions."""
+    """Return the mean calls of a question; 0 if there are no questions.
+
+    `place_c` is the index of each cell's workflow, and `count_c` its number of questions.
+    """
     chosen_c = np.take_along_axis(calls_cw, place_c[:, None], axis=1)[:, 0]
     return float(np.average(chosen_c, weights=count_c)) if count_c.any() else 0.0
 
@@ -29,11 +35,9 @@ def find_call_weight(
 ) -> float:
     """Return the lowest weight of a call, at least `least`, that keeps the limit.
 
-    `worth_cw` is the worth of each workflow in each cell, not reduced by its calls. `count_c`
-    counts each cell's questions, and `most` limits the mean calls of a question.
-
-    Returns:
-        The weight. If no weight keeps the limit, it is so great that only calls matter.
+    `worth_cw` is the worth of each workflow in each cell, not reduced by the price of calls.
+    `count_c` has each cell's number of questions, and `most` is the maximum mean calls of a
+    question. If no weight keeps the limit, the weight is so great that only calls matter.
     """
 
     def keeps(weight: float) -> bool:

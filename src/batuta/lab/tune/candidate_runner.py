@@ -1,4 +1,7 @@
-"""Runs workflows on questions and grades the answers; each pair and each call is run only once."""
+"""Runs workflows on questions and grades the answers.
+
+Each pair of a question and a workflow is run only once, and each distinct call is made only once.
+"""
 
 from __future__ import annotations
 
@@ -48,8 +51,8 @@ from batuta.lab.evals.grading import AnswerGrader
 from batuta.lab.evals.outage import SYSTEM_FAULT_CODES, lost_reply, outage_reason
 from batuta.lab.tasks.graders import grade_answer
 from batuta.lab.tune.library import (
+    PREPARING_ROLES,
     Candidate,
-    StepRole,
     parts_of,
     write_continuation,
     write_workflow,
@@ -58,20 +61,22 @@ from batuta.lab.tune.spending import BudgetedClient, DollarLimit
 from batuta.usage import ZERO_COST, ZERO_USAGE, Price, usage_cost
 
 _SPREAD = 1009
-"""Distance between the seeds of two questions, so that their repeated calls never share a seed."""
+"""The distance between the seeds of two questions, so that repeated calls never share a seed."""
 
 
 MOST_FAILED = 10
-"""Consecutive failed calls after which a required worker counts as lost: five open its circuit, and
-one more is let through after each of 15, 30, 60, 120 and 240 seconds."""
+"""The number of consecutive failed calls after which a required worker counts as lost. Five
+failures open the worker's breaker, which lets one call through after each of 15, 30, 60, 120 and
+240 seconds."""
 
 Entry = Candidate | Solver
 """A workflow of the library, or a method to compare with the workflows."""
 Key = tuple[str, Candidate | str]
+"""A question's id, and the workflow or the name of the method."""
 
 
 class RunsElsewhere(Protocol):
-    """Executes runs in other processes, with the same code and results."""
+    """Executes runs in other processes, with the same code and the same results."""
 
     async def execute(
         self,
@@ -81,7 +86,9 @@ class RunsElsewhere(Protocol):
         *,
         concurrency: int,
     ) -> None:
-        """Execute every run and put its result into `found`.
+        """Execute every run, and put each result into `found`.
+
+        `ranked` is the pool whose strengths decide which worker is the best.
 
         Raises:
             ExceptionGroup: a run failed; it has the first error.
@@ -89,7 +96,8 @@ class RunsElsewhere(Protocol):
         ...
 
 
-def _score_key(task: Task, entry: Entry) -> Key:
+def result_key(task: Task, entry: Entry) -> Key:
+    """Return the key of the entry's result on the task."""
     return task.id, entry if isinstance(entry, Candidate) else entry.name
 
 
@@ -98,20 +106,21 @@ class CandidateResult:
     """The result of one workflow or method on one question."""
 
     score: float | None
-    """None after an outage or an undecided grade, which do not count as wrong."""
+    """The score; None after an outage or an undecided grade, which do not count as wrong."""
     usd: Decimal
-    """Dollars of all its calls, including calls that an earlier run paid for; an unknown price
-    counts as assumed."""
+    """Dollars of all calls, including calls that an earlier run paid for. Calls of unknown price
+    count at the assumed price."""
     calls: int
     seconds: float
     """Seconds of the longest chain of steps."""
     limited: bool = False
-    """True if the budget refused a call."""
+    """Whether the budget refused a call."""
     answer: str | None = None
     parts: tuple[tuple[Candidate, float], ...] = ()
-    """The shorter workflows within the candidate, with their scores."""
+    """The scored shorter workflows within the candidate; empty if steps are not graded."""
     trail: tuple[float | None, ...] = ()
-    """The score of each step's answer; None if the step did not run or gives no answer."""
+    """The score of each step's answer; None for a step without a graded answer of its own worker.
+    Empty if steps are not graded."""
     agreed: bool | None = None
     """Whether the first two answers agreed; None if the workflow does not compare them."""
 
@@ -120,8 +129,8 @@ class CandidateResult:
 class CallMeter:
     """Makes each distinct call once, and counts the replies and their cost.
 
-    A call replayed from the journal counts like a new one, so the counts do not depend on when a
-    process was killed.
+    A call that is replayed from the journal counts like a new call, so that the counts do not
+    depend on when a process was killed.
     """
 
     def __init__(self, unknown: Price) -> None:
@@ -133,7 +142,7 @@ class CallMeter:
         self.usage = ZERO_USAGE
         self.cost = ZERO_COST
         self.is_closed = False
-        """True once only earlier replies are returned and no calls are made."""
+        """Whether only earlier replies are returned and no more calls are made."""
         self.broken: BatutaError | None = None
         """The error that ended all calls: the journal cannot be written, or a worker is lost."""
         self._failed: dict[WorkerId, int] = {}
@@ -142,17 +151,17 @@ class CallMeter:
         """Called after each distinct call, to show progress."""
 
     def rely_on(self, workers: Iterable[WorkerId]) -> None:
-        """Require these workers: wait while their circuits are open, and stop if one is lost."""
+        """Require these workers: wait while a breaker is open, and stop if a worker is lost."""
         self._failed = dict.fromkeys(workers, 0)
 
     @property
     def calls(self) -> int:
-        """Distinct calls so far."""
+        """The number of distinct calls with a reply so far."""
         return len(self._replies)
 
     @property
     def usd(self) -> Decimal:
-        """Dollars of the distinct calls; calls without a price count at the assumed price."""
+        """Dollars of the distinct calls; calls of unknown price count at the assumed price."""
         return self.cost.usd
 
     async def complete(
@@ -194,7 +203,7 @@ class CallMeter:
     async def _ask(
         self, worker: WorkerId, client: Client, request: Request, listener: CallListener
     ) -> Reply:
-        """Return the client's reply; wait while the circuit of a required worker is open.
+        """Return the client's reply; wait while the breaker of a required worker is open.
 
         Without the wait, a short outage would leave all remaining questions without that worker.
         """
@@ -210,7 +219,7 @@ class CallMeter:
                 raise
 
     def _count_failure(self, worker: WorkerId, error: ClientError) -> None:
-        """Count an outage of a required worker; no worker is required until calibration ends."""
+        """Count an outage of a required worker, and stop all calls if the worker is lost."""
         if error.code in SYSTEM_FAULT_CODES or worker not in self._failed:
             return
         self._failed[worker] += 1
@@ -266,7 +275,7 @@ class CandidateRunner:
         seed: int = 0,
         grades_steps: bool = True,
     ) -> None:
-        """Make a runner; `unknown` is the assumed price of a worker without one.
+        """Start without results; `unknown` is the assumed price of workers without a price.
 
         With `grades_steps` intermediate answers are graded too, which may cost calls.
         """
@@ -286,19 +295,19 @@ class CandidateRunner:
 
     def find_result(self, task: Task, entry: Entry) -> CandidateResult | None:
         """Return the result of the entry on the task, or None if it has not run."""
-        return self._known.get(_score_key(task, entry))
+        return self._known.get(result_key(task, entry))
 
     async def run_all(self, planned: Iterable[tuple[Task, Entry]]) -> bool:
         """Run the pairs that have no result yet; return False if the budget refused a call.
 
-        In that case none of these results is kept, so that later decisions do not depend on which
-        run finished first.
+        After a refusal none of these results is kept, so that later decisions do not depend on
+        which run finished first.
 
         Raises:
             StoreError: the journal of paid calls can no longer be written.
             WorkerLostError: a required worker no longer answers.
         """
-        missing = {key: one for one in planned if (key := _score_key(*one)) not in self._known}
+        missing = {key: one for one in planned if (key := result_key(*one)) not in self._known}
         found: dict[Key, CandidateResult] = {}
         if missing and self.elsewhere is not None:
             await self.elsewhere.execute(missing, self.ranked, found, concurrency=self.concurrency)
@@ -340,7 +349,8 @@ class CandidateRunner:
     ) -> Run:
         """Execute a workflow on the task; equal earlier calls are not made again.
 
-        `again` sets how often an answered question is asked again to measure confidence.
+        `again` is how often an answered question is asked again to measure confidence; None does
+        not ask again.
         """
         workers = {step.worker for step in entry.steps}
         settings = RunSettings(fallback=False)
@@ -375,7 +385,10 @@ class CandidateRunner:
     async def repeat_run(
         self, task: Task, entry: Candidate, again: SampleSetting | None = None
     ) -> Run | None:
-        """Rebuild the run of a graded result from earlier replies; None if that is impossible."""
+        """Rebuild the run of a graded result from earlier replies.
+
+        None if there is no such result, if the meter still makes calls, or if the answer differs.
+        """
         known = self.find_result(task, entry)
         if known is None or known.score is None or not self.meter.is_closed:
             return None
@@ -383,7 +396,7 @@ class CandidateRunner:
         return run if run.answer == known.answer else None
 
     async def ask(self, worker: WorkerId, prompt: str) -> str:
-        """Return the worker's answer to a prompt; equal prompts are asked once.
+        """Return the worker's reply to a prompt; the call of an equal prompt is not repeated.
 
         Raises:
             ClientError: the call gave no usable reply.
@@ -396,7 +409,7 @@ class CandidateRunner:
     async def _add_trail(
         self, task: Task, entry: Candidate, run: Run, result: CandidateResult
     ) -> CandidateResult:
-        """Add the scores of intermediate answers to the result."""
+        """Return the result with the scores of intermediate answers."""
         continued = len(run.rounds) > 1 and run.rounds[1].workflow is not None
         agreed = None if not entry.stops else not continued
         if not self._grades_steps:
@@ -405,7 +418,7 @@ class CandidateRunner:
         for number, round_ in enumerate(run.rounds):
             for step in round_.steps:
                 at = step.index + number * entry.first_round
-                answers = entry.steps[at].role not in {StepRole.PLAN, StepRole.LOOK_UP}
+                answers = entry.steps[at].role not in PREPARING_ROLES
                 if answers and isinstance(step.result, Reply) and step.worker == step.planned:
                     trail[at] = (await grade_answer(self._grade, task, step.result.text)).score
         found = [(part, trail[index]) for part, index in parts_of(entry)]
@@ -413,7 +426,11 @@ class CandidateRunner:
         return replace(result, parts=parts, trail=tuple(trail), agreed=agreed)
 
     async def _judge(self, task: Task, run: Run) -> CandidateResult:
-        """Return the run's result, without a score if an outage gave a step to another worker."""
+        """Grade the run's answer, and return the result.
+
+        The score is None if an outage changed the run, if the grade is undecided, or if a limit
+        refused a call and there is an answer. A run without an answer scores 0.
+        """
         score = None
         limited = run.limit is not None or any(_is_limit(step.result) for step in run.steps)
         is_outage = outage_reason(run) is not None or lost_reply(run) is not None

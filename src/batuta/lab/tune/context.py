@@ -14,7 +14,7 @@ from batuta.lab.tune.spending import Allowance, bound_pool_costs
 from batuta.lab.tune.stages import TuneStage, plannable_usd, stage_ends
 
 ProgressListener = Callable[[TuneStage, str], None]
-"""Called with a stage and a sentence about its result."""
+"""Called with a stage and a sentence about its progress or result."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,24 +23,24 @@ class TuneSettings:
 
     allowance: Allowance
     labelled: bool = True
-    """Whether the questions' families define the groups; otherwise their texts do."""
+    """Whether the questions' families are the groups; otherwise groups are formed by the texts."""
     groups: int = 8
     """Maximum number of groups of questions."""
     levels: int = 6
     """Maximum number of levels of ease within a group."""
     call_weight: float = 0.01
-    """The price of a call: the gain in accuracy that justifies one more."""
+    """The price of a call: the gain in accuracy that justifies one more call."""
     mean_calls: float | None = None
-    """Maximum mean calls per question of the nominee for ultra; None for no limit. To keep the
-    limit, the price of a call may rise above `call_weight`."""
+    """Maximum mean calls per question of the nominee for ultra; None for no limit. The price of a
+    call may rise above `call_weight` to keep this limit."""
     worth: float | None = None
-    """Dollars that a correct answer is worth; None counts dollars only against the budget."""
+    """Dollars that a correct answer is worth; with None, dollars count only against the budget."""
     rewrites: bool = False
     """Whether subtasks are rewritten, which needs the package gepa."""
     lacks_rewriting: bool = False
-    """Whether subtasks should be rewritten but gepa is not installed."""
+    """Whether subtasks should be rewritten, but gepa is not installed."""
     rewriter: WorkerId | None = None
-    """The worker that rewrites; None for the strongest one."""
+    """The worker that rewrites; None for the strongest worker."""
     most_workers: int | None = None
     """Maximum number of models kept after calibration; None for all."""
     patterns: bool = False
@@ -48,6 +48,7 @@ class TuneSettings:
     only_proven: bool = False
     """Whether only systems that the judgement has proven better are recommended."""
     max_steps: int = 5
+    """Maximum number of steps of a workflow."""
     seed: int = 0
     last: TuneStage = TuneStage.JUDGE
     """The last stage that is run."""
@@ -55,7 +56,7 @@ class TuneSettings:
     """How often the questions that confidence is fitted to are asked again; None for never."""
 
     def sample_calls(self, parts: QuestionParts) -> int:
-        """Estimate the calls that ask again, for the systems of ultra and mini."""
+        """Return the maximum number of calls that ask questions again, for ultra and mini."""
         if self.samples is None:
             return 0
         return 2 * self.samples.count * len(parts.fitted)
@@ -67,7 +68,7 @@ class TuneContext:
 
     parts: QuestionParts
     family: Callable[[Task], str]
-    """Returns the label of a question."""
+    """Returns the family of a question, which is its label."""
     runner: CandidateRunner
     """Executes workflows; its meter counts the calls."""
     settings: TuneSettings
@@ -78,7 +79,7 @@ class TuneContext:
     """The share of the budget that may be spent by the end of each stage."""
 
     _usd: Decimal | None = field(init=False)
-    """Dollars available for planning; None without a limit in dollars."""
+    """Dollars that the stages may plan to spend; None without a limit in dollars."""
 
     def __post_init__(self) -> None:
         allowance = self.settings.allowance
@@ -87,18 +88,17 @@ class TuneContext:
         self.plan_stages(allowance.calls or 0)
 
     def plan_stages(self, calls: int) -> None:
-        """Divide the budget among the stages, for about `calls` calls in total."""
-        judgement, rewrites = len(self.parts.judgement), self.settings.rewrites
+        """Divide the budget among the stages; it is expected to allow `calls` calls in total."""
         self.ends = stage_ends(
             calls,
-            judgement=judgement,
-            rewrites=rewrites,
+            judgement=len(self.parts.judgement),
+            rewrites=self.settings.rewrites,
             last=self.settings.last,
             samples=self.settings.sample_calls(self.parts),
         )
 
     def spent_share(self, more: int = 0) -> float:
-        """Return the share of the budget that is spent after `more` further calls."""
+        """Return the share of the budget that will be spent after `more` further calls."""
         meter, allowance = self.runner.meter, self.settings.allowance
         calls = meter.calls + more
         shares = [0.0]
@@ -112,7 +112,7 @@ class TuneContext:
         return max(shares)
 
     def fits_budget(self, until: float) -> Callable[[int], bool]:
-        """Return a function that checks whether a number of calls fits that share of the budget."""
+        """Return a function that tells whether a number of further calls fits that share."""
         return lambda calls: self.spent_share(calls) <= until
 
     def expected_calls(self) -> int:

@@ -1,7 +1,7 @@
 """Recommends the systems with the greatest expected gain, if a gain is likely. Pure.
 
-Whether a gain is proven is reported separately, by a corrected test, and matters only if the
-settings demand proven systems.
+Whether a gain is proven is decided by a corrected test and reported separately. It affects the
+recommendation only if the settings demand proven systems.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ Json = dict[str, Any]
 SELECTOR, SINGLES_SELECTOR = "selector", "selector-mini"
 """Names of the folders, beside the report, of the selectors of workflows and of single workers."""
 PROVEN = frozenset({Verdict.BETTER, Verdict.CHEAPER})
+"""The verdicts that prove a system."""
 
 
 def recommend_systems(result: TuneResult, *, only_proven: bool = False) -> Json:
-    """Choose the systems that answer as mini and ultra, and give the reasons.
+    """Choose the systems that answer as mini and ultra, and return them with the reasons as JSON.
 
-    With `only_proven` a system must be proven better than the best single worker, or cheaper and at
-    most two points worse.
+    With `only_proven` a system must be proven better than its opponent (the best single worker or
+    its self-consistency), or cheaper and at most two points worse.
     """
     best = result.pool.ranked()[0].id
     if not result.comparisons:
@@ -46,11 +47,7 @@ def recommend_systems(result: TuneResult, *, only_proven: bool = False) -> Json:
         **{served: folders[one] if one else None for served, one in chosen.items()},
         "best": best,
         "expected": {
-            f"{one} over {other}": {
-                "gain": round(found.mean, 6),
-                "probability": round(found.probability, 6),
-                "questions": found.questions,
-            }
+            f"{one} over {other}": found.as_json()
             for (one, other), found in result.expected.items()
         },
         "why": [*reasons, *_vote_sentence(result, ultra)],
@@ -58,7 +55,7 @@ def recommend_systems(result: TuneResult, *, only_proven: bool = False) -> Json:
 
 
 def _choose_system(result: TuneResult, systems: Iterable[str], *, only_proven: bool) -> str | None:
-    """Return the system with the greatest expected gain, if a gain is likely enough."""
+    """Return the system with the greatest expected gain; None if no gain is likely enough."""
     against_best = [one for one in result.comparisons if one.opponent != MINI]
     proven = {one.nominee for one in against_best if one.verdict in PROVEN}
     likely = [
@@ -100,7 +97,7 @@ def _recommendation_reason(
 
 
 def format_probability(probability: float) -> str:
-    """Format a probability in per cent, never as 0 or 100 %."""
+    """Return a probability in per cent, but never 0 or 100 %."""
     percent = round(100 * probability)
     return "over 99 %" if percent > 99 else "under 1 %" if percent < 1 else f"{percent} %"  # noqa: PLR2004
 

@@ -12,9 +12,9 @@ from batuta.lab.evals.stats import paired_mean
 SURE_ENOUGH = 0.8
 """Minimum probability of a gain over the best single worker for a recommendation."""
 BELIEVED = 0.5
-"""Factor on the search's expectation, which is too high because it is the best of many."""
+"""Factor on the search's expectation, which is too high as the greatest of many estimates."""
 _LEAST_SPREAD = 0.05
-"""Minimum standard deviation of the prior from the search's expectation."""
+"""Minimum standard deviation of a prior that is based on the search's expectation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,24 +27,33 @@ class ExpectedGain:
     questions: int
     """The number of paired questions."""
 
+    def as_json(self) -> dict[str, float]:
+        """Return the rounded gain, its probability and the number of questions."""
+        return {
+            "gain": round(self.mean, 6),
+            "probability": round(self.probability, 6),
+            "questions": self.questions,
+        }
+
 
 def expect_gain(gains: Sequence[float], lead: float) -> ExpectedGain:
     """Return the posterior of a gain, from paired questions and the search's expectation.
 
-    The prior is normal. Its mean is half of the lead that the search expects; its standard
-    deviation is equal to the mean, but at least five points.
+    The prior is normal. Its mean is half of the lead that the search expects, and its standard
+    deviation is the absolute value of the mean, but at least five points.
 
     Args:
-        gains: the first system's gain on each question that both ran, net of calls. They include
-            the selection's questions: few systems were compared there, so the bias is small.
-        lead: the gain in accuracy that the search expects.
+        gains: the first system's gain on each question that both ran, less the price of its
+            additional calls. The questions of the selection may be included: few systems were
+            compared on them, so that the bias is small.
+        lead: the gain in accuracy that the search expects, less the price of calls.
     """
     prior_mean = BELIEVED * lead
     return update_gain(prior_mean, max(abs(prior_mean), _LEAST_SPREAD), gains)
 
 
 def update_gain(prior_mean: float, deviation: float, gains: Sequence[float]) -> ExpectedGain:
-    """Return the posterior of a gain with a normal prior of that mean and deviation."""
+    """Return the posterior of a gain with a normal prior of that mean and standard deviation."""
     precision = 1 / deviation**2
     total = precision * prior_mean
     if gains:

@@ -16,10 +16,11 @@ from batuta.lab.tune.systems import TunedSystem
 async def fit_tuned_confidence(
     context: TuneContext, systems: Mapping[str, TunedSystem]
 ) -> FittedConfidence:
-    """Fit the probability of a correct answer for each system.
+    """Fit the probability that an answer is correct, for each system.
 
     The runs of selection and judgement are rebuilt from the paid replies. Calls are made only if
-    the settings ask questions again, within the rest of the budget.
+    the settings ask questions again, within the rest of the budget. Afterwards the runner's meter
+    is closed.
 
     `systems` are the systems that are saved, by the name of the conductor that serves them.
     """
@@ -34,7 +35,7 @@ async def fit_tuned_confidence(
 
 
 async def _pay_samples(context: TuneContext, system: TunedSystem, samples: SampleSetting) -> None:
-    """Ask the questions of a system again, as far as the budget allows."""
+    """Ask the questions again that the system answered, as far as the budget allows."""
     tasks, runner = context.parts.fitted, context.runner
     assigned = system.assign(tasks)
     waiting = iter(tasks)

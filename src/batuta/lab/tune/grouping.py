@@ -1,4 +1,7 @@
-"""Groups of questions, by label or by text, and levels of ease within a group."""
+"""Groups of questions, by label or by text, and levels of ease within a group.
+
+Axes: n questions, q questions of a group, g groups, l levels, d dimensions of the text's features.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +22,13 @@ from batuta.core import Task
 from batuta.lab.learners.clustering import k_means_centres, nearest_centre, squared_distances
 
 _STARTS = 8
-"""Restarts of k-means; the tightest grouping is kept."""
+"""The number of restarts of k-means; the grouping with the smallest distances is kept."""
 _FEWEST = 8
-"""Minimum number of questions of a group; smaller families join the rest."""
+"""Minimum number of questions of a group; smaller families are joined in one group."""
 _LEAST_LEVEL = 0.5
 """Minimum size of a level of ease, as a share of an equal division."""
 REST = "other"
+"""The name of the group of joined families."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -32,16 +36,18 @@ class Grouping:
     """A grouping of questions."""
 
     reader: QuestionReader
+    """Assigns a group to each text."""
     names: tuple[str, ...]
-    labelled: bool
+    """The names of the groups, by number."""
 
 
 def group_questions(
     tasks: Sequence[Task], family: Callable[[Task], str], *, labelled: bool, most: int, seed: int
 ) -> Grouping:
-    """Group questions by family, or by their words if there are no labels.
+    """Group questions by family if they are labelled, else by their words.
 
-    `most` limits the number of groups; the largest families are kept and the others joined.
+    `most` is the maximum number of groups by words. Of the families, the `most` largest are groups
+    of their own if they have enough questions, and all others are joined in one more group.
     """
     texts = [task.question for task in tasks]
     if labelled:
@@ -49,7 +55,7 @@ def group_questions(
     else:
         group_n = _group_by_text(texts, min(most, max(len(texts) // _FEWEST, 1)), seed)
         names = tuple(f"group {number + 1}" for number in range(int(group_n.max()) + 1))
-    return Grouping(reader=fit_reader(texts, group_n), names=names, labelled=labelled)
+    return Grouping(reader=fit_reader(texts, group_n), names=names)
 
 
 def _group_by_label(labels: Sequence[str], most: int) -> tuple[tuple[str, ...], Places]:
@@ -75,10 +81,11 @@ def _group_by_text(texts: Sequence[str], groups: int, seed: int) -> Places:
 
 
 def ease_bounds(group_n: Places, ease_n: Floats, groups: int, levels: int) -> Floats:
-    """Return the ease at which each next level begins, with equally many questions per level.
+    """Return the ease at which each level after the first begins: (g, l - 1).
 
-    A group in which many questions are equally easy is not divided, since some levels would have
-    hardly any questions. All levels have the same weight, also in the choice of a workflow.
+    The levels of a group have equally many questions. A group in which many questions are equally
+    easy is not divided, because some levels would have hardly any questions: its bounds are
+    -infinity, so that all its questions have the last level.
     """
     shares = np.arange(1, levels) / levels
     rows = np.full((groups, levels - 1), -np.inf, np.float32)

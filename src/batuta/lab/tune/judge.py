@@ -1,4 +1,4 @@
-"""Judgement: compares the nominees with their opponents on questions not used for learning."""
+"""Compares nominees with their opponents on questions that were not used for learning."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from batuta.lab.evals.stats import (
 from batuta.lab.tune.candidate_runner import CandidateRunner, Entry
 
 MARGIN = 0.02
-"""Non-inferiority margin: a cheaper system may be this much less accurate."""
+"""The non-inferiority margin: the accuracy by which a cheaper system may be worse."""
 ALPHA = 0.05
-"""Family-wise error rate over all comparisons of a judgement."""
+"""The family-wise error rate of all comparisons of a judgement."""
 _Z_BOTH, _Z_POWER = 1.959963984540054, 0.8416212335729143
 _FEW = 10
 """Minimum number of questions for a comparison."""
@@ -47,7 +47,9 @@ class SystemFigures:
 
     name: str
     questions: int
+    """The number of questions with a score."""
     share: float | None
+    """The accuracy, and the bounds of its 95% interval; None if nothing was scored."""
     low: float | None
     high: float | None
     usd: float
@@ -55,8 +57,9 @@ class SystemFigures:
     calls: float
     """Mean calls per question."""
     seconds: float
+    """Mean seconds per question."""
     failed: int
-    """Runs without a score, because of outages or undecided grades."""
+    """The number of runs without a score, because of outages or undecided grades."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,26 +70,30 @@ class Comparison:
     opponent: str
     verdict: Verdict
     questions: int
+    """The number of questions on which both have a score."""
     difference: float | None
+    """The nominee's accuracy less the opponent's; None if there are no such questions."""
     low: float | None
+    """The bounds of the difference's 95% interval, and the p-value; None if it was not tested."""
     high: float | None
     p: float | None
     p_corrected: float | None
     """The p-value corrected by Holm's method for all comparisons of the judgement."""
     detectable: float | None
-    """The smallest gain that this many questions detect with a power of 80 %."""
+    """The smallest gain that this many questions detect with a power of 80 %; None if they are too
+    few."""
     usd_saved: float
-    """Dollars per question by which the nominee is cheaper; negative if it costs more."""
+    """Dollars per question by which the nominee is cheaper; negative if the nominee costs more."""
 
 
 Assignment = Mapping[str, Entry]
-"""A system, as the workflow or method that it runs on each question."""
+"""A system, as the workflow or method that it runs on each question, by the question's id."""
 
 
 def describe_system(
     name: str, runner: CandidateRunner, tasks: Sequence[Task], assignment: Assignment
 ) -> SystemFigures:
-    """Return the system's figures on the questions that it has run."""
+    """Return the system's figures on those of the questions that it has run."""
     found = [
         one for task in tasks if (one := runner.find_result(task, assignment[task.id])) is not None
     ]
@@ -109,7 +116,7 @@ def describe_system(
 def scores_of(
     runner: CandidateRunner, tasks: Sequence[Task], assignment: Assignment
 ) -> dict[str, float]:
-    """Return the system's score by question id; questions without a score are missing."""
+    """Return the system's scores by question id, without questions that have no score."""
     found = {task.id: runner.find_result(task, assignment[task.id]) for task in tasks}
     return {key: one.score for key, one in found.items() if one and one.score is not None}
 
@@ -121,7 +128,8 @@ def compare_nominees(
 ) -> tuple[Comparison, ...]:
     """Compare each nominee with its opponent; the p-values are corrected for the number of pairs.
 
-    `alpha` is the error rate over all pairs, which is lower at an interim look.
+    `scores` has the scores of each system by question, by the system's name. `alpha` is the error
+    rate over all pairs, which is lower at an interim look.
     """
     gaps = {
         (nominee.name, opponent.name): gap
@@ -151,7 +159,7 @@ def _find_gap(ours: Mapping[str, float], theirs: Mapping[str, float]) -> Differe
 
 
 def _as_runs(scores: Mapping[str, float]) -> dict[RunKey, float]:
-    """Return the scores under run keys, with one run per question."""
+    """Return the scores by run instead of by question, with one run of each question."""
     return {(question, 0): score for question, score in scores.items()}
 
 
@@ -206,7 +214,7 @@ def verdict_of(
 def least_difference(deltas: np.ndarray, alpha: float) -> float:
     """Return the one-sided lower bound of the mean difference, with an error rate of `alpha`.
 
-    With alpha = 0.025 and equal scores, it is above -2 points from 97 questions on.
+    With alpha = 0.025 and equal scores, the bound is above -2 points with 97 or more questions.
     """
     mean, error = paired_mean(deltas.tolist())
     return mean - NormalDist().inv_cdf(1 - alpha) * error

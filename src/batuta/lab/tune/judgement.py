@@ -1,8 +1,9 @@
 """The stage of judgement: compares the nominees in up to four looks at the held-out questions.
 
-Testing after every question and stopping at a small p would be wrong in far more than 5 of 100
-judgements. Four looks, after equal numbers of questions, keep that rate with the levels of O'Brien
-and Fleming (1979, Biometrics 35): early looks require much smaller p-values than the last.
+A test after every question that stops at a small p-value would err in far more than 5 of 100
+judgements. Four looks, after equal numbers of questions, keep the rate of 5 in 100 with the levels
+of O'Brien and Fleming (1979, Biometrics 35): early looks require much smaller p-values than the
+last look.
 """
 
 from __future__ import annotations
@@ -36,13 +37,14 @@ from batuta.lab.tune.stages import (
 )
 
 LEVELS = (0.0000516, 0.0042, 0.0194, 0.0430)
-"""Two-sided levels of the looks, together 0.05 (Jennison and Turnbull 1999, table 2.3)."""
+"""The two-sided levels of the looks; the error rate of all looks together is 0.05 (Jennison and
+Turnbull 1999, table 2.3)."""
 
 
 def divide_into_looks(questions: int) -> Iterator[tuple[int, float]]:
-    """Yield the number of questions at each look, and the level there.
+    """Yield the number of questions until each look, and the level of the look.
 
-    With few questions there is only the last look.
+    Looks without new questions are left out, so that few questions have fewer looks.
     """
     steps = len(LEVELS)
     before = 0
@@ -54,32 +56,36 @@ def divide_into_looks(questions: int) -> Iterator[tuple[int, float]]:
 
 
 _PROVEN = frozenset({Verdict.BETTER, Verdict.WORSE, Verdict.CHEAPER})
+"""Verdicts that end a comparison before the last look."""
 _HOPELESS = 0.02
 """A nominee is no longer judged if the probability of a gain is below this."""
 _FEWEST, _STEP = 20, 10
-"""Minimum number of questions on which self-consistency is compared with one sample, and how many
-are added while the result is unclear."""
+"""The number of questions on which self-consistency is first compared with one sample, and the
+number of questions that are added while the result is unclear."""
 _UNLIKELY, _LIKELY = 0.3, 0.9
-"""Probabilities outside of which it is clear whether self-consistency is stronger."""
+"""Self-consistency is clearly weaker below the first probability of a gain, and clearly stronger
+above the second."""
 _OPPONENT_SHARE = 0.25
 """The share of the judgement's budget that the choice of the opponent may take."""
 Pair = tuple[str, str]
+"""The names of two systems that are compared."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Judgement:
-    """A judgement in progress: the compared pairs, and the pairs already decided."""
+    """A judgement in progress."""
 
     context: TuneContext
     assignments: Mapping[str, Assignment]
     pairs: Sequence[Pair]
     leads: Mapping[Pair, float]
-    """The gain that the search expects of the first system of each pair over the second."""
+    """The gain that the search expects of the first system of each pair over the second system."""
     known: Sequence[Task]
-    """Questions of the selection, which also count towards the expected gains."""
+    """The questions of the selection, which also count towards the expected gains."""
     done: dict[str, list[Task]] = field(default_factory=dict[str, list[Task]])
     """The questions of the judgement that each system has run."""
     settled: dict[Pair, Comparison] = field(default_factory=dict[Pair, Comparison])
+    """The comparisons of the pairs that are already decided."""
 
     def figures(self, name: str) -> SystemFigures:
         """Return a system's figures on the questions of the judgement that it has run."""
@@ -87,7 +93,7 @@ class _Judgement:
         return describe_system(name, self.context.runner, tasks, self.assignments[name])
 
     def compare(self, level: float) -> dict[Pair, Comparison]:
-        """Compare every pair on the questions that both ran; decided pairs stay as they are."""
+        """Compare every pair on the questions that both ran, except for pairs already decided."""
         runner = self.context.runner
         scores = {
             name: scores_of(runner, self.done.get(name, []), self.assignments[name])
@@ -104,7 +110,7 @@ class _Judgement:
         return expect_gain(paired_gains(self.context, tasks, one, other), self.leads.get(pair, 0.0))
 
     async def run(self, tasks: Sequence[Task]) -> bool:
-        """Run all undecided systems on these questions; return whether the budget sufficed."""
+        """Run the systems of undecided pairs on these questions; return whether all could run."""
         names = {name for pair in self.pairs if pair not in self.settled for name in pair}
         unsettled = {name: self.assignments[name] for name in self.assignments if name in names}
         until = self.context.ends[TuneStage.JUDGE]
@@ -114,7 +120,7 @@ class _Judgement:
         return len(measured) == len(tasks)
 
     def settle(self, level: float) -> None:
-        """Decide the pairs about which this look is conclusive."""
+        """Decide the pairs that are proven at this level, or have hardly any chance of a gain."""
         for pair, comparison in self.compare(level).items():
             is_hopeless = self.expect(pair).probability < _HOPELESS
             if comparison.verdict in _PROVEN or is_hopeless:
@@ -144,20 +150,19 @@ async def judge_nominees(context: TuneContext, result: TuneResult) -> TuneResult
     ultra: Assignment = result.nominees[ULTRA].assign(tasks)
     if (pattern := result.pattern) is not None:
         ultra, figures[ULTRA] = {task.id: pattern for task in tasks}, figures[pattern.name]
+    ids = [task.id for task in tasks]
     self_consistency = SelfConsistency(choose_samples(figures))
+    single: Assignment = dict.fromkeys(ids, best)
+    voting: Assignment = dict.fromkeys(ids, self_consistency)
     assignments: dict[str, Assignment] = {
         ULTRA: ultra,
         MINI: result.nominees[MINI].assign(tasks),
-        BEST_SINGLE: dict.fromkeys((task.id for task in tasks), best),
-        self_consistency.name: dict.fromkeys((task.id for task in tasks), self_consistency),
+        BEST_SINGLE: single,
     }
-    if await _gains_by_voting(
-        context, assignments[BEST_SINGLE], assignments[self_consistency.name]
-    ):
+    opponent = BEST_SINGLE
+    if await _gains_by_voting(context, single, voting):
         opponent = self_consistency.name
-    else:
-        opponent = BEST_SINGLE
-        del assignments[self_consistency.name]
+        assignments[opponent] = voting
     pairs: list[Pair] = [(ULTRA, opponent), (MINI, BEST_SINGLE)]
     if assignments[MINI] != assignments[BEST_SINGLE] and assignments[MINI] != assignments[ULTRA]:
         pairs.append((ULTRA, MINI))
@@ -189,9 +194,10 @@ async def judge_nominees(context: TuneContext, result: TuneResult) -> TuneResult
 async def _gains_by_voting(
     context: TuneContext, single: Assignment, self_consistency: Assignment
 ) -> bool:
-    """Return whether self-consistency is the stronger opponent, with as few questions as possible.
+    """Return whether self-consistency is a stronger opponent than one sample.
 
-    Several samples of a worker that repeats its errors gain nothing, but each costs a call.
+    As few questions as possible are used. Several samples of a worker that repeats its errors gain
+    nothing, but each sample costs a call.
     """
     begin, end = context.ends[TuneStage.REWRITE], context.ends[TuneStage.JUDGE]
     until = begin + _OPPONENT_SHARE * (end - begin)

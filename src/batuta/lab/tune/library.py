@@ -1,9 +1,10 @@
-"""The library of workflows, and the neighbours of each, which differ by one change. Pure.
+"""The library of workflows, and the neighbours of each workflow, which differ by one change. Pure.
 
-A candidate gives each step's role and worker; the workflow follows from these. Preparations (plans,
-look-ups) come first, and solvers read them. Several solvers need a step that decides. Checks come
-last, and each reads all steps before it. A solver without preparations is asked only the question,
-so that a longer workflow shares the calls of a shorter one.
+A candidate gives each step's role and worker; subtasks and access lists follow from these.
+Preparations (plans, look-ups) come first, and solvers read them. Several solvers need a step that
+decides among their answers. Checks come last, and each check reads all steps before it. A solver
+without preparations is asked only the question, so that a longer workflow shares the calls of a
+shorter workflow.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ from batuta.core import MAX_STEPS, Step, WorkerId, Workflow
 SOLVERS = 3
 """Maximum number of workers that solve independently in one workflow."""
 PREPARATIONS = 2
+"""Maximum number of preparations in one workflow."""
 CHECKS = 2
-_LOOKED_AT = 2
+"""Maximum number of checks in one workflow."""
+_COMPARED = 2
 """The number of answers that are compared before further steps run."""
 
 
@@ -53,15 +56,16 @@ WORDINGS: dict[StepRole, tuple[str, ...]] = {
     ),
     StepRole.CHECK: (VERIFY, "Verify the solution step by step, and give the final answer."),
 }
-"""The wordings of each role's subtask; the first is tried first."""
+"""The wordings of each role's subtask; the search tries the first wording first."""
 WRITE_PROGRAM = (
     "Write a Python program, in one code block, that solves the task and prints the final answer "
     "alone. Do not solve the task yourself."
 )
-"""The subtask of a worker whose program another worker runs."""
+"""The subtask of a worker that writes a program, which another worker runs."""
 _ORDER = {role: index for index, role in enumerate(StepRole)}
 _MARK = "'"
-_PREPARES = (StepRole.PLAN, StepRole.LOOK_UP)
+PREPARING_ROLES = (StepRole.PLAN, StepRole.LOOK_UP)
+"""The roles of steps that prepare an answer and give none."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -71,22 +75,27 @@ class CandidateStep:
     role: StepRole
     worker: WorkerId
     wording: int = 0
-    """The index of the wording of the role's subtask."""
+    """The index of the subtask in the role's `WORDINGS`."""
     _: KW_ONLY
     text: str = ""
-    """A rewritten subtask, used instead of the library's wording."""
+    """A rewritten subtask, which replaces the wording; empty for the wording."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Candidate:
-    """A workflow of the library."""
+    """A workflow of the library.
+
+    Raises:
+        ValueError: the library has no such workflow.
+    """
 
     steps: tuple[CandidateStep, ...]
     stops: bool = False
-    """Whether its first two answers are compared. If they agree, they are final and the later steps
-    do not run."""
+    """Whether the first two answers are compared. If they agree, the answer is final and the later
+    steps do not run."""
     _hash: int = field(init=False, repr=False, compare=False)
-    """Cached, since a search looks up candidates millions of times; differs between processes."""
+    """The hash, cached because a search looks up candidates millions of times. It differs between
+    processes."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_hash", hash((self.steps, self.stops)))
@@ -109,10 +118,10 @@ class Candidate:
         return len(self.steps)
 
     def __str__(self) -> str:
-        """Return the candidate as `plan piano > solve cello > check viola`.
+        """Return the candidate as `plan piano > solve cello > check viola`, or a worker alone.
 
-        A second wording is marked `check' viola`, a rewritten one `check*1f2e viola`. Steps that
-        run only if the first two answers differ come after `|`.
+        A step with the second wording is written `check' viola`, a step with a rewritten subtask
+        `check*1f2e viola`. Steps that run only if the first two answers differ come after `|`.
         """
         if len(self) == 1 and not self.steps[0].text:
             return self.steps[0].worker
@@ -124,20 +133,18 @@ class Candidate:
     @property
     def first_round(self) -> int:
         """The number of steps before the workflow may stop, or of all steps if it never does."""
-        preparations = sum(step.role in _PREPARES for step in self.steps)
-        return preparations + _LOOKED_AT if self.stops else len(self.steps)
+        preparations = sum(step.role in PREPARING_ROLES for step in self.steps)
+        return preparations + _COMPARED if self.stops else len(self.steps)
 
     def without_look(self) -> Candidate:
-        """Return the workflow in one round; a tie-break gets a last step that reads all answers."""
+        """Return the workflow as one round, which never stops early.
+
+        A tie-break gets a last step that decides among the three answers.
+        """
         if not (self.stops and is_tie_break(self.steps)):
             return Candidate(self.steps)
         decides = CandidateStep(StepRole.DECIDE, self.steps[-1].worker)
         return Candidate((*self.steps, decides))
-
-    @property
-    def shape(self) -> tuple[StepRole, ...]:
-        """The roles in order."""
-        return tuple(step.role for step in self.steps)
 
     def of_role(self, role: StepRole) -> tuple[CandidateStep, ...]:
         """Return the steps of that role."""
@@ -152,9 +159,9 @@ def _name_role(step: CandidateStep) -> str:
 
 
 def subtask_of(candidate: Candidate, index: int) -> str:
-    """Return the subtask of the step at that index; empty if it is asked the question itself."""
+    """Return the subtask of the step at that index; empty if the step gets only the question."""
     step = candidate.steps[index]
-    preparations = any(other.role in _PREPARES for other in candidate.steps)
+    preparations = any(other.role in PREPARING_ROLES for other in candidate.steps)
     if step.text or (step.role is StepRole.SOLVE and not preparations):
         return step.text
     return WORDINGS[step.role][step.wording]
@@ -173,37 +180,39 @@ def is_candidate(steps: Sequence[CandidateStep]) -> bool:
 
 
 def is_tie_break(steps: Sequence[CandidateStep]) -> bool:
-    """Return whether two workers solve independently and a third one answers if they differ."""
+    """Return whether the steps are a tie-break.
+
+    In a tie-break two workers solve independently, and a third worker solves if they differ.
+    """
     alone = all(step.role is StepRole.SOLVE for step in steps)
-    return alone and len(steps) == len({step.worker for step in steps}) == _LOOKED_AT + 1
+    return alone and len(steps) == len({step.worker for step in steps}) == _COMPARED + 1
 
 
 def can_stop(steps: Sequence[CandidateStep]) -> bool:
-    """Return whether steps remain after two answers whose agreement is informative.
+    """Return whether further steps follow two answers whose agreement is informative.
 
-    Two solvers that read one plan make the same errors, and so does one worker asked twice; their
-    agreement says little.
+    Two solvers that read one plan make the same errors, and so does one worker that is asked twice.
+    The agreement of such answers is not informative.
     """
-    preparations = sum(step.role in _PREPARES for step in steps)
-    looked_at, later = (
-        steps[preparations : preparations + _LOOKED_AT],
-        steps[preparations + _LOOKED_AT :],
-    )
-    both_solve = all(step.role is StepRole.SOLVE for step in looked_at)
-    one_worker = len({step.worker for step in looked_at}) < _LOOKED_AT
-    return bool(later) and not (both_solve and (preparations or one_worker))
+    preparations = sum(step.role in PREPARING_ROLES for step in steps)
+    compared = steps[preparations : preparations + _COMPARED]
+    both_solve = all(step.role is StepRole.SOLVE for step in compared)
+    one_worker = len({step.worker for step in compared}) < _COMPARED
+    goes_on = len(steps) > preparations + _COMPARED
+    return goes_on and not (both_solve and (preparations or one_worker))
 
 
 def parts_of(candidate: Candidate) -> Iterator[tuple[Candidate, int]]:
     """Yield the shorter workflows within a candidate, each with the index of its last step.
 
-    These are each solver with its preparations, the decision, and each check but the last. Their
-    prompts differ by at most one sentence from those of the shorter workflow run alone.
+    These are each solver with its preparations, the decision, and each check but the last, in the
+    first round. Their prompts differ by at most one sentence from the prompts of the shorter
+    workflow run alone.
     """
     steps = candidate.steps
-    preparations = tuple(step for step in steps if step.role in _PREPARES)
+    preparations = tuple(step for step in steps if step.role in PREPARING_ROLES)
     for index, step in enumerate(steps[: min(candidate.first_round, len(steps) - 1)]):
-        if step.role in _PREPARES:
+        if step.role in PREPARING_ROLES:
             continue
         alone = step.role is StepRole.SOLVE
         part = (*preparations, step) if alone else steps[: index + 1]
@@ -213,11 +222,11 @@ def parts_of(candidate: Candidate) -> Iterator[tuple[Candidate, int]]:
 def write_workflow(candidate: Candidate) -> Workflow:
     """Return the candidate's workflow, or its first round if it may stop after two answers."""
     steps: list[Step] = []
-    preparations = sum(step.role in _PREPARES for step in candidate.steps)
+    preparations = sum(step.role in PREPARING_ROLES for step in candidate.steps)
     solved = preparations + len(candidate.of_role(StepRole.SOLVE))
     for index, step in enumerate(candidate.steps[: candidate.first_round]):
         subtask = subtask_of(candidate, index)
-        if step.role in _PREPARES:
+        if step.role in PREPARING_ROLES:
             access: tuple[int, ...] = ()
         elif step.role is StepRole.SOLVE:
             access = tuple(range(preparations))
@@ -230,7 +239,7 @@ def write_workflow(candidate: Candidate) -> Workflow:
 
 
 def write_continuation(candidate: Candidate) -> Workflow | None:
-    """Return the steps to run if the first two answers differ; None if they are not compared."""
+    """Return the workflow to run if the first two answers differ; None if they are not compared."""
     steps: list[Step] = []
     for index, step in enumerate(candidate.steps[candidate.first_round :]):
         if step.role is StepRole.SOLVE:
@@ -250,9 +259,9 @@ def write_continuation(candidate: Candidate) -> Workflow | None:
 def program_pairs(
     writers: Sequence[WorkerId], programs: Sequence[WorkerId], *, asked: bool
 ) -> Iterator[Candidate]:
-    """Yield each pair of a worker that writes a program and one that runs it.
+    """Yield each pair of a worker that writes a program and a worker that runs the program.
 
-    If `asked`, the writer gets the question itself, else the instruction to write a program.
+    If `asked`, the writer gets only the question, else the instruction to write a program.
     """
     instruction = "" if asked else WRITE_PROGRAM
     roles = (StepRole.SOLVE, StepRole.CHECK) if asked else (StepRole.PLAN, StepRole.SOLVE)
@@ -265,7 +274,7 @@ def program_pairs(
 def neighbouring_candidates(
     candidate: Candidate, workers: Sequence[WorkerId]
 ) -> Iterator[Candidate]:
-    """Yield every workflow of the library that differs by one change, or one pair of changes."""
+    """Yield every workflow of the library that differs by one change or one pair of changes."""
     found = {candidate}
     for steps in (candidate.steps, *_step_edits(candidate.steps, workers)):
         ordered = tuple(sorted(steps, key=lambda step: _ORDER[step.role]))
@@ -291,7 +300,7 @@ def _step_edits(
     yield from _remove_one_step(steps)
     yield from _break_ties(steps, workers)
     for worker in workers:
-        for role in (StepRole.CHECK, *_PREPARES):
+        for role in (StepRole.CHECK, *PREPARING_ROLES):
             yield (*steps, CandidateStep(role, worker))
         yield from _add_solver(steps, worker, workers)
 
@@ -310,7 +319,7 @@ def _replace_one_step(
 
 
 def _remove_one_step(steps: tuple[CandidateStep, ...]) -> Iterator[tuple[CandidateStep, ...]]:
-    """Yield the steps without one of them; without a second solver, the decision goes too."""
+    """Yield the steps without one step, each time also without the decision."""
     for index in range(len(steps)):
         left = (*steps[:index], *steps[index + 1 :])
         yield left
@@ -320,12 +329,15 @@ def _remove_one_step(steps: tuple[CandidateStep, ...]) -> Iterator[tuple[Candida
 def _break_ties(
     steps: tuple[CandidateStep, ...], workers: Sequence[WorkerId]
 ) -> Iterator[tuple[CandidateStep, ...]]:
-    """Yield tie-breaks with a single worker last, or a tie-break with another worker last."""
+    """Yield the tie-breaks in which a single worker comes last.
+
+    For a tie-break, yield it with each of the other two workers last.
+    """
     if is_tie_break(steps):
         yield (*steps[1:], steps[0])
         yield (steps[0], steps[2], steps[1])
     if len(steps) == 1:
-        for one, other in combinations(workers, _LOOKED_AT):
+        for one, other in combinations(workers, _COMPARED):
             before = (CandidateStep(StepRole.SOLVE, who) for who in (one, other))
             yield (*before, *steps)
 
@@ -333,7 +345,10 @@ def _break_ties(
 def _add_solver(
     steps: tuple[CandidateStep, ...], worker: WorkerId, workers: Sequence[WorkerId]
 ) -> Iterator[tuple[CandidateStep, ...]]:
-    """Yield the steps with another solver and a decision, also instead of the checks."""
+    """Yield the steps with a further solver and, if there is none yet, a decision.
+
+    With a new decision, the steps are also yielded without their checks.
+    """
     if any(step.role is StepRole.DECIDE for step in steps):
         yield (*steps, CandidateStep(StepRole.SOLVE, worker))
         return

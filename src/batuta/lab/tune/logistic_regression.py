@@ -1,4 +1,8 @@
-"""Logistic regression over named features, with Gaussian priors and posterior draws."""
+"""Logistic regression over named features, with Gaussian priors and posterior draws.
+
+A feature is shared or apart, as in `sparse_design`. Axes: p shared features, o features apart, e
+entries of the design.
+"""
 
 from __future__ import annotations
 
@@ -19,24 +23,23 @@ from batuta.lab.tune.sparse_design import (
 )
 
 Feature = tuple[object, ...]
-"""The name of a feature; its first part is its kind."""
+"""The name of a feature; the first part is the kind of the feature."""
 
 SAMPLES = 32
 """The number of posterior draws over which expectations are taken."""
 _STEPS, _CLOSE = 24, 1e-3
+"""Maximum number of Newton steps of a fit, and the step length below which the fit ends."""
 _REFACTORED = 0.05
-"""The step length above which the precision is factored again; after a shorter one it hardly
+"""The step length above which the precision is factored again; after a shorter step it hardly
 changes."""
-
-
 _OVERSHOOT = 0.5
-"""A step is too long if the slope along it ends below minus this share of its start. If outcomes
-are certain the precision is small, and a Newton step may lead far beyond the mode."""
+"""A step is too long if the slope at its end is below minus this share of the slope at its start.
+If outcomes are certain the precision is small, and a Newton step may lead far beyond the mode."""
 
 
 @final
 class LogisticRegression:
-    """A regression over a growing set of rows; it finds the posterior mode and draws around it.
+    """A regression over a growing set of rows, with the posterior mode and draws around the mode.
 
     Draws use Laplace's approximation. Each fit starts at the last mode.
     """
@@ -49,15 +52,16 @@ class LogisticRegression:
         Args:
             variances: the prior variance of a feature's weight, by its kind.
             slopes: the kinds of features that are multiplied by the level of ease.
-            apart: the kind of features of which each row has at most one, with the value 1.
+            apart: the kind of the features apart. Each row has at most one feature of this kind,
+                with the value 1.
         """
         self._slopes = slopes
         self._variances = variances
         self._apart = apart
         self._numbers: dict[Feature, int] = {}
-        """A number for every feature that has outcomes."""
+        """The number of every feature that has outcomes."""
         self._others: dict[Feature, int] = {}
-        """A number for every feature without outcomes that was used since the last draw."""
+        """The number of every feature without outcomes that was used since the last draw."""
         self._deviations: list[float] = []
         self._columns: dict[int, int] = {}
         """The column of each shared feature that has outcomes, by its number."""
@@ -79,7 +83,10 @@ class LogisticRegression:
     def row(
         self, key: Feature, features: Callable[[], Iterable[tuple[Feature, float]]], offset: float
     ) -> int:
-        """Return the number of the row for outcomes with these features, creating it if needed."""
+        """Return the number of the row of that key, which is created if needed.
+
+        A new row has the `features`, each with its value; `offset` is added to its log-odds.
+        """
         known = self._rows.get(key)
         if known is None:
             known = self._rows[key] = len(self._rows)
@@ -121,7 +128,10 @@ class LogisticRegression:
         return float(self._shared[self._columns[number]]) if number in self._columns else 0.0
 
     def fit(self, row: Places, score: Matrix, seed: int, extra: Matrix | None = None) -> None:
-        """Fit the mode; `extra` is added to the log-odds of each outcome."""
+        """Find the mode, given the row and the score of each outcome.
+
+        `seed` is the seed of the next draw; `extra` is added to the log-odds of each outcome.
+        """
         self._design = self._build_design()
         self._shared = _append_zeros(self._shared, len(self._columns))
         self._own = _append_zeros(self._own, len(self._apart_columns))
@@ -174,7 +184,10 @@ class LogisticRegression:
         return self._design.multiply(self._shared, self._own) + self._offset
 
     def draw(self) -> None:
-        """Draw from the posterior around the mode; features without outcomes have their prior."""
+        """Draw from the posterior around the mode, by the seed of the last fit.
+
+        The weights of features without outcomes are drawn from their priors when they are needed.
+        """
         assert self._factor is not None  # noqa: S101 - fitted before
         self._rng = np.random.default_rng(self._seed)
         self._others = {}
@@ -187,7 +200,7 @@ class LogisticRegression:
         self._drawn[list(self._apart_columns)] = self._own[:, None] + own
 
     def _make_noise(self, many: int) -> Matrix:
-        """Return noise in antithetic pairs, so that the mean of the draws varies little."""
+        """Return noise, (many, s), in antithetic pairs, so that the draws' mean varies little."""
         half = self._rng.standard_normal((many, SAMPLES // 2))
         return np.concatenate([half, -half], axis=1)
 
@@ -199,14 +212,13 @@ class LogisticRegression:
         self._drawn = np.concatenate([self._drawn, drawn])
 
     def predict(self, wanted: Sequence[Iterable[tuple[Feature, float]]]) -> tuple[Matrix, Matrix]:
-        """Return the log-odds of each prediction in each draw, without and with the level's factor.
+        """Return the log-odds of each prediction in each draw, as a linear function of the level.
 
         Args:
-            wanted: the features of each prediction, at least one.
+            wanted: the features of each prediction with their values; at least one prediction.
 
         Returns:
-            Two matrices (prediction, draw): the log-odds without the level, and what the level is
-            multiplied by.
+            The log-odds at level 0 and their slope over the level, each (prediction, draw).
         """
         numbers: list[int] = []
         values: tuple[list[float], list[float]] = ([], [])

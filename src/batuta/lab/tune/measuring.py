@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from batuta.core import Task
-from batuta.lab.tune.candidate_runner import Entry
+from batuta.lab.tune.candidate_runner import result_key
 from batuta.lab.tune.context import TuneContext
 from batuta.lab.tune.judge import Assignment, SystemFigures, describe_system
-from batuta.lab.tune.library import Candidate
 from batuta.lab.tune.stages import count_calls
 
 _AT_ONCE = 10
-"""The number of questions run before the budget is checked again."""
+"""The number of questions that are run together before the budget is checked again."""
 
 
 async def run_systems(
@@ -21,7 +20,10 @@ async def run_systems(
     assignments: Mapping[str, Assignment],
     until: float,
 ) -> list[Task]:
-    """Run all systems on as many questions as the budget allows; return those questions."""
+    """Run all systems on as many questions as the budget allows; return these questions.
+
+    `assignments` are the systems by name, and `until` is the share of the budget that may be spent.
+    """
     fits_budget = context.fits_budget(until)
     measured: list[Task] = []
     for start in range(0, len(tasks), _AT_ONCE):
@@ -30,7 +32,7 @@ async def run_systems(
             (task, assignment[task.id]) for task in batch for assignment in assignments.values()
         ]
         new = {
-            (task.id, _entry_key(entry)): count_calls(entry)
+            result_key(task, entry): count_calls(entry)
             for task, entry in planned
             if context.runner.find_result(task, entry) is None
         }
@@ -46,7 +48,7 @@ async def measure_systems(
     assignments: Mapping[str, Assignment],
     until: float,
 ) -> tuple[SystemFigures, ...]:
-    """Return the figures of the systems on as many questions as the budget allows."""
+    """Run the systems as `run_systems` does, and return their figures on these questions."""
     measured = await run_systems(context, tasks, assignments, until)
     return tuple(
         describe_system(name, context.runner, measured, assignment)
@@ -54,14 +56,13 @@ async def measure_systems(
     )
 
 
-def _entry_key(entry: Entry) -> Candidate | str:
-    return entry if isinstance(entry, Candidate) else entry.name
-
-
 def paired_gains(
     context: TuneContext, tasks: Sequence[Task], ours: Assignment, theirs: Assignment
 ) -> list[float]:
-    """Return the first system's gain on each question that both ran, net of the price of calls."""
+    """Return the gain of `ours` over `theirs` on each question on which both have a score.
+
+    The gain is net of the price of additional calls and dollars.
+    """
     found = (_paired_gain(context, task, ours, theirs) for task in tasks)
     return [gain for gain in found if gain is not None]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -42,10 +42,11 @@ GENERAL = (
     "calendar_arithmetic", "word_sorting", "letter_counting", "syllogism",
     "family_relationships", "propositional_logic", "base_conversion",
 )  # fmt: skip
-"""Families of the general questions that are asked if the user names no questions."""
+"""The families of Reasoning Gym that are asked if the user names no questions."""
 _EACH = 50
+"""The number of questions of each family."""
 _TYPICAL_OUTPUT = 400
-"""Assumed tokens of an answer."""
+"""The assumed number of tokens of an answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,11 +61,14 @@ class TuneQuestions:
 
 
 def open_questions(name: str | None, limit: int, seed: int) -> TuneQuestions:
-    """Return the questions of that name; None for a general mix that `reasoning-gym` generates.
+    """Return at most `limit` questions of that name.
+
+    The name is a file, a benchmark or a simulated world; None is a general mix that Reasoning Gym
+    generates.
 
     Raises:
-        SourceError: there are no such questions, or they cannot be used.
-        ConfigError: there is no such family of the rehearsal.
+        SourceError: there are no such questions, they cannot be used, or Reasoning Gym is missing.
+        ConfigError: there is no such family of the world.
     """
     if name is None:
         if not reasoning_gym.is_installed():
@@ -88,9 +92,10 @@ def open_questions(name: str | None, limit: int, seed: int) -> TuneQuestions:
 
 
 def add_served_questions(questions: TuneQuestions | None, found: JudgedRuns) -> TuneQuestions:
-    """Add the questions of judged runs; a simulated world accepts only its own questions.
+    """Add the questions of judged runs, unless `questions` has them already.
 
-    No question is added twice. Without `questions`, the result may be empty.
+    If the questions come from a simulated world, only questions with computed answers are added.
+    Without `questions`, the result has only the judged runs' questions and may be empty.
     """
     if questions is None:
         return TuneQuestions(name="judged runs", tasks=found.tasks, grade=None)
@@ -115,7 +120,7 @@ def add_served_questions(questions: TuneQuestions | None, found: JudgedRuns) -> 
 
 
 def _guess_families(questions: TuneQuestions, added: Sequence[Task]) -> dict[TaskId, str]:
-    """Return the family of each added question, predicted from its words."""
+    """Return the family of each added question, as predicted from the question's words."""
     families = sorted({questions.family(task) for task in questions.tasks})
     code = {family: number for number, family in enumerate(families)}
     label_n = np.array([code[questions.family(task)] for task in questions.tasks], np.intp)
@@ -131,7 +136,10 @@ def _generated_family(task: Task) -> str:
 
 
 def is_labelled(questions: TuneQuestions) -> bool:
-    """Return whether the families divide the questions into groups of useful size."""
+    """Return whether the families can be the groups.
+
+    There must be several families, and the smallest must have at least a quarter of the mean size.
+    """
     count = Counter(questions.family(task) for task in questions.tasks)
     return len(count) > 1 and min(count.values()) * len(count) * 4 >= len(questions.tasks)
 
@@ -151,14 +159,15 @@ async def open_runner(
     processes: int | None = None,
     journal: str | None = None,
 ) -> AsyncGenerator[tuple[CandidateRunner, TuneBudget]]:
-    """Open the runner within the budget; calls already paid for in the folder are reused.
+    """Open a runner and its budget; calls already paid for in the folder are reused.
 
-    Calls are made and paid in this process, even if runs are executed elsewhere. `journal` is
-    another file or a PostgreSQL database for the calls; calls that other runs wrote there are free.
+    Calls are made and paid in this process, even if runs are executed elsewhere. `judge` grades
+    answers that no rule decides; None leaves them undecided. `journal` is another file, or the URL
+    of a PostgreSQL database, for the calls; calls that other tuning runs wrote there are free.
 
     Raises:
         ConfigError: a grader lacks what it needs, or the folder holds a different tuning run.
-        StoreError: the folder cannot be written.
+        StoreError: the folder or the journal cannot be read or written.
         SourceError: a question is private, so it must not be written to the folder.
     """
     if any(task.private for task in questions.tasks):
@@ -184,7 +193,7 @@ async def open_runner(
             async with (
                 open_answer_grader(questions.tasks, judging, sandbox)
                 if questions.grade is None
-                else _as_is(questions.grade) as grade
+                else nullcontext(questions.grade) as grade
             ):
                 runner = CandidateRunner(
                     pool,
@@ -226,13 +235,8 @@ def _describe_job(
     )
 
 
-@asynccontextmanager
-async def _as_is(grade: AnswerGrader) -> AsyncGenerator[AnswerGrader]:
-    yield grade
-
-
 def describe_plan(pool: Pool, questions: TuneQuestions, settings: TuneSettings) -> dict[str, Any]:
-    """Describe a folder's tuning run, without the budget, which may be raised later."""
+    """Return what identifies a folder's tuning run; the budget may be raised later."""
     asked = blake2b(digest_size=16)
     for task in questions.tasks:
         asked.update(repr((task, questions.family(task))).encode("utf-8", "replace"))
@@ -244,7 +248,7 @@ def describe_plan(pool: Pool, questions: TuneQuestions, settings: TuneSettings) 
 
 
 def keep_plan(folder: Path, plan: Mapping[str, Any]) -> None:
-    """Write the plan of the folder, or check that it is the same as before.
+    """Write the plan to the folder, or check that the folder has the same plan.
 
     Raises:
         ConfigError: the folder holds a different tuning run.
@@ -281,26 +285,24 @@ def _describe_difference(folder: Path, noted: bytes, plan: Mapping[str, Any]) ->
 def forecast_tuning(
     pool: Pool, questions: TuneQuestions, parts: QuestionParts, settings: TuneSettings
 ) -> dict[str, Any]:
-    """Forecast the tuning run's stages, calls and cost without making a call."""
+    """Return the expected stages, calls and cost of a tuning run as JSON, without making a call."""
     unknown = settings.allowance.unknown
     bounds = bound_pool_costs(pool, questions.tasks, unknown)
     worst = {str(worker): float(usd) for worker, usd in bounds.items()}
-    typical = sum(_typical_usd(worker.price or unknown, parts.search) for worker in pool) / len(
-        pool
-    )
+    prices = [worker.price or unknown for worker in pool]
+    typical = sum(_typical_usd(price, parts.search) for price in prices) / len(prices)
     calls = settings.allowance.calls
     if settings.allowance.usd is not None and typical:
         usd = plannable_usd(settings.allowance, bounds.values()) or 0
         affordable = int(float(usd) / typical)
         calls = affordable if calls is None else min(calls, affordable)
-    groups = len({questions.family(task) for task in parts.search}) if settings.labelled else None
-    groups = settings.groups if groups is None else min(groups, settings.groups)
+    families = {questions.family(task) for task in parts.search}
+    groups = min(len(families), settings.groups) if settings.labelled else settings.groups
     stages: dict[str, Any] = {}
     before = 0.0
-    judgement = len(parts.judgement)
     ends = stage_ends(
         calls or 0,
-        judgement=judgement,
+        judgement=len(parts.judgement),
         rewrites=settings.rewrites,
         last=settings.last,
         samples=settings.sample_calls(parts),
@@ -316,13 +318,7 @@ def forecast_tuning(
         stages["samples"] = {"calls": again, "usd": round(again * typical, 4)}
     return {
         "budget": {**asdict(settings.allowance), "unknown": None},
-        "questions": {
-            "search": len(parts.search),
-            "selection": len(parts.selection),
-            "finalists": len(parts.finalists),
-            "judgement": len(parts.judgement),
-            "doubles": parts.doubles,
-        },
+        "questions": parts.counts,
         "groups": groups,
         "labelled": settings.labelled,
         "call_weight": settings.call_weight,
@@ -335,7 +331,7 @@ def forecast_tuning(
 
 
 def _typical_usd(price: Any, tasks: Sequence[Task]) -> float:
-    """Return a call's rough cost, at four characters per token and an answer of typical length."""
+    """Return the rough dollars of a call, at four characters per token and a typical answer."""
     tokens = sum(len(task.question) for task in tasks) / max(len(tasks), 1) / 4
     return float(price.input) * tokens / 1e6 + float(price.output) * _TYPICAL_OUTPUT / 1e6
 

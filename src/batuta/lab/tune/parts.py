@@ -1,4 +1,4 @@
-"""Divides the questions into four disjoint parts that share no near-duplicates. Pure."""
+"""Divides the questions into four parts, without near-duplicates in different parts. Pure."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from batuta.lab.tasks.question_keys import text_key
 FEWEST = 24
 """Minimum number of questions for a tuning run."""
 _LEAST_PART = 2
+"""Minimum number of questions of a part."""
 _SHARES = (0.55, 0.10, 0.10, 0.25)
+"""The shares of search, selection, finalists and judgement."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionParts:
-    """The parts of the questions; near-duplicates are never in different parts."""
+    """The four parts of the questions; near-duplicates are always in the same part."""
 
     search: tuple[Task, ...]
     """Questions for calibration and search."""
@@ -28,14 +30,25 @@ class QuestionParts:
     finalists: tuple[Task, ...]
     """Questions for choosing the nominees."""
     judgement: tuple[Task, ...]
-    """Questions for the final judgement, which nothing else may use."""
+    """Questions for the judgement, which are not used for anything else before it."""
     doubles: int
-    """The number of questions left out because their text occurs twice."""
+    """The number of questions left out because an equal question is kept."""
 
     @property
     def fitted(self) -> tuple[Task, ...]:
         """The questions that confidence is fitted to: all that the search did not use."""
         return (*self.selection, *self.finalists, *self.judgement)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The number of questions in each part, and of doubles, as in reports."""
+        return {
+            "search": len(self.search),
+            "selection": len(self.selection),
+            "finalists": len(self.finalists),
+            "judgement": len(self.judgement),
+            "doubles": self.doubles,
+        }
 
     def unjudged(self) -> QuestionParts:
         """Return the parts for a run without judgement: its questions join the selection."""
@@ -45,10 +58,11 @@ class QuestionParts:
 def split_questions(
     tasks: Iterable[Task], family: Callable[[Task], str], seed: int = 0
 ) -> QuestionParts:
-    """Split the questions into four parts, with all families in about the same shares.
+    """Split the questions into four parts, with each family in about the same shares.
 
     Questions that differ only in case, spaces and punctuation are near-duplicates and stay in one
-    part; those that differ in a number are distinct.
+    part. Questions that differ in a number are distinct. The doubles are counted if `tasks` is a
+    sequence.
 
     Raises:
         SourceError: there are too few different questions.
@@ -85,7 +99,7 @@ def split_questions(
 
 
 def _deal_clusters(clusters: Sequence[Sequence[Task]], parts: Sequence[list[Task]]) -> None:
-    """Give each cluster to the part that is furthest below its share; the search gets the first."""
+    """Give each cluster of near-duplicates to the part that is furthest below its share."""
     total, dealt = 0, [0.0] * len(parts)
     for cluster in clusters:
         total += len(cluster)

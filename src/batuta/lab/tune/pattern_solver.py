@@ -1,4 +1,4 @@
-"""Runs a pattern of the server in a tuning run, with the conductor that the server uses."""
+"""Runs a pattern of the server within a tuning run, by the conductor that the server uses."""
 
 from __future__ import annotations
 
@@ -21,26 +21,27 @@ _NO_CLIENTS: Mapping[WorkerId, Client] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PatternSolver:
-    """A pattern over a pool, conducted as the server conducts it."""
+    """A pattern over a pool, which answers as the server would."""
 
     pattern: str
     pool: Pool
     """The pool with the strengths that the recommended settings state."""
     calls: int
+    """Maximum number of calls for a question."""
 
     @property
     def name(self) -> str:
-        """The name under which it is served."""
+        """The name under which the pattern is served."""
         return f"{PATTERN_PREFIX}{self.pattern}"
 
     @property
     def rounds(self) -> int:
-        """The rounds that it needs."""
+        """The number of rounds that the pattern needs."""
         return needed_rounds(self._open(_NO_CLIENTS))
 
     @property
     def workers(self) -> tuple[WorkerId, ...]:
-        """The workers that it asks, in order; in `gate` one answers and the other judges."""
+        """The workers that the pattern asks, in order; in `gate` the second worker judges."""
         conductor = self._open(_NO_CLIENTS)
         if isinstance(conductor, FixedConductor):
             steps = conductor.build_workflow(self.pool).steps
@@ -51,14 +52,14 @@ class PatternSolver:
         return (actor.id,) if judge is None else (actor.id, judge.id)
 
     def __str__(self) -> str:
-        """Return its name with its workers."""
+        """Return the pattern's name with its workers."""
         return f"{self.name} of {', '.join(self.workers)}"
 
     def _open(self, clients: Mapping[WorkerId, Client]) -> Conductor:
         return open_conductor(self.pattern, self.pool, clients, ConductorOptions())
 
     async def answer(self, question: Question, context: SolverContext, seed: int) -> Run:
-        """Return the pattern's run."""
+        """Run the pattern over its own pool, with the context's clients."""
         context = replace(context, pool=self.pool)
         conductor, rounds = self._open(context.clients), self.rounds
         return await run_conductor(question, conductor, context, seed, max_rounds=rounds)

@@ -1,8 +1,9 @@
 """Lets patterns of the server compete with the nominee of a tuning run's search.
 
-The search's library has no such workflows: none of its steps criticises an answer or writes one
-from a comparison, and none continues after a judgement. The library does have cascades, as
-workflows that compare two answers and ask a third worker if these differ.
+The library of the search does not have such workflows: none of its steps criticises an answer or
+writes a new answer from a comparison, and no workflow continues after a judgement. Cascades do not
+compete, because the library has similar workflows, which compare two answers and ask a third worker
+if the answers differ.
 """
 
 from __future__ import annotations
@@ -20,22 +21,22 @@ from batuta.lab.tune.result import TuneResult
 from batuta.lab.tune.stages import ULTRA, TuneStage
 
 _MOST_CALLS = {"critique": 3, "fusion": 5, "gate": 5}
-"""Maximum calls of each pattern that answers a question without tools."""
+"""The patterns that compete, with the maximum number of calls of each for a question."""
 _STEPS = {"critique": 3, "fusion": 5}
-"""Maximum steps of a round; 1 for patterns that are not listed."""
+"""The number of steps that a round of the pattern has; 1 for patterns that are not listed."""
 _BATCH = 10
-"""Number of questions measured before unlikely patterns are dropped."""
+"""The number of questions after which unlikely patterns are dropped each time."""
 _LATER = 0.2
-"""The share of the later stages' budget that measuring patterns may also use."""
+"""The share of the later stages' budget that may also be spent on measuring patterns."""
 _UNLIKELY, _LIKELY = 0.3, 0.9
-"""Probabilities of a gain over the search's nominee: a pattern is dropped below the first, and
-nominated from the second."""
+"""Probabilities of a gain over the search's nominee: a pattern is dropped below the first
+probability, and may be nominated at or above the second."""
 _SPREAD = 0.1
 """Prior standard deviation of a pattern's gain; the prior mean is 0."""
 
 
 def open_patterns(pool: Pool, max_steps: int) -> tuple[PatternSolver, ...]:
-    """Return the patterns that may be nominated; none for a pool with one model."""
+    """Return the patterns that may be nominated; none for a pool with fewer than two models."""
     models = sum(worker.is_model for worker in pool)
     return tuple(
         PatternSolver(pattern=name, pool=pool, calls=calls)
@@ -45,7 +46,10 @@ def open_patterns(pool: Pool, max_steps: int) -> tuple[PatternSolver, ...]:
 
 
 async def nominate_pattern(context: TuneContext, result: TuneResult) -> TuneResult:
-    """Replace the search's nominee by a pattern that gains on the finalists' questions."""
+    """Nominate a pattern instead of the search's nominee, if one is likely to gain.
+
+    The gain is measured on the finalists' questions. A pattern must keep the limit on mean calls.
+    """
     assert result.nominees is not None  # noqa: S101 - selected before
     tasks, most = context.parts.finalists, context.settings.mean_calls
     ultra = result.nominees[ULTRA].assign(tasks)
@@ -71,7 +75,7 @@ async def _measure_patterns(
     solvers: Sequence[PatternSolver],
     ultra: Assignment,
 ) -> dict[PatternSolver, ExpectedGain]:
-    """Return each pattern's expected gain over the search's nominee, as far as the budget lasts."""
+    """Return each pattern's expected gain over the search's nominee, from the affordable runs."""
     end, last = context.ends[TuneStage.SELECT], max(context.ends.values())
     until = end + _LATER * (last - end)
     gains = {solver: update_gain(0.0, _SPREAD, ()) for solver in solvers}

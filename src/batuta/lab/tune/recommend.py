@@ -27,9 +27,9 @@ def write_settings(
 ) -> str:
     """Return the file's text with the recommended systems and each worker's measurements.
 
-    The recommendation gives the folder or the pattern that answers as mini and as ultra, or None
-    for the best single worker. `rounds` is the number of rounds that it needs. `strengths` replace
-    the strengths of the cards.
+    The recommendation has the folder or the pattern that answers as mini and as ultra, or None for
+    the best single worker, and the reasons. `rounds` is the number of rounds that the system for
+    ultra needs. `strengths` replaces strengths of the cards, unless a strength is None.
     """
     known = {
         str(card.worker): _measured_lines(card, groups, (strengths or {}).get(card.worker))
@@ -45,8 +45,8 @@ def write_settings(
             f'{"conductor" if is_fixed else "selector"} = "{chosen.removeprefix(PATTERN_PREFIX)}"'
         )
         lines += ["", f"[{name}]", entry]
-        rounds = rounds if recommendation.get("ultra") else 1
-    lines = _with_rounds(lines, rounds) if rounds > 1 else lines
+    if rounds > 1 and recommendation.get("ultra"):
+        lines = _with_rounds(lines, rounds)
     return "\n".join(lines).strip() + "\n"
 
 
@@ -57,7 +57,7 @@ def with_confidence(text: str, file: str) -> str:
 
 
 def _with_rounds(lines: Sequence[str], rounds: int) -> list[str]:
-    """Set `max_rounds` to at least `rounds`; comparing answers needs a second round."""
+    """Set `max_rounds` to at least `rounds`, because comparing answers needs a second round."""
     written: list[str] = []
     table, has_limit = "", False
     for line in lines:

@@ -1,10 +1,10 @@
-"""Ways to use the workers of a record, and trials of each on families held out from its fitting.
+"""Options for using the workers of a record, and a trial of each option on families held out.
 
-A record has only each worker's answers to whole questions, so a tuning can choose which worker to
-ask, and whether to ask another one after seeing the answer. An option replaces the best single
-worker only if it was ahead on whole families that it was not fitted on.
+A record has only each worker's answers to whole questions, so an option can choose which worker to
+ask, and whether to ask another worker after seeing the answer. An option replaces the best single
+worker only if it was better on whole families that it was not fitted to.
 
-Axes: n questions, m workers, k calls.
+Axes: n or q questions, m workers, k calls, s samples, f families.
 """
 
 from __future__ import annotations
@@ -27,21 +27,23 @@ from batuta.lab.learners.selector_training import SelectorRecipe, fit_selector
 
 SINGLE, VOTE, AGAIN, MINI, CASCADE = "best single", "vote", "self-consistency", "mini", "cascade"
 FEWEST_FAMILIES = 5
-"""Minimum number of families for a conclusion about unseen families."""
+"""Minimum number of families for trials, which conclude on unseen families."""
 _ALONE, _PARTS = 8, 5
-"""Up to `_ALONE` families are left out one by one; more are left out in `_PARTS` parts."""
+"""Up to `_ALONE` families are left out one by one; more families are left out in `_PARTS` parts."""
 _VOTERS = 3
+"""The number of answers that a vote compares."""
 _FITTED_ON = 1000
-"""Maximum number of questions on which an option is fitted for a trial."""
+"""Maximum number of questions to which an option is fitted for a trial."""
 _LEAST_QUESTIONS = 40
-"""Minimum number of questions on which an option is fitted."""
+"""Minimum number of questions that remain for fitting when a part is left out."""
 _FEATURES = CachedFeatures()
 """Features of questions, cached because the trials' training sets overlap."""
 _CONFIDENCE = 0.95
+"""The confidence of the lower bounds."""
 _NEW_SHARE = 0.25
-"""The number of new families that a gain is predicted for, as a share of the families tried."""
+"""The number of new families for which a gain is predicted, as a share of the families tried."""
 _MOST_LOST = 0.003
-"""Maximum loss of credit on those new families, at the lower bound of the prediction."""
+"""Maximum loss of credit on the new families, at the lower bound of the prediction."""
 
 Floats = NDArray[np.floating[Any]]
 Indices = NDArray[np.signedinteger[Any]]
@@ -52,11 +54,11 @@ class RecordSettings:
     """The weights of credit, calls and dollars, and the seed."""
 
     call_weight: float = 0.01
-    """The gain in credit that justifies a further call."""
+    """The price of a call: the gain in credit that justifies one more call."""
     worth: float | None = None
-    """Dollars that a correct answer is worth; with None dollars do not count."""
+    """Dollars that a correct answer is worth; with None, dollars do not count."""
     only_proven: bool = False
-    """Whether only systems proven better on the held-out questions are recommended."""
+    """Whether only systems that are proven better on the held-out questions are recommended."""
     seed: int = 0
 
 
@@ -65,12 +67,13 @@ class OptionReplay:
     """The result of an option on the questions of a history."""
 
     earned_n: Floats
+    """The credit: the score of the answer, in [0, 1]."""
     calls_n: Indices
     usd_n: Floats
-    """NaN where the record does not have the cost of a call."""
+    """The dollars of the calls; NaN if the record does not have the cost of a call."""
 
     def merit_n(self, settings: RecordSettings) -> Floats:
-        """Return the credit less the price of calls and dollars."""
+        """Return the credit less the price of calls and of dollars, (n,)."""
         dollars = self.usd_n / settings.worth if settings.worth else 0.0
         return self.earned_n - settings.call_weight * self.calls_n - dollars
 
@@ -84,20 +87,20 @@ class FittedOption(Protocol):
 
 
 def first_credit(history: History) -> Floats:
-    """Return the credit of each worker's first answer, (n, m); no answer earns 0."""
+    """Return the credit of each worker's first answer, (n, m); a missing answer earns 0."""
     if history.samples is None:
         return np.nan_to_num(history.scores_qm)
     return np.nan_to_num(history.samples.credit_qms[:, :, 0])
 
 
 def best_worker_index(history: History) -> int:
-    """Return the index of the worker with the greatest mean credit, the first of equal ones."""
+    """Return the index of the worker with the greatest mean credit, the first of equal workers."""
     return int(first_credit(history).mean(axis=0).argmax())
 
 
 @dataclass(frozen=True, slots=True)
 class AskOne:
-    """Asks one worker all questions."""
+    """The option that asks one worker all questions."""
 
     worker: int
     """The worker's index."""
@@ -110,10 +113,13 @@ class AskOne:
 
 @dataclass(frozen=True, slots=True)
 class AskSome:
-    """Asks several times and takes the most common answer; the best worker's wins ties."""
+    """The option that asks several times and takes the most common answer.
+
+    Of equally common answers, the answer of the worker named first is taken.
+    """
 
     workers: tuple[int, ...]
-    """Indices of the workers asked, best first; a worker that occurs twice answers twice."""
+    """The indices of the workers to ask, best first; a worker that occurs twice answers twice."""
 
     def __call__(self, history: History) -> OptionReplay:
         """Replay the most common answer."""
@@ -135,7 +141,7 @@ class AskSome:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AskChosen:
-    """Asks the worker that a selector chooses for each question."""
+    """The option that asks the worker that a selector chooses for each question."""
 
     selector: Selector
 
@@ -148,7 +154,7 @@ class AskChosen:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AskOn:
-    """Asks one worker after another while the next answer is worth its price."""
+    """The option that asks one worker after another while the next answer is worth its price."""
 
     cascade: Cascade
 
@@ -170,7 +176,7 @@ def _replay_asked(history: History, earned_n: Floats, asked_nk: Indices) -> Opti
 def fit_options(
     names: Sequence[str], history: History, settings: RecordSettings
 ) -> dict[str, FittedOption]:
-    """Fit the options of those names to the history.
+    """Fit the options of those names, and the best single worker, to the history.
 
     Raises:
         SourceError: the history has too few questions, or dollars count and a cost is unknown.
@@ -196,7 +202,7 @@ def fit_options(
 
 
 def list_options(history: History) -> tuple[str, ...]:
-    """List the options beside the best single worker that this record allows."""
+    """Return the names of the options, besides the best single worker, that the record allows."""
     names = [MINI]
     if history.samples is not None:
         names.append(CASCADE)
@@ -210,41 +216,44 @@ def list_options(history: History) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptionTrial:
-    """The trial of an option against the best single worker on families it was not fitted on."""
+    """The trial of an option against the best single worker, on families held out from fitting."""
 
     name: str
     families: int
+    """The number of families, each of which was held out once."""
     questions: int
     gain: float
     """Mean gain in credit per question."""
     merit: float
-    """The gain less the price of its further calls."""
+    """The mean gain less the price of the option's additional calls and dollars."""
     low: float
-    """The lower bound of `merit` over families, simultaneously for all options."""
+    """The lower bound of `merit` over families, which holds for all options together."""
     foreseen: float
-    """Lower prediction bound of the gain on new families, a quarter as many as those tried."""
+    """The lower prediction bound of the gain on new families, a quarter as many as those tried."""
     calls: float
     """Mean calls per question."""
 
     @property
     def is_shown(self) -> bool:
-        """Whether it is ahead, and unlikely to lose on new families."""
+        """Whether the option is shown to be better, and unlikely to lose on new families."""
         return self.low > 0 and self.foreseen >= -_MOST_LOST
 
 
 def try_options(
     history: History, family_n: Indices, names: Sequence[str], settings: RecordSettings
 ) -> tuple[OptionTrial, ...]:
-    """Try each option on whole families left out; return nothing for fewer than five families.
+    """Try each option on whole families that are left out of its fitting.
 
-    Families are numbered from 0; `names` does not include the best single worker.
+    Families are numbered from 0; `names` does not include the best single worker. The result is
+    empty if there are too few families, or too few questions to fit without one part.
 
     Raises:
-        SourceError: dollars count, and a worker's cost is unknown.
+        SourceError: the history has too few questions, or dollars count and a cost is unknown.
     """
     families = int(family_n.max()) + 1
     part_n = _leave_out(family_n, np.random.default_rng(settings.seed))
-    if families < FEWEST_FAMILIES or _smallest_rest(part_n) < _LEAST_QUESTIONS:
+    smallest_rest = len(part_n) - int(np.bincount(part_n).max())
+    if families < FEWEST_FAMILIES or smallest_rest < _LEAST_QUESTIONS:
         return ()
     replays: Mapping[str, list[tuple[Indices, OptionReplay, OptionReplay]]] = {
         name: [] for name in names
@@ -265,7 +274,7 @@ def try_options(
 
 
 def _leave_out(family_n: Indices, rng: np.random.Generator) -> Indices:
-    """Return the part of each question: one family, or several if there are many families."""
+    """Return the part of each question, (n,): a family, or several families if there are many."""
     sizes = np.bincount(family_n)
     if len(sizes) <= _ALONE:
         return family_n
@@ -275,10 +284,6 @@ def _leave_out(family_n: Indices, rng: np.random.Generator) -> Indices:
         part_f[family] = filled.argmin()
         filled[part_f[family]] += sizes[family]
     return part_f[family_n]
-
-
-def _smallest_rest(part_n: Indices) -> int:
-    return len(part_n) - int(np.bincount(part_n).max())
 
 
 def _judge_trial(
@@ -314,7 +319,7 @@ def _judge_trial(
 
 
 def _mean_over_families(value_n: Floats, family_n: Indices) -> tuple[float, float]:
-    """Return the mean over questions, and its standard error with whole families as clusters."""
+    """Return the mean over questions, and the standard error with whole families as clusters."""
     sizes, sums = np.bincount(family_n), np.bincount(family_n, value_n)
     mean = float(sums.sum() / sizes.sum())
     spread = float(((sums - mean * sizes) ** 2).sum())
@@ -323,7 +328,10 @@ def _mean_over_families(value_n: Floats, family_n: Indices) -> tuple[float, floa
 
 
 def student_quantile(probability: float, freedom: int) -> float:
-    """Return Student's t quantile by the Cornish-Fisher expansion, within 6 % from 4 degrees on."""
+    """Return Student's t quantile by the Cornish-Fisher expansion.
+
+    With four or more degrees of freedom the error is at most 6 %.
+    """
     z, v = NormalDist().inv_cdf(probability), freedom
     first = (z**3 + z) / 4
     second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
@@ -334,6 +342,6 @@ def student_quantile(probability: float, freedom: int) -> float:
 def choose_option(
     trials: Sequence[OptionTrial], is_allowed: Callable[[str], bool] = lambda _: True
 ) -> OptionTrial | None:
-    """Return the shown option with the greatest lower bound; None for the best single worker."""
+    """Return the trial with the greatest lower bound of those that are shown; None if none is."""
     shown = [one for one in trials if one.is_shown and is_allowed(one.name)]
     return max(shown, key=lambda one: one.low, default=None)

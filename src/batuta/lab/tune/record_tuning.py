@@ -1,7 +1,8 @@
 """A tuning run on a record: the nominees, their test on held-out questions, and the report.
 
-No worker is called: the record has all answers and their dollars. Axes: q questions, n questions
-of a part, m workers.
+No worker is called, because the record has all answers and their dollars.
+
+Axes: q questions of the record, n questions of a part, m workers, s samples.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from batuta.lab.tune.decision import PROVEN, SELECTOR, format_probability
 from batuta.lab.tune.expected_gain import SURE_ENOUGH, ExpectedGain, update_gain
 from batuta.lab.tune.grouping import group_questions
 from batuta.lab.tune.judge import Comparison, SystemFigures, compare_nominees
+from batuta.lab.tune.parts import FEWEST
 from batuta.lab.tune.record_options import (
     CASCADE,
     FEWEST_FAMILIES,
@@ -45,33 +47,32 @@ from batuta.lab.tune.record_options import (
     list_options,
     try_options,
 )
-from batuta.lab.tune.report import report_files
+from batuta.lab.tune.report import card_json, report_files
 from batuta.lab.tune.stages import BEST_SINGLE, ULTRA
 from batuta.lab.tune.stages import MINI as NOMINATED_MINI
 
 Json = dict[str, Any]
 Indices = NDArray[np.signedinteger[Any]]
 
-FEWEST = 24
-"""Minimum number of questions for a tuning run."""
 _FAMILIES = 3
 """Minimum number of families for holding out whole families."""
 _SHOWN = 12
-"""Maximum number of families with their own column in the report."""
+"""Maximum number of families for which the report has a column each."""
 _GROUPS = 8
+"""Maximum number of groups of similar texts, which replace families without labels."""
 _TRIAL_Z, _LEAST_DEVIATION = 1.645, 0.005
-"""The distance of a trial's lower bound from its mean, in standard deviations, and the minimum
-standard deviation assumed of its merit."""
+"""The assumed distance of a trial's lower bound from its merit, in standard deviations, and the
+minimum standard deviation of a merit."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class RecordParts:
-    """The questions for fitting, and the held-out questions."""
+    """The indices of the questions for fitting, and of the held-out questions."""
 
     known: Indices
     judged: Indices
     has_new_families: bool
-    """Whether no held-out question is of a family of the others."""
+    """Whether whole families were held out, so that held-out questions are of new families."""
 
     def known_families(self, record: RecordedOutcomes) -> list[str]:
         """Return the sorted families of the questions for fitting."""
@@ -86,21 +87,23 @@ class RecordParts:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class RecordNominees:
-    """The nominated options, and the trials that decided."""
+    """The options nominated for ultra and mini, and the trials that decided."""
 
     best: WorkerId
+    """The best single worker on the questions for fitting."""
     families: int
+    """The number of families, or of groups of similar texts, of the questions for fitting."""
     trials: tuple[OptionTrial, ...]
-    """Empty if the families or questions are too few for trials."""
+    """The trials of all options; empty if there are too few families or questions."""
     ultra: str
-    """The name of the nominated option."""
+    """The names of the nominated options."""
     mini: str
     fitted: dict[str, FittedOption]
-    """The nominated options and the best single worker, fitted to all questions for fitting."""
+    """The nominated options and the best single worker, by name, fitted to the known questions."""
 
 
 def split_record(record: RecordedOutcomes, seed: int) -> RecordParts:
-    """Hold out a fifth of the questions, in whole families if there are at least three.
+    """Hold out about a fifth of the questions, as whole families if there are at least three.
 
     Raises:
         SourceError: there are too few questions.
@@ -119,12 +122,13 @@ def split_record(record: RecordedOutcomes, seed: int) -> RecordParts:
 def nominate_options(
     record: RecordedOutcomes, known: Indices, settings: RecordSettings, *, labelled: bool = True
 ) -> RecordNominees:
-    """Nominate the option that is shown to gain on families left out, or the best single worker.
+    """Nominate an option for ultra, and for mini an option that calls one worker.
 
-    Unless `labelled`, groups of similar texts replace the record's families.
+    An option is nominated only if its trial shows a gain on families left out; otherwise the best
+    single worker is. Unless `labelled`, groups of similar texts replace the record's families.
 
     Raises:
-        SourceError: dollars count, and a worker's cost is unknown.
+        SourceError: there are too few questions, or dollars count and a worker's cost is unknown.
     """
     history = history_from_record(record, known)
     family_n = _number_families(record, known, settings.seed, labelled=labelled)
@@ -162,7 +166,7 @@ class RecordJudgement:
     comparisons: tuple[Comparison, ...]
     expected: Mapping[str, ExpectedGain]
     """The gain of each nominee over the best single worker, from the trials and the held-out
-    questions; a nominee that is the best single worker is missing."""
+    questions. A nominee that is the best single worker itself has no entry."""
 
 
 def judge_options(
@@ -238,7 +242,7 @@ def describe_record_tuning(
             "doubles": 0,
         },
         "groups": shown,
-        "workers": [_card_json(one) for one in describe_workers(record, parts.known, shown)],
+        "workers": [card_json(one) for one in describe_workers(record, parts.known, shown)],
         "left_out": [],
         "team": None,
         "tried": len(nominees.trials) + 1,
@@ -262,7 +266,7 @@ def _has_dollars(record: RecordedOutcomes) -> bool:
 
 
 def _without_dollars(figures: Json, *, priced: bool) -> Json:
-    """Replace dollars that were not recorded, and seconds, by None."""
+    """Return the figures with None for seconds, and for dollars if they were not recorded."""
     unknown = {name: None for name in ("usd", "usd_saved") if name in figures and not priced}
     return figures | unknown | ({"seconds": None} if "seconds" in figures else {})
 
@@ -270,7 +274,10 @@ def _without_dollars(figures: Json, *, priced: bool) -> Json:
 def describe_workers(
     record: RecordedOutcomes, known: Indices, families: Sequence[str]
 ) -> tuple[WorkerCard, ...]:
-    """Measure each worker alone on the questions for fitting."""
+    """Return the card of each worker, measured alone on the questions for fitting.
+
+    `families` are the families for which the cards have an accuracy each.
+    """
     history = history_from_record(record, known)
     credit_nm = first_credit(history)
     of_n = np.asarray(history.families)
@@ -299,14 +306,10 @@ def _card_of(
     )
 
 
-def _card_json(card: WorkerCard) -> Json:
-    return {name: value for name, value in asdict(card).items() if name != "seconds"}
-
-
 def _recommend_options(
     nominees: RecordNominees, judgement: RecordJudgement, parts: RecordParts, *, only_proven: bool
 ) -> Json:
-    """Return the option recommended for ultra and for mini, with the reasons."""
+    """Return the options recommended for ultra and mini, and the reasons, as JSON."""
     chosen = {ULTRA: nominees.ultra, NOMINATED_MINI: nominees.mini}
     found: Json = {}
     reasons: list[str] = []
@@ -318,12 +321,7 @@ def _recommend_options(
         found[one.nominee] = (SELECTOR if saved else option) if good else None
         reasons.append(_explain_option(one, option, nominees, parts=parts, gain=gain, good=good))
     expected = {
-        f"{name} over {BEST_SINGLE}": {
-            "gain": round(gain.mean, 6),
-            "probability": round(gain.probability, 6),
-            "questions": gain.questions,
-        }
-        for name, gain in judgement.expected.items()
+        f"{name} over {BEST_SINGLE}": gain.as_json() for name, gain in judgement.expected.items()
     }
     return {**found, "best": nominees.best, "expected": expected, "why": reasons}
 
@@ -368,7 +366,7 @@ def _explain_nothing(nominee: str, nominees: RecordNominees) -> str:
 
 
 def write_record_results(folder: Path, found: Json, nominees: RecordNominees) -> None:
-    """Write the report, and the nominated selector or cascade.
+    """Write the report and, if ultra's nominee is a selector or a cascade, its folder.
 
     Raises:
         StoreError: the folder cannot be written.
@@ -382,7 +380,7 @@ def write_record_results(folder: Path, found: Json, nominees: RecordNominees) ->
 
 
 def limit_record(record: RecordedOutcomes, limit: int, seed: int) -> RecordedOutcomes:
-    """Return at most `limit` random questions that every worker answered."""
+    """Return the record with at most `limit` random questions that every worker answered."""
     complete = record.drop_incomplete()
     if len(complete.tasks) <= limit:
         return complete

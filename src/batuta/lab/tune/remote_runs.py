@@ -1,8 +1,8 @@
-"""Runs of a tuning in an executor's processes, whose calls are made by the driver.
+"""Runs of a tuning in an executor's processes, for which the driver makes the calls.
 
 A process on another machine conducts workflows and grades answers but has no provider's key, so it
-asks the driver for each call. There is thus one meter, budget and journal, and a process that dies
-loses no call: its pending calls finish, are journaled, and serve the process that repeats the run.
+asks the driver to make each call. So there is one meter, one budget and one journal. If a process
+dies, its pending calls finish and are journaled, and the process that repeats the run uses them.
 """
 
 from __future__ import annotations
@@ -48,10 +48,9 @@ class CallOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallAnswer:
-    """The driver's answer to a `CallOrder`."""
+    """The driver's answer to a `CallOrder`: a reply or an error."""
 
     reply: Reply | None
-    """None if there is an error."""
     error: ClientError | LimitReachedError | None
     failures: tuple[Failure, ...]
     """The failed attempts that the client retried, in order."""
@@ -59,27 +58,31 @@ class CallAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneRunJob:
-    """The job of a process: conducts and grades, and asks the driver for calls."""
+    """The job of a process: conducts and grades runs, and asks the driver to make the calls."""
 
     pool: Pool
     ranked: Pool
     """The pool whose strengths decide which worker is the best, for methods that ask it."""
     unknown: Price
+    """The assumed price of workers without a price."""
     seed: int
     grades_steps: bool
+    """Whether intermediate answers are graded too."""
     kinds: tuple[Task, ...]
-    """One task of each grader that is needed."""
+    """One task for each grader that is needed; empty if there is a grader of all questions."""
     grade: AnswerGrader | None
     """The grader of all questions; None if each task names its grader."""
     judge: WorkerId | None
+    """The worker that grades answers that no rule decides; None leaves them undecided."""
     sandbox: str
+    """The kind of sandbox in which graders run programs."""
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[Callable[[RunOrder], Awaitable[CandidateResult]]]:
-        """Open a function that executes a run.
+        """Open the grader, and yield a function that executes a run.
 
         Raises:
-            ConfigError: a grader's extra is not installed here.
+            ConfigError: a grader lacks an extra or a judge here.
             SandboxError: programs cannot be isolated here.
         """
         limit_blas_to_one_thread()
@@ -115,7 +118,12 @@ class _AskingClient:
         self._grades = grades
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """Return the reply that the driver received."""
+        """Return the reply that the driver received.
+
+        Raises:
+            ClientError: the call gave no usable reply.
+            LimitReachedError: the driver's budget refused the call.
+        """
         order = CallOrder(worker=self._worker, request=request, grades=self._grades)
         answer: CallAnswer = await ask_driver(order)
         for failure in answer.failures:  # so that their cost counts for the run
@@ -146,7 +154,7 @@ class _FailureRecorder:
 
 @final
 class RemoteRuns:
-    """Executes a runner's runs on an executor, and makes the calls that they ask for."""
+    """Executes a runner's runs on an executor, and makes the calls for the executor's processes."""
 
     def __init__(
         self,
@@ -155,7 +163,7 @@ class RemoteRuns:
         clients: Mapping[WorkerId, Client],
         meter: CallMeter,
     ) -> None:
-        """Take the job of the processes, and the clients and the meter for their calls."""
+        """Store the job of the processes, and the clients and the meter for their calls."""
         self._executor = executor
         self._job = job
         self._clients = clients
@@ -172,11 +180,11 @@ class RemoteRuns:
     ) -> None:
         """Execute every run; after a refused call no new call is made.
 
-        Each result is put into `found` as soon as it arrives. Methods that ask the best worker ask
-        the best of `ranked`.
+        Each result is put into `found` as soon as it arrives. `ranked` is the pool whose strengths
+        decide which worker is the best.
 
         Raises:
-            ExceptionGroup: a run failed; it has the first error.
+            ExceptionGroup: a run failed or a call could not be journaled; it has the first error.
         """
         keys = list(missing)
         self._refusal = None
@@ -193,7 +201,7 @@ class RemoteRuns:
         )
 
     async def make_call(self, order: CallOrder) -> CallAnswer:
-        """Make a call, and return its reply or error and the failed attempts.
+        """Make a call, and return the reply or the error, and the failed attempts.
 
         Raises:
             StoreError: the call cannot be journaled.
@@ -220,7 +228,7 @@ class RemoteRuns:
 @final
 @dataclass(frozen=True, slots=True)
 class _Refusable:
-    """A client that makes no call after a refusal, since the runs' results are then discarded."""
+    """A client that makes no call after a refusal, because the runs' results will be discarded."""
 
     client: Client
     refusal: LimitReachedError | None

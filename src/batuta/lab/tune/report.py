@@ -22,6 +22,7 @@ from batuta.core.formatting import format_usd
 from batuta.lab.evals.html_report import ACCENT, GREY, GRID, INK, render_page
 from batuta.lab.evals.markdown_report import format_dollars, format_percent
 from batuta.lab.evals.report_files import write_files
+from batuta.lab.tune.calibrate import WorkerCard
 from batuta.lab.tune.candidate_runner import CallMeter
 from batuta.lab.tune.context import TuneSettings
 from batuta.lab.tune.decision import (
@@ -43,7 +44,10 @@ Json = dict[str, Any]
 def describe_tuning(
     result: TuneResult, parts: QuestionParts, settings: TuneSettings, meter: CallMeter
 ) -> Json:
-    """Return the whole result as JSON values; equal replies give equal values."""
+    """Return the whole result as JSON values; equal replies give equal values.
+
+    `meter` has the calls and dollars of the whole tuning run.
+    """
     advice = recommend_systems(result, only_proven=settings.only_proven)
     return {
         "kind": "tuning",
@@ -60,15 +64,9 @@ def describe_tuning(
             "worth": settings.worth,
             "seed": settings.seed,
         },
-        "questions": {
-            "search": len(parts.search),
-            "selection": len(parts.selection),
-            "finalists": len(parts.finalists),
-            "judgement": len(parts.judgement),
-            "doubles": parts.doubles,
-        },
+        "questions": parts.counts,
         "groups": list(result.grouping.names),
-        "workers": [_card_json(card) for card in result.cards],
+        "workers": [card_json(card) for card in result.cards],
         "left_out": list(result.left_out),
         "team": None if result.team is None else asdict(result.team),
         "tried": result.tried,
@@ -89,12 +87,16 @@ def _usd_number(usd: Any) -> float | None:
     return None if usd is None else float(usd)
 
 
-def _card_json(card: Any) -> Json:
+def card_json(card: WorkerCard) -> Json:
+    """Return the card without the seconds, which differ between equal runs."""
     return {name: value for name, value in asdict(card).items() if name != "seconds"}
 
 
 def _describe_workflows(result: TuneResult) -> list[Json]:
-    """Return the workflow of each cell of the system nominated for ultra, hardest level first."""
+    """Return the workflows of the search's nominee for ultra, by group, the hardest level first.
+
+    Neighbouring levels with the same workflow form one row.
+    """
     system = (result.nominees or {}).get(ULTRA)
     if system is None:
         return []
@@ -116,7 +118,7 @@ def _describe_workflows(result: TuneResult) -> list[Json]:
 
 
 def _count_runs(result: TuneResult, group: int, candidate: Candidate) -> int | None:
-    """Count the questions of the group that a workflow ran on; None if it was reworded later."""
+    """Return the number of the group's questions that a workflow ran on; None if it is reworded."""
     table = result.table
     if table is None or candidate not in table.library:
         return None
@@ -124,7 +126,7 @@ def _count_runs(result: TuneResult, group: int, candidate: Candidate) -> int | N
 
 
 def _describe_rewriting(result: TuneResult) -> Json | None:
-    """Describe the rewriting of the most used workflow."""
+    """Return the outcome of the rewriting as JSON; None if nothing was rewritten."""
     one = result.rewritten
     if one is None:
         return None
@@ -139,13 +141,17 @@ def _describe_rewriting(result: TuneResult) -> Json | None:
 
 
 def _all_steps(candidate: Candidate) -> list[Json]:
-    """Describe all steps, including those after a comparison of answers."""
+    """Return all steps as JSON, including the steps after a comparison of answers."""
     later = write_continuation(candidate)
     return describe_steps(write_workflow(candidate)) + (describe_steps(later) if later else [])
 
 
 def break_even(comparisons: Sequence[Comparison], advice: Mapping[str, Any], spent: float) -> Json:
-    """Return after how many questions each recommended system has saved the tuning run's cost."""
+    """Return after how many questions each nominee has saved the tuning run's cost.
+
+    None for a nominee that is not recommended, or that costs at least as much as its first
+    opponent.
+    """
     found: Json = {}
     for one in comparisons:
         saves = bool(advice.get(one.nominee)) and one.usd_saved > 0
@@ -161,7 +167,9 @@ def write_results(
     *,
     settings_text: str | None,
 ) -> None:
-    """Write the report, the selectors, the settings, and examples for training a conductor.
+    """Write the report, the selectors, and examples for training a conductor.
+
+    `settings_text` is a settings file to write too; `tasks` are the questions of the examples.
 
     Raises:
         StoreError: the folder cannot be written.
@@ -180,7 +188,10 @@ def write_results(
 def selectors_of(
     found: Json, result: TuneResult
 ) -> dict[str, tuple[TunedSystem, WorkflowSelector]]:
-    """Return the systems to save, each with the selector that serves it, by folder."""
+    """Return the systems to save, each with the selector that serves it, by folder.
+
+    Without a nominee for ultra, the finest system is saved.
+    """
     nominees = result.nominees or {}
     systems = {
         SELECTOR: nominees.get(ULTRA) or (result.systems or (None,))[-1],
@@ -218,7 +229,7 @@ def render_markdown(found: Json) -> str:
 
 
 def report_files(found: Json) -> dict[str, str]:
-    """Return the report as JSON, as Markdown, as a page, and its figure, by the files' names."""
+    """Return the report as JSON, as Markdown and as a page, and its figure, by file name."""
     text, front = render_markdown(found), draw_front(_compared_systems(found))
     return {
         "report.json": orjson.dumps(found, option=orjson.OPT_INDENT_2).decode() + "\n",
@@ -229,7 +240,7 @@ def report_files(found: Json) -> dict[str, str]:
 
 
 def _compared_systems(found: Json) -> list[Json]:
-    """Return the systems of the last part on which they were compared."""
+    """Return the figures of the systems on the last part on which systems were compared."""
     return found["judged"] or found["finalists"] or found["selection"]
 
 
@@ -250,7 +261,7 @@ def _template_values(found: Json) -> Json:
 
 
 def _describe_ease(row: Mapping[str, Any]) -> str:
-    """Format the levels of ease that a workflow is for."""
+    """Return the levels of ease of a row of workflows as text."""
     first, last, levels = row["from"], row["to"], row["levels"]
     if last - first + 1 == levels:
         return "all"
@@ -258,7 +269,7 @@ def _describe_ease(row: Mapping[str, Any]) -> str:
 
 
 def _describe_share(one: Mapping[str, Any]) -> str:
-    """Format a worker's accuracy in a group with its interval."""
+    """Return a worker's accuracy in a group as text, with its interval."""
     if one["share"] is None:
         return "–"
     interval = f"{format_percent(one['low'])}–{format_percent(one['high'])}"
@@ -267,13 +278,18 @@ def _describe_share(one: Mapping[str, Any]) -> str:
 
 _WIDTH, _HEIGHT = 620, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 150, 14, 44
-"""Margins of the drawing, with room for ticks, names and labels."""
+"""The margins of the drawing, with room for ticks, names and labels."""
 _STEPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+"""The possible distances between two ticks of accuracy."""
 _TICKS = 6
+"""Maximum number of such distances."""
 
 
 def draw_front(systems: Sequence[Mapping[str, Any]]) -> str:
-    """Draw accuracy over dollars per question as SVG, or over calls if all systems are free."""
+    """Return an SVG drawing of accuracy over dollars per question, or over calls if all are free.
+
+    Empty if no system was scored.
+    """
     known = [one for one in systems if one["share"] is not None]
     if not known:
         return ""

@@ -22,52 +22,58 @@ class RewriteOutcome:
 
     before: Candidate
     after: Candidate
+    """The rewritten workflow; equal to `before` if no wording was better."""
     reason: str
+    """A sentence on why the rewritten workflow is kept or not."""
     kept: bool = False
+    """Whether the rewritten workflow replaces the original workflow."""
     gain: float = 0.0
-    """Gain in accuracy on questions that the rewriting did not see."""
+    """The gain in accuracy on questions that the rewriting did not see."""
     questions: int = 0
+    """The number of these questions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneResult:
-    """The result of a tuning run, filled in by its stages."""
+    """The result of a tuning run; each stage adds its part."""
 
     cards: tuple[WorkerCard, ...]
     left_out: tuple[WorkerId, ...]
     """Workers that were left out because few of their calls have a score."""
     grouping: Grouping
     pool: Pool
-    """The pool with the measured strengths and skills."""
+    """The pool with the measured strengths, skills and seconds."""
     team: Team | None = None
-    """The workers that were kept after calibration; None if all that answer were."""
+    """The workers that were kept after calibration; None if all usable workers were kept."""
     systems: tuple[TunedSystem, ...] = ()
     """The systems, from the simplest to the finest."""
     table: SystemTable | None = None
     """The table from which the systems were built."""
     nominees: Mapping[str, TunedSystem] | None = None
+    """The systems nominated for ultra and mini, by these names; None before the selection."""
     pattern: PatternSolver | None = None
-    """The pattern nominated for ultra instead of the search's nominee, or None."""
+    """The pattern that is nominated for ultra instead of the search's nominee, or None."""
     rewritten: RewriteOutcome | None = None
-    """None if nothing was rewritten."""
+    """The outcome of the rewriting; None if it was skipped."""
     selection: tuple[SystemFigures, ...] = ()
+    """The figures of the systems on the questions of the selection."""
     finalists: tuple[SystemFigures, ...] = ()
+    """The figures of the finalists on their questions."""
     judged: tuple[SystemFigures, ...] = ()
+    """The figures of the nominees and opponents on the questions of the judgement."""
     comparisons: tuple[Comparison, ...] = ()
     expected: Mapping[tuple[str, str], ExpectedGain] = field(
         default_factory=dict[tuple[str, str], ExpectedGain]
     )
-    """The expected gain of the first system of each pair over the second."""
+    """The expected gain of the first system of each pair over the second system."""
     tried: int = 0
     """The number of workflows that ran in the search."""
     expected_accuracy: float | None = None
-    """The accuracy that the search expects of its finest system."""
-    ended: str = ""
-    """The reason why the search ended before its share of the budget; empty if it did not."""
+    """The accuracy that the search expects of the best workflow of each cell."""
 
     @property
     def settings_pool(self) -> Pool:
-        """The pool of the recommended settings; workers set aside keep their cards' strength."""
+        """The pool of the recommended settings; workers set aside have their cards' strength."""
         shares = {card.worker: card.overall.share for card in self.cards}
         aside = {one: shares[one] for one in self.set_aside}
         stated = {one.id: aside.get(one.id, one.strength) for one in self.pool}
@@ -76,5 +82,5 @@ class TuneResult:
 
     @property
     def set_aside(self) -> tuple[WorkerId, ...]:
-        """The workers left out or passed over; never the best worker of the calibration."""
+        """The workers left out or passed over; the best worker of the calibration is never one."""
         return self.left_out + (() if self.team is None else self.team.passed_over)

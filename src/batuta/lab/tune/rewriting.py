@@ -1,9 +1,9 @@
 """Rewrites the subtasks of the most used workflow: `gepa` reflects on runs and proposes wordings.
 
 GEPA (Agrawal et al., arXiv 2507.19457) keeps a Pareto front of wordings over validation questions,
-mutates one by reflection on a minibatch, and validates those that improve on it. Its loop runs in a
-thread; runs and reflections use the tuning's runner, with its budget and journal. Without the
-package the stage is skipped.
+mutates one of them by reflection on a minibatch, and validates the mutation if it does better on
+the minibatch. The loop of GEPA runs in a thread; runs and reflections use the tuning's runner, with
+its budget and journal. Without the package `gepa` the stage is skipped.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from batuta.language.material import RESPONSE, TASK, wrap_in_tag
 
 PACKAGE = "gepa"
 MINIBATCH = 8
-"""Questions of a reflection; gepa's default of three is too few to tell a better wording from
-luck."""
+"""The number of questions of a reflection; with gepa's default of three, a better wording cannot be
+told from luck."""
 _LONGEST = 1500
-"""Maximum length of a wording, in characters; longer ones are rejected."""
+"""Maximum length of a wording, in characters; longer wordings are rejected."""
 _COPIED = 8
 """The number of consecutive words that a wording must not share with a question."""
 _SHOWN = 1200
@@ -62,33 +62,30 @@ def is_rewriting_installed() -> bool:
     return find_spec(PACKAGE) is not None
 
 
-def _load_module(name: str) -> Any:
-    """Load a module of the optional package."""
-    return import_module(name)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewriting:
     """The questions, the worker and the limits of a rewriting."""
 
     runner: CandidateRunner
     rewriter: WorkerId
-    """The worker that reflects."""
+    """The worker that reflects and writes the wordings."""
     train: Sequence[Task]
+    """The questions of the minibatches."""
     validation: Sequence[Task]
+    """The questions on which wordings are compared."""
     fits_budget: Callable[[int], bool]
-    """Returns whether a number of further calls fits the budget."""
+    """Tells whether a number of further calls fits the budget."""
     seed: int = 0
     rounds: int = 40
     """Maximum number of reflections."""
 
 
 class _EndedError(Exception):
-    """The budget of the rewriting is spent, or the rewriter gives no answer."""
+    """The budget of the rewriting is spent, or the rewriter gave no reply."""
 
 
 async def rewrite_candidate(candidate: Candidate, given: Rewriting) -> Candidate:
-    """Return the workflow with the wordings that did best in validation, perhaps the original ones.
+    """Return the workflow with the wordings that did best in validation, perhaps the original.
 
     The package must be installed (`is_rewriting_installed`).
     """
@@ -101,12 +98,12 @@ async def rewrite_candidate(candidate: Candidate, given: Rewriting) -> Candidate
 
 
 def worded_steps(candidate: Candidate) -> tuple[int, ...]:
-    """Return the indices of the steps that have a subtask."""
+    """Return the indices of the steps that have a subtask besides the question."""
     return tuple(index for index in range(len(candidate)) if subtask_of(candidate, index))
 
 
 def copies_a_question(text: str, tasks: Sequence[Task]) -> bool:
-    """Return whether the text repeats enough words of a question to have memorised it."""
+    """Return whether the text repeats so many words of a question that it has memorised it."""
     padded = f" {text_key(text)} "
     for task in tasks:
         words = text_key(task.question).split()
@@ -121,7 +118,7 @@ def copies_a_question(text: str, tasks: Sequence[Task]) -> bool:
 class _WorkflowAdapter:
     """Presents a workflow to gepa: its named texts, runs of a batch, and records to reflect on."""
 
-    propose_new_texts = None
+    propose_new_texts = None  # part of gepa's protocol
 
     def __init__(self, candidate: Candidate, indices: Sequence[int], given: Rewriting) -> None:
         self._candidate = candidate
@@ -134,8 +131,7 @@ class _WorkflowAdapter:
 
     def optimize(self) -> None:
         """Run gepa until its budget is spent."""
-        gepa = _load_module(PACKAGE)
-
+        gepa = import_module(PACKAGE)
         first = {name: subtask_of(self._candidate, at) for name, at in self._step_index.items()}
         try:
             gepa.optimize(
@@ -159,8 +155,8 @@ class _WorkflowAdapter:
         candidate: dict[str, str],
         capture_traces: bool = False,  # noqa: FBT001, FBT002 - as gepa calls it
     ) -> Any:
-        """Run the batch; a question without a score counts as wrong."""
-        adapter = _load_module(f"{PACKAGE}.core.adapter")
+        """Run the batch, as gepa requests; a question without a score counts as wrong."""
+        adapter = import_module(f"{PACKAGE}.core.adapter")
         entry = self._worded(candidate)
         if not anyio.from_thread.run(self._run_batch, batch, entry):
             self._ended = True
@@ -176,7 +172,7 @@ class _WorkflowAdapter:
     def make_reflective_dataset(
         self, candidate: dict[str, str], eval_batch: Any, components_to_update: list[str]
     ) -> dict[str, list[dict[str, Any]]]:
-        """Return each step's input and output, and whether the workflow's answer was right."""
+        """Return each step's input and output, and whether the workflow's answer was correct."""
         return {
             name: [self._record(trace, self._step_index[name]) for trace in eval_batch.trajectories]
             for name in components_to_update
@@ -206,8 +202,8 @@ class _WorkflowAdapter:
         reflective_dataset: Mapping[str, Sequence[Mapping[str, Any]]],
         components_to_update: list[str],
     ) -> dict[str, str]:
-        """Propose new wordings; a useless proposal keeps the old one."""
-        proposal = _load_module(f"{PACKAGE}.strategies.instruction_proposal")
+        """Propose new wordings; the old wording replaces an empty, too long or copied proposal."""
+        proposal = import_module(f"{PACKAGE}.strategies.instruction_proposal")
         written: dict[str, str] = {}
         for name in components_to_update:
             asked: dict[str, Any] = {
@@ -246,7 +242,7 @@ class _WorkflowAdapter:
     async def _trace(
         self, batch: Sequence[Task], entry: Candidate
     ) -> list[tuple[Task, list[str], float]]:
-        """Return every question with each step's text, from calls already made."""
+        """Return each question with its steps' texts and its score, from calls already made."""
         found: list[tuple[Task, list[str], float]] = []
         for task in batch:
             run = await self._given.runner.conduct_candidate(task, entry)
@@ -260,7 +256,7 @@ class _WorkflowAdapter:
     # -- both ------------------------------------------------------------------------------
 
     def best(self) -> Candidate:
-        """Return the best workflow in validation; the original one unless another is better."""
+        """Return the workflow that did best in validation, or the original if none did better."""
         least = self._validated.get(self._candidate, 0.0)
         better = {one: score for one, score in self._validated.items() if score > least}
         return max(better, key=lambda one: better[one], default=self._candidate)
@@ -285,16 +281,19 @@ class _Silence:
 
 
 _VALIDATED, _LEAST_VALIDATED, _CONFIRMED = 40, 8, 60
-"""Maximum and minimum number of questions on which wordings are compared, and the number of other
-questions on which the best wording is confirmed."""
+"""Maximum number of questions on which wordings are compared, the number for which the budget is
+assumed to suffice at least, and maximum number of other questions that confirm the best wording."""
 _WORDINGS = 4
-"""The number of wordings whose validation the budget must allow."""
+"""The number of wordings whose validation the budget should allow."""
 _SEARCHED = 0.7
-"""The share of the stage's budget for finding a wording."""
+"""The share of the stage's budget for finding a wording; the rest is for confirming it."""
 
 
 async def rewrite_workflows(context: TuneContext, result: TuneResult) -> TuneResult:
-    """Reword the nominee's most used workflow, if a better wording is found."""
+    """Reword the most used workflow of ultra's nominee, if a better wording is found and confirmed.
+
+    The stage is skipped if rewriting is disabled, if gepa is missing, or if a pattern is nominated.
+    """
     assert result.nominees is not None  # noqa: S101 - selected before
     if not context.settings.rewrites or not is_rewriting_installed():
         is_missing = context.settings.lacks_rewriting or context.settings.rewrites
@@ -359,7 +358,10 @@ async def _try_wordings(
 async def _compare_wordings(
     context: TuneContext, tasks: list[Task], before: Candidate, after: Candidate
 ) -> list[float]:
-    """Return the second workflow's gain on each question; empty if the budget allows none."""
+    """Return the gain of `after` over `before` on each question, as far as the budget allows.
+
+    The number of questions is halved until it fits the budget; empty if none does.
+    """
     fits_budget = context.fits_budget(context.ends[TuneStage.REWRITE])
     find_result = context.runner.find_result
     while tasks:

@@ -1,12 +1,15 @@
 """The search for workflows: compares them on the same questions and changes one step at a time.
 
-Each group of questions begins with its single workers. In every round and cell, workflows are drawn
-by Thompson sampling from the posterior of `transitions`, among those already tried and those one
-change away from the best. They run the next questions of the cell, always in the same order, so
-that every comparison is paired and workflows share equal calls. No workflow is dropped for good,
-but one that is unlikely to be best is no longer drawn. The last part of the search tries no new
-workflows. It runs the best few of each group on more questions, because a workflow can be deployed
-in a group only after enough runs there.
+The search starts from the single workers of each group of questions. Every round takes some groups.
+In each of their cells, workflows are drawn by Thompson sampling from the posterior of
+`transitions`, among the workflows tried so far and those one change away from the best. A drawn
+workflow runs on the next questions of the cell. The order of the questions is always the same, so
+that every comparison is paired and workflows share equal calls. No workflow is dropped permanently,
+but a workflow that is unlikely to be best is no longer drawn. The last part of the search tries no
+new workflows. It runs the best few of each group on more questions, because a workflow can be
+deployed in a group only after enough runs there.
+
+Axes: s posterior draws, c candidates, l levels of ease.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ from batuta.lab.tune.transitions import Cell, Observations, TransitionModel
 
 ENOUGH_RUNS, FEWEST_RUNS = 20, 8
 """A workflow is deployable in a group after runs on a quarter of the group's questions, but at most
-`ENOUGH_RUNS` and at least `FEWEST_RUNS` of them."""
+`ENOUGH_RUNS` and at least `FEWEST_RUNS` of them, or all if there are fewer."""
 
 
 @final
@@ -55,10 +58,10 @@ class Search:
         fits_budget: Callable[[int], bool] = lambda _: True,
         programs: Sequence[WorkerId] = (),
     ) -> None:
-        """Start with no outcomes.
+        """Start without outcomes; `usd` has the mean dollars of a call of each worker.
 
-        `fits_budget` returns whether a number of calls fits the budget. `programs` are workers that
-        only run the programs of other workers; they must not be in `workers`.
+        `fits_budget` tells whether a number of further calls fits the budget. `programs` are
+        workers that only run the programs of other workers; none of them is in `workers`.
         """
         self.arena = arena
         self.seen = Observations()
@@ -80,7 +83,7 @@ class Search:
         self._residuals = SeenResiduals(self.seen, arena, self._model_shares)
 
     def take_over(self, tasks: Sequence[Task], candidates: Sequence[Candidate]) -> None:
-        """Take over the results of workflows that ran before the questions had cells."""
+        """Read the results of workflows that ran before the questions had cells."""
         for task in tasks:
             for candidate in candidates:
                 self._note(task, candidate)
@@ -90,10 +93,11 @@ class Search:
                 self._run_counts[candidate, cell] = sum(known)
 
     async def screen(self, each: int, fits_budget: Callable[[int], bool]) -> bool:
-        """Try every worker in every role beside each group's best single workers.
+        """Try every worker in every role, beside the best single workers of each group.
 
-        A worker that decides is tried on three answers, since two say little about a vote. The best
-        worker also breaks the tie of the next two. Return False if the budget does not allow it.
+        Each workflow runs on `each` questions of a group. A worker that decides is tried on three
+        answers, because two answers say little about a vote. The best worker also breaks the ties
+        of the next two workers. Return False if the budget does not allow it.
         """
         self._fit()
         wanted: dict[tuple[Candidate, Cell], int] = {}
@@ -117,10 +121,11 @@ class Search:
     async def screen_programs(
         self, each: int, fits_budget: Callable[[int], bool], *, asked: bool
     ) -> bool:
-        """Try every pair of a worker that writes programs and one that runs them.
+        """Try every pair of a worker that writes programs and a worker that runs them.
 
         Neither worker answers correctly alone, so no change of a single step leads to such a pair.
-        Return False if the budget does not allow it.
+        Each pair runs on `each` questions of a group; `asked` is that of `program_pairs`. Return
+        False if the budget does not allow it.
         """
         pairs = program_pairs(self._workers, self._programs, asked=asked)
         wanted: dict[tuple[Candidate, Cell], int] = {}
@@ -154,7 +159,8 @@ class Search:
         """Return the runs that each group's best workflow still needs to be deployable there.
 
         The best workflow may have run only in other groups. The workflow that was best over all
-        groups when exploration ended gets such runs too, because it answers questions of new kinds.
+        groups when exploration ended gets such runs too, because it will answer questions of new
+        kinds.
         """
         tried = self.tried_anywhere()
         if self._for_all is None:
@@ -181,16 +187,19 @@ class Search:
         return tried[int(sum(merits, np.zeros(len(tried))).argmax())]
 
     def _next_groups(self) -> list[int]:
-        """Return the groups, first those with the fewest turns for their share of questions."""
+        """Return the groups, ordered by the turns that they had in relation to their questions."""
         weights = self.arena.weights
         return sorted(self._turns, key=lambda group: (self._turns[group] / weights[group], group))
 
     def stop_exploring(self) -> None:
-        """Try no new workflows from now on, and measure the best of each group more precisely."""
+        """Try no new workflows from now on, but measure the best of each group more precisely."""
         self.settings = replace(self.settings, untried=0)
 
     def weigh_calls(self) -> None:
-        """Choose the price of a call at which the best workflows keep the limit on mean calls."""
+        """Choose the price of a call at which the best workflows keep the limit on mean calls.
+
+        Without a limit the price is left unchanged.
+        """
         most = self.settings.mean_calls
         if most is None:
             return
@@ -219,7 +228,10 @@ class Search:
         wanted: Mapping[tuple[Candidate, Cell], int],
         fits_budget: Callable[[int], bool] | None = None,
     ) -> bool:
-        """Run each workflow on the first questions of its cell, up to the given number."""
+        """Run each workflow on the first questions of its cell, up to the given number.
+
+        Return False if the budget does not allow all of these runs.
+        """
         planned = [
             (task, candidate, cell)
             for (candidate, cell), until in wanted.items()
@@ -284,7 +296,7 @@ class Search:
         return self._draw_shares(candidates, group).mean(axis=0)
 
     def _fill_levels(self, at_levels: Matrix, group: int) -> Matrix:
-        """Fill the levels without questions with the mean of the others."""
+        """Fill the levels without questions with the mean of the other levels."""
         present = self._levels_of(group)
         if len(present) in {0, self.arena.levels}:
             return at_levels
@@ -328,7 +340,7 @@ class Search:
         return self._fill_levels(np.stack(rows), group)
 
     def tried_in(self, group: int) -> list[Candidate]:
-        """Return every workflow that ran in the group."""
+        """Return every workflow that ran in the group, sorted."""
         return sorted({one for one, (where, _) in self._run_counts if where == group})
 
     def _eligible(self, group: int) -> list[Candidate]:
@@ -356,10 +368,10 @@ class Search:
     def _finalists(
         self, tried: Sequence[Candidate], merit_cl: Matrix, group: int
     ) -> list[Candidate]:
-        """Return the best few of the group, and any that is clearly better at one level.
+        """Return the best few workflows of the group, and any that is clearly better at one level.
 
-        The remaining budget can separate four workflows, but not a dozen. They differ in roles or
-        workers, because the budget cannot separate two wordings either.
+        The remaining budget can separate four workflows, but not a dozen. The few differ in roles
+        or workers, because the budget cannot separate two wordings either.
         """
         first: dict[tuple[object, ...], int] = {}
         for index in _top_indices(merit_cl.mean(axis=1), len(tried)):
@@ -392,12 +404,16 @@ class Search:
     def merits(
         self, candidates: Sequence[Candidate], group: int, call_weight: float | None = None
     ) -> Matrix:
-        """Return each candidate's cautious accuracy at each level, less its price: (c, l)."""
+        """Return each candidate's merit at each level: (c, l).
+
+        The merit is a cautious estimate of accuracy, less the price of calls and dollars.
+        `call_weight` replaces the search's price of a call.
+        """
         share_cl = self._cautious_shares(candidates, group)
         return share_cl - self.costs(candidates, group, call_weight)
 
     def worths(self, candidates: Sequence[Candidate], group: int) -> Matrix:
-        """Return the same as `merits` without the price of calls: (c, l)."""
+        """Return each candidate's merit at each level, without the price of calls: (c, l)."""
         return self._cautious_shares(candidates, group) - self._dollar_costs(candidates, group)
 
     def _cautious_shares(self, candidates: Sequence[Candidate], group: int) -> Matrix:
@@ -405,7 +421,7 @@ class Search:
         return shares.mean_cl - self.settings.caution * shares.deviation_cl
 
     def count_runs(self, candidate: Candidate, group: int) -> int:
-        """Return on how many questions of the group the workflow itself ran."""
+        """Return the number of the group's questions on which the workflow itself ran."""
         return sum(
             self._run_counts.get((candidate, (group, level)), 0) for level in self._levels_of(group)
         )
@@ -423,7 +439,7 @@ class Search:
         return min(ENOUGH_RUNS, max(size // 4, FEWEST_RUNS), size)
 
     def tried_anywhere(self) -> list[Candidate]:
-        """Return every workflow that ran in the search."""
+        """Return every workflow that ran in the search, sorted."""
         return sorted({one for one, _ in self._run_counts})
 
     def winners(self, group: int) -> list[tuple[Candidate, float]]:
@@ -439,7 +455,10 @@ class Search:
 
 
 def spread_evenly(wanted: int, sizes: Sequence[int]) -> int:
-    """Return the number of questions per cell that gives `wanted` in all, using up small cells."""
+    """Return the number of questions per cell that gives `wanted` questions in total.
+
+    Small cells are used up, so that the number may exceed their sizes.
+    """
     each = 0
     while sum(min(each, size) for size in sizes) < min(wanted, sum(sizes)):
         each += 1

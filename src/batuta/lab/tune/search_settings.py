@@ -14,34 +14,37 @@ class SearchSettings:
     """The settings of a search."""
 
     call_weight: float = 0.01
-    """The price of a call: the gain in accuracy that justifies one more."""
+    """The price of a call: the gain in accuracy that justifies one more call."""
     mean_calls: float | None = None
     """Maximum mean calls per question; None for no limit."""
     usd_weight: float = 0.0
     """The gain in accuracy that justifies one more dollar per question."""
     batch: int = 2
-    """Questions on which a drawn workflow runs in a cell: few, so that the outcomes steer the next
-    draws."""
+    """The number of questions on which a drawn workflow runs in a cell. It is small, so that the
+    outcomes steer the next draws."""
     groups_at_once: int = 3
-    """Groups that take part in one round."""
+    """Maximum number of groups in one round."""
     draws: int = 2
-    """Workflows drawn in each cell and round."""
+    """The number of workflows drawn in each cell and round."""
     optimism: float = 1.0
-    """Standard deviations added to the expectation of a workflow that was never tried."""
+    """The standard deviations that are added to the expectation of a workflow that was never
+    tried."""
     caution: float = 0.5
-    """Standard deviations subtracted from the expectations when a workflow is chosen."""
+    """The standard deviations that are subtracted from expectations when a workflow is chosen."""
     parents: int = 2
-    """The number of a group's best workflows whose neighbours are considered."""
+    """The number of a group's best workflows whose neighbours are considered, besides the best
+    workflow of each level."""
     looked_at: int = 120
-    """The number of random untried neighbours that are considered in a round."""
+    """Maximum number of random untried neighbours that are considered in a round."""
     untried: int = 60
-    """Maximum number of untried workflows that may be drawn in each group."""
+    """Maximum number of untried workflows that may be drawn in each group; 0 ends exploration."""
     tried: int = 40
     """Maximum number of tried workflows that may be drawn again in each group."""
     finalists: int = 4
-    """Workflows of each group that still run after exploration has ended."""
+    """Maximum number of workflows of each group that still run after exploration has ended. A
+    workflow that is clearly better at one level runs too."""
     tune_every: int = 16
-    """Rounds between updates of the questions' variance and of the price of a call."""
+    """The number of rounds between updates of the questions' variance and the price of a call."""
     seed: int = 0
 
 
@@ -50,15 +53,18 @@ class Arena:
     """The questions of the search, by cell and in the order in which they run."""
 
     levels: int
+    """The number of levels of ease of each group."""
     cells: dict[Cell, list[Task]]
+    """The questions of each cell that has any."""
     weights: Mapping[int, float]
     """Each group's share of the questions."""
     cell_of: dict[str, Cell] = field(init=False)
+    """The cell of each question, by the question's id."""
 
     def __post_init__(self) -> None:
         self.cell_of = {task.id: cell for cell, tasks in self.cells.items() for task in tasks}
 
     @property
     def groups(self) -> tuple[int, ...]:
-        """The numbers of the groups."""
+        """The numbers of the groups that have questions."""
         return tuple(sorted({group for group, _ in self.cells}))

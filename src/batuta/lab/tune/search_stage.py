@@ -1,9 +1,12 @@
-"""The stage of search in a tuning run: its cells, budget and progress."""
+"""The search stage of a tuning run: its cells, budget and progress.
+
+Axes: n questions, g groups, l levels, f features of a text.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -21,15 +24,15 @@ from batuta.lab.tune.search_settings import Arena, SearchSettings
 from batuta.lab.tune.stages import TuneStage, describe_progress
 
 _SCREENED, _EXPLORED = 0.4, 0.6
-"""The shares of the search's budget after which the screening ends, and then the exploration; the
-rest goes into measuring the best workflows more precisely."""
+"""The shares of the budget until the end of the search at which the screening and then the
+exploration end. The rest is spent on measuring the best workflows more precisely."""
 _CALLS_A_CELL = 250
-"""Calls that the budget must allow for each level of ease of a group."""
+"""The number of calls that the budget must allow for each level of ease of a group."""
 _SCREENING = 2
-"""Questions per group and level on which every role of every worker is tried."""
+"""The number of questions per group and level on which every worker is tried in every role."""
 _SEARCH_ROUNDS, _MOST_DRAWS, _CALLS_PER_RUN = 100, 8, 1.7
-"""The number of rounds to aim for, the maximum draws of a round, and the typical new calls of a
-run."""
+"""The number of rounds to aim for, the maximum number of draws in a cell and round, and the typical
+number of new calls of a run."""
 _REPORT_STEP = 0.05
 """The share of the budget between two reports of progress."""
 
@@ -42,10 +45,13 @@ async def search_workflows(
     workers: Sequence[WorkerId],
     cards: Sequence[WorkerCard],
 ) -> tuple[Search, Floats, Grouping]:
-    """Search until the stage's budget is spent; return the search, bounds of ease, and groups.
+    """Search until the stage's budget is spent.
 
-    The regression of ease is fitted here; `calibrated` are the questions that every worker was
-    asked.
+    `calibrated` are the questions that every worker was asked.
+
+    Returns:
+        The search; the bounds of the levels of ease, (g, l - 1); and the grouping with a reader
+        that also predicts the ease of a question.
     """
     texts = [task.question for task in calibrated]
     right_n = mean_scores(context.runner, calibrated, workers)
@@ -76,7 +82,7 @@ async def search_workflows(
 
 
 def _divide_questions(context: TuneContext, grouping: Grouping) -> tuple[Arena, Floats]:
-    """Divide the search's questions into cells."""
+    """Divide the search's questions into cells; return them, and the bounds of the levels."""
     tasks, groups = context.parts.search, len(grouping.names)
     group_n, ease_n, _ = grouping.reader([task.question for task in tasks])
     levels = min(context.settings.levels, len(tasks) // (4 * groups))
@@ -92,7 +98,7 @@ def _divide_questions(context: TuneContext, grouping: Grouping) -> tuple[Arena, 
 
 
 def _count_draws(context: TuneContext, arena: Arena) -> int:
-    """Return the number of draws per cell and round that leaves enough rounds."""
+    """Return the number of draws per cell and round with which the budget allows enough rounds."""
     defaults = SearchSettings()
     cells = len(arena.cells) / len(arena.groups) * min(defaults.groups_at_once, len(arena.groups))
     calls = context.expected_calls() / _SEARCH_ROUNDS
@@ -111,25 +117,11 @@ async def _run_rounds(context: TuneContext, search: Search) -> None:
         each = _SCREENING * search.arena.levels
         while each and not await screen(each, fits_budget):
             each //= 2
-    reporter = _ProgressReporter(context, search)
+    reported = 0.0
     while await search.run_round():
-        reporter.report()
+        if (share := context.spent_share()) - reported >= _REPORT_STEP:
+            reported = share
+            context.report(TuneStage.SEARCH, describe_progress(search))
         if context.spent_share() >= _EXPLORED * whole:
             search.stop_exploring()
     context.report(TuneStage.SEARCH, describe_progress(search))
-
-
-@dataclass(slots=True)
-class _ProgressReporter:
-    """Reports the progress of the search at intervals."""
-
-    context: TuneContext
-    search: Search
-    reported: float = 0.0
-
-    def report(self) -> None:
-        """Report the progress if enough was spent since the last report."""
-        share = self.context.spent_share()
-        if share - self.reported >= _REPORT_STEP:
-            self.reported = share
-            self.context.report(TuneStage.SEARCH, describe_progress(self.search))

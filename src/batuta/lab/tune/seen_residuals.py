@@ -1,8 +1,10 @@
 """Corrects the model's expectations by each workflow's own runs.
 
-The transition model shares what it learns among workflows. If it lacks a feature for what a
-workflow does, the outcomes differ from its expectations, in a group or at one of its levels. The
-differences are shrunk and added to the expectations; the remaining error counts as uncertainty.
+The transition model shares what it learns among workflows. If the model lacks a feature for what a
+workflow does, the outcomes differ from the model's expectations, in a group or at a level of it.
+The differences are shrunk and added to the expectations; the remaining error counts as uncertainty.
+
+Axes: s posterior draws, c workflows, l levels of ease, r outcomes.
 """
 
 from __future__ import annotations
@@ -19,10 +21,10 @@ from batuta.lab.tune.sparse_design import Matrix
 from batuta.lab.tune.transitions import Observations
 
 _TRUST = 12.0
-"""The weight of the model's expectation, in questions, beside a workflow's own runs in a group; it
+"""The weight of the model's expectation, in questions, against a workflow's own runs in a group. It
 corresponds to a model error of about 0.14."""
 _LEVEL_TRUST = 30.0
-"""The same weight for a level's difference from its group, beside the runs at that level."""
+"""The same weight for the difference of a level from its group, against the runs at that level."""
 ExpectShares = Callable[[Sequence[Candidate], int], Matrix]
 """Returns the model's expected accuracy of each workflow at each level of a group: (c, l)."""
 
@@ -78,7 +80,7 @@ class SeenResiduals:
     def correct(
         self, candidates: Sequence[Candidate], group: int, modelled_scl: Matrix
     ) -> SeenShares:
-        """Return the model's draws, corrected by each workflow's own outcomes in the group."""
+        """Return the model's draws `modelled_scl`, corrected by the workflows' own outcomes."""
         if group not in self._groups:
             self._groups[group] = self._count(group)
         seen = self._groups[group]
@@ -97,7 +99,7 @@ class SeenResiduals:
         )
 
     def _count(self, group: int) -> _SeenGroup:
-        """Sum each workflow's residuals, outcome less expectation, and count its runs."""
+        """Return the sum of each workflow's residuals (outcome less expectation) and its runs."""
         index_of: dict[Candidate, int] = {}
         rows = [
             (index_of.setdefault(one, len(index_of)), level, score)

@@ -1,8 +1,11 @@
-"""Selection: chooses how fine the selector is, the best single worker, and the nominees.
+"""The selection stage: chooses the best single worker, how fine the selector is, and the nominees.
 
-Calibration asks every worker a few questions of each group, so its leader was partly lucky. The
-best worker is therefore chosen again, since everything that a tuning run finds is compared with it.
-All choices, and whether a limit on mean calls is kept, are measured on questions reserved for them.
+Calibration asks every worker a few questions of each group, so that its best worker was partly
+lucky. Everything that a tuning run finds is compared with the best worker, so this worker is chosen
+again. All choices, and whether a limit on mean calls is kept, are measured on questions reserved
+for them.
+
+Axes: g groups, n questions, c cells.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import numpy as np
 
 from batuta.conductors.workflow_selector.model import Places
 from batuta.core import Pool, Task, WorkerId
-from batuta.lab.tune.calibrate import WorkerCard
+from batuta.lab.tune.calibrate import PRIOR_QUESTIONS, WorkerCard
 from batuta.lab.tune.context import TuneContext
 from batuta.lab.tune.expected_gain import BELIEVED, update_gain
 from batuta.lab.tune.judge import Assignment
@@ -24,21 +27,25 @@ from batuta.lab.tune.patterns import nominate_pattern
 from batuta.lab.tune.result import TuneResult
 from batuta.lab.tune.sparse_design import Matrix
 from batuta.lab.tune.stages import BEST_SINGLE, MINI, ULTRA, TuneStage
-from batuta.lab.tune.systems import SystemTable, TunedSystem, restrict_to_singles
+from batuta.lab.tune.systems import (
+    SYSTEM_NAMES,
+    SystemTable,
+    TunedSystem,
+    restrict_to_singles,
+)
 
 _TOP = 3
-"""The number of workers that are measured first."""
-_PRIOR = 6.0
-"""The weight, in questions, of a worker's overall mean in the estimate of its group accuracy."""
+"""The number of workers that are measured first, the best of the calibration."""
 
 
 async def remeasure_best(
     context: TuneContext, result: TuneResult, tasks: Sequence[Task], until: float
 ) -> Pool:
-    """Return the pool with the strengths of its best workers measured on these questions too.
+    """Return the pool with the strengths of the best workers measured on these questions too.
 
-    Calibration's best workers are measured first, then any worker that is now ahead of them. A
-    worker that was left out or passed over gets the strength 0.
+    The best workers of the calibration are measured first, then any worker that is now ahead of
+    them, within the share `until` of the budget. A worker that was left out or passed over gets the
+    strength 0.
     """
     assert result.table is not None  # noqa: S101 - tabulated before
     weight_g, grouping = result.table.weight_g, result.grouping
@@ -67,7 +74,7 @@ async def remeasure_best(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Count:
-    """The sum of a worker's scores and its number of questions, in each group."""
+    """The sum of a worker's scores and the number of its scored questions, in each group."""
 
     right_g: Matrix
     count_g: Matrix
@@ -92,7 +99,7 @@ class _Count:
     def share(self, weight_g: Matrix) -> float:
         """Return the accuracy over all questions, with groups weighted by their sizes."""
         mean = self.right_g.sum() / max(self.count_g.sum(), 1)
-        shares = (self.right_g + _PRIOR * mean) / (self.count_g + _PRIOR)
+        shares = (self.right_g + PRIOR_QUESTIONS * mean) / (self.count_g + PRIOR_QUESTIONS)
         return float(np.average(shares, weights=weight_g))
 
 
@@ -106,9 +113,10 @@ def _with_strengths(pool: Pool, shares: Mapping[WorkerId, float]) -> Pool:
 
 
 MeasureCalls = Callable[[TunedSystem], Awaitable[float]]
-"""Returns the mean calls of a question; a question that did not run counts its expected calls."""
+"""Returns a system's mean calls per question; expected calls count if a question did not run."""
 _TIGHTENINGS, _LEAST_TIGHTENING = 6, 0.02
-"""Maximum number of times that the limit is tightened, and the smallest step, as a share of it."""
+"""Maximum number of times that the limit is tightened, and the smallest step, as a share of the
+limit."""
 
 
 async def build_within(
@@ -120,11 +128,12 @@ async def build_within(
     most: float | None,
     least_weight: float,
 ) -> TunedSystem:
-    """Return the system of that name that keeps the limit on these questions of the selection.
+    """Return the system of that name that keeps a limit on mean calls on these questions.
 
-    The weight of a call, at least `least_weight`, follows from the calls that the search expects;
-    if more are measured, the limit is tightened by the difference. If that is not enough, each
-    workflow counts with the most calls that it can make.
+    The weight of a call follows from the calls that the search expects. If more calls are measured,
+    the limit is tightened by the difference. If that is not enough, the weight follows from the
+    maximum number of calls of each workflow. `most` is the limit, None for no limit, and
+    `least_weight` the minimum weight.
     """
     if most is None:
         return table.build(name, least_weight)
@@ -142,21 +151,21 @@ async def build_within(
 
 
 _SINGLES, _FINENESS = 0.35, 0.7
-"""The shares of the stage's budget after which the best single worker and the fineness are
-chosen."""
+"""The shares of the stage's budget until which the best single worker and then the fineness are
+measured."""
 _LEAST_SPREAD = 0.03
-"""Minimum standard deviation of the difference that the search expects between two systems, since a
-group's workflow often ran on only a dozen questions. With 0.01, forty paired questions could not
-outweigh the expectation."""
+"""Minimum standard deviation of the difference that the search expects between two systems, because
+a group's workflow often ran on only a dozen questions. With a minimum of 0.01, forty paired
+questions could not outweigh the expectation."""
 _HANDICAP = 0.01
-"""The accuracy by which a finer system is expected to be worse than the search estimates, since
-fewer questions decided on the workflow of each of its cells."""
+"""The accuracy by which a finer system is expected to be worse than the search estimates, because
+fewer questions decided on the workflow of each cell."""
 _FEWEST = 8
-"""Minimum number of questions for preferring a simpler system."""
+"""Minimum number of paired questions for preferring a simpler system."""
 
 
 async def select_systems(context: TuneContext, result: TuneResult) -> TuneResult:
-    """Choose how fine the selector is, then the nominees."""
+    """Choose the best single worker, how fine the selector is, and the nominees."""
     table = result.table
     assert table is not None  # noqa: S101 - tabulated before
     begin, end = context.ends[TuneStage.SEARCH], context.ends[TuneStage.SELECT]
@@ -194,7 +203,7 @@ async def select_systems(context: TuneContext, result: TuneResult) -> TuneResult
 async def _keep_limit(
     context: TuneContext, result: TuneResult, until: float
 ) -> tuple[TunedSystem, ...]:
-    """Return the systems; if mean calls are limited, rebuild them to keep the limit."""
+    """Return the systems; if mean calls are limited, they are rebuilt to keep the limit."""
     table, tasks = result.table, context.parts.selection
     if table is None or context.settings.mean_calls is None:
         return result.systems
@@ -217,7 +226,7 @@ async def _keep_limit(
             most=context.settings.mean_calls,
             least_weight=context.settings.call_weight,
         )
-        for name in reversed(table.names)  # the finest first, while there is budget to run it
+        for name in reversed(SYSTEM_NAMES)  # the finest first, while there is budget to run it
     ]
     return tuple(reversed(systems))
 
@@ -236,7 +245,7 @@ def _choose_finest(
 def _is_better(
     context: TuneContext, simpler: TunedSystem, finer: TunedSystem, tasks: Sequence[Task]
 ) -> bool:
-    """Return whether the simpler system is likely to be better, from expectation and outcomes."""
+    """Return whether the simpler system is likely to be better, by expectation and outcomes."""
     ours, theirs = simpler.assign(tasks), finer.assign(tasks)
     gains = paired_gains(context, tasks, ours, theirs)
     return prefer_simpler(gains, finer.expected - simpler.expected)
@@ -246,11 +255,12 @@ def prefer_simpler(gains: Sequence[float], expected_lead: float) -> bool:
     """Return whether the simpler of two systems is likely to be better.
 
     The search overrates what it chose from many. The prior mean of the finer system's lead is
-    therefore half of the expected lead, less a point; its standard deviation is that half, but at
-    least three points. The paired questions are weighted by their standard error.
+    therefore half of the expected lead, less one point. The prior standard deviation is half of the
+    expected lead, but at least three points. The paired questions are weighted by their standard
+    error. With too few questions the finer system is preferred.
 
     Args:
-        gains: the simpler system's gain on each question that both ran, net of calls.
+        gains: the simpler system's gain on each question that both ran, net of the price of calls.
         expected_lead: the gain in accuracy that the search expects of the finer system.
     """
     if len(gains) < _FEWEST:

@@ -1,8 +1,12 @@
 """The normal equations of a regression whose rows have few features each. Pure.
 
 Features are either shared or apart. Each row has at most one feature apart, with the value 1, so
-the block of these features in the precision matrix is diagonal. They are eliminated exactly, and
-only a matrix of the shared features remains to be factored.
+that the block of the features apart in the precision matrix is diagonal. These features are
+eliminated exactly, and only a matrix of the shared features remains to be factored.
+
+Axes: r rows, e entries (the shared features of the rows), x entries of rows with a feature apart, w
+rows with a feature apart, p shared features, o features apart, k pairs of a shared feature and a
+feature apart that occur in a row, s right-hand sides.
 """
 
 from __future__ import annotations
@@ -17,9 +21,10 @@ Matrix = NDArray[np.float64]
 Places = NDArray[np.intp]
 
 NOTHING_APART = -1
+"""The number that stands for the feature apart of a row without one."""
 _BLOCK = 128
-"""Rows of a triangular system that are solved together. numpy has no solver for triangular systems,
-and scipy, which has one, is not in the default installation."""
+"""The number of rows of a triangular system that are solved together. numpy has no solver for
+triangular systems, and scipy is not in the default installation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -27,9 +32,9 @@ class Factor:
     """A factored precision matrix, with the features apart eliminated."""
 
     lower: Matrix
-    """The Cholesky factor that remains for the shared features: (p, p)."""
+    """The Cholesky factor that remains for the shared features, (p, p)."""
     cross_k: Matrix
-    """The entries of the block between the shared features and those apart."""
+    """The non-zero entries of the block between the shared features and the features apart."""
     apart_o: Matrix
     """The diagonal of the features apart."""
 
@@ -71,22 +76,22 @@ class Design:
         )
 
     def _flat_index(self, one: Places, other: Places) -> Places:
-        """Return the pair's index in the flattened lower triangle."""
+        """Return the index of each pair of shared features in the flattened lower triangle."""
         return np.maximum(one, other) * self._shared + np.minimum(one, other)
 
     def multiply(self, shared_p: Matrix, apart_o: Matrix) -> Matrix:
-        """Multiply the design by a weight vector; return a value for each row."""
+        """Multiply the design by the weights of the features; return a value for each row, (r,)."""
         found = add_up(self._row_e, self._value_e * shared_p[self._column_e], self._rows)
         found[self._with_r] += apart_o[self._apart_w]
         return found
 
     def transpose(self, value_r: Matrix) -> tuple[Matrix, Matrix]:
-        """Multiply the transposed design by a value for each row."""
+        """Multiply the transposed design by a value for each row; return (p,) and (o,)."""
         shared = add_up(self._column_e, self._value_e * value_r[self._row_e], self._shared)
         return shared, add_up(self._apart_w, value_r[self._with_r], self._apart)
 
     def factor(self, weight_r: Matrix, prior_p: Matrix, prior_o: Matrix) -> Factor:
-        """Factor the precision, given the weight of each row and the features' prior precisions."""
+        """Factor the precision, from the weight of each row and the features' prior precisions."""
         size = self._shared
         left = add_up(self._pair_index, self._pair_value * weight_r[self._pair_row], size * size)
         left[:: size + 1] += prior_p
@@ -101,14 +106,14 @@ class Design:
         return Factor(lower=lower, cross_k=cross_k, apart_o=apart_o)
 
     def solve(self, factor: Factor, shared_p: Matrix, apart_o: Matrix) -> tuple[Matrix, Matrix]:
-        """Solve the precision's equations for that right-hand side."""
+        """Solve the equations of the precision for a right-hand side; return (p,) and (o,)."""
         from_apart = factor.cross_k * (apart_o / factor.apart_o)[self._cross_apart]
         rest = shared_p - add_up(self._cross_column, from_apart, self._shared)
         shared = solve_upper(factor.lower, solve_lower(factor.lower, rest[:, None]))
         return shared[:, 0], apart_o / factor.apart_o - self.follow(factor, shared)[:, 0]
 
     def follow(self, factor: Factor, shared_ps: Matrix) -> Matrix:
-        """Return the decrease of the features apart when the shared ones increase: (o, s)."""
+        """Return the decrease of the features apart if the shared features increase: (o, s)."""
         found = np.zeros((self._apart, shared_ps.shape[1]))
         if len(self._cross_apart):
             present, begins = np.unique(self._cross_apart, return_index=True)
@@ -118,13 +123,15 @@ class Design:
 
 
 def add_up(index_e: Places, value_e: Matrix, size: int) -> Matrix:
-    """Return the sum of the values at each index."""
+    """Return the sum of the values at each index: (size,)."""
     found = np.bincount(index_e, value_e, size)
     return found.astype(np.float64, copy=False)  # without values they are integers
 
 
 def pair_within(segment_e: Places) -> tuple[Places, Places]:
-    """Return every pair of indices of the same segment once, the later first, and each with itself.
+    """Return each pair of indices of the same segment once, the later index first.
+
+    Each index is also paired with itself.
 
     Args:
         segment_e: the segment of each index, ascending.

@@ -1,4 +1,4 @@
-"""The budget of a tuning run: a call is made only if its worst case fits what is left.
+"""The budget of a tuning run: a call is made only if its worst case fits the remaining budget.
 
 Methods that read or write the list of paid calls raise StoreError if the list cannot be used, for
 example because the disk is full.
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol, Self, final
+from typing import Any, NamedTuple, Self, final
 
 from batuta.clients.cache import open_journal_file
 from batuta.clients.providers import Identity, client_identity
@@ -42,12 +42,16 @@ from batuta.errors import ClientError, LimitReachedError, StoreError
 from batuta.usage import ASSUMED_PRICE, ZERO_USAGE
 
 _TABLE = "CREATE TABLE IF NOT EXISTS paid (id INTEGER PRIMARY KEY, usd TEXT NOT NULL, call BLOB)"
-"""`call` is NULL once the call has ended; if it is made again, it is paid again."""
+"""`call` identifies a call in flight, and is NULL once the call has ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowance:
-    """The budget of a tuning run; None is no limit of that kind."""
+    """The budget of a tuning run; None stands for no limit of that kind.
+
+    Raises:
+        ValueError: there is no limit of any kind.
+    """
 
     usd: Decimal | None = None
     calls: int | None = None
@@ -64,11 +68,13 @@ class PaidCall(NamedTuple):
     """A row of the list of paid calls."""
 
     number: int
+    """The row's id."""
     usd: Decimal
+    """The call's worst case in dollars while it is in flight, then its cost."""
 
 
 def bound_pool_costs(pool: Pool, tasks: Sequence[Task], unknown: Price) -> dict[WorkerId, Decimal]:
-    """Return the maximum dollars for asking each worker the longest question."""
+    """Return the maximum dollars of a call of each worker with the longest question."""
     longest = max(tasks, key=lambda task: len(task.question))
     request = Request(messages=(user_message(longest.question),))
     return {one.id: bound_call_cost(request, one, unknown, whole=True).max_usd for one in pool}
@@ -76,10 +82,10 @@ def bound_pool_costs(pool: Pool, tasks: Sequence[Task], unknown: Price) -> dict[
 
 @final
 class PaidCalls:
-    """The cost of every call, on disk: its worst case before it is made, then its cost.
+    """The cost of every call, on disk: the worst case before the call is made, then its real cost.
 
-    A call that was in flight when the process was killed keeps its worst case until it is made
-    again, and then reuses its row.
+    A call that was in flight when the process was killed keeps its worst case until the call is
+    made again, which then uses the same row.
     """
 
     def __init__(self, path: Path) -> None:
@@ -115,7 +121,9 @@ class PaidCalls:
         return len(rows), sum((Decimal(row[0]) for row in rows), Decimal(0))
 
     def unfinished_calls(self) -> dict[bytes, PaidCall]:
-        """Return the calls that have not ended: they are in flight, or the process was killed.
+        """Return the calls that have not ended: in flight, or in flight when a process was killed.
+
+        The key of a call is that given to `add`.
 
         Raises:
             StoreError: the file cannot be read.
@@ -124,7 +132,7 @@ class PaidCalls:
         return {call: PaidCall(number, Decimal(usd)) for call, number, usd in rows}
 
     def add(self, usd: Decimal, call: bytes) -> int:
-        """Add a call that is about to be made, with its highest cost; return its number.
+        """Add a call that is about to be made, with its maximum cost; return the row's number.
 
         Raises:
             StoreError: the disk is full or the file cannot be written.
@@ -162,8 +170,8 @@ class TuneBudget:
         """Start from the spending of earlier processes of the same tuning run.
 
         Minutes count from now; `clock` returns seconds. With `replays`, a call that was in flight
-        when the process was killed and is made again counts once. Otherwise both count, since both
-        may be billed.
+        when an earlier process was killed counts once if it is made again. Otherwise both calls
+        count, because both may be billed.
 
         Raises:
             StoreError: the paid calls cannot be read.
@@ -172,7 +180,7 @@ class TuneBudget:
         self.allowance = allowance
         self._paid = paid
         self.calls, spent = paid.sum_up()
-        """Calls made so far, including those of earlier processes."""
+        """The number of calls made so far, including the calls of earlier processes."""
         self._budget = Budget(Limits(usd=usd, unknown=allowance.unknown))
         self._budget.charge(ZERO_USAGE, Cost(spent))
         self._clock = clock
@@ -190,10 +198,11 @@ class TuneBudget:
         return self._budget.usd
 
     async def reserve(self, request: Request, worker: Worker) -> Hold:
-        """Reserve the most that the call can cost; `charge` must follow.
+        """Reserve the maximum cost of the call; `charge` must follow.
 
         Raises:
-            LimitReachedError: it exceeds the dollars, calls or minutes that are left.
+            LimitReachedError: the call exceeds the remaining dollars, calls or minutes.
+            StoreError: the list of paid calls cannot be written.
         """
         try:
             hold = await self._reserve(request, worker)
@@ -220,7 +229,7 @@ class TuneBudget:
         return hold
 
     def _count_lost(self, calls: int, usd: Decimal) -> None:
-        """Add a lost call to the sums, or remove it when the call is made again."""
+        """Add a lost call to the sums, or subtract it when the call is made again."""
         self.calls += calls
         self._budget.charge(ZERO_USAGE, Cost(usd))
 
@@ -244,7 +253,7 @@ class TuneBudget:
             raise LimitReachedError("minutes", minutes, minutes)
 
     def charge(self, reply: Reply | Failure, hold: Hold) -> None:
-        """Replace the reservation by what the call consumed.
+        """Replace the reservation by the real cost of the call.
 
         Raises:
             StoreError: the list of paid calls cannot be written.
@@ -267,8 +276,8 @@ class DollarLimit:
         """Start with nothing spent.
 
         Args:
-            usd: the limit, retries and failed calls included.
-            unknown: the price assumed for calls without one.
+            usd: the limit, which includes retries and failed calls.
+            unknown: the price assumed for calls without a known price.
         """
         self._budget = Budget(Limits(usd=float(usd), unknown=unknown))
 
@@ -278,32 +287,19 @@ class DollarLimit:
         return self._budget.usd
 
     async def reserve(self, request: Request, worker: Worker) -> Hold:
-        """Reserve the most that the call can cost; `charge` must follow.
+        """Reserve the maximum cost of the call; `charge` must follow.
 
         Raises:
-            LimitReachedError: it does not fit what is left.
+            LimitReachedError: the maximum cost exceeds the remaining dollars.
         """
         return await self._budget.reserve(request, worker, whole=True)
 
     def charge(self, reply: Reply | Failure, hold: Hold) -> None:
-        """Replace the reservation by what the call consumed."""
+        """Replace the reservation by the real cost of the call."""
         self._budget.charge(reply.usage, reply.cost, hold)
 
 
-class CallBudget(Protocol):
-    """Reserves the worst case of each call."""
-
-    async def reserve(self, request: Request, worker: Worker) -> Hold:
-        """Reserve the most that the call can cost; `charge` must follow.
-
-        Raises:
-            LimitReachedError: it does not fit what is left.
-        """
-        ...
-
-    def charge(self, reply: Reply | Failure, hold: Hold) -> None:
-        """Replace the reservation by what the call consumed."""
-        ...
+CallBudget = TuneBudget | DollarLimit
 
 
 @final
@@ -327,8 +323,9 @@ class BudgetedClient:
         """Return the reply of the wrapped client.
 
         Raises:
-            LimitReachedError: the call may cost more than is left.
+            LimitReachedError: the call may cost more than the remaining budget.
             ClientError: the call gave no usable reply.
+            StoreError: the list of paid calls cannot be written.
         """
         hold = await self._budget.reserve(request, self._worker)
         attempts = _Attempts(self._worker, self._budget, listener, hold=hold, request=request)
@@ -345,7 +342,7 @@ class BudgetedClient:
 
 
 class _Attempts:
-    """Accounts for the client's retries: charges the failed attempt, reserves the next."""
+    """Listens to a call's attempts: charges each failed attempt, and reserves the next attempt."""
 
     def __init__(
         self,
@@ -380,7 +377,7 @@ class _Attempts:
             self._hold = await self._budget.reserve(self._request, self._worker)
 
     def end(self, result: Reply | Failure) -> None:
-        """Charge the attempt, once."""
+        """Charge the attempt, unless it was charged before."""
         hold, self._hold = self._hold, None
         if hold is not None:
             self._budget.charge(result, hold)

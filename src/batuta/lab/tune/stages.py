@@ -1,4 +1,4 @@
-"""The stages of a tuning run, their shares of the budget, and figures about them. Pure."""
+"""The stages of a tuning run, their shares of the budget, and figures about a run. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BEST_SINGLE, SELF_CONSISTENCY, ULTRA, MINI = "best single", "self-consistency", 
 
 
 class TuneStage(StrEnum):
-    """The stages, in order."""
+    """The stages of a tuning run, in order."""
 
     CALIBRATE = "calibrate"
     SEARCH = "search"
@@ -28,28 +28,30 @@ class TuneStage(StrEnum):
 
 
 _PLANNED, _PLANNED_AT_LEAST = 0.98, Decimal("0.6")
-"""The share of the budget that is planned, since failed calls cost something too; and the minimum
-share of the dollars, however expensive a single call may be."""
+"""The share of the budget that is planned, because failed calls cost something too; and the minimum
+share of the dollars that is planned, however expensive a single call may be."""
 _CALIBRATION = 0.15
 """The share of the budget for calibration."""
 _SELECTION, _SELECTION_CALLS = (0.07, 0.12), 720
-"""Minimum and maximum share of the selection, and the calls for it within these bounds; the maximum
-and the calls are doubled if no judgement follows."""
+"""The minimum and maximum share of the selection, and the number of its calls within these bounds.
+The maximum and the number are doubled if no judgement follows."""
 _JUDGEMENT = 0.08, 0.25
-"""Minimum and maximum share of the judgement, which does not spend what it does not need."""
+"""The minimum and maximum share of the judgement, which may spend less."""
 _SAMPLES = 0.3
-"""Maximum share of asking judged questions again, if the settings ask for it."""
+"""The maximum share of the calls that ask questions again, for the fit of confidence."""
 _CALLS_A_JUDGEMENT, _JUDGED = 6, 200
-"""Calls for judging one question with all nominees and opponents; and the maximum number of
-questions to plan for: half of them show gains of ten points."""
+"""The number of calls for judging one question with all nominees and opponents, and the maximum
+number of questions to plan for. Half as many questions already show gains of ten points."""
 
 
 def plannable_usd(allowance: Allowance, bounds: Iterable[Decimal]) -> Decimal | None:
-    """Return the dollars that can be planned, so that one call's worst case fits beside them.
+    """Return the dollars that can be planned, so that one call's worst case still fits the budget.
+
+    None if the budget has no limit in dollars.
 
     Args:
         allowance: the budget.
-        bounds: the highest cost of a call of each worker, in dollars.
+        bounds: the maximum cost of a call of each worker, in dollars.
     """
     if allowance.usd is None:
         return None
@@ -68,11 +70,11 @@ def stage_ends(
     last: TuneStage = TuneStage.JUDGE,
     samples: int = 0,
 ) -> Mapping[TuneStage, float]:
-    """Return the share of the budget that may be spent by the end of each stage.
+    """Return the share of the budget that may be spent by the end of each stage up to `last`.
 
-    `calls` is the number of calls that the whole budget is likely to allow, `judgement` that of
-    held-out questions, and `samples` that of calls reserved for asking judged questions again.
-    Stages after `last` get no budget.
+    `calls` is the number of calls that the whole budget is expected to allow, `judgement` the
+    number of questions of the judgement, and `samples` the number of calls to reserve for asking
+    questions again after all stages.
     """
     stages = list(TuneStage)
     stages = stages[: stages.index(last) + 1]
@@ -101,6 +103,7 @@ def _share_of(wanted: int, calls: int, least: float, most: float) -> float:
 
 
 _MOST_SAMPLES = 5
+"""Maximum number of samples of self-consistency as an opponent."""
 
 
 def count_calls(entry: Candidate | object) -> int:
@@ -111,14 +114,17 @@ def count_calls(entry: Candidate | object) -> int:
 
 
 def choose_samples(figures: Mapping[str, SystemFigures]) -> int:
-    """Return how many samples of the best single worker cost as much as a question of ultra."""
+    """Return the number of samples of the best single worker that cost as much as ultra.
+
+    At least three and at most five samples are returned.
+    """
     ultra, single = figures[ULTRA], figures[BEST_SINGLE]
     ratio = ultra.usd / single.usd if single.usd else ultra.calls
     return max(3, min(_MOST_SAMPLES, round(ratio)))
 
 
 def expected_accuracy(search: Search) -> float:
-    """Return the accuracy that the search expects of its winners over all questions."""
+    """Return the accuracy that the search expects of the best workflow of each cell."""
     total = 0.0
     for group, weight in search.arena.weights.items():
         total += weight * float(np.mean([share for _, share in search.winners(group)]))
@@ -126,6 +132,6 @@ def expected_accuracy(search: Search) -> float:
 
 
 def describe_progress(search: Search) -> str:
-    """Describe the progress of the search in a line."""
+    """Return the progress of the search as a line of text."""
     many = len(search.tried_anywhere())
     return f"{many} workflows tried; {100 * expected_accuracy(search):.0f} % expected of the best"

@@ -1,43 +1,47 @@
-"""Features that steps of different workflows have in common, for a regression. Pure."""
+"""Features that steps of different workflows have in common, for regressions. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
 
-from batuta.lab.tune.library import Candidate, CandidateStep, StepRole
+from batuta.lab.tune.library import PREPARING_ROLES, Candidate, CandidateStep, StepRole
 from batuta.lab.tune.logistic_regression import Feature
 
 Found = tuple[int, int]
-"""The number of correct answers that a step reads, and the number of all answers that it reads."""
-
-_PREPARES = (StepRole.PLAN, StepRole.LOOK_UP)
+"""The number of correct answers that a step reads, and the number of all answers that it reads. For
+a solver with preparations, the answer counts that its worker gives alone."""
 
 STEP_VARIANCES = {"base": 2.0, "worker": 1.0, "group": 0.15, "worker_group": 0.8, "level": 1.0,
                    "worker_level": 0.3, "pair": 0.3, "self": 0.5, "again": 0.3, "wording": 0.1,
                    "own": 0.15}  # fmt: skip
-"""Prior variances of a step's log-odds, by kind of feature."""
+"""The prior variances of the weights in a step's log-odds, by kind of feature."""
 SOLVER_VARIANCES = {"all": 4.0, "w": 0.5, "g": 1.0, "wg": 1.0, "l": 2.0, "lg": 1.0, "wl": 0.5,
                      "wgl": 0.5}  # fmt: skip
-"""Prior variances of a solver's log-odds, by kind: worker, group, level."""
+"""The prior variances of the weights in a solver's log-odds, by kind of feature: w for the worker,
+g for the group, l for the level of ease, and their combinations; all for the constant."""
 SLOPES = frozenset({"level", "worker_level", "l", "lg", "wl", "wgl"})
 """Kinds of features that are multiplied by the level of ease."""
 
 
 @lru_cache(maxsize=2**15)
 def inputs_of(candidate: Candidate) -> tuple[Candidate, ...]:
-    """Return the shorter workflows whose answers the last step reads; none for a single worker."""
+    """Return the shorter workflows whose answers the last step starts from.
+
+    Empty for a worker that solves without preparations. A solver with preparations starts from the
+    answer that its worker would give alone.
+    """
     *before, last = candidate.steps
     if last.role is StepRole.CHECK:
         return (Candidate(tuple(before)),)
-    prepared = tuple(step for step in before if step.role in _PREPARES)
+    prepared = tuple(step for step in before if step.role in PREPARING_ROLES)
     if last.role is StepRole.DECIDE:
         return tuple(Candidate((*prepared, step)) for step in candidate.of_role(StepRole.SOLVE))
     return (Candidate((CandidateStep(StepRole.SOLVE, last.worker),)),) if prepared else ()
 
 
 def usual_log_odds(role: StepRole, found: Found) -> float:
-    """Return the prior log-odds of a correct answer."""
+    """Return the prior log-odds that a step of that role gives a correct answer."""
     right, many = found
     if right == many:
         return 3.0
@@ -89,7 +93,7 @@ def _helped_features(
 
 
 def _situation_features(candidate: Candidate, found: Found) -> Iterator[tuple[Feature, float]]:
-    """Yield the features of the solvers that are checked or decided on, and of earlier steps."""
+    """Yield the features of a check or a decision that depend on the solvers and other steps."""
     step, solvers = candidate.steps[-1], candidate.of_role(StepRole.SOLVE)
     for solver in solvers:
         yield ("pair", step.role, step.worker, solver.worker, found), 1 / len(solvers)
@@ -100,12 +104,15 @@ def _situation_features(candidate: Candidate, found: Found) -> Iterator[tuple[Fe
         yield ("again", step.role, step.worker, found), 1.0
     if step.role is StepRole.CHECK and len(solvers) > 1:
         yield ("again", "decided", found), 1.0
-    if candidate.steps[0].role in _PREPARES:
+    if candidate.steps[0].role in PREPARING_ROLES:
         yield ("again", "helped", step.role, found), 1.0
 
 
 def later_steps(candidate: Candidate) -> list[Candidate]:
-    """Return the beginnings of a workflow that may stop, each one later step longer."""
+    """Return the beginnings of a workflow that may stop, one for each later step but solvers.
+
+    Each beginning ends with its later step.
+    """
     first = candidate.first_round
     later = [candidate.steps[: at + 1] for at in range(first, len(candidate))]
     return [Candidate(steps, stops=True) for steps in later if steps[-1].role is not StepRole.SOLVE]
@@ -118,7 +125,7 @@ def first_answers(candidate: Candidate) -> tuple[CandidateStep, CandidateStep]:
 
 
 def agreement_features(candidate: Candidate) -> Iterator[tuple[Feature, float]]:
-    """Yield the features of two wrong answers' agreement."""
+    """Yield the features of the agreement of the first two answers if both are wrong."""
     one, other = first_answers(candidate)
     yield ("base", "agree", other.role), 1.0
     yield ("worker", "agree", other.role, other.worker), 1.0
@@ -142,8 +149,8 @@ def _role_features(
 
 
 def changing_role(candidate: Candidate) -> StepRole:
-    """Return the role that determines the candidate's last answer."""
+    """Return the role of the last step, or of the first preparation if the last step solves."""
     step = candidate.steps[-1]
     if step.role is not StepRole.SOLVE:
         return step.role
-    return next(one.role for one in candidate.steps if one.role in _PREPARES)
+    return next(one.role for one in candidate.steps if one.role in PREPARING_ROLES)

@@ -1,4 +1,8 @@
-"""Builds systems, which assign a workflow to each question, from the search's results."""
+"""Builds systems, which assign a workflow to each question, from the search's results.
+
+Axes: g groups, w workflows of the library, l levels of ease. A cell is a level of a group; c counts
+the cells of all groups and, last, questions of new kinds.
+"""
 
 from __future__ import annotations
 
@@ -19,29 +23,31 @@ from batuta.lab.tune.sparse_design import Matrix
 
 ONE_FOR_ALL, BY_GROUP, BY_CELL = "one for all", "by group", "by group and ease"
 _MORE_FOR_A_CALL = 0.01, 0.02, 0.04, 0.08, 0.16
-"""Additions to the price of a call, with which workflows of fewer calls are found."""
+"""Additions to the price of a call, by which workflows with fewer calls are found."""
 _LESS_FOR_A_CALL = 0.0, 0.25, 0.5, 0.75
-"""Shares of the price's excess over its minimum, with which workflows of more calls are found."""
+"""Shares of the price's excess over its minimum, by which workflows with more calls are found."""
 _UNKNOWN = 100.0
-"""Subtracted from the worth of a workflow in a group where it did not run on enough questions, so
-that it is chosen there only if nothing else can be run."""
-_SYSTEMS = ONE_FOR_ALL, BY_GROUP, BY_CELL
+"""The amount subtracted from the worth of a workflow in a group where it did not run on enough
+questions, so that the workflow is chosen there only if no other can be run."""
+SYSTEM_NAMES = ONE_FOR_ALL, BY_GROUP, BY_CELL
+"""The names of the systems, from the simplest to the finest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TunedSystem:
-    """A selector, and the candidates that its workflows come from."""
+    """A selector of workflows, and the candidates behind its workflows."""
 
     name: str
     selector: WorkflowSelector
     library: tuple[Candidate, ...]
+    """The candidates, in the order of the selector's workflows."""
     expected: float = 0.0
     """The accuracy that the search expects of the system, less the price of its calls."""
     call_weight: float = 0.0
     """The price of a call with which the system was built."""
 
     def assign(self, tasks: Sequence[Task]) -> dict[str, Candidate]:
-        """Return the workflow that the system runs on each question."""
+        """Return the workflow that the system runs on each question, by the question's id."""
         orders = self.selector.orders([task.question for task in tasks])
         return {
             task.id: self.library[int(order[0])] for task, order in zip(tasks, orders, strict=True)
@@ -60,8 +66,8 @@ class SystemTable:
 
     library: tuple[Candidate, ...]
     worth_gwl: Matrix
-    """The expected worth of each workflow in each cell, not reduced by the price of calls; below
-    all others if the workflow did not run on enough questions of the group."""
+    """The expected worth of each workflow in each cell: cautious accuracy less the price of dollars
+    but not of calls. It is far below zero without enough runs in the group."""
     calls_gwl: Matrix
     """The expected calls of each workflow in each cell."""
     runs_gw: Matrix
@@ -72,38 +78,38 @@ class SystemTable:
     """The minimum price of a call, in accuracy."""
     grouping: Grouping
     ease_gl: Floats
-    title: str = "tuned"
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the systems, from the simplest to the finest."""
-        return tuple(_SYSTEMS)
+    """The thresholds between the levels of ease of each group, ascending: (g, l - 1)."""
 
     def build(self, name: str, call_weight: float) -> TunedSystem:
         """Build the system of that name with that price of a call.
 
-        It ranks the library's workflows by merit, so that the next one runs if the first cannot.
+        In each cell the system ranks the library's workflows by merit, so that the next workflow
+        runs if the first cannot.
         """
         merit_gwl = self.worth_gwl - call_weight * self.calls_gwl
         chosen_gwl = self._as_fine_as(name, merit_gwl)
         least_gwl = self.worth_gwl - self.call_weight * self.calls_gwl
+        order_gwl = np.argsort(-chosen_gwl, axis=1, kind="stable")
+        selector = WorkflowSelector(
+            title="tuned",
+            reader=self.grouping.reader,
+            groups=self.grouping.names,
+            workflows=tuple(write_workflow(one) for one in self.library),
+            continuations=tuple(write_continuation(one) for one in self.library),
+            rank_glw=np.ascontiguousarray(order_gwl.transpose(0, 2, 1)).astype(np.intp),
+            safest_w=np.argsort(-self._over_all(merit_gwl), kind="stable").astype(np.intp),
+            ease_gl=self.ease_gl,
+        )
         return TunedSystem(
             name=name,
+            selector=selector,
             library=self.library,
             expected=_expected_merit(chosen_gwl, least_gwl, self.weight_g),
             call_weight=call_weight,
-            selector=_selector_of(
-                chosen_gwl,
-                self._over_all(merit_gwl),
-                grouping=self.grouping,
-                ease_gl=self.ease_gl,
-                library=self.library,
-                title=self.title,
-            ),
         )
 
     def expect_merit(self, system: TunedSystem) -> float:
-        """Return the accuracy that the search expects of a system, less the price of its calls."""
+        """Return the accuracy that the search expects of the system, less the price of calls."""
         merit_gwl = self.worth_gwl - self.call_weight * self.calls_gwl
         first_gl = system.selector.rank_glw[:, :, 0]
         index_of = [self.library.index(one) for one in system.library]
@@ -117,15 +123,16 @@ class SystemTable:
         return float(np.average(merit_gl.mean(axis=1), weights=self.weight_g))
 
     def expect_single(self, one: Candidate) -> float:
-        """Return the same as `expect_merit` for one workflow on all questions."""
+        """Return `expect_merit` of the system that runs one workflow on all questions."""
         index = self.library.index(one)
         merit_gl = self.worth_gwl[:, index] - self.call_weight * self.calls_gwl[:, index]
         return float(np.average(merit_gl.mean(axis=1), weights=self.weight_g))
 
     def find_weight(self, name: str, count_c: Matrix, *, most: float, least: float) -> float:
-        """Return the lowest price of a call at which the system keeps a limit on mean calls.
+        """Return the lowest price of a call, at least `least`, at which the system keeps a limit.
 
-        `count_c` is what `count_cells` returns, and the weight is at least `least`.
+        `most` is the limit on mean calls per question. `count_c` has the number of questions in
+        each cell, as `count_cells` returns it.
         """
         return find_call_weight(
             self._by_cell(name, self.worth_gwl),
@@ -136,20 +143,20 @@ class SystemTable:
         )
 
     def at_most_calls(self) -> SystemTable:
-        """Return the table with the most calls that each workflow can make."""
+        """Return the table with each workflow's maximum calls instead of its expected calls."""
         longest_w = np.array([len(one) for one in self.library], np.float64)
         calls_gwl = np.broadcast_to(longest_w[None, :, None], self.calls_gwl.shape)
         return replace(self, calls_gwl=calls_gwl)
 
     def count_cells(self, tasks: Sequence[Task]) -> Matrix:
-        """Return the number of questions in each cell, and as the last item those of a new kind."""
+        """Return the number of questions in each cell and, as the last item, of new kinds: (c,)."""
         groups, _, levels = self.worth_gwl.shape
-        cells = self.build(self.names[-1], 0.0).selector.find_cells([t.question for t in tasks])
+        cells = self.build(SYSTEM_NAMES[-1], 0.0).selector.find_cells([t.question for t in tasks])
         index = [groups * levels if c is None else c[0] * levels + c[1] for c in cells]
         return np.bincount(index, minlength=groups * levels + 1).astype(np.float64)
 
     def expect_calls(self, system: TunedSystem, tasks: Sequence[Task]) -> Matrix:
-        """Return the system's expected calls on each of the questions."""
+        """Return the system's expected calls on each of the questions, (n,)."""
         over_all = self._over_all(self.calls_gwl)
         assignment = system.assign(tasks)
         found: list[float] = []
@@ -162,7 +169,7 @@ class SystemTable:
         return np.array(found)
 
     def _by_cell(self, name: str, of_gwl: Matrix) -> Matrix:
-        """Return a row for each cell, and one for questions of a new kind."""
+        """Return a row for each cell and a last row for questions of new kinds: (c, w)."""
         fine_gwl = self._as_fine_as(name, of_gwl)
         rows_cw = fine_gwl.transpose(0, 2, 1).reshape(-1, len(self.library))
         return np.concatenate([rows_cw, self._over_all(of_gwl)[None]])
@@ -178,7 +185,10 @@ class SystemTable:
 
 
 def tabulate_systems(search: Search, grouping: Grouping, ease_gl: Floats) -> SystemTable:
-    """Tabulate the search's estimates for the workflows that are worth keeping."""
+    """Return the search's estimates for the workflows that are worth keeping.
+
+    `ease_gl` has the thresholds between the levels of ease.
+    """
     library = _choose_library(search)
     groups = range(len(grouping.names))
     runs_gw = np.array([[search.count_runs(one, group) for one in library] for group in groups])
@@ -197,14 +207,14 @@ def tabulate_systems(search: Search, grouping: Grouping, ease_gl: Floats) -> Sys
 
 
 def _expected_merit(chosen_by_gwl: Matrix, merit_gwl: Matrix, weights: Matrix) -> float:
-    """Return the mean merit of the workflows that the first matrix ranks first."""
+    """Return the mean merit of the workflows that `chosen_by_gwl` ranks first in each cell."""
     first = chosen_by_gwl.argmax(axis=1)[:, None, :]
     by_group = np.take_along_axis(merit_gwl, first, axis=1).mean(axis=(1, 2))
     return float(np.average(by_group, weights=weights))
 
 
 def restrict_to_singles(system: TunedSystem, name: str, table: SystemTable) -> TunedSystem:
-    """Restrict a system to single workers, as batuta-mini runs them."""
+    """Return the system restricted to single workers, as batuta-mini runs them."""
     kept = [index for index, one in enumerate(system.library) if len(one) == 1]
     number = {index: at for at, index in enumerate(kept)}
     library = tuple(system.library[index] for index in kept)
@@ -214,61 +224,39 @@ def restrict_to_singles(system: TunedSystem, name: str, table: SystemTable) -> T
 
     known = system.selector
     rank = [[only(order) for order in row] for row in known.rank_glw]
-    selector = WorkflowSelector(
-        title=known.title,
-        reader=known.reader,
-        groups=known.groups,
+    selector = replace(
+        known,
         workflows=tuple(write_workflow(one) for one in library),
         continuations=tuple(write_continuation(one) for one in library),
         rank_glw=np.asarray(rank, np.intp),
         safest_w=np.asarray(only(known.safest_w), np.intp),
-        ease_gl=known.ease_gl,
-        about=known.about,
     )
     single = TunedSystem(name=name, selector=selector, library=library)
     return replace(single, expected=table.expect_merit(single))
 
 
 def replace_workflow(system: TunedSystem, before: Candidate, after: Candidate) -> TunedSystem:
-    """Return the system with one workflow in another wording."""
+    """Return the system with the workflow `before` replaced by `after`, its rewording."""
     library = tuple(after if one == before else one for one in system.library)
-    known = system.selector
-    selector = WorkflowSelector(
-        title=known.title,
-        reader=known.reader,
-        groups=known.groups,
+    selector = replace(
+        system.selector,
         workflows=tuple(write_workflow(one) for one in library),
         continuations=tuple(write_continuation(one) for one in library),
-        rank_glw=known.rank_glw,
-        safest_w=known.safest_w,
-        ease_gl=known.ease_gl,
-        about=known.about,
     )
     return replace(system, selector=selector, library=library)
 
 
 def with_about(system: TunedSystem, about: Mapping[str, Any]) -> WorkflowSelector:
-    """Return the selector with that information in its card."""
-    known = system.selector
-    return WorkflowSelector(
-        title=known.title,
-        reader=known.reader,
-        groups=known.groups,
-        workflows=known.workflows,
-        continuations=known.continuations,
-        rank_glw=known.rank_glw,
-        safest_w=known.safest_w,
-        ease_gl=known.ease_gl,
-        about=about,
-    )
+    """Return the system's selector with that information in its card."""
+    return replace(system.selector, about=about)
 
 
 def _choose_library(search: Search) -> tuple[Candidate, ...]:
-    """Choose every cell's best workflow and every single worker.
+    """Return every single worker, and the best workflows of each cell, of each group, and of all.
 
-    A workflow must have run on enough questions of the group, and the workflow for all questions on
-    enough of every group. If the mean calls are limited, workflows that are best at other prices of
-    a call are kept too, because the search's price rests on estimated calls.
+    A workflow must have run on enough questions of the group, and the best workflow of all groups
+    on enough questions of every group. If the mean calls are limited, workflows that are best at
+    other prices of a call are kept too, because the search's price is based on estimated calls.
     """
     tried = search.tried_anywhere()
     kept = {one for one in tried if len(one) == 1}
@@ -291,25 +279,3 @@ def _choose_library(search: Search) -> tuple[Candidate, ...]:
             total_kw[number] += search.arena.weights[group] * of_all
     kept |= {everywhere[int(index)] for index in total_kw.argmax(axis=1)}
     return tuple(sorted(kept))
-
-
-def _selector_of(
-    merit_gwl: Matrix,
-    overall: Matrix,
-    grouping: Grouping,
-    ease_gl: Floats,
-    *,
-    library: Sequence[Candidate],
-    title: str,
-) -> WorkflowSelector:
-    order = np.argsort(-merit_gwl, axis=1, kind="stable")
-    return WorkflowSelector(
-        title=title,
-        reader=grouping.reader,
-        groups=grouping.names,
-        workflows=tuple(write_workflow(one) for one in library),
-        continuations=tuple(write_continuation(one) for one in library),
-        rank_glw=np.ascontiguousarray(order.transpose(0, 2, 1)).astype(np.intp),
-        safest_w=np.argsort(-overall, kind="stable").astype(np.intp),
-        ease_gl=ease_gl,
-    )

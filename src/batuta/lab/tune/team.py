@@ -1,8 +1,10 @@
 """Chooses which workers of a larger pool a tuning run keeps: a few that complement each other.
 
-Every additional worker multiplies the workflows that could be tried, so the same budget measures
-each less precisely. A few workers that are right on different questions are worth more than many
-that agree.
+Every additional worker multiplies the workflows that could be tried, so that the same budget
+measures each workflow less precisely. A few workers that are right on different questions are worth
+more than many workers that agree.
+
+Axes: q questions, m workers, g groups.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from batuta.lab.tune.library import Candidate
 
 Scores = NDArray[np.float64]
 _MOST_TEAMS = 20_000
-"""Maximum number of teams that are compared; beyond it, workers are added one by one, greedily."""
+"""Maximum number of teams that are compared; if there are more, workers are added greedily."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,12 +32,13 @@ class Team:
     """The workers that a tuning run keeps, and figures about them from the calibration."""
 
     workers: tuple[WorkerId, ...]
-    """In the pool's order."""
+    """The workers that are kept, in the pool's order."""
     passed_over: tuple[WorkerId, ...]
+    """The usable models that are not kept."""
     covered: float
-    """The share of the questions that at least one of the chosen models answers correctly alone."""
+    """The mean, over the questions, of the best score of a chosen model alone."""
     covered_by_all: float
-    """The same share for all models."""
+    """The mean, over the questions, of the best score of any model alone."""
 
 
 def choose_team(
@@ -48,10 +51,9 @@ def choose_team(
 ) -> Team:
     """Return the best complementary workers by their calibration answers.
 
-    At most `most` models are chosen. Workers that are not models, such as one that runs programs,
-    stay and are not counted: alone they answer no question, and they help only in workflows.
-
-    The runner must have the scores of the tasks.
+    At most `most` models are chosen. Workers that are not models, such as a worker that runs
+    programs, are kept and not counted, because they help only in workflows and answer no question
+    alone. The runner must have the results of the `usable` workers on the tasks.
     """
     models = [worker for worker in usable if runner.pool[worker].is_model]
     score_qm = _score_table(runner, tasks, models)
@@ -70,20 +72,20 @@ def choose_team(
 def choose_complementary(
     score_qm: Scores, share_gm: Scores, *, weight_g: Scores, usd_m: Scores, most: int
 ) -> list[int]:
-    """Return the indices of the best single worker and of those that together add most to it.
+    """Return the indices of the best single worker, and of the workers that complement it best.
 
-    The best single worker stays, since the tuning run is compared with it. The worth of a team is
-    the mean of two figures. The first is the accuracy if every group goes to its best worker, as a
-    selector can do. The second is the share of questions that at least one worker answers
-    correctly, which comparing answers can reach at best; alone it would prefer workers that guess.
-    The cheaper of equal teams is taken.
+    The best single worker is kept, because the tuning run is compared with it. The worth of a team
+    is the mean of two figures. The first is the accuracy if every group goes to its best worker, as
+    a selector can do. The second is the share of questions that at least one worker answers
+    correctly, the best that a comparison of answers could reach; alone, this figure would prefer
+    workers that guess. Of equal teams the cheaper one is taken.
 
     Args:
         score_qm: each worker's score on each question.
         share_gm: each worker's accuracy in each group, shrunk.
         weight_g: each group's share of the questions.
-        usd_m: dollars of a question; infinite if unknown.
-        most: the maximum number of workers.
+        usd_m: each worker's dollars per question; infinite if unknown.
+        most: maximum number of workers.
     """
     mean_m = score_qm.mean(axis=0)
     workers = range(score_qm.shape[1])
@@ -107,7 +109,7 @@ def choose_complementary(
 
 
 def check_most_workers(most: int | None, pool: Pool) -> int | None:
-    """Return the maximum number of models to keep, or None if the pool has no more than that."""
+    """Return `most`, the maximum number of models to keep; None if the pool has no more models."""
     models = sum(worker.is_model for worker in pool)
     return most if most is not None and most < models else None
 
@@ -125,7 +127,7 @@ def _score_table(
 def _group_shares(
     cards: Sequence[WorkerCard], workers: Sequence[WorkerId]
 ) -> tuple[Scores, Scores]:
-    """Return the shrunk accuracy of each worker in each group, and the groups' weights."""
+    """Return the shrunk accuracy of each worker in each group, (g, m), and the groups' weights."""
     by_worker = {card.worker: card for card in cards}
     rows = [by_worker[worker].by_group for worker in workers]
     share_mg = np.array([[one.shrunk or 0.0 for one in row] for row in rows])

@@ -1,20 +1,22 @@
-"""The posterior of every workflow's success in every cell, whether it was tried or not.
+"""The posterior of every workflow's accuracy in every cell, whether the workflow was tried or not.
 
-Every answering step is a transition: a check turns a correct or wrong answer into a correct or
-wrong one; a decision reads several answers, some of them correct; a plan or a look-up changes a
-solver's answer. Intermediate answers are graded too, so each run is evidence about all its steps,
-and a checker's effect in one workflow informs the estimates of all others.
+Every answering step is a transition between correct and wrong answers: a check reads one answer and
+gives another; a decision reads several answers, some of them correct; a plan or a look-up changes a
+solver's answer. Intermediate answers are graded too, so that each run is evidence about all its
+steps, and a checker's effect in one workflow informs the estimates of all other workflows.
 
 The model consists of three logistic regressions with Gaussian priors, in Laplace's approximation:
 
 - Solvers: the worker, the group, the level of ease, and an effect of each question that all solvers
   share, which makes their errors correlate.
-- Transitions: the role and the number of correct answers read, the worker, the group, the level,
-  the author of the answer, and the workflow itself. The prior variances decrease in this order, so
-  that few data are shrunk towards the more general effect.
+- Transitions: the role and the number of correct answers that are read, the worker, the group, the
+  level, the author of the answer, and the workflow itself. The more specific effects have smaller
+  prior variances, so that few data are shrunk towards the more general effects.
 - Agreement: how often two wrong answers agree.
 
 A workflow's accuracy follows from the probabilities of its steps.
+
+Axes: s posterior draws, c candidates, l levels of ease.
 """
 
 from __future__ import annotations
@@ -44,35 +46,39 @@ from batuta.lab.tune.step_features import (
 from batuta.lab.tune.workflow_shares import NODE_WEIGHTS, NODES, WorkflowShares
 
 Cell = tuple[int, int]
-"""A group and a level of ease in it; 0 is the hardest."""
+"""The number of a group and a level of ease in the group; level 0 is the hardest."""
 Trail = tuple[tuple[float | None, ...], bool]
-"""The score of each step, None if it did not run; and whether the first two answers agreed."""
+"""The score of each step, None if unknown; and whether the first two answers agreed."""
 
 _RIGHT = 0.5
+"""The minimum score of an answer that counts as correct."""
 _EFFECTS = (0.05, 0.5, 1.0, 1.5, 2.0, 3.0)
 """Standard deviations of the questions' effects that are tried."""
 
 
 @dataclass(slots=True)
 class Observations:
-    """Every outcome so far: the score of a workflow on a question."""
+    """The outcomes so far, by the question's id and the workflow."""
 
     scores: dict[str, dict[Candidate, float]] = field(
         default_factory=dict[str, dict[Candidate, float]]
     )
-
+    """The score of each workflow on the question."""
     trails: dict[str, dict[Candidate, Trail]] = field(
         default_factory=dict[str, dict[Candidate, "Trail"]]
     )
     """The trails of workflows that compare their first two answers."""
     changed: dict[str, None] = field(default_factory=dict[str, None])
-    """Questions with new outcomes, in order of arrival; the model reads and removes them."""
+    """The questions with new outcomes, in order of arrival, as keys; the model removes them."""
 
     def follow(
         self, question: str, candidate: Candidate, scores: Sequence[float | None], *,
         agreed: bool | None,
     ) -> None:  # fmt: skip
-        """Record the steps' scores of a workflow that compares its first answers."""
+        """Record the steps' scores of a workflow that compares its first two answers.
+
+        A workflow that does not compare answers (`agreed` is None) is ignored.
+        """
         if agreed is not None and scores:
             self.trails.setdefault(question, {})[candidate] = (tuple(scores), agreed)
             self.changed[question] = None
@@ -80,7 +86,11 @@ class Observations:
     def add(
         self, question: str, candidate: Candidate, score: float, *, on_the_way: bool = False
     ) -> None:
-        """Record an outcome; an intermediate one never replaces that of the workflow's own run."""
+        """Record a workflow's score on a question.
+
+        With `on_the_way` the score is that of an intermediate answer of a longer workflow, which
+        never replaces a known score.
+        """
         known = self.scores.setdefault(question, {})
         if not on_the_way or candidate not in known:
             known[candidate] = score
@@ -89,7 +99,7 @@ class Observations:
 
 @dataclass(slots=True)
 class _Outcomes:
-    """The outcomes of one question, as pairs of a regression's row and a score."""
+    """The outcomes of one question for each regression, as pairs of a row and a score."""
 
     solved: list[tuple[int, float]] = field(default_factory=list[tuple[int, float]])
     changed: list[tuple[int, float]] = field(default_factory=list[tuple[int, float]])
@@ -103,19 +113,16 @@ class _Outcomes:
 
 @final
 class TransitionModel:
-    """The posterior, given the outcomes and the cell of each question."""
+    """The posterior of all workflows' accuracies, given the outcomes and the questions' cells."""
 
-    def __init__(
-        self, seen: Observations, cells: Mapping[str, Cell], levels: int, *, effect: float = 1.0
-    ) -> None:
-        """Start from the outcomes so far; `fit` reads later ones.
+    def __init__(self, seen: Observations, cells: Mapping[str, Cell], levels: int) -> None:
+        """Store the outcomes so far; each `fit` also reads outcomes that were added later.
 
-        Outcomes of questions without a cell are ignored; `effect` is the initial standard deviation
-        of the questions' effects.
+        `cells` gives the cell of each question; outcomes of other questions are ignored.
         """
         self.levels = levels
-        self.effect = effect
-        """Standard deviation of the questions' effects."""
+        self.effect = 1.0
+        """The standard deviation of the questions' effects."""
         self.level_l = np.linspace(-0.5, 0.5, levels) if levels > 1 else np.zeros(1)
         self.steps = LogisticRegression(STEP_VARIANCES, SLOPES, "own")
         self.solvers = LogisticRegression(SOLVER_VARIANCES, SLOPES)
@@ -127,7 +134,7 @@ class TransitionModel:
         self._shares: WorkflowShares | None = None
 
     def fit(self, *, seed: int = 0, tunes: bool = False) -> None:
-        """Fit the posterior to all outcomes so far.
+        """Fit the posterior to all outcomes so far, and draw from it.
 
         With `tunes`, the standard deviation of the questions' effects is chosen again.
         """
@@ -237,7 +244,7 @@ class TransitionModel:
     def _likelihood(
         self, deviation: float, solved: tuple[Places, Places, Matrix], seed: int
     ) -> float:
-        """Return the solvers' log-likelihood for that deviation of the questions' effects."""
+        """Return the log-likelihood of the solvers' outcomes for that standard deviation."""
         self._fit_solvers(deviation, solved, seed)
         row, question, score = solved
         at_nodes = self.solvers.log_odds()[row][:, None] + deviation * NODES[None, :]
@@ -248,11 +255,11 @@ class TransitionModel:
         return float((np.log(np.exp(each - peak[:, None]) @ NODE_WEIGHTS) + peak).sum())
 
     def draw_shares(self, candidates: Sequence[Candidate], group: int) -> Matrix:
-        """Draw the accuracy of each candidate at each level: (s, c, l)."""
+        """Return the accuracy of each candidate at each level, for each draw: (s, c, l)."""
         return self._fitted.draw_shares(candidates, group)
 
     def agreement(self, candidate: Candidate, group: int) -> Matrix:
-        """Return the probability that the first two answers agree, at each level."""
+        """Return the probability that the first two answers agree, at each level: (l,)."""
         return self._fitted.agreement(candidate, group)
 
     @property

@@ -1,7 +1,7 @@
-"""Runs a tuning from its questions to its recommendation, stage by stage.
+"""Runs the stages of a tuning run, from the questions to the judgement.
 
-All decisions depend only on the replies and the settings. A run that was killed starts again, reads
-the paid calls from its journal, and ends with the same result.
+All decisions depend only on the replies and the settings. If a run was killed, the next run reads
+the paid calls from the journal and ends with the same result.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ from batuta.lab.tune.rewriting import rewrite_workflows
 from batuta.lab.tune.search_stage import search_workflows
 from batuta.lab.tune.selection import select_systems
 from batuta.lab.tune.stages import TuneStage, expected_accuracy
-from batuta.lab.tune.systems import tabulate_systems
+from batuta.lab.tune.systems import SYSTEM_NAMES, tabulate_systems
 from batuta.lab.tune.team import check_most_workers, choose_team
 
 
 async def run_tuning(context: TuneContext) -> TuneResult:
-    """Run all stages up to the last one wanted.
+    """Run all stages up to `TuneSettings.last`.
 
     Raises:
-        ConfigError: no worker answers, or the budget is too small to begin.
+        ConfigError: no worker gives answers with a score, or the budget is too small to begin.
+        StoreError: the journal of paid calls can no longer be written.
         WorkerLostError: a worker that answered in the calibration no longer answers.
     """
     parts, runner, settings = context.parts, context.runner, context.settings
@@ -63,7 +64,7 @@ async def run_tuning(context: TuneContext) -> TuneResult:
         result,
         grouping=grouping,
         table=table,
-        systems=tuple(table.build(name, search.call_weight) for name in table.names),
+        systems=tuple(table.build(name, search.call_weight) for name in SYSTEM_NAMES),
         tried=len(search.tried_anywhere()),
         expected_accuracy=expected_accuracy(search),
     )

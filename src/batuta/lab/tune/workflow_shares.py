@@ -1,7 +1,11 @@
-"""Computes the expected accuracy of a workflow from its steps.
+"""Computes the expected accuracy of a workflow from the probabilities of its steps.
 
-The accuracy is computed for each posterior draw, each level of ease, and each of a few effects that
-a question may have on all its solvers.
+The accuracy is computed for each posterior draw, each level of ease, and each node: one of a few
+effects that a question may have on all its solvers.
+
+Axes: s draws, c candidates, l levels of ease, n steps or candidates that are computed together.
+Within the computation of one workflow, matrices are (s, l, 7), with the nodes last, or (s, l, 1) if
+all nodes are equal.
 """
 
 from __future__ import annotations
@@ -28,10 +32,10 @@ from batuta.lab.tune.step_features import (
 )
 
 NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(7)
-"""Nodes of the questions' effects on all solvers, in standard deviations, and their weights."""
+"""The nodes of the questions' effects on all solvers, in standard deviations, and their weights."""
 NODE_WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
 Situation = tuple[Candidate, Found]
-"""A workflow and the correct answers that its last step reads: the condition of a probability."""
+"""A workflow and the answers that its last step reads: the condition of a probability."""
 
 
 @final
@@ -42,11 +46,11 @@ class WorkflowShares:
         self, *, steps: LogisticRegression, solvers: LogisticRegression,
         agrees: LogisticRegression, level_l: Matrix, effect: float,
     ) -> None:  # fmt: skip
-        """Store the regressions, fitted and drawn.
+        """Store the regressions, which must be fitted and drawn.
 
         Args:
-            steps: the regression of steps' outcomes.
-            solvers: the regression of single workers' outcomes.
+            steps: the regression of the outcomes of steps.
+            solvers: the regression of the outcomes of single workers.
             agrees: the regression of the agreement of two wrong answers.
             level_l: the value of each level of ease.
             effect: the standard deviation of the questions' effects.
@@ -72,13 +76,13 @@ class WorkflowShares:
         return np.stack([self._shares[one, group] for one in candidates], axis=1)
 
     def agreement(self, candidate: Candidate, group: int) -> Matrix:
-        """Return the probability that the first two answers agree, at each level."""
+        """Return the probability that the first two answers agree, at each level: (l,)."""
         self._predict_steps([candidate], group)
         self._at_nodes(candidate, group)
         return (self._agreement[candidate, group] @ NODE_WEIGHTS).mean(axis=0)
 
     def _predict_steps(self, candidates: Sequence[Candidate], group: int) -> None:
-        """Predict the probabilities of all steps of the candidates together."""
+        """Predict and keep the probabilities of all steps of the candidates together."""
         wanted = {
             (step, found, group): None for one in candidates for step, found in find_situations(one)
         }
@@ -95,7 +99,7 @@ class WorkflowShares:
             self._chances[key] = chance[:, :, None]
 
     def _at_nodes(self, candidate: Candidate, group: int) -> Matrix:
-        """Return the probability of a right answer for each draw, level and question effect."""
+        """Return the probability of a correct answer for each draw, level and node."""
         key = candidate, group
         known = self._nodes.get(key)
         if known is None:
@@ -103,10 +107,10 @@ class WorkflowShares:
         return known
 
     def _compute_stopping(self, candidate: Candidate, group: int) -> Matrix:
-        """Return the probability of a right answer of a workflow that may stop after two answers.
+        """Return the probability of a correct answer of a workflow that may stop after two answers.
 
-        Two right answers agree, a right and a wrong one differ, and the agreement of two wrong ones
-        is estimated by a regression.
+        Two correct answers agree, a correct and a wrong answer differ, and a regression estimates
+        how often two wrong answers agree.
         """
         none, right, wrong, both = self._begin_answers(candidate, group)
         plain, _ = self._agrees.predict([agreement_features(candidate)])
@@ -139,7 +143,7 @@ class WorkflowShares:
     def _begin_answers(
         self, candidate: Candidate, group: int
     ) -> tuple[Matrix, Matrix, Matrix, Matrix]:
-        """Return the probabilities of neither, only the second, only the first, and both right."""
+        """Return the probabilities that none, only the second, only the first, both are right."""
         prepared = candidate.steps[: candidate.first_round - 2]
         one, other = first_answers(candidate)
         a = self._at_nodes(Candidate((*prepared, one)), group)
@@ -158,9 +162,9 @@ class WorkflowShares:
     def _count_third(
         self, candidate: Candidate, first_two: tuple[Matrix, Matrix, Matrix], group: int
     ) -> list[Matrix]:
-        """Return the probabilities of 0, 1 and 2 right answers of three, after two that differ.
+        """Return the probabilities of 0, 1 and 2 correct answers of three, after two that differ.
 
-        A worker that is asked again is right if it was right before.
+        A worker that is asked again is correct if it was correct before.
         """
         none, right, wrong = first_two
         one, other, third = candidate.of_role(StepRole.SOLVE)
@@ -175,7 +179,7 @@ class WorkflowShares:
     def _decide_counts(
         self, candidate: Candidate, counts: Sequence[Matrix], group: int, many: int
     ) -> tuple[Matrix, Matrix]:
-        """Return the probabilities of a right and of a wrong decision."""
+        """Return the probabilities of a correct and of a wrong decision."""
         step = next(s for s in later_steps(candidate) if s.steps[-1].role is StepRole.DECIDE)
         right_share = sum(
             share * self._step_chance(step, (right, many), group)
@@ -184,7 +188,7 @@ class WorkflowShares:
         return np.asarray(right_share), sum(counts) - np.asarray(right_share)
 
     def _step_chance(self, candidate: Candidate, found: Found, group: int) -> Matrix:
-        """Return the probability that the last step is right for each draw and level: (s, l, 1)."""
+        """Return the probability that the last step is correct by draw and level: (s, l, 1)."""
         return self._chances[candidate, found, group]
 
     def _compute_at_nodes(self, candidate: Candidate, group: int) -> Matrix:
@@ -216,14 +220,14 @@ class WorkflowShares:
 def find_situations(candidate: Candidate) -> tuple[Situation, ...]:
     """Return the conditions of all probabilities that the candidate's accuracy needs."""
     if candidate.stops:
-        return tuple(dict.fromkeys(_find_after_look(candidate)))
+        return tuple(dict.fromkeys(_find_when_stopping(candidate)))
     inputs, many = inputs_of(candidate), len(inputs_of(candidate))
     own = [(candidate, (right, many)) for right in range(many + 1)] if inputs else []
     before = (one for each in inputs for one in find_situations(each))
     return tuple(dict.fromkeys((*before, *own)))
 
 
-def _find_after_look(candidate: Candidate) -> Iterator[Situation]:
+def _find_when_stopping(candidate: Candidate) -> Iterator[Situation]:
     prepared = candidate.steps[: candidate.first_round - 2]
     one, other = first_answers(candidate)
     first_two = [Candidate((*prepared, one))]
@@ -243,12 +247,16 @@ def _find_after_look(candidate: Candidate) -> Iterator[Situation]:
 
 
 def _both_right(a: Matrix, b: Matrix, *, shares_plan: bool) -> Matrix:
-    """Return the probability that two solvers are both right, more if they read one plan."""
+    """Return the probability that two solvers are both correct; greater if they read one plan."""
     return 0.5 * (a * b + np.minimum(a, b)) if shares_plan else a * b
 
 
 def _count_right(chances: Sequence[tuple[Matrix, int]], *, shares_plan: bool) -> list[Matrix]:
-    """Return the probabilities of 0, 1, … right answers; a chance may stand for several answers."""
+    """Return the probabilities of 0, 1, … correct answers.
+
+    `chances` has each worker's probability of a correct answer, and the number of its equal
+    answers.
+    """
     apart = _count_apart(chances)
     if not shares_plan or len(chances) == 1:
         return apart
@@ -257,7 +265,7 @@ def _count_right(chances: Sequence[tuple[Matrix, int]], *, shares_plan: bool) ->
     order = np.argsort(-ordered, axis=0)
     sizes = np.array([by for _, by in chances])
     above, right = np.ones_like(apart[0]), np.zeros(apart[0].shape, np.intp)
-    for index in order:  # a less reliable worker is right only where a more reliable one is
+    for index in order:  # a less reliable worker is correct only if a more reliable worker is
         chance = np.take_along_axis(ordered, index[None], axis=0)[0]
         for many in range(len(together)):
             together[many] += np.where(right == many, above - chance, 0.0)

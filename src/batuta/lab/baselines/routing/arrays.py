@@ -1,4 +1,4 @@
-"""Types of numpy arrays, by what their entries mean."""
+"""Names for types of numpy arrays, by the meaning of their entries."""
 
 from __future__ import annotations
 

@@ -1,17 +1,20 @@
-"""Avengers-Pro: clusters of questions with a ranking of the workers in each.
+"""Avengers-Pro: clusters of questions, and a ranking of the workers in each cluster.
 
-Zhang et al., "Beyond GPT-5: Making LLMs Cheaper and Better via Performance-Efficiency Optimized
-Routing" (arXiv 2508.12631), section 2; with alpha = 1 it is the Avengers of arXiv 2505.19797. The
-training questions are embedded and clustered by k-means (25); in each cluster the workers are
-ranked by alpha * accuracy + (1 - alpha) * (1 - cost), both scaled to [0, 1] there. For a new
-question the 3 nearest clusters have the weights softmax(-9 * distance), and each worker's score is
-the sum of weight / (rank + 1), where the first has rank 0.
+The method is that of Zhang et al., "Beyond GPT-5: Making LLMs Cheaper and Better via
+Performance-Efficiency Optimized Routing" (arXiv 2508.12631), section 2; with alpha = 1 it is the
+Avengers of arXiv 2505.19797. The training questions are embedded and divided into 25 clusters by
+k-means. In each cluster the workers are ranked by alpha * accuracy + (1 - alpha) * (1 - cost), with
+accuracy and cost scaled to [0, 1] within the cluster. For a new question the 3 nearest clusters
+have the weights softmax(-9 * distance), and each worker's score is the sum of weight / (rank + 1),
+where the best worker has rank 0.
 
 Deviations
 - The embedding is `HashedNgrams`, not a pretrained encoder of 4,096 dimensions.
-- alpha is 1 by default: accuracy alone, to which the other routers are fitted too.
+- By default alpha is 1, so that only accuracy counts, as for the other routers.
 - A worker without a score in a cluster is ranked there by its accuracy on all questions.
 - alpha < 1 needs known dollars of every worker in every cluster.
+
+Axes: c clusters, q or n questions, m workers, k nearest clusters, d dimensions of the embedding.
 """
 
 from __future__ import annotations
@@ -43,7 +46,7 @@ def fit_avengers(
     There are at most `clusters` clusters.
 
     Raises:
-        ConfigError: alpha is not in [0, 1], or a cost is needed and unknown.
+        ConfigError: alpha is not in [0, 1], a needed cost is unknown, or there are no questions.
     """
     if not 0 <= alpha <= 1:
         raise ConfigError(f"alpha is the weight of accuracy, in [0, 1], not {alpha}")
@@ -74,14 +77,14 @@ def _cluster_costs(history: History, labels_q: Indices, clusters: int) -> Floats
 
 
 def _scale_per_cluster(values_cm: Floats) -> Floats:
-    """Scale each cluster's values from 0 for the least to 1 for the greatest; equal ones to 0."""
+    """Scale each cluster's values to [0, 1], from the least to the greatest; equal values to 0."""
     least_c1 = values_cm.min(axis=1, keepdims=True)
     range_c1 = values_cm.max(axis=1, keepdims=True) - least_c1
     return (values_cm - least_c1) / np.where(range_c1 > 0, range_c1, 1)
 
 
 def cluster_means(values_nm: Floats, labels_n: Indices, clusters: int) -> Floats:
-    """Return the mean of the known values in each cluster, else the overall mean: (c, m)."""
+    """Return each worker's mean value in each cluster, (c, m); overall if none is known there."""
     known_nm = ~np.isnan(values_nm)
     inside_cn = (labels_n == np.arange(clusters)[:, None]).astype(np.float64)
     count_cm: Floats = inside_cn @ known_nm

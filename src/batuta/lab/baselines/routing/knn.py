@@ -1,16 +1,18 @@
-"""k nearest questions with a guard, which leaves the best worker only on strong evidence.
+"""kNN: scores workers on the nearest questions, and leaves the best worker only on evidence.
 
-Li, "Rethinking Predictive Modeling for LLM Routing: When Simple kNN Beats Complex Learned Routers"
-(arXiv 2505.12601): a worker's mean credit on the k training questions most similar to a new one
-estimates its credit there. LLMRouterBench (arXiv 2601.07206) finds such simple routers among the
-strongest.
+The method is that of Li, "Rethinking Predictive Modeling for LLM Routing: When Simple kNN Beats
+Complex Learned Routers" (arXiv 2505.12601): a worker's mean credit on the k training questions most
+similar to a new one estimates its credit there. LLMRouterBench (arXiv 2601.07206) finds such simple
+routers among the strongest.
 
 Deviations
-- The guard is ours. Without it kNN takes the highest of m noisy means, and is below the best single
-  worker if the text is uninformative. Here a worker is a candidate only if its paired advantage
-  over the best single worker on the same k questions is `confidence` standard errors above 0; the
-  candidate with the greatest advantage is chosen.
+- A guard is added. Without it kNN takes the highest of m noisy means, and is worse than the best
+  single worker if the text is uninformative. Here a worker is a candidate only if its paired
+  advantage over the best single worker on the same k questions is more than `confidence` standard
+  errors above 0. The candidate with the greatest advantage is chosen.
 - The embedding is `HashedNgrams`, not a pretrained sentence encoder.
+
+Axes: q questions, k nearest questions, m workers, d dimensions of the embedding.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from batuta.lab.learners.history import History
 
 NEIGHBOURS = 50
 CONFIDENCE = 1.645
-"""Standard errors; a normal variable exceeds them with 5 % probability."""
+"""The guard's bound, in standard errors; a normal variable exceeds it with 5 % probability."""
 
 
 def fit_knn(
@@ -35,9 +37,10 @@ def fit_knn(
     confidence: float = CONFIDENCE,
     features: Features | None = None,
 ) -> Router:
-    """Fit the router to `k` neighbours, deterministically; the guard's bound is in standard errors.
+    """Fit the router with `k` neighbours; `confidence` is the guard's bound in standard errors.
 
     Raises:
+        ConfigError: the history has no questions.
         SourceError: the history has no scores.
     """
     scores_qm = history.scores_qm.astype(np.float64)
@@ -54,12 +57,13 @@ def fit_knn(
 
 
 def lead_scores(scores_km: Floats, best: int, confidence: float, mean_m: Floats) -> Floats:
-    """Return the reliable advantages over the best single worker, whose own score is 0: (…, m).
+    """Return each worker's reliable advantage over the best single worker, in credit: (m,).
 
-    Workers without one have scores below 0, in the order of their overall means.
+    The best single worker has the score 0. A worker without a reliable advantage has a score below
+    0; such workers are ordered by their overall means.
 
     Args:
-        scores_km: the scores on the neighbours, (…, k, m); NaN if unknown.
+        scores_km: the scores on the nearest questions; NaN if unknown.
         best: the index of the best single worker.
         confidence: the standard errors by which an advantage must exceed 0.
         mean_m: each worker's mean credit on all questions, in [0, 1].
@@ -69,7 +73,7 @@ def lead_scores(scores_km: Floats, best: int, confidence: float, mean_m: Floats)
     count_m = np.maximum(known_km.sum(axis=0), 1)
     lead_m = np.where(known_km, ahead_km, 0).sum(axis=0) / count_m
     square_km = np.where(known_km, (ahead_km - lead_m) ** 2, 0)
-    # The second term is for neighbours without variance, which prove little if they are few.
+    # The second term is for questions without variance, which prove little if they are few.
     error_m = np.sqrt((square_km.sum(axis=0) / count_m + 1 / count_m) / count_m)
     scores_m: Floats = np.where(lead_m > confidence * error_m, lead_m, mean_m - 2)
     scores_m[best] = 0

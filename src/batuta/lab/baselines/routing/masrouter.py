@@ -1,28 +1,35 @@
 """MASRouter: four successive choices form a small multi-agent system for a question.
 
-Yue et al., "MasRouter: Learning to Route LLMs for Multi-Agent Systems" (arXiv 2502.11133), sections
-4.1 to 4.4. From a frozen embedding of the question, by inner products of 64-dimensional vectors of
-length 1: (1) the class of the task, by cross-entropy; (2) a collaboration mode, from a variational
-latent, softmax / 0.8, and from the same latent the number of agents, round(6 sigmoid(f)) in 1 to 6;
-(3) a role for each agent, one after another, each depending on those before it, softmax / 0.5;
-(4) a model for each agent, by one multinomial draw, softmax / 1. Loss: cross-entropy of the
-class + mean(-log p * utility) + 0.001 * the variational loss; utility = solved; Adam 0.01, batches
-of 16, 5 epochs.
+The method is that of Yue et al., "MasRouter: Learning to Route LLMs for Multi-Agent Systems" (arXiv
+2502.11133), sections 4.1 to 4.4. From a frozen embedding of the question, inner products of
+64-dimensional vectors of length 1 give the logits of four choices:
+
+1. The class of the task, trained by cross-entropy.
+2. A collaboration mode, from a variational latent, by a softmax at temperature 0.8. The same latent
+   gives the number of agents, round(6 sigmoid(f)), in 1 to 6.
+3. A role for each agent, one agent after another, at temperature 0.5. Each choice depends on the
+   roles before it.
+4. A model for each agent, by one multinomial draw, at temperature 1.
+
+The loss is the cross-entropy of the class + mean(-log p * utility) + 0.001 * the variational loss.
+The utility is 1 if the question was solved. Adam runs 5 epochs at 0.01, in batches of 16.
 
 Deviations
 - The embedding is `HashedNgrams`, not a sentence encoder of 384 dimensions; classes, modes, roles
   and models have trained vectors, where the paper embeds their descriptions.
 - The classes are the history's families.
-- The paper's rounding has no gradient, so its map would never be trained. Here the number is a
-  choice like the others, 1 + binomial(5, sigmoid(f)), whose probability is in the loss; the most
-  probable number is floor(6 sigmoid(f)) + 1.
-- Training executes nothing but reads a history, which has the utility of single agents. That of
-  several is SIMULATED: solved if more than half of their models solved the question alone, and half
-  solved if exactly half did. A history really covers only `CollaborationMode.IO`.
-- Over a pool of recorded answers only `CollaborationMode.IO` with one agent is run, as nothing else
-  was recorded; over other pools the workflows are real, and truncated to the allowed steps.
-- Each choice is the most probable one; `sample_choices` draws as the paper does, where the
-  probabilities, from cosines at these temperatures, differ little.
+- The paper's rounding has no gradient, so its map would never be trained. Here the number of agents
+  is a choice like the others, 1 + binomial(5, sigmoid(f)), and its probability is in the loss. The
+  most probable number is floor(6 sigmoid(f)) + 1.
+- Training executes nothing but reads a history, which has the utility of single agents. The utility
+  of several agents is SIMULATED: 1 if more than half of their models solved the question alone, and
+  0.5 if exactly half did. A history really covers only `CollaborationMode.IO`.
+- Over a pool of recorded answers only `CollaborationMode.IO` with one agent is run, because nothing
+  else was recorded. Over other pools the workflows are real, and truncated to the allowed steps.
+- The most probable option is chosen. With `sample_choices` options are drawn, as in the paper;
+  their probabilities, from cosines at these temperatures, differ little.
+
+Axes: b or q questions, d dimensions of the embedding, t classes, a agents, m models, n options.
 """
 
 # torch leaves most types unknown:
@@ -66,13 +73,13 @@ class CollaborationMode(StrEnum):
     COT = "cot"
     """One agent answers step by step."""
     CHAIN = "chain"
-    """Each agent reads the one before it."""
+    """Each agent reads the answer of the agent before it."""
     FULL = "full"
-    """Each agent reads all before it."""
+    """Each agent reads the answers of all agents before it."""
     DEBATE = "debate"
     """All agents answer, then all answer again after reading everything so far."""
     REFLECTION = "reflection"
-    """The first agent answers; the others criticise, and it revises after each."""
+    """The first agent answers, and revises its answer after the criticism of each other agent."""
 
 
 MODES = tuple(CollaborationMode)
@@ -103,7 +110,10 @@ class RoleAgent:
 def build_mode_workflow(
     mode: CollaborationMode, agents: Sequence[RoleAgent], max_steps: int
 ) -> Workflow:
-    """Return the workflow of at least one agent in that mode, with at most `max_steps` steps."""
+    """Return the workflow of these agents in that mode, with at most `max_steps` steps.
+
+    There must be at least one agent. A debate without room for two agents becomes a chain.
+    """
     steps = _STEP_BUILDERS[mode](agents, max_steps)
     return Workflow(tuple(steps or [Step(subtask="", worker=agents[0].worker)]))
 
@@ -165,7 +175,7 @@ _STEP_BUILDERS: dict[CollaborationMode, Callable[[Sequence[RoleAgent], int], lis
 
 WIDTH = 64
 MAX_AGENTS = 6
-"""The most agents."""
+"""Maximum number of agents."""
 MODE_TEMPERATURE, ROLE_TEMPERATURE = 0.8, 0.5
 VARIATIONAL_WEIGHT = 0.001
 LEARNING_RATE = 0.01
@@ -179,19 +189,23 @@ class SystemChoices:
     """The choices for each question of a batch, and what the losses need."""
 
     classes_bt: torch.Tensor
-    """Logits of the classes."""
+    """The logits of the classes."""
     variational: torch.Tensor
+    """The variational loss, a mean over the batch."""
     modes_b: torch.Tensor
+    """Indices into `MODES`."""
     agents_b: torch.Tensor
     """The number of agents; 1 in the modes of one agent."""
     roles_ba: torch.Tensor
+    """Indices into `ROLES`; only the first `agents_b` entries of a row count."""
     models_ba: torch.Tensor
-    """Only the first `agents_b` entries of both arrays count."""
+    """Indices of models; only the first `agents_b` entries of a row count."""
     log_p_b: torch.Tensor
+    """The log-probability of all choices of a question but the class."""
 
 
 class SystemModel(nn.Module):
-    """A map of the question for each stage, and a vector for each option."""
+    """The network: a linear map of the question for each choice, and a vector for each option."""
 
     def __init__(
         self, dimensions: int, classes: int, workers: int, random: torch.Generator
@@ -226,8 +240,8 @@ class SystemModel(nn.Module):
             points_bd: the questions' embeddings.
             modes: the modes to choose from.
             present_m: the mask of models to choose from.
-            random: draws the choices and the latent; None takes the most probable choices and the
-                latent's mean.
+            random: draws the choices and the latent; None takes the most probable options and the
+                mean of the latent.
         """
         classes, mode_vectors, roles = map(_normalize_rows, (self.classes, self.modes, self.roles))
         classes_bt = _normalize_rows(points_bd @ self.class_map) @ classes.T
@@ -269,7 +283,7 @@ class SystemModel(nn.Module):
     def _encode_latent(
         self, points_bd: torch.Tensor, random: torch.Generator | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the latent (b, 64), and the variational loss, a mean over the batch.
+        """Return the latent, (b, 64), and the variational loss, a mean over the batch.
 
         The loss is the reconstruction error plus the divergence from a standard normal.
         """
@@ -311,7 +325,7 @@ def _number_log_probabilities(logits_b1: torch.Tensor) -> torch.Tensor:
 def _choose_option(
     log_p_bn: torch.Tensor, random: torch.Generator | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the options drawn, or the most probable, and their log-probabilities, (b,)."""
+    """Return the drawn or most probable options, and their log-probabilities, (b,) each."""
     if random is None:
         chosen = log_p_bn.argmax(dim=1, keepdim=True)
     else:
@@ -321,10 +335,11 @@ def _choose_option(
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class MasRouter:
-    """The conductor that runs the chosen system."""
+    """The conductor that plans the workflow of the chosen system."""
 
     name: str
     workers: tuple[WorkerId, ...]
+    """The models, in the order of the history that the network was fitted to."""
     model: SystemModel
     embed: Features
     modes: tuple[CollaborationMode, ...] = MODES
@@ -333,7 +348,10 @@ class MasRouter:
     async def plan(
         self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
-        """Plan the chosen mode, agents and models; accept the answer in a later round."""
+        """Plan the chosen mode, agents and models; accept the answer in a later round.
+
+        The plan is malformed if the pool has none of the workers.
+        """
         if context.previous:
             return AcceptedAnswer()
         present_m = torch.tensor([worker in context.pool for worker in self.workers])
@@ -368,7 +386,14 @@ def fit_masrouter(
     epochs: int = EPOCHS,
     features: Features | None = None,
 ) -> MasRouter:
-    """Fit the conductor with torch, to choose from these modes; it may draw its choices."""
+    """Fit the conductor with torch.
+
+    `modes` are the collaboration modes to choose from. With `sample_choices` the conductor draws
+    its choices by the run's seed, instead of taking the most probable options.
+
+    Raises:
+        ConfigError: the history has no questions.
+    """
     embed, points_qd = fit_embedding(history, features)
     names = sorted(set(history.families))
     classes_q = torch.tensor([names.index(family) for family in history.families])
@@ -396,17 +421,17 @@ def fit_masrouter(
 def batch_loss(
     found: SystemChoices, classes_b: torch.Tensor, utility_b: torch.Tensor
 ) -> torch.Tensor:
-    """Return the sum of the three terms, averaged over the batch."""
+    """Return the loss: the sum of the class's, the choices' and the variational term."""
     unknown = functional.cross_entropy(found.classes_bt, classes_b)
     return unknown - (found.log_p_b * utility_b).mean() + VARIATIONAL_WEIGHT * found.variational
 
 
 def system_utility(scores_bm: torch.Tensor, found: SystemChoices) -> torch.Tensor:
-    """Return the utility of each system, (b,), simulated if it has several agents.
+    """Return the utility of each system, (b,), which is simulated for several agents.
 
     Args:
         scores_bm: the score of each single model on the questions; NaN if unknown.
-        found: the systems.
+        found: the chosen systems.
     """
     depth = found.models_ba.shape[1]
     scores_ba = scores_bm.gather(1, found.models_ba)

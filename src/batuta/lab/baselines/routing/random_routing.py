@@ -1,8 +1,8 @@
 """Random routing: each question goes to a random worker.
 
-Every router should beat it; RouteLLM (arXiv 2406.18665, section 5) and LLMRouterBench (arXiv
-2601.07206) compare with it. The choice depends on the run's seed and on the question, so a run can
-be repeated. It uses only the workers of a history.
+Every router should beat random routing; RouteLLM (arXiv 2406.18665, section 5) and LLMRouterBench
+(arXiv 2601.07206) compare with it. The choice depends on the run's seed and on the question, so
+that a run can be repeated.
 """
 
 from __future__ import annotations
@@ -51,5 +51,5 @@ def fit_random_routing(
     seed: int = 0,  # noqa: ARG001 - see the others
     features: Features | None = None,  # noqa: ARG001 - same
 ) -> RandomRouting:
-    """Return random routing among the history's workers."""
+    """Return a router that chooses at random among the history's workers."""
     return RandomRouting(history.workers)

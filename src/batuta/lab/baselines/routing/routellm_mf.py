@@ -1,16 +1,19 @@
 """RouteLLM's matrix factorisation: a latent score of each worker on each question.
 
-Ong et al., "RouteLLM: Learning to Route LLMs with Preference Data" (arXiv 2406.18665), section 4.2:
-delta(m, q) = w . (v_m * (W q + b)), with v_m of length 1 and 128 dimensions; the probability that
-one worker beats another is the sigmoid of the difference of their scores, fitted by cross-entropy
-on pairs of which one won, with Gaussian noise on the question's embedding.
+The method is that of Ong et al., "RouteLLM: Learning to Route LLMs with Preference Data" (arXiv
+2406.18665), section 4.2. A score is delta(m, q) = w . (v_m * (W q + b)), where v_m has length 1 and
+128 dimensions. The probability that one worker beats another is the sigmoid of the difference of
+their scores. It is fitted by cross-entropy on pairs of workers of which one won, with Gaussian
+noise on the question's embedding.
 
 Deviations
-- A win is a difference in measured credit, not a person's preference; equal credit is no win.
-- There may be any number of workers: every pair with a winner is trained on. The worker with the
-  highest score is called, which for two is the paper's threshold at 1/2.
+- A win is a difference in measured credit, not a person's preference; equal credit is not a win.
+- There may be any number of workers: every pair with a winner is used for training. The worker with
+  the highest score is called, which for two workers is the paper's threshold at 1/2.
 - The embedding is `HashedNgrams`, not text-embedding-3-small. The noise has the paper's size (0.1
-  in each dimension); steps and batch are ours.
+  in each dimension); the numbers of steps and of pairs in a batch are ours.
+
+Axes: b pairs of a batch, q questions, m workers, d dimensions of the embedding, h of the latent.
 """
 
 # torch leaves most types unknown:
@@ -52,7 +55,7 @@ class MatrixFactorization(nn.Module):
         self.last = uniform(inner, WIDTH)
 
     def forward(self, points_bd: torch.Tensor) -> torch.Tensor:
-        """Return delta of every worker on every question, (b, m)."""
+        """Return the score delta of every worker on every question, (b, m)."""
         hidden_bh = points_bd @ self.projection + self.bias
         return (hidden_bh * self.last) @ functional.normalize(self.workers, dim=1).T
 
@@ -60,10 +63,10 @@ class MatrixFactorization(nn.Module):
 def fit_routellm(
     history: History, *, seed: int = 0, steps: int = STEPS, features: Features | None = None
 ) -> Router:
-    """Fit the router with torch; it is linear in the question's vector, so numpy can serve it.
+    """Fit the router with torch; its scores are linear in the embedding, so numpy serves them.
 
     Raises:
-        ConfigError: no pair of workers has a winner.
+        ConfigError: there are no questions, or no pair of workers has a winner.
     """
     embed, points_qd = fit_embedding(history, features)
     wins = np.argwhere(history.scores_qm[:, :, None] > history.scores_qm[:, None, :])

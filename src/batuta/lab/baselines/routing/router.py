@@ -1,7 +1,9 @@
-"""The common part of text routers: a score for each worker, and one step for the highest.
+"""The common part of text routers: a score for each worker, and one step for the highest score.
 
 Every `fit_…` function of this package takes a history of outcomes, a seed, and features of the
-questions that are not fitted yet. It raises ConfigError if the history has no questions.
+questions that are not fitted yet, or None for `HashedNgrams`.
+
+Axes: q questions, m workers, d dimensions of the embedding.
 """
 
 from __future__ import annotations
@@ -35,11 +37,12 @@ from batuta.lab.learners.history import History
 class Router:
     """A conductor that gives the bare question to the worker with the highest score.
 
-    If a pool has only some of the workers that it was fitted to, it takes the best of those.
+    Workers that are not in the pool are passed over.
     """
 
     name: str
     workers: tuple[WorkerId, ...]
+    """The workers that the router was fitted to."""
     score: Callable[[str], Floats]
     """Maps the question's text to a score for each worker: (m,)."""
 
@@ -50,7 +53,10 @@ class Router:
     async def plan(
         self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
-        """Plan one step; accept the answer in a later round."""
+        """Plan one step; accept the answer in a later round.
+
+        The plan is malformed if the pool has none of the router's workers.
+        """
         if context.previous:
             return AcceptedAnswer()
         present = [m for m, worker in enumerate(self.workers) if worker in context.pool]
@@ -66,7 +72,7 @@ class Router:
 def fit_embedding(history: History, features: Features | None = None) -> tuple[Features, Floats]:
     """Return features fitted to the history's questions, and the questions' vectors, (q, d).
 
-    By default they are `HashedNgrams`, which are fitted once for all routers of a history.
+    The default features are `HashedNgrams`, which are fitted once for all routers of a history.
 
     Raises:
         ConfigError: there are no questions.
@@ -91,5 +97,5 @@ def linear_router(
     *,
     bias_m: Floats | float = 0.0,
 ) -> Router:
-    """Return the router that ranks the history's workers by a linear map of the question."""
+    """Return the router that scores the history's workers by a linear map of the embedding."""
     return Router(name, history.workers, lambda text: embed([text])[0] @ weights_dm + bias_m)

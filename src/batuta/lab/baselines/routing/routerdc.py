@@ -1,11 +1,12 @@
-"""RouterDC: a query's vector is near the vectors of the models that answer it well.
+"""RouterDC: a question's vector is near the vectors of the models that answer it well.
 
-Chen et al., "RouterDC: Query-Based Router by Dual Contrastive Learning for Assembling Large
-Language Models" (arXiv 2409.19886), section 3. Each model has a trainable vector, and its logit is
-the cosine with the encoded question. The sample-model loss (3.2): for each of the 3 models with the
-highest scores, -log softmax of its logit against those of the 3 lowest. The sample-sample loss
-(3.3), with weight 1: one question of the same cluster in the batch against 3 of other clusters,
--log softmax of their cosines; 8 clusters by k-means. The model with the highest logit is called.
+The method is that of Chen et al., "RouterDC: Query-Based Router by Dual Contrastive Learning for
+Assembling Large Language Models" (arXiv 2409.19886), section 3. Each model has a trainable vector,
+and its logit is the cosine with the encoded question. The sample-model loss (3.2) takes, for each
+of the 3 models with the highest scores, the -log softmax of its logit against the logits of the 3
+models with the lowest scores. The sample-sample loss (3.3), with weight 1, takes the -log softmax
+of the cosine with one question of the same cluster in the batch against 3 questions of other
+clusters; k-means makes 8 clusters. The model with the highest logit is called.
 
 Deviations
 - The encoder is a trained linear map of `HashedNgrams` to 768 dimensions, not mDeBERTaV3-base. This
@@ -14,10 +15,14 @@ Deviations
 - A fifth of the questions is held out and evaluated every 50 steps; the best weights are used, as
   the model overfits these features before 1,000 steps.
 - The clusters are those of the features, reduced by a truncated SVD, not of a t-SNE projection.
-- As in the authors' training a negative with a score above 0.5 is left out, and so is a positive
-  with a score of 0 or an unknown one. With fewer than 6 workers at most half are positives. Ties
-  are broken at random, as our scores are often just 0 or 1.
-- A question is skipped if the batch has no other question of its cluster, or too few of others.
+- As in the authors' training, a negative with a score above 0.5 is left out, and so is a positive
+  with an unknown score or a score of 0. With fewer than 6 workers at most half are positives. Ties
+  are broken at random, because our scores are often just 0 or 1.
+- A question is skipped if the batch has no other question of its cluster, or fewer than 3 questions
+  of other clusters.
+
+Axes: b questions of a batch, q questions, m models, d dimensions of the features, h of the
+encoding, k positives or negatives, c clusters.
 """
 
 # torch leaves most types unknown:
@@ -39,9 +44,9 @@ from batuta.lab.learners.history import History
 
 WIDTH = 768
 INITIAL_SCALE = 0.78
-"""The scale of the models' initial vectors."""
+"""The standard deviation of the entries of the models' initial vectors."""
 CONTRASTED_WORKERS = 3
-"""The number of positive models, and of negative ones."""
+"""Maximum number of positive models, and of negative models."""
 FAR_QUESTIONS = 3
 """The number of questions of other clusters."""
 CLUSTERS = 8
@@ -54,11 +59,11 @@ VALIDATE_EVERY = 50
 LEARNING_RATE = 1e-3
 WEIGHT_DECAY = 0.01
 _NEGATIVE_LIMIT = 0.5
-"""The greatest score of a negative."""
+"""Maximum score of a negative."""
 
 
 class DualContrastiveRouter(nn.Module):
-    """A map of questions, and a vector for each model."""
+    """The network: a linear map of the questions' features, and a vector for each model."""
 
     def __init__(self, dimensions: int, workers: int, random: torch.Generator) -> None:
         super().__init__()
@@ -78,7 +83,11 @@ class DualContrastiveRouter(nn.Module):
 def fit_routerdc(
     history: History, *, seed: int = 0, steps: int = STEPS, features: Features | None = None
 ) -> Router:
-    """Fit the router with torch; it ranks models linearly in a question, so numpy can serve it."""
+    """Fit the router with torch; its ranking is linear in the features, so numpy serves it.
+
+    Raises:
+        ConfigError: the history has no questions.
+    """
     embed, points_qd = fit_embedding(history, features)
     rng, random = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
     centres_cd = k_means_centres(points_qd, CLUSTERS, rng)
@@ -136,7 +145,10 @@ def sample_model_loss(
 def sample_sample_loss(
     cosines_bb: torch.Tensor, labels_b: torch.Tensor, random: torch.Generator
 ) -> torch.Tensor:
-    """Return the loss of section 3.3: a question of the same cluster against those of others."""
+    """Return the loss of section 3.3, averaged over the questions that are not skipped.
+
+    `labels_b` has the cluster of each question; `random` draws the questions to compare with.
+    """
     same_bb = labels_b[:, None] == labels_b
     random_bb = torch.rand(same_bb.shape, generator=random)
     others_bb = same_bb & ~torch.eye(len(labels_b), dtype=torch.bool)

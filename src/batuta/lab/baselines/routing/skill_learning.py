@@ -23,16 +23,18 @@ from batuta.lab.baselines.routing.skill_orchestra import (
 from batuta.lab.learners.history import History
 
 Ask = Callable[[str], Awaitable[str]]
-"""Calls the orchestrating model and returns its reply, an empty string if there is none."""
+"""Calls the orchestrating model and returns its reply; an empty string stands for no reply."""
 
 QUESTIONS = 100
-"""The most questions that are labelled, at one call each; the authors take 40."""
+"""Maximum number of questions that are labelled, at one call each; the authors label 40."""
 VALIDATED = 4
-"""One question in this many is held out for the choice of the depth."""
+"""One labelled question in this many is held out for choosing the handbook's depth."""
 SHOWN = 20
-"""The most questions shown to the model that names the skills."""
+"""Maximum number of questions shown to the model that names the skills."""
 MOST_SKILLS = 24
+"""Maximum number of skills; further skills in the reply are ignored."""
 ATTEMPTS = 3
+"""How often the model is asked for skills before learning fails."""
 _SHOWN_CHARACTERS = 300
 
 DISCOVERY = """\
@@ -51,12 +53,12 @@ Write one JSON object and nothing else:
 async def learn_handbook(
     history: History, ask: Ask, *, seed: int = 0, concurrency: int = 16
 ) -> Handbook:
-    """Return the handbook: one call to find the skills, and one for each question labelled.
+    """Learn a handbook, by up to three calls to find skills and one for each labelled question.
 
     `ask` calls the orchestrating model; `seed` draws the questions that are shown and labelled.
 
     Raises:
-        ConfigError: the model names no skill.
+        ConfigError: the model names no skill in any attempt.
     """
     known = history.drop_unscored()
     order = Random(f"skills {seed}").sample(range(len(known.questions)), len(known.questions))
@@ -88,7 +90,7 @@ async def _discover_skills(history: History, ask: Ask) -> tuple[RoutingSkill, ..
 
 
 def _choose_shown(history: History) -> list[int]:
-    """Return the questions on which workers differ most, which distinguish skills best."""
+    """Return the indices of the questions on which workers differ most, which show skills best."""
     scores_qm = history.scores_qm
     spread_q = np.nanmax(scores_qm, axis=1) - np.nanmin(scores_qm, axis=1)
     return np.argsort(-spread_q, kind="stable")[:SHOWN].tolist()
@@ -141,7 +143,8 @@ def count_outcomes(
 ) -> Handbook:
     """Count what every worker earned and cost on the counted questions, under each skill.
 
-    Every skill that a question needs is credited alike, whatever its share.
+    A question counts fully under every skill that it needs, whatever the skill's share in
+    `demands`. `counted_q` is the mask of the questions to count.
     """
     needs_qk = np.array([[float(s.id in demand) for s in skills] for demand in demands])
     needs_qk = needs_qk * counted_q[:, None]
@@ -167,7 +170,7 @@ def _routed_credit(
     demands: Sequence[Mapping[str, float]],
     held_q: np.ndarray,
 ) -> float:
-    """Return the credit that the handbook's choices earn on the held-out questions."""
+    """Return the sum of scores that the handbook's choices earn on the held-out questions."""
     earned = (
         history.scores_qm[q, handbook.choose(demands[q], history.workers, price=0.0)]
         for q in map(int, np.flatnonzero(held_q))

@@ -1,23 +1,26 @@
-"""SkillOrchestra: skills that a model finds, each worker's competence and cost, a choice by both.
+"""SkillOrchestra: routes by skills that a model finds, and each worker's competence and cost.
 
-Wang et al., "SkillOrchestra: Learning to Route Agents via Skill Transfer" (arXiv 2602.19672), and
-the authors' code for routing among models. A model reads some questions with who was right and
-names the skills that tell them apart, in categories. Each question is labelled with the skills that
-it needs, and every worker's successes and attempts are counted under them. For a new question the
-orchestrating model says which skills it needs and how much of each; a worker's score is the
-weighted mean of its competences, less `price` for each dollar that its calls cost under those
-skills. Ties are broken by the score in the skills' categories, then over all questions, then by
-cost. How fine the skills should be (all, categories only, none) is chosen on questions that were
-not counted. If the model names no known skill, skills are found by their indicator words.
+The method is that of Wang et al., "SkillOrchestra: Learning to Route Agents via Skill Transfer"
+(arXiv 2602.19672), and of the authors' code for routing among models. A model reads some questions
+and which workers answered them correctly, and names, in categories, the skills that make the
+difference. Each question is labelled with the skills that it needs, and every worker's successes
+and attempts are counted under these skills. For a new question the orchestrating model says which
+skills the question needs and how much of each. A worker's score is the weighted mean of its
+competences in these skills, less `price` for each dollar that its call costs under them. Ties are
+broken by the score in the skills' categories, then over all questions, then by cost. How fine the
+skills should be (all, categories only, none) is chosen on questions that were not counted. If the
+model names no known skill, skills are found by their indicator words.
 
 Deviations
 - Skills are not merged or split afterwards by asking the model again.
-- The questions counted are labelled as new ones are, without showing the model who was right, so
-  that both kinds are labelled alike and the labels of the validation are honest.
+- The counted questions are labelled like new questions, without showing the model which workers
+  were right, so that the validation measures what a new question would get.
 - Competence is the mean of Beta(1 + right, 1 + wrong), not the proportion correct (0 if unseen).
 - The last tie is broken by cost and not at random.
 - One round with one worker: the turns of search and answer of the agentic part are left out.
 - The prompts are our own and name no benchmark.
+
+Axes: k skills, m workers.
 """
 
 from __future__ import annotations
@@ -95,26 +98,28 @@ class Handbook:
     workers: tuple[WorkerId, ...]
     skills: tuple[RoutingSkill, ...]
     right_km: Floats
-    """Credit earned by each worker on the questions of each skill."""
+    """The sum of each worker's scores on the questions of each skill."""
     asked_km: Floats
     """The number of these questions that each worker was asked."""
     usd_km: Floats
-    """Dollars of a call; NaN if unknown."""
+    """Mean dollars of a call of each worker on the questions of each skill; NaN if unknown."""
     right_m: Floats
-    """Credit earned on all questions."""
+    """The sum of each worker's scores on all questions."""
     asked_m: Floats
+    """The number of questions that each worker was asked."""
     depth: int = 2
-    """How finely questions are distinguished: 2 by skills, 1 by their categories, 0 not at all."""
+    """How questions are distinguished: 2 by skills, 1 by the skills' categories, 0 not."""
 
     def choose(self, weights: Mapping[str, float], pool: Sequence[WorkerId], price: float) -> int:
         """Return the index of the worker for a question that needs these skills.
 
-        `weights` are the shares of the skills, which sum to 1; empty if unknown. `price` is
-        subtracted from a worker's score for each dollar of its call.
+        `weights` are the shares of the skills, by id, which sum to 1; empty if unknown. `pool` has
+        at least one of the handbook's workers. `price` is subtracted from a worker's score for each
+        dollar of its call.
         """
         overall_m = (self.right_m + 1) / (self.asked_m + 2)
-        skill_m = self._weighted(weights) if self.depth > 1 and weights else overall_m
-        category_m = self._weighted_category(weights) if self.depth and weights else overall_m
+        skill_m = self._mean_competences(weights) if self.depth > 1 and weights else overall_m
+        category_m = self._category_competences(weights) if self.depth and weights else overall_m
         usd_m = self._cost(weights)
         score_m = (skill_m if self.depth > 1 else category_m) - price * np.nan_to_num(usd_m)
         left = [m for m, worker in enumerate(self.workers) if worker in pool]
@@ -123,25 +128,27 @@ class Handbook:
             left = [m for m in left if float(value_m[m]) >= best - _EQUAL]
         return min(left, key=lambda m: float(np.nan_to_num(usd_m[m], nan=np.inf)))
 
-    def _weighted(self, weights: Mapping[str, float]) -> Floats:
+    def _mean_competences(self, weights: Mapping[str, float]) -> Floats:
         rate_km = (self.right_km + 1) / (self.asked_km + 2)
         return self._shares(weights) @ rate_km
 
-    def _weighted_category(self, weights: Mapping[str, float]) -> Floats:
+    def _category_competences(self, weights: Mapping[str, float]) -> Floats:
         names = [skill.category for skill in self.skills]
         same_kk = np.array([[one == other for other in names] for one in names], float)
         rate_km = (same_kk @ self.right_km + 1) / (same_kk @ self.asked_km + 2)
         return self._shares(weights) @ rate_km
 
     def _cost(self, weights: Mapping[str, float]) -> Floats:
-        """Return the dollars of a call under these skills; under all skills where unknown."""
+        """Return the dollars of a call of each worker under these skills.
+
+        If they are unknown, return the mean under all skills; NaN if that is unknown too.
+        """
         known_km = ~np.isnan(self.usd_km)
         share_k = self._shares(weights) if weights else np.ones(len(self.skills))
         total_m = share_k @ known_km
-        spent_m = share_k @ np.where(known_km, self.usd_km, 0)
-        mean_m = np.where(known_km, self.usd_km, 0).sum(axis=0) / np.maximum(
-            known_km.sum(axis=0), 1
-        )
+        usd_km = np.where(known_km, self.usd_km, 0)
+        spent_m = share_k @ usd_km
+        mean_m = usd_km.sum(axis=0) / np.maximum(known_km.sum(axis=0), 1)
         overall_m = np.where(known_km.any(axis=0), mean_m, np.nan)
         return np.where(total_m > 0, spent_m / np.where(total_m > 0, total_m, 1), overall_m)
 
@@ -156,11 +163,16 @@ def demand_prompt(skills: Sequence[RoutingSkill], question: str) -> str:
 
 
 def read_demand(reply: str, skills: Sequence[RoutingSkill], question: str) -> dict[str, float]:
-    """Return the shares of the known skills that the reply names.
+    """Return the shares of the known skills that the reply names, by id; they sum to 1.
 
-    If it names none, return the skills whose indicators occur in the question, if any.
+    If the reply names none, return the skills whose indicators occur in the question; empty if
+    there are none either.
     """
-    by_name = {_plain_name(name): skill.id for skill in skills for name in _names_of(skill)}
+    by_name = {
+        _plain_name(name): skill.id
+        for skill in skills
+        for name in (skill.id, skill.id.rpartition(".")[2])
+    }
     found: dict[str, float] = {}
     for row in read_rows(reply, "required_skills"):
         known = by_name.get(_plain_name(str(row.get("skill_id", ""))))
@@ -171,7 +183,7 @@ def read_demand(reply: str, skills: Sequence[RoutingSkill], question: str) -> di
 
 
 def read_rows(reply: str, field: str) -> Iterator[dict[str, Any]]:
-    """Yield the objects in the list `field` of the first JSON object in a reply that has it."""
+    """Yield the objects in the list `field` of the reply's first JSON object with such a list."""
     decoder = json.JSONDecoder()
     for start, character in enumerate(reply):
         if character != "{":
@@ -185,10 +197,6 @@ def read_rows(reply: str, field: str) -> Iterator[dict[str, Any]]:
             listed = cast("list[object]", rows)
             yield from (cast("dict[str, Any]", row) for row in listed if isinstance(row, dict))
             return
-
-
-def _names_of(skill: RoutingSkill) -> tuple[str, ...]:
-    return skill.id, skill.id.rpartition(".")[2]
 
 
 def _plain_name(name: str) -> str:
@@ -230,7 +238,11 @@ class SkillOrchestra:
     calls: int = 1
 
     async def answer(self, question: Question, context: SolverContext, seed: int) -> Run:
-        """Return the run of one worker, including the calls that chose it."""
+        """Return the run of the chosen worker, including the call that chose it.
+
+        Raises:
+            ConfigError: the orchestrator is not in the context's pool.
+        """
         if self.orchestrator not in context.pool:
             raise ConfigError(f"{self.name} needs {self.orchestrator}, which is not in the pool")
         conductor = _SkillConductor(self, context.clients[self.orchestrator])
@@ -253,7 +265,7 @@ class _SkillConductor:
     async def plan(
         self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
-        """Plan one step; accept the answer in a later round."""
+        """Ask for the skills and plan one step; accept the answer in a later round."""
         if context.previous:
             return AcceptedAnswer()
         handbook, text = self.method.handbook, context.question.text
@@ -289,6 +301,6 @@ class _SkillConductor:
             lost = Draft(
                 usage=error.usage or ZERO_USAGE, cost=error.cost or ZERO_COST, request=request
             )
-            reason = f"the skills could not be asked for: {error}"
+            reason = f"the model that names the needed skills gave no reply: {error}"
             return MalformedPlan(draft=lost, reason=reason, outage=True, again=error.retryable)
         return Draft(text=reply.text, usage=reply.usage, cost=reply.cost, request=request)

@@ -1,24 +1,29 @@
-"""Smoothie: the worker whose answers are nearest to all others', without labels.
+"""Smoothie: takes the answer of the worker that is nearest to all other workers, without labels.
 
-Guha et al., "Smoothie: Label Free Language Model Routing" (arXiv 2412.04692), section 4. Answers
-are embedded; with D_ij the mean squared distance between the answers of i and j, the estimate
-delta_i is the mean over pairs j, k of (D_ij + D_ik - D_jk) / 2, and theta_i = d / (2 delta_i) is
-the weight of worker i: its answer is taken where theta is greatest. Global: D over all questions.
-Local: over the 20 nearest questions. No score is read anywhere.
+The method is that of Guha et al., "Smoothie: Label Free Language Model Routing" (arXiv 2412.04692),
+section 4. Answers are embedded, and D_ij is the mean squared distance between the answers of
+workers i and j. The estimate delta_i is the mean over pairs j, k of (D_ij + D_ik - D_jk) / 2, and
+theta_i = d / (2 delta_i) is the weight of worker i in d dimensions. The answer of the worker with
+the greatest theta is taken. The global form takes D over all questions, the local form over the 20
+nearest questions. No score is read.
 
-Answers have two forms: "answers" compares the extracted answers, equal or not (one dimension for
-each answer, squared distance 0 or 2); "embeddings" compares their vectors.
+Answers are compared in two ways: "answers" compares the extracted answers, equal or not (one
+dimension for each answer, squared distance 0 or 2); "embeddings" compares their vectors.
 
 Deviations
-- D comes from the answers in a history and those to the question, which counts as one of the k; the
-  paper has all questions before it estimates. Without answers in the history there is only the
-  question, and Smoothie becomes a vote.
-- Every worker is called on every question, as in the paper's set-up, also in the global form.
-- A reply's extracted answer is embedded, not its whole text, and by `HashedNgrams`, not by
-  SentenceBERT. A central answer need not be correct: if one worker is far stronger than the
-  others, their common mistakes are central.
-- The least delta is chosen, which is the greatest theta and also orders estimates below 0. Ties go
-  to the first worker of the history.
+- D comes from the answers in a history and the answers to the question, which counts as one of the
+  20; the paper has all questions before it estimates. Without answers in the history there is only
+  the question, and Smoothie becomes a vote.
+- Every worker is called on every question, as in the paper, also in the global form.
+- The embedded text is a reply's extracted answer, not the whole reply, and the embedding is
+  `HashedNgrams`, not SentenceBERT.
+- The least delta is chosen. It is the greatest theta, and the order also holds for estimates below
+  0. Ties go to the first worker of the history.
+
+A central answer need not be correct: if one worker is far stronger than the others, the others'
+common mistakes are central.
+
+Axes: q questions, m workers, d dimensions of the embedding.
 """
 
 from __future__ import annotations
@@ -44,18 +49,18 @@ from batuta.lab.learners.history import History
 AnswerForm = Literal["answers", "embeddings"]
 NEIGHBOURS = 20
 MIN_WORKERS = 3
-"""The fewest workers, as a triangle of distances needs three."""
+"""Minimum number of workers, because a triangle of distances needs three."""
 _DIFFERENT_DISTANCE = 2.0
 """The squared distance of two different answers."""
 
 AnswerExtractor = Callable[[Question, Reply], str | None]
-"""Extracts a reply's answer; None if it states none."""
+"""Extracts the answer of a reply to a question; None if there is none."""
 DistanceFunction = Callable[[Sequence[str | None]], Floats]
-"""Returns the squared distances of a question's answers, one per worker: (m, m)."""
+"""Returns the squared distances between the workers' answers to a question: (m, m)."""
 
 
 def extract_final_answer(_: Question, reply: Reply) -> str | None:
-    """Return the answer that the reply states, else its last line."""
+    """Return the answer that the reply marks, else its last line; None for an empty reply."""
     return find_final_answer(reply.text)
 
 
@@ -77,7 +82,10 @@ class Smoothie:
         return len(self.workers)
 
     async def answer(self, question: Question, context: SolverContext, seed: int) -> Run:
-        """Return the most central reply; if the pool has no known worker, the best worker's."""
+        """Ask the known workers of the pool, and return the most central reply.
+
+        If the pool has no known worker, its best worker answers.
+        """
         who = [worker.id for worker in context.pool.ranked() if worker.id in self.workers]
         if not who:
             return await run_conductor(
@@ -101,7 +109,10 @@ class Smoothie:
     def estimate_question_deltas(
         self, text: str, answers_m: Sequence[str | None], present_m: Masks
     ) -> Floats:
-        """Return the estimates for a question, given its answers and a mask of replies: (m,)."""
+        """Return delta of each worker for the question `text`, (m,).
+
+        An answer is None if there is none; `present_m` is the mask of workers that replied.
+        """
         sums_mm, counts_mm = self.neighbour_sums(text)
         both_mm = present_m[:, None] & present_m
         own_mm = np.where(both_mm, self.distances(answers_m), 0)
@@ -130,8 +141,8 @@ def fit_smoothie(
 ) -> Smoothie:
     """Fit the method to questions and answers; the scores are not used.
 
-    Without `k`, the neighbours of a question, all questions count alike; `form` is how answers are
-    compared.
+    `k` is the number of questions that D is a mean over, the new question included; None for all
+    questions. `form` is how answers are compared.
 
     Raises:
         ConfigError: there are fewer than three workers.
@@ -174,7 +185,7 @@ def _neighbour_sums(
 
 
 def _equality_distances(answers_m: Sequence[str | None]) -> Floats:
-    """Return the distances of answers that are equal or not; a missing one equals no other."""
+    """Return the distances of answers that are equal or not; a missing answer equals no other."""
     codes: dict[str, int] = {}
     numbers = [
         -1 - m if answer is None else codes.setdefault(normalize_answer(answer), len(codes))
