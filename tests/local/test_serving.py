@@ -237,14 +237,32 @@ async def test_a_pool_of_local_models_answers_and_its_server_ends_with_it(cache)
             await conduct(Question.of(CAPITAL), one.conductor, one.pool, one.clients)
             for one in (loaded, found)
         ]
-        process = pool_server(http, environ)._process
-        assert process is not None and process.poll() is None
+        process, _ = pool_server(http, environ)._served["smol"]
+        assert process.poll() is None
     assert [worker.id for worker in loaded.pool] == ["smol", "python"]
     assert [worker.id for worker in found.pool] == ["smol"]
     for run in runs:
         assert run.outcome is Outcome.ANSWERED and "Paris" in run.answer
         assert run.cost.usd == 0 and run.usage.output > 0
     assert process.poll() is not None
+
+
+@REAL
+async def test_a_model_that_is_added_to_a_running_pool_gets_a_process_of_its_own(cache):
+    added = cache / "batuta" / "models" / MODELS["qwen-0.5b"].file
+    added.touch()
+    os.truncate(added, MODELS["qwen-0.5b"].size)  # never loaded: no call names it
+    environ = NOWHERE | {"XDG_CACHE_HOME": str(cache)}
+    async with HttpTransport() as http:
+        server = pool_server(http, environ)
+        server.add_model("smol")
+        first = await server.find_address("smol")
+        server.add_model("qwen-0.5b")
+        second = await server.find_address("qwen-0.5b")
+        assert await server.find_address("smol") == first != second
+        processes = [process for process, _ in server._served.values()]
+        assert [process.poll() for process in processes] == [None, None]
+    assert None not in [process.poll() for process in processes]
 
 
 @pytest.mark.parametrize("provider", ["local", "llamacpp"])
@@ -261,7 +279,7 @@ async def test_a_slow_model_is_not_given_up_for_silence(streaming, provider):
         def add_model(self, name):
             assert name == "smol"
 
-        async def find_address(self):
+        async def find_address(self, name):
             return server.origin
 
     listener = Listener()

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from tempfile import TemporaryFile
 from typing import IO, Any, final
@@ -25,17 +25,20 @@ from batuta.local.llama_backends import check_llama, check_memory
 
 @final
 class PoolServer:
-    """A `batuta local serve` process, started by the first call of one of its models."""
+    """`batuta local serve` in a child process, which the first call of a model starts.
+
+    A model that is added later, by a reload of the settings, is served by a further process, so
+    that the calls of the others are not interrupted.
+    """
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
         self._environ = {**os.environ, **environ}
         self._names: list[str] = []
         self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._address = ""
+        self._served: dict[str, tuple[subprocess.Popen[bytes], str]] = {}
 
     def add_model(self, name: str) -> None:
-        """Add a model; call this before the first call of a model starts the server.
+        """Add a model, which the next call that finds it without a process starts.
 
         Raises:
             ConfigError: the model is unknown or was not pulled, or llama.cpp is not installed.
@@ -47,39 +50,47 @@ class PoolServer:
         if name not in self._names:
             self._names.append(name)
 
-    async def find_address(self) -> str:
-        """Return the server's URL, without a path; start the process if it is not running.
+    async def find_address(self, name: str) -> str:
+        """Return the URL that serves the model, without a path; start a process if there is none.
 
         Raises:
             ProviderUnreachableError: memory is short, or the process cannot be started.
         """
-        return await to_thread.run_sync(self._start)
+        return await to_thread.run_sync(self._find_or_start, name)
 
     async def close(self) -> None:
-        """End the process; the next call starts another."""
-        process, self._process = self._process, None
-        if process is not None and process.stdin is not None:
-            process.stdin.close()  # tells the process to end
+        """End the processes; the next call starts another."""
+        processes = {id(process): process for process, _ in self._served.values()}.values()
+        self._served.clear()
+        for process in processes:
+            if process.stdin is not None:
+                process.stdin.close()  # tells the process to end
+        for process in processes:
             try:
                 await to_thread.run_sync(process.wait, 5)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
 
-    def _start(self) -> str:
+    def _find_or_start(self, name: str) -> str:
         with self._lock:
-            if self._process is not None and self._process.poll() is None:
-                return self._address
-            try:
-                check_memory(choose_known(self._names))
-            except ConfigError as error:
-                raise ProviderUnreachableError(str(error)) from None
-            with TemporaryFile() as errors:
-                self._process, self._address = self._open_process(errors)
-            return self._address
+            if not self._is_served(name):
+                names = [known for known in self._names if not self._is_served(known)]
+                try:
+                    check_memory(choose_known(names))
+                except ConfigError as error:
+                    raise ProviderUnreachableError(str(error)) from None
+                with TemporaryFile() as errors:
+                    self._served |= dict.fromkeys(names, self._open_process(names, errors))
+            return self._served[name][1]
 
-    def _open_process(self, errors: IO[bytes]) -> tuple[subprocess.Popen[bytes], str]:
-        command = [sys.executable, "-m", "batuta", "local", "serve", *self._names]
+    def _is_served(self, name: str) -> bool:
+        return name in self._served and self._served[name][0].poll() is None
+
+    def _open_process(
+        self, names: Sequence[str], errors: IO[bytes]
+    ) -> tuple[subprocess.Popen[bytes], str]:
+        command = [sys.executable, "-m", "batuta", "local", "serve", *names]
         process = subprocess.Popen(  # noqa: S603 - this program
             [*command, "--port", "0", "--with-parent"],
             stdin=subprocess.PIPE,
@@ -134,7 +145,7 @@ class LocalClient:
         Raises:
             ClientError: the call failed, or the server cannot be started.
         """
-        address = await self._server.find_address()
+        address = await self._server.find_address(self._spec.worker.model)
         if self._opened[0] != address:
             spec = replace(self._spec, provider="llamacpp", base_url=f"{address}/v1")
             self._opened = address, open_client(spec, self._http, health=self._health)
