@@ -28,7 +28,7 @@ from sqlalchemy import (
 )
 
 from batuta.jobs.protocol import JobEvent, Json
-from batuta.store.database import Database, insert_statement
+from batuta.store.database import AdvisoryLock, Database, insert_statement
 
 METADATA = MetaData()
 CALLS_TABLE = Table(
@@ -80,14 +80,10 @@ class CallKey:
         return hashlib.sha256(orjson.dumps(parts)).hexdigest()
 
 
-_TABLES_LOCK = 7092011
-"""PostgreSQL advisory lock held while the tables are created."""
-
-
 def create_tables(connection: Connection) -> None:
     """Create the tables of jobs that do not exist yet."""
     if connection.dialect.name == "postgresql":  # several replicas may start at the same time
-        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_TABLES_LOCK})")
+        AdvisoryLock.JOB_TABLES.take(connection)
     METADATA.create_all(connection)
 
 

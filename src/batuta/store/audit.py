@@ -15,10 +15,10 @@ from math import isfinite
 from time import time
 from typing import Any, cast, final
 
-from sqlalchemy import Connection, delete, func, insert, select, text
+from sqlalchemy import Connection, delete, func, insert, select
 
 from batuta.store.codec import sql_text
-from batuta.store.database import Database
+from batuta.store.database import AdvisoryLock, Database
 from batuta.store.models import AUDIT
 from batuta.store.steady_clock import STEADY_CLOCK, unvouched_seconds
 
@@ -30,7 +30,6 @@ PAGE_ROWS = 1000
 """Records that are read in one query."""
 MAX_DETAILS = 2000
 """Maximum characters of a record's details; longer details are replaced by their digest."""
-_POSTGRES_LOCK = 7092011
 _DAY_SECONDS = 86_400.0
 
 
@@ -136,7 +135,7 @@ def append_entry(connection: Connection, entry: AuditEntry, at: float | None = N
 def _lock_trail(connection: Connection) -> None:
     """Prevent other processes from appending until the transaction ends."""
     if connection.dialect.name == "postgresql":
-        connection.execute(text(f"SELECT pg_advisory_xact_lock({_POSTGRES_LOCK})"))
+        AdvisoryLock.AUDIT.take(connection)
     else:  # SQLite takes its lock with the first statement that may write
         connection.execute(delete(AUDIT).where(AUDIT.c.seq < 0))
 

@@ -18,6 +18,7 @@ from contextlib import (
     contextmanager,
     suppress,
 )
+from enum import IntEnum
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
@@ -80,6 +81,23 @@ _PRAGMAS = (
     "PRAGMA foreign_keys=ON",
     "PRAGMA secure_delete=ON",  # deleted data is overwritten
 )
+
+
+class AdvisoryLock(IntEnum):
+    """Batuta's advisory locks in PostgreSQL; equal numbers would wait for each other."""
+
+    MIGRATIONS = 7_092_010
+    AUDIT = 7_092_011
+    JOB_TABLES = 7_092_012
+    PARTITIONS = 7_092_013
+
+    def take(self, connection: Connection) -> None:
+        """Wait for the lock, which is held until the end of the transaction.
+
+        Raises:
+            DBAPIError: the database failed.
+        """
+        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({self.value})")
 
 
 def make_private_file(path: Path) -> None:

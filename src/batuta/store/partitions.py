@@ -14,14 +14,12 @@ from math import floor
 
 from sqlalchemy import Connection, MetaData, Table, text
 
-from batuta.store.database import is_partitioned
+from batuta.store.database import AdvisoryLock, is_partitioned
 from batuta.store.models import CONTENTS, RUNS
 
 DAY_SECONDS = 86_400
 LATE_START = 4_102_444_800
 """2100-01-01 in seconds since the epoch; later rows are not partitioned by day."""
-_LOCK = 7_092_011
-"""The advisory lock for creating or dropping partitions."""
 _PATIENCE_MS = 400
 """Milliseconds that dropping waits for a table lock, behind which other statements queue. It is
 below PostgreSQL's deadlock timeout, after which the other transaction might be aborted."""
@@ -59,7 +57,7 @@ def create_partitions(connection: Connection, times: Iterable[float]) -> None:
     days = {floor(at / DAY_SECONDS) for at in times if 0 <= at < LATE_START}
     if not (missing := _missing_days(connection, days)):
         return
-    connection.execute(text(f"SELECT pg_advisory_xact_lock({_LOCK})"))
+    AdvisoryLock.PARTITIONS.take(connection)
     for day in _missing_days(connection, missing):
         for table in _PARTITIONED:
             _create_partition(connection, table.name, day)
@@ -85,7 +83,7 @@ def drop_old_days(connection: Connection, limit: float) -> int:
     days = [day for day in _kept_days(connection) if (day + 1) * DAY_SECONDS <= limit]
     if not days:
         return -1
-    connection.execute(text(f"SELECT pg_advisory_xact_lock({_LOCK})"))
+    AdvisoryLock.PARTITIONS.take(connection)
     runs = _partition_name(RUNS.name, days[0])
     if not _existing_names(connection, [runs]):  # another process was first
         return 0

@@ -9,6 +9,7 @@ from sqlalchemy import URL, Connection, inspect, select, text
 
 from batuta.errors import StoreError
 from batuta.store.database import (
+    AdvisoryLock,
     Database,
     database_name,
     is_sqlite,
@@ -121,7 +122,7 @@ def _lock_database(connection: Connection) -> None:
     if connection.dialect.name == "sqlite":
         connection.exec_driver_sql("BEGIN IMMEDIATE")
     elif connection.dialect.name == "postgresql":
-        connection.exec_driver_sql("SELECT pg_advisory_xact_lock(7092010)")
+        AdvisoryLock.MIGRATIONS.take(connection)
 
 
 def _read_revision(connection: Connection) -> str | None:
