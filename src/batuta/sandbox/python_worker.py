@@ -1,4 +1,4 @@
-"""A worker that runs code, without a model or a price; a program's error is its reply."""
+"""A worker that runs code, without a model or a price; if a program fails, the reply says why."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from batuta.usage import ZERO_COST
 RUN_LIMITS = SandboxLimits(seconds=20.0, memory=512 * MEGABYTE, output=MEGABYTE)
 """The limits of one program."""
 LONGEST = 16_000
-"""The most characters of a reply."""
+"""Maximum number of characters of a program's output; the middle of longer output is left out."""
 NO_PROGRAM = (
     "There is no complete Python code block in what I may read. Write the program in a block that "
     "begins with ```python and ends with ```."
@@ -68,9 +68,10 @@ class PythonWorker:
         return "PythonWorker()"
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """Reply with the program's output, or with its error.
+        """Reply with the program's output, or with the reason why there is none.
 
-        An error is not streamed: even as the last step's reply it may not become the answer.
+        Only output is streamed: any other reply may not become the answer, even as the reply of the
+        last step.
 
         Raises:
             ProviderUnreachableError: no sandbox works on this machine.
@@ -118,7 +119,10 @@ class PythonWorker:
 def _program_calls(
     source: str, outcome: ProgramResult, files: tuple[WrittenFile, ...]
 ) -> tuple[ServerCall, ...]:
-    """Return the program as a server tool call if it wrote files: every API format lists those."""
+    """Return the program as a server tool call if it wrote files; empty if it wrote none.
+
+    Every API format lists the files of such a call.
+    """
     if not files:
         return ()
     call = ServerCall(
