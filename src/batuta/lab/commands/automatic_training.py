@@ -39,20 +39,21 @@ def train_automatically(
     changes: Sequence[str],
     simulated_questions: bool = False,
 ) -> None:
-    """Choose the settings, print the expected cost, train, and print the results.
+    """Choose the settings, print the maximum cost, train, and print the results.
 
     Args:
-        pool: the pool to conduct.
-        tasks: the questions.
-        minutes: the time for everything, counted from `began`.
-        began: the start by the monotonic clock.
+        pool: the name of the pool to conduct; None if it was left out, which is refused.
+        tasks: the name of the questions; None as for the pool.
+        minutes: the time for everything, counted from `began`; None as for the pool.
+        began: the start of the command, in seconds of the monotonic clock.
         out: the folder to write.
         seed: the seed of all randomness.
         changes: `KEY=VALUE` settings that override chosen ones.
         simulated_questions: whether real models may be asked a simulated world's questions.
 
     Raises:
-        ConfigError: an option is missing, or the training cannot be carried out.
+        ConfigError: an option is missing, the folder already contains a training, or the training
+            cannot be carried out.
     """
     if pool is None or tasks is None or minutes is None:
         raise ConfigError("name the settings with --config, or --pool, --tasks and --minutes")
@@ -101,7 +102,11 @@ def train_automatically(
 
 
 def _override_chosen(settings: TrainSettings, changes: Sequence[str]) -> TrainSettings:
-    """Return the settings with the changes, some of which need a settings file."""
+    """Return the settings with the changes.
+
+    Raises:
+        ConfigError: a change is invalid, or its setting can only be changed with a settings file.
+    """
     changed = override_settings(settings, changes, "--set")
     for name in ("pool.max_usd", "rejection", "curriculum", "evaluation"):
         section, _, key = name.partition(".")
@@ -124,7 +129,7 @@ def _print_choice(console: Console, rows: Sequence[Choice], changes: Sequence[st
 
 
 def _print_spending(console: Console, settings: TrainSettings, held: Sequence[Task]) -> None:
-    """Print the most that the training may cost, before any worker is called."""
+    """Print the maximum cost of the training, before any worker is called."""
     from batuta.lab.train.bill import estimate_cost  # noqa: PLC0415 - after the check
     from batuta.lab.train.conductor_training import load_pool  # noqa: PLC0415 - loads torch
     from batuta.lab.train.episodes import make_episodes  # noqa: PLC0415 - same

@@ -24,7 +24,6 @@ from batuta.cli.options import format_example, with_option_groups
 from batuta.errors import ConfigError, SourceError
 from batuta.lab.commands.eval_options import EvalCommandOptions
 from batuta.lab.commands.eval_output import (
-    RECORDED_PREFIX,
     exit_with_parent,
     has_scores,
     open_progress,
@@ -34,6 +33,7 @@ from batuta.lab.commands.eval_output import (
     write_set_index,
 )
 from batuta.lab.commands.eval_subject import INSPECT_PREFIX, open_eval_subject, run_inspect
+from batuta.lab.tasks import RECORDED_PREFIX
 from batuta.rendering.terminal import write_output
 
 if TYPE_CHECKING:
@@ -49,9 +49,9 @@ EXIT_UNSCORED = 1
 EXIT_BUDGET = 4
 EXIT_INTERRUPTED = 130
 OUTCOMES_FILE = "outcomes.jsonl"
-"""The scores of each worker alone, if every worker was asked: a history to learn from."""
+"""The scores of each worker alone, written if every worker answered: a history to learn from."""
 ALL_SETS = "all"
-"""Means every recorded set whose files are available."""
+"""The name for every recorded set with files on this machine."""
 
 
 async def estimate_calls(options: EvalCommandOptions) -> None:
@@ -93,7 +93,7 @@ async def estimate_calls(options: EvalCommandOptions) -> None:
 
 
 def compare_budget(expected: EvalForecast, budget: float | None) -> str:
-    """Return a clause that warns if the budget may not suffice; else an empty string."""
+    """Return a clause that warns if the expected cost exceeds the budget; else an empty string."""
     if budget is None or expected.total.usd <= Decimal(str(budget)):
         return ""
     return f", more than the budget of ${budget:g}"
@@ -126,7 +126,11 @@ def eval_command(options: EvalCommandOptions) -> None:
 def _measure_sets(
     wanted: tuple[EvalCommandOptions, ...], jobs: int | None
 ) -> Iterator[dict[str, Any]]:
-    """Yield the report of each set, in order; several sets are measured in parallel."""
+    """Yield the report of each set, in order.
+
+    Several sets are measured in parallel, and a set that cannot be measured is left out with a
+    message.
+    """
     if len(wanted) == 1:
         yield anyio.run(_evaluate_set, wanted[0])
         return
@@ -142,7 +146,7 @@ def _measure_sets(
 
 
 def _measure_one_set(options: EvalCommandOptions) -> dict[str, Any] | str:
-    """Return the report, or why this set cannot be measured."""
+    """Return the report, or the reason why this set cannot be measured."""
     try:
         return anyio.run(_evaluate_set, options)
     except SourceError as error:
@@ -150,7 +154,11 @@ def _measure_one_set(options: EvalCommandOptions) -> dict[str, Any] | str:
 
 
 def _print_outcome(found: list[dict[str, Any]], options: EvalCommandOptions) -> None:
-    """Print where the results are; write an index if there are several sets."""
+    """Print where the results are; write an index for `recorded:all`.
+
+    Raises:
+        typer.Exit: the budget was spent before all questions were asked, or no run has a score.
+    """
     every = options.questions.tasks == RECORDED_PREFIX + ALL_SETS
     if every:
         write_set_index(found, options.output.out, options.output.report)
@@ -285,7 +293,7 @@ def _report_other_runs(folder: Path, others: int) -> None:
 async def _open_archive(
     parts: Sequence[EvalPart], folder: Path, stack: AsyncExitStack
 ) -> RunArchive | None:
-    """Open the archive of runs; None for replays of a record, which are not kept."""
+    """Open the archive of runs; return None for replays of a record, which are not kept."""
     from batuta.lab.evals.run_archive import RunArchive  # noqa: PLC0415 - loads the store
 
     if parts[0].subject.replay_pool is not None:
@@ -294,7 +302,7 @@ async def _open_archive(
 
 
 def _load_drawing() -> Callable[[Evaluation, Path], tuple[Path, ...]]:
-    """Return the function that draws the figures, so that a missing library is found early.
+    """Return the function that draws the figures, so that a missing library is reported early.
 
     Raises:
         ConfigError: matplotlib is not installed.

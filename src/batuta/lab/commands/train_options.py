@@ -15,7 +15,7 @@ from batuta.lab.commands.automatic_training import CHOOSING_PANEL
 from batuta.lab.commands.train_settings import with_executor
 
 MOST_CALLS = 200
-"""The most calls of a check; more would amount to part of a training."""
+"""Maximum number of real calls of a check; more would amount to a part of a training."""
 
 Config = Annotated[Path, typer.Option("--config", help="The training's TOML file.")]
 Seed = Annotated[int | None, typer.Option(min=0, help="Overrides the file's seed.")]
@@ -123,7 +123,7 @@ class AutomaticOptions:
         str | None, typer.Option(help="Without --config: a JSONL file of questions.")
     ] = None
     minutes: Annotated[
-        float | None, typer.Option(min=0.2, help="Without --config: the most minutes to take.")
+        float | None, typer.Option(min=0.2, help="Without --config: maximum minutes to take.")
     ] = None
 
 
