@@ -1,7 +1,7 @@
 """The table of data sets: licence, splits, files, and repository on the hub.
 
 SHA256SUMS, beside this file, has the checksums of local files. Each revision is a commit that
-public evaluation code pins; a fetch gets exactly that commit or fails.
+public evaluation code pins; a fetch gets that commit or fails, unless another revision is named.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _is_of_2024(row: Row) -> bool:
 
 _RLPR_FILES = ("rlpr_train.parquet",)
 _RLPR_PARTS = 100
-"""RLPR has no test split, so one in this many parts of it is held out."""
+"""RLPR has no test split, so one of this many parts of its questions is held out."""
 
 
 def _is_held_out_of_rlpr(row: Row) -> bool:

@@ -36,7 +36,7 @@ class QuestionSplit:
 def random_split(
     record: RecordedOutcomes, seed: int, shares: tuple[float, float, float] = SHARES
 ) -> QuestionSplit:
-    """Divide the questions at random; the shares are met on average."""
+    """Divide the questions at random; the parts have the shares on average."""
     bounds = (shares[0], shares[0] + shares[1])
     fractions = np.asarray([_random_fraction(seed, text) for text in _common_texts(record)])
     return _to_question_split(np.searchsorted(bounds, fractions, side="right"))
@@ -75,7 +75,8 @@ def _question_keys(record: RecordedOutcomes) -> list[str]:
 def _drawn_texts(record: RecordedOutcomes) -> list[str]:
     """Return the texts that decide the parts of the questions.
 
-    They are the ids if texts may be missing, so that the split is the same with and without texts.
+    If texts may be missing, these are the ids, so that the split is the same with and without
+    texts.
     """
     tasks = record.tasks
     return [str(task.id) if record.is_drawn_by_id else task.question for task in tasks]

@@ -2,8 +2,8 @@
 
 `dataset_name`, `split`, `model_name`, `records`: `index`, `origin_query`, `prompt`, `score`,
 `prediction`, `ground_truth`, `raw_output`, `prompt_tokens`, `completion_tokens`, `cost`. Among
-files with the same data set, split and model, the last by name is used, since names end in the
-time.
+files with the same data set, split and model, the last by name is used, because a name ends in the
+time of the run.
 """
 
 from __future__ import annotations
