@@ -50,7 +50,7 @@ class ValueForm:
 
 @dataclass(frozen=True, slots=True)
 class SequenceForm:
-    """Several forms; without brackets or in braces, their order does not count."""
+    """Several forms; their order does not count without brackets and in braces."""
 
     items: tuple[Form, ...]
     opening: str = ""
@@ -65,7 +65,7 @@ class SequenceForm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EquationForm:
-    """Two sides; a name on the left makes it a named value."""
+    """An equation; with a name on the left it is a named value."""
 
     left: str
     right: Form

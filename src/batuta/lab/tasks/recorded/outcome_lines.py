@@ -51,7 +51,7 @@ class WorkerOutcome:
     replies: tuple[str | None, ...] = ()
     """Replies of the runs; empty if none is known."""
     usd: tuple[float, ...] = ()
-    """Dollars of each run. This and the next three have NaN for unknown; empty if all are unknown."""
+    """Dollars of each run. As in the next three fields, NaN is unknown; empty if all are unknown."""
     input_tokens: tuple[float, ...] = ()
     output_tokens: tuple[float, ...] = ()
     seconds: tuple[float, ...] = ()

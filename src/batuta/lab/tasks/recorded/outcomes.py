@@ -280,7 +280,7 @@ class RecordedOutcomes:
 
 @lru_cache(maxsize=2**14)
 def _reply_positions(record: RecordedOutcomes, q: int) -> dict[int, SampleIndex]:
-    """Return the index of each distinct reply to the question, by hash; of equal replies the first."""
+    """Return the index of each distinct reply to the question, by hash; the first of equal ones."""
     found: dict[int, SampleIndex] = {}
     for m in range(len(record.models)):
         for s in record.recorded_samples(q, m):
