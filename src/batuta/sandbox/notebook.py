@@ -26,7 +26,7 @@ MAX_WRITTEN = 10
 MAX_WRITTEN_BYTES = 8_000_000
 """Maximum number of bytes of all files of a program that are kept."""
 _WRITTEN_OUTPUT = 12 * MEGABYTE
-"""Extra bytes of output for those files, which are printed in Base64."""
+"""Extra bytes of output for the kept files, which are printed in Base64."""
 TOO_MUCH = (
     f"{{name}} is not kept: a program may write {MAX_WRITTEN} files of "
     f"{MAX_WRITTEN_BYTES // 1_000_000} MB together."
@@ -62,7 +62,7 @@ async def run_in_notebook(
 
     Args:
         code: the program.
-        limits: limits for the program and those before it, together.
+        limits: limits for the program and the earlier programs, together.
         before: earlier programs, which run first, with their output discarded.
         given: contents of files for the program's folder, by name; None: the program gets no files,
             and files that it writes are not kept.
@@ -117,7 +117,10 @@ async def read_given(files: NamedFiles | None) -> dict[str, bytes] | None:
 async def keep_written(
     run: NotebookRun, files: NamedFiles | None
 ) -> tuple[tuple[WrittenFile, ...], str]:
-    """Store the files that a program wrote; return them, and why others were not stored."""
+    """Store the files that a program wrote.
+
+    Return the stored files, and a text on why others were not stored; empty if all were.
+    """
     if files is None:
         return (), ""
     kept: list[WrittenFile] = []
@@ -133,7 +136,7 @@ async def keep_written(
 async def keep_pictures(
     run: NotebookRun, files: NamedFiles | None, before: int
 ) -> tuple[WrittenFile, ...]:
-    """Store the pictures that a program drew, under names that its own files do not have.
+    """Store the pictures that a program drew, under names that no file of the program has.
 
     The pictures are numbered after the `before` pictures of earlier programs. The first picture
     that cannot be stored ends the storing.

@@ -161,8 +161,8 @@ async def _run_self_test(
 
 DEFAULT_LIMITS = SandboxLimits()
 FIRST_UID, UID_COUNT = 20_000, 40_000
-"""The first and the number of the user ids that sandboxes started by root may have; all are below
-2^16, because a container may have no more."""
+"""Sandboxes started by root have one of UID_COUNT user ids from FIRST_UID on; all are below 2^16,
+because a container may have no more."""
 
 
 @final

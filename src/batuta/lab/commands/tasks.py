@@ -74,7 +74,7 @@ def _open_chooser(conductor: Path | None, history: Path | None, system: str) -> 
     """Open the selector in the folder, or fit a router or selector to the history.
 
     Raises:
-        ConfigError: not exactly one of the two is named, or the system cannot choose by the text.
+        ConfigError: neither or both are named, or the system cannot choose by the question.
     """
     from batuta.conductors.selector import Selector, open_selector  # noqa: PLC0415 - same
     from batuta.lab.baselines import ConductorSolver  # noqa: PLC0415 - loads numpy

@@ -236,7 +236,7 @@ def import_model(
         typer.Option(file_okay=False, help="The folder to write; default: in the user's cache."),
     ] = None,
 ) -> None:
-    """Convert a GGUF file to a model folder to train from; a folder converted before stays."""
+    """Convert a GGUF file to a model folder to train from; an earlier conversion is kept."""
     from batuta.lab.train.gguf_source import find_gguf  # noqa: PLC0415 - only when needed
 
     find_gguf(gguf)

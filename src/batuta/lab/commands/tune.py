@@ -20,11 +20,11 @@ from batuta.config.loaded import LoadedConfig
 from batuta.core import WorkerId
 from batuta.core.suggestions import suggest_names
 from batuta.errors import ConfigError
+from batuta.lab.commands.eval_output import print_message
 from batuta.lab.commands.tune_options import TuneOptions, TuneQuestionOptions
 from batuta.lab.task_sources import check_simulated_questions
 from batuta.lab.tasks import RECORDED_PREFIX
 from batuta.rendering.console import open_console
-from batuta.rendering.terminal import write_error
 
 if TYPE_CHECKING:
     from batuta.lab.tasks.recorded import RecordedOutcomes
@@ -112,7 +112,7 @@ def command(options: TuneOptions) -> None:
         )
     except KeyboardInterrupt:
         folder = options.output.out
-        _write_notice(f"finished calls are kept; the same command with --out {folder} resumes")
+        print_message(f"finished calls are kept; the same command with --out {folder} resumes")
         raise typer.Exit(EXIT_INTERRUPTED) from None
     if options.output.json:
         print_json(found)
@@ -165,7 +165,7 @@ async def _open_all_questions(wanted: TuneQuestionOptions, otherwise: str | None
     if wanted.from_runs is None:
         return open_questions(wanted.tasks or otherwise, wanted.limit, wanted.seed)
     found = await read_judged_runs(wanted.from_runs)
-    _write_notice(str(found))
+    print_message(str(found))
     named = wanted.tasks is not None
     known = open_questions(wanted.tasks, wanted.limit, wanted.seed) if named else None
     return add_served_questions(known, found)
@@ -174,7 +174,6 @@ async def _open_all_questions(wanted: TuneQuestionOptions, otherwise: str | None
 def _tune_settings(
     options: TuneOptions, loaded: LoadedConfig, questions: TuneQuestions
 ) -> TuneSettings:
-    """Return the tuning settings for the options."""
     from batuta.lab.tune.context import TuneSettings  # noqa: PLC0415 - same
     from batuta.lab.tune.opening import is_labelled  # noqa: PLC0415 - loads numpy
     from batuta.lab.tune.rewriting import is_rewriting_installed  # noqa: PLC0415 - same
@@ -313,10 +312,6 @@ def _write_results(
     write_results(options.output.out, found, result=result, tasks=parts.search, settings_text=text)
     if fitted:
         write_files(options.output.out, {CONFIDENCE_FILE: fitted})
-
-
-def _write_notice(sentence: str) -> None:
-    write_error(f"batuta: {sentence}\n")
 
 
 def tune_record(options: TuneOptions) -> dict[str, Any]:

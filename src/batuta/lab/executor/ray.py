@@ -35,9 +35,9 @@ CORES_EACH = 0.5
 """Share of a core that an actor requests: large enough to spread the actors over machines, small
 enough to be granted."""
 START_TIMEOUT_S = 120.0
-"""Seconds in which the first actor must have started."""
+"""Seconds in which all actors must have started."""
 STARTS = 3
-"""Attempts to start a cluster: Ray gives its node 30 s, which may not suffice when busy."""
+"""Attempts to start a cluster: Ray waits 30 s for its node, too short on a busy machine."""
 REVIVAL_POLL_S = 0.2
 """Seconds between two checks of an actor that is being restarted."""
 SERVE_POLL_S = 2.0
@@ -100,7 +100,7 @@ def _connect_cluster(ray: Any, address: str | None) -> None:
                 configure_logging=False,
                 log_to_driver=False,
             )
-        except Exception as error:  # noqa: BLE001 - Ray raises bare ones if a node does not start
+        except Exception as error:  # noqa: BLE001 - Ray raises a bare Exception if a node does not start
             first = str(error).strip().partition("\n")[0]
             if left and _TOO_SLOW in first:
                 ray.shutdown()
@@ -176,7 +176,7 @@ class RayExecutor:
                 for number, actor in enumerate(used):
                     dispatcher = _ActorDispatcher(work, actor, slots + (number < more), answers)
                     group.start_soon(dispatcher.run)
-            answering.cancel_scope.cancel()  # answers for processes that have died
+            answering.cancel_scope.cancel()  # the rest are for processes that have died
 
     def _send_job(self, job: ExecutorJob[Any, Any]) -> Any:
         """Return a reference to the job, which every actor can read."""
@@ -202,7 +202,7 @@ class _Work:
         self._lost = Counter[int]()
         self._changed = anyio.Event()
         self.dispatchers = 0
-        """Dispatchers whose actor can still run items."""
+        """Number of dispatchers with an actor that can still run items."""
 
     @property
     def done(self) -> bool:
@@ -274,7 +274,7 @@ class _Answering:
             result = await (self._answer or refuse_question)(question)
         except Exception as raised:  # noqa: BLE001 - raised in the item
             error = portable_error(raised)
-        with suppress(self._ray.exceptions.RayActorError):  # a rerun item asks again
+        with suppress(self._ray.exceptions.RayActorError):  # the item is run again, and asks again
             await actor.answer.remote(token, number, result, error)
 
 

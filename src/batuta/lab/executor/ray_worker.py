@@ -44,13 +44,13 @@ class _Session:
     """The state of one driver's `run_all`."""
 
     token: str
-    inbox: deque[tuple[int, Any]]
-    outbox: list[Ended]
-    arrived: anyio.Event
+    inbox: deque[tuple[int, Any]] = field(default_factory=deque[tuple[int, Any]])
+    outbox: list[Ended] = field(default_factory=list[Ended])
+    arrived: anyio.Event = field(default_factory=anyio.Event)
     """Set when the inbox has items, or is closed."""
-    ended: anyio.Event
+    ended: anyio.Event = field(default_factory=anyio.Event)
     """Set when the outbox has results, or a question is asked."""
-    finished: anyio.Event
+    finished: anyio.Event = field(default_factory=anyio.Event)
     """Set when no item is running any more and the job is closed."""
     closed: bool = False
     asked: list[tuple[int, Any]] = field(default_factory=list[tuple[int, Any]])
@@ -104,15 +104,7 @@ class RayWorker:
         """
         if self._session is not None:
             self._session.close()
-        session = _Session(
-            token=token,
-            inbox=deque(),
-            outbox=[],
-            arrived=anyio.Event(),
-            ended=anyio.Event(),
-            finished=anyio.Event(),
-        )
-        self._session = session
+        session = self._session = _Session(token=token)
         self._arrived.set()
         self._arrived = anyio.Event()
         try:

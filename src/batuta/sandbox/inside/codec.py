@@ -38,7 +38,7 @@ class Encoder:
         """The value of each node; kept, so that no other value gets the same `id`."""
         self.base = len(self.values)
         self.nodes: list[Any] = []
-        """The nodes from `base` on."""
+        """The nodes of the values from index `base` on."""
         self.seen = {id(value): n for n, value in enumerate(self.values) if value is not None}
         self.pending: list[tuple[int, Any]] = []
 

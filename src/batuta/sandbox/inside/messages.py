@@ -1,4 +1,4 @@
-"""Messages between the supervisor and the server: JSON after a length of four bytes."""
+"""Messages between the supervisor and the process that started it: JSON after its length."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ class Supervisor:
     def apply_landlock(self, readable: list[int], devices: list[int]) -> None:
         """Confine signals to this process and its children; prepare the children's ruleset.
 
-        Without a process namespace, only this limits `kill(-1)`, the supervisor's and a test's.
+        Without a process namespace, only this limits `kill(-1)`, of the supervisor and of a test.
         """
         outer = new_ruleset(0, 0, ALL_SCOPES)
         restrict_self(outer)
@@ -252,7 +252,10 @@ class Supervisor:
         return descriptor in test.received and not test.read_available(descriptor)
 
     def has_room(self) -> bool:
-        """Return True if one more process or thread may start; the first too many ends the test."""
+        """Return True if one more process or thread may start; the first beyond the limit also may.
+
+        Then `exceeded_limit` ends the test.
+        """
         threads = sum(len(thread_folders(process)) for process in descendant_processes(os.getpid()))
         return threads <= self.limits["processes"] + (self.program_pid > 0)
 

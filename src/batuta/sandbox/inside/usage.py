@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 MIN_ENTRY_BYTES = 16384
-"""Minimum size of an entry: more than an empty folder takes, since removing takes time too."""
+"""Minimum bytes that a file or folder counts, because removing one takes time too."""
 UNBOUNDED = 1 << 62
 """The size of what cannot be measured."""
 

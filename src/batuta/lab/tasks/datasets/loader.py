@@ -111,7 +111,9 @@ def _verified_files(source: Dataset, split: str, folder: Path) -> tuple[Path, ..
         raise SourceError(
             f"{source.name}:{split} is not in {folder}; {_remedy_text(source, split)}"
         )
-    sums = {**_known_sums(folder), **_fetched_sums(hub_folder(source, folder))}
+    fetched = hub_folder(source, folder)
+    sums = {folder / path: total for path, total in _packaged_sums().items()}
+    sums |= {fetched / path: total for path, total in _listed_sums(fetched).items()}
     for path in paths:
         if sums.get(path, "") not in {"", file_sha256(path)}:
             raise SourceError(
@@ -132,18 +134,14 @@ def _remedy_text(source: Dataset, split: str) -> str:
 
 
 @cache
-def _packaged_sums() -> str:
-    return (package_files("batuta.lab.tasks.datasets") / SUMS_FILE).read_text(encoding="utf-8")
+def _packaged_sums() -> dict[str, str]:
+    listing = package_files("batuta.lab.tasks.datasets") / SUMS_FILE
+    return parse_sums(listing.read_text(encoding="utf-8"))
 
 
-def _known_sums(folder: Path) -> dict[Path, str]:
-    return {folder / path: total for path, total in parse_sums(_packaged_sums()).items()}
-
-
-def _fetched_sums(folder: Path) -> dict[Path, str]:
+def _listed_sums(folder: Path) -> dict[str, str]:
     listing = folder / SUMS_FILE
-    text = listing.read_text(encoding="utf-8") if listing.is_file() else ""
-    return {folder / path: total for path, total in parse_sums(text).items()}
+    return parse_sums(listing.read_text(encoding="utf-8")) if listing.is_file() else {}
 
 
 def parse_sums(text: str) -> dict[str, str]:
@@ -236,11 +234,10 @@ def _hub_error_text(origin: HubDataset, revision: str, error: Exception) -> str:
 
 
 def _record_sums(target: Path, paths: list[Path], commit: str) -> None:
-    listing = target / SUMS_FILE
-    known = parse_sums(listing.read_text(encoding="utf-8")) if listing.is_file() else {}
+    known = _listed_sums(target)
     known |= {path.relative_to(target).as_posix(): file_sha256(path) for path in paths}
     lines = (f"{total}  {name}\n" for name, total in sorted(known.items()))
-    listing.write_text(f"# {commit}\n" + "".join(lines), encoding="utf-8")
+    (target / SUMS_FILE).write_text(f"# {commit}\n" + "".join(lines), encoding="utf-8")
 
 
 def _import_hub() -> Any:

@@ -128,19 +128,14 @@ def read_rows(path: Path) -> Iterator[Row]:
     """
     if not path.is_file():
         raise SourceError(f"there is no file {path}")
-    if path.suffix == ".parquet":
-        return _checked_rows(path, _read_parquet(path))
-    if path.suffix == ".csv":
-        return _checked_rows(path, _read_csv(path))
-    if path.suffix == ".tsv":
-        return _checked_rows(path, _read_question_table(path))
-    if path.suffix == ".json":
-        return _checked_rows(path, _read_json(path))
-    if ".jsonl" in path.suffixes[-2:]:
-        return _checked_rows(path, _read_json_lines(path))
-    raise SourceError(
-        f"{path} has an unknown format; use .jsonl (.gz, .zst), .json, .csv, .tsv, .parquet"
-    )
+    reader = _READERS.get(path.suffix)
+    if reader is None and ".jsonl" in path.suffixes[-2:]:
+        reader = _read_json_lines
+    if reader is None:
+        raise SourceError(
+            f"{path} has an unknown format; use .jsonl (.gz, .zst), .json, .csv, .tsv, .parquet"
+        )
+    return _checked_rows(path, reader(path))
 
 
 def _checked_rows(path: Path, rows: Iterator[Any]) -> Iterator[Row]:
@@ -278,3 +273,12 @@ def _read_parquet(path: Path) -> Iterator[Row]:
             plain = column.dictionary_decode() if hasattr(column, "dictionary") else column
             limit.add(plain.nbytes)
         yield from batch.to_pylist()
+
+
+_READERS = {
+    ".parquet": _read_parquet,
+    ".csv": _read_csv,
+    ".tsv": _read_question_table,
+    ".json": _read_json,
+}
+"""The readers of the formats by suffix, apart from JSON lines, which may be compressed."""

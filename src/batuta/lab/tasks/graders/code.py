@@ -209,7 +209,7 @@ def read_tolerance(data: Any) -> float:
     """Return the error that a task allows numbers with decimals; 0 if it states none.
 
     Raises:
-        ValueError: it is not a number from 0 to below 1.
+        ValueError: the error is not a number from 0 to below 1.
     """
     allowed = data.get("tolerance") or 0.0
     if isinstance(allowed, bool) or not isinstance(allowed, int | float) or not 0 <= allowed < 1:

@@ -1,4 +1,4 @@
-"""Compares two answers in a process of the pool, under limits that hold without the main process."""
+"""Compares two answers in a process of the pool, under limits that the kernel enforces."""
 
 from __future__ import annotations
 

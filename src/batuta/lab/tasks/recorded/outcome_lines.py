@@ -51,7 +51,7 @@ class WorkerOutcome:
     replies: tuple[str | None, ...] = ()
     """Replies of the runs; empty if none is known."""
     usd: tuple[float, ...] = ()
-    """Dollars of each run. As in the next three fields, NaN is unknown; empty if all are unknown."""
+    """Dollars of each run. Here and below, NaN means unknown, and an empty tuple that all are."""
     input_tokens: tuple[float, ...] = ()
     output_tokens: tuple[float, ...] = ()
     seconds: tuple[float, ...] = ()
@@ -76,10 +76,11 @@ class OutcomeCollector:
     """Collects runs in any order and groups them by question."""
 
     facts: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])
+    """The fields of each question, by its id, or by its text without an id."""
     runs: dict[str, dict[str, list[dict[str, Any]]]] = field(
         default_factory=dict[str, dict[str, list[dict[str, Any]]]]
     )
-
+    """The runs of each worker, by the key of the question as in `facts`."""
     differing: int = 0
     """Number of runs on a question with another text than an earlier question with the same id."""
     left_out: list[str] = field(default_factory=list[str])

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from batuta.core import Grade, Pool, Price, Task, TaskId, Worker, WorkerId
+from batuta.core import Grade, Pool, Task, TaskId, Worker, WorkerId
 from batuta.errors import SourceError
 
 Floats = NDArray[np.floating[Any]]
@@ -94,7 +94,7 @@ class RecordedOutcomes:
     version: str = ""
     """A digest of a user's file; empty for a published record, which does not change."""
     incomplete: int = 0
-    """Questions that were left out because not every model answered them."""
+    """Number of questions that were left out because not every model answered them."""
     is_drawn_by_id: bool = False
     """Whether splits depend on the ids instead of the texts, because texts may be missing."""
     positions: Mapping[str, tuple[int, ...]] = field(init=False)
@@ -198,15 +198,11 @@ class RecordedOutcomes:
             ends[q, m, sample] = len(blob)
         return replace(self, texts=ReplyTexts(bytes(blob), starts, ends))
 
-    def pool(
-        self,
-        prices: Mapping[str, Price] | None = None,
-        calibration: Integers | Sequence[int] | None = None,
-    ) -> Pool:
-        """Return the models as workers.
+    def pool(self, calibration: Integers | Sequence[int] | None = None) -> Pool:
+        """Return the models as workers of unknown price.
 
-        A worker that is not in `prices` has no known price. The strengths of the workers are their
-        mean credits on the questions at the indices in `calibration`; None leaves them unknown.
+        Their strengths are the mean credits on the questions at the indices in `calibration`; None
+        leaves the strengths unknown.
         """
         measured = None if calibration is None else self.credit_qm(None)[calibration].mean(axis=0)
         return Pool(
@@ -215,7 +211,6 @@ class RecordedOutcomes:
                     id=WorkerId(model),
                     model=model,
                     tags=("recorded",),
-                    price=(prices or {}).get(model),
                     strength=None if measured is None else float(measured[m]),
                 )
                 for m, model in enumerate(self.models)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,7 @@ class ParquetTable:
     def __init__(self, path: Path, keep: Sequence[tuple[str, str, Any]] | None = None) -> None:
         """Read the file.
 
-        `keep` are conditions such as `("split", "==", "test")` for the rows to keep.
+        `keep` are conditions such as `("split", "==", "test")` for rows to keep; None keeps all.
         """
         self._table = import_arrow("pyarrow.parquet").read_table(path, filters=keep)
 
@@ -115,7 +115,7 @@ _REASONING_GYM_THRESHOLD = 0.99
 
 
 def read_reasoning_gym(folder: Path, part: str) -> RecordedOutcomes:
-    """Read `easy` (three samples of most models) or `hard`; all models answered its questions."""
+    """Read `easy` (three samples of most models) or `hard`, as far as all models answered."""
     table = ParquetTable(folder / "outcomes.parquet")
     questions = table.names("query_id")
     is_of_part = [name.startswith(f"{part}/") for name in questions.values]
@@ -142,7 +142,7 @@ def read_reasoning_gym(folder: Path, part: str) -> RecordedOutcomes:
 
 
 def read_mmlu_pro(folder: Path, part: str) -> RecordedOutcomes:
-    """Read `seven` or `all` 32 models, on the questions that all models got in the same words."""
+    """Read `seven` or `all` 32 models, on questions that all got in the same words and answered."""
     table = ParquetTable(folder / "outcomes.parquet", [("same_question", "==", 1)])
     cube = OutcomeCube(table.names("query_id"), table.names("model"))
     answers = table.names("answer")
@@ -212,11 +212,7 @@ def read_medagentsbench(folder: Path, part: str) -> RecordedOutcomes:
 
 def read_routellm(folder: Path, part: str) -> RecordedOutcomes:
     """Read `mmlu` or `gsm8k` with two models; only GSM8K has the answers' texts."""
-    table = ParquetTable(folder / "outcomes.parquet")
-    tasks = table.names("task")
-    rows = np.asarray([name.startswith(part) for name in tasks.values])[tasks.codes]
-    questions, models = table.names("query_id").select(rows), table.names("model").select(rows)
-    cube = OutcomeCube(questions, models)
+    cube, scores = _arrange_scores(folder, "task", lambda task: task.startswith(part))
     facts = _read_questions(folder)
     return RecordedOutcomes(
         name=f"routellm/{part}",
@@ -225,8 +221,19 @@ def read_routellm(folder: Path, part: str) -> RecordedOutcomes:
         ),
         families=tuple(id_.partition("/")[0] for id_ in cube.questions),
         models=cube.models,
-        scores_qms=cube.arrange(table.numbers("score")[rows], np.nan, np.float32),
+        scores_qms=scores,
     )
+
+
+def _arrange_scores(
+    folder: Path, column: str, is_kept: Callable[[str], bool]
+) -> tuple[OutcomeCube, NDArray[np.float32]]:
+    """Return the scores of the rows that are kept by their value in the column."""
+    table = ParquetTable(folder / "outcomes.parquet")
+    names = table.names(column)
+    rows = np.asarray([is_kept(name) for name in names.values])[names.codes]
+    cube = OutcomeCube(table.names("query_id").select(rows), table.names("model").select(rows))
+    return cube, cube.arrange(table.numbers("score")[rows], np.nan, np.float32)
 
 
 def _make_task(id_: str, question: str, target: object, tags: Sequence[str] = ()) -> Task:
@@ -315,20 +322,15 @@ def read_routerdc(folder: Path, part: str) -> RecordedOutcomes:
     A score is the mean of ten samples or, for multiple choice and MATH, the probability of the
     model's answer if that is correct. RouterDC's own evaluation counts any score above 0 as 1.
     """
-    table = ParquetTable(folder / "outcomes.parquet")
+    is_training = part == "train"
     return _read_split(
-        f"routerdc/{part}",
-        table,
-        [name.endswith("train") == (part == "train") for name in table.names("split").values],
-        folder,
+        f"routerdc/{part}", folder, lambda split: split.endswith("train") == is_training
     )
 
 
 def read_llmrouter(folder: Path, part: str) -> RecordedOutcomes:
     """Read `train` or `test`; a family is a cluster of questions if the record has one."""
-    table = ParquetTable(folder / "outcomes.parquet")
-    names = table.names("split").values
-    return _read_split(f"llmrouter/{part}", table, [name == part for name in names], folder)
+    return _read_split(f"llmrouter/{part}", folder, lambda split: split == part)
 
 
 def read_matharena(folder: Path, part: str) -> RecordedOutcomes:
@@ -387,20 +389,15 @@ def _mean_usage(folder: Path, models: tuple[str, ...], shape: tuple[int, ...]) -
     )
 
 
-def _read_split(
-    name: str, table: ParquetTable, parts: list[bool], folder: Path
-) -> RecordedOutcomes:
-    splits = table.names("split")
-    rows = np.asarray(parts)[splits.codes]
-    questions, models = table.names("query_id").select(rows), table.names("model").select(rows)
-    cube = OutcomeCube(questions, models)
+def _read_split(name: str, folder: Path, is_kept: Callable[[str], bool]) -> RecordedOutcomes:
+    cube, scores = _arrange_scores(folder, "split", is_kept)
     facts = _read_questions(folder)
     return RecordedOutcomes(
         name=name,
         tasks=tuple(_make_task(id_, facts[id_]["question"], "") for id_ in cube.questions),
         families=tuple(_cluster_name(facts[id_]) for id_ in cube.questions),
         models=cube.models,
-        scores_qms=cube.arrange(table.numbers("score")[rows], np.nan, np.float32),
+        scores_qms=scores,
     )
 
 

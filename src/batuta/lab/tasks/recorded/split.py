@@ -18,7 +18,7 @@ from batuta.lab.tasks.question_keys import text_key
 from batuta.lab.tasks.recorded.outcomes import Integers, RecordedOutcomes
 
 SHARES = (0.6, 0.2, 0.2)
-"""Shares of training, calibration and test."""
+"""The shares of the questions in training, calibration and test."""
 
 _PARTS = 3
 _LEFT_OUT = -1
@@ -33,11 +33,9 @@ class QuestionSplit:
     test: Integers
 
 
-def random_split(
-    record: RecordedOutcomes, seed: int, shares: tuple[float, float, float] = SHARES
-) -> QuestionSplit:
-    """Divide the questions at random; the parts have the shares on average."""
-    bounds = (shares[0], shares[0] + shares[1])
+def random_split(record: RecordedOutcomes, seed: int) -> QuestionSplit:
+    """Divide the questions at random; the parts have `SHARES` of the questions on average."""
+    bounds = (SHARES[0], SHARES[0] + SHARES[1])
     fractions = np.asarray([_random_fraction(seed, text) for text in _common_texts(record)])
     return _to_question_split(np.searchsorted(bounds, fractions, side="right"))
 

@@ -113,7 +113,7 @@ def _continuation_likelihoods(row: Row) -> list[float]:
     found: list[float] = []
     for each in cast("list[Any]", row.get("filtered_resps") or []):
         pair = cast("list[Any]", each) if isinstance(each, list) else []
-        if len(pair) != 2 or str(pair[1]) not in {"True", "False"}:  # noqa: PLR2004 - and greedy
+        if len(pair) != 2 or str(pair[1]) not in {"True", "False"}:  # noqa: PLR2004 - likelihood, greedy
             return []
         found.append(float(pair[0]))
     return found

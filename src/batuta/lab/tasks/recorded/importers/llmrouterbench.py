@@ -25,7 +25,7 @@ def import_llmrouterbench(
     """Add every run of the latest files; trial runs (`demo`) are left out.
 
     Raises:
-        SourceError: a file is not JSON, or a run has no question.
+        SourceError: a file is not JSON, or a record cannot be used.
     """
     latest: dict[tuple[str, str, str], tuple[Path, Row]] = {}
     for path in sorted(paths, key=lambda path: path.name):
@@ -49,7 +49,7 @@ def read_json_object(path: Path) -> Row:
     """Return the JSON object in that file.
 
     Raises:
-        SourceError: there is none, or the file cannot be read.
+        SourceError: the file has no JSON object, or cannot be read.
     """
     try:
         data = parse_json(path.read_bytes())
