@@ -83,21 +83,21 @@ def train_automatically(
     console = open_console(stderr=True)
     _print_choice(console, rows, changes)
     console.print("measuring how long a step takes on this machine")
-    held, clock = draw_held_out(settings), StageClock(minutes, began, monotonic)
-    plan = require_time(settings, held, clock)
+    held_out, clock = draw_held_out(settings), StageClock(minutes, began, monotonic)
+    plan = require_time(settings, held_out, clock)
     console.print(
         f"fitting takes {plan.step_seconds:.2f} s a step here with {plan.network.layers} layers of "
         f"{plan.network.hidden}; this is measured again after the search",
         highlight=False,
     )
-    _print_spending(console, settings, held)
+    _print_spending(console, settings, held_out)
     report = train_within(
         settings,
         clock,
         command=sys.argv,
         on_progress=lambda line: console.print(line, highlight=False),
     )
-    _print_report(console, report, held=len(held))
+    _print_report(console, report, questions=len(held_out))
     write_output(f"{report.folder}\n")
 
 
@@ -128,7 +128,7 @@ def _print_choice(console: Console, rows: Sequence[Choice], changes: Sequence[st
     console.print(table)
 
 
-def _print_spending(console: Console, settings: TrainSettings, held: Sequence[Task]) -> None:
+def _print_spending(console: Console, settings: TrainSettings, held_out: Sequence[Task]) -> None:
     """Print the maximum cost of the training, before any worker is called."""
     from batuta.lab.train.bill import estimate_cost  # noqa: PLC0415 - after the check
     from batuta.lab.train.conductor_training import load_pool  # noqa: PLC0415 - loads torch
@@ -136,7 +136,7 @@ def _print_spending(console: Console, settings: TrainSettings, held: Sequence[Ta
     from batuta.lab.train.found_workflows import SEARCH_CALLS  # noqa: PLC0415 - same
 
     pool = anyio.run(load_pool, settings)
-    episodes = make_episodes(held, pool, settings.pool, settings.seed)
+    episodes = make_episodes(held_out, pool, settings.pool, settings.seed)
     cost = estimate_cost(settings, episodes, ())
     times = 1 + Decimal(SEARCH_CALLS) / max(1, cost.calls)
     unpriced = [str(worker.id) for worker in pool if worker.price is None]
@@ -146,13 +146,13 @@ def _print_spending(console: Console, settings: TrainSettings, held: Sequence[Ta
     console.print(
         f"at most about {round(cost.calls * times):,} calls of workers and "
         f"${cost.usd * times:,.2f} at list prices{omitted}, if there is time for all of them; "
-        f"{len(held)} questions are held out",
+        f"{len(held_out)} questions are held out",
         highlight=False,
     )
 
 
-def _print_report(console: Console, report: AutoReport, *, held: int) -> None:
-    figures = (f"accuracy on {held} held-out questions", "steps a workflow")
+def _print_report(console: Console, report: AutoReport, *, questions: int) -> None:
+    figures = (f"accuracy on {questions} held-out questions", "steps a workflow")
     table = new_table("policy", *figures, "", right=figures, padding=(0, 1))
     for one in report.judgements:
         kept = "kept" if one is report.best else ""

@@ -39,7 +39,7 @@ from batuta.rendering.terminal import write_output
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from batuta.lab.evals import EvalPart, Evaluation
+    from batuta.lab.evals import EvalOptions, EvalPart, Evaluation, ResultLog
     from batuta.lab.evals.forecast import EvalForecast
     from batuta.lab.evals.run_archive import RunArchive
 
@@ -60,7 +60,7 @@ async def estimate_calls(options: EvalCommandOptions) -> None:
     Raises:
         ConfigError: these questions cost nothing, or a system is unknown.
     """
-    from batuta.lab.evals import EvalOptions, ResultLog, forecast_parts  # noqa: PLC0415 - loads numpy
+    from batuta.lab.evals import EvalOptions, ResultLog  # noqa: PLC0415 - loads numpy
     from batuta.lab.evals.result_log import RESULTS_FILE  # noqa: PLC0415 - same
 
     async with AsyncExitStack() as stack:
@@ -73,15 +73,8 @@ async def estimate_calls(options: EvalCommandOptions) -> None:
             sub_pool=options.pool.pools,
             pool_seed=options.questions.seed,
         )
-        found = await forecast_parts(
-            parts,
-            options.system_names,
-            options=terms,
-            result_log=stack.enter_context(ResultLog(folder)),
-            equal=options.systems.equal,
-        )
-    for note in found.notes:
-        print_message(note)
+        log = stack.enter_context(ResultLog(folder))
+        found = await _forecast(options, parts, terms, log)
     if options.output.json:
         every = {**found.systems, "total": found.total}
         print_json({name: asdict(calls) for name, calls in every.items()})
@@ -90,6 +83,20 @@ async def estimate_calls(options: EvalCommandOptions) -> None:
         write_output(f"{name:24} {calls}\n")
     over = compare_budget(found, options.limits.budget)
     write_output(f"{found}{over}; no worker was called\n")
+
+
+async def _forecast(
+    options: EvalCommandOptions, parts: Sequence[EvalPart], terms: EvalOptions, log: ResultLog
+) -> EvalForecast:
+    """Return the expected calls and cost; print the notes on them."""
+    from batuta.lab.evals import forecast_parts  # noqa: PLC0415 - loads numpy
+
+    found = await forecast_parts(
+        parts, options.system_names, options=terms, result_log=log, equal=options.systems.equal
+    )
+    for note in found.notes:
+        print_message(note)
+    return found
 
 
 def compare_budget(expected: EvalForecast, budget: float | None) -> str:
@@ -124,25 +131,25 @@ def eval_command(options: EvalCommandOptions) -> None:
 
 
 def _measure_sets(
-    wanted: tuple[EvalCommandOptions, ...], jobs: int | None
+    sets: tuple[EvalCommandOptions, ...], jobs: int | None
 ) -> Iterator[dict[str, Any]]:
     """Yield the report of each set, in order.
 
     Several sets are measured in parallel, and a set that cannot be measured is left out with a
     message.
     """
-    if len(wanted) == 1:
-        yield anyio.run(_evaluate_set, wanted[0])
+    if len(sets) == 1:
+        yield anyio.run(_evaluate_set, sets[0])
         return
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(
         jobs or os.cpu_count(), mp_context=spawn, initializer=exit_with_parent
     ) as pool:
-        for asked, found in zip(wanted, pool.map(_measure_one_set, wanted), strict=True):
-            if isinstance(found, str):
-                print_message(f"{asked.questions.tasks} is left out: {found}")
+        for options, report in zip(sets, pool.map(_measure_one_set, sets), strict=True):
+            if isinstance(report, str):
+                print_message(f"{options.questions.tasks} is left out: {report}")
             else:
-                yield found
+                yield report
 
 
 def _measure_one_set(options: EvalCommandOptions) -> dict[str, Any] | str:
@@ -227,7 +234,7 @@ def _choose_set(options: EvalCommandOptions, name: str) -> EvalCommandOptions:
 async def _evaluate_set(options: EvalCommandOptions) -> dict[str, Any]:
     """Measure one task set, write its files, and return the report."""
     from batuta.embedded.blas import limit_blas_to_one_thread  # noqa: PLC0415 - loads numpy
-    from batuta.lab.evals import EvalOptions, ResultLog, evaluate_parts, forecast_parts  # noqa: PLC0415 - same
+    from batuta.lab.evals import EvalOptions, ResultLog, evaluate_parts  # noqa: PLC0415 - same
     from batuta.lab.evals.question_page import write_question_page  # noqa: PLC0415 - same
     from batuta.lab.evals.report import build_report  # noqa: PLC0415 - same
     from batuta.lab.evals.report_files import make_report_folder, publish_report, write_report  # noqa: PLC0415 - same
@@ -248,15 +255,7 @@ async def _evaluate_set(options: EvalCommandOptions) -> dict[str, Any]:
             archive=await _open_archive(parts, options.output.out, stack),
         )
         ledger = stack.enter_context(ResultLog(options.output.out))
-        expected = await forecast_parts(
-            parts,
-            options.system_names,
-            options=terms,
-            result_log=ledger,
-            equal=options.systems.equal,
-        )
-        for note in expected.notes:
-            print_message(note)
+        expected = await _forecast(options, parts, terms, ledger)
         if parts[0].subject.has_prices and expected.total.calls:
             print_message(f"{expected}{compare_budget(expected, options.limits.budget)}")
         bar = stack.enter_context(open_progress())

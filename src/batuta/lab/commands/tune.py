@@ -266,9 +266,9 @@ async def _run_tuning(
             found = describe_tuning(result, parts, settings, runner.meter)
             written = selectors_of(found, result).values()
             served = {selector.name: system for system, selector in written}
-            sure = await fit_tuned_confidence(context, served)
-    found |= {"confidence": sure.describe()}
-    fitted = sure.text if sure.stored.conductors else ""
+            confidence = await fit_tuned_confidence(context, served)
+    found |= {"confidence": confidence.describe()}
+    fitted = confidence.text if confidence.stored.conductors else ""
     _write_results(options, found, result, parts, fitted=fitted, simulated=loaded.simulated)
     if not options.output.json:
         pool = options.pool if loaded.simulated else None
