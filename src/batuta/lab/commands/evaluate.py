@@ -74,7 +74,7 @@ async def estimate_calls(options: EvalCommandOptions) -> None:
             pool_seed=options.questions.seed,
         )
         log = stack.enter_context(ResultLog(folder))
-        found = await _forecast(options, parts, terms, log)
+        found = await _forecast_calls(options, parts, terms, log)
     if options.output.json:
         every = {**found.systems, "total": found.total}
         print_json({name: asdict(calls) for name, calls in every.items()})
@@ -85,7 +85,7 @@ async def estimate_calls(options: EvalCommandOptions) -> None:
     write_output(f"{found}{over}; no worker was called\n")
 
 
-async def _forecast(
+async def _forecast_calls(
     options: EvalCommandOptions, parts: Sequence[EvalPart], terms: EvalOptions, log: ResultLog
 ) -> EvalForecast:
     """Return the expected calls and cost; print the notes on them."""
@@ -255,7 +255,7 @@ async def _evaluate_set(options: EvalCommandOptions) -> dict[str, Any]:
             archive=await _open_archive(parts, options.output.out, stack),
         )
         ledger = stack.enter_context(ResultLog(options.output.out))
-        expected = await _forecast(options, parts, terms, ledger)
+        expected = await _forecast_calls(options, parts, terms, ledger)
         if parts[0].subject.has_prices and expected.total.calls:
             print_message(f"{expected}{compare_budget(expected, options.limits.budget)}")
         bar = stack.enter_context(open_progress())
