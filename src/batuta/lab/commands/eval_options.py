@@ -69,10 +69,10 @@ class EvalQuestions:
         typer.Option(min=1, help="Maximum number of questions; default 100, for a record all."),
     ] = None
     seeds: Annotated[
-        int, typer.Option(min=1, help="Runs of each question; for a record, splits.")
+        int, typer.Option(min=1, help="Runs of each question; for a record, number of splits.")
     ] = 1
     seed: Annotated[
-        int, typer.Option(min=0, help="The first seed: of questions, sampling, splits.")
+        int, typer.Option(min=0, help="The first seed, for questions, sampling and splits.")
     ] = 0
     simulated_questions: SimulatedQuestions = False
     from_file: Annotated[
@@ -99,7 +99,7 @@ class EvalSystems:
     panel: ClassVar = SYSTEMS_PANEL
 
     systems: Annotated[
-        str | None, typer.Option(help="Comma-separated names, or all; an unknown name lists them.")
+        str | None, typer.Option(help="Comma-separated names, or all; an unknown one lists all.")
     ] = None
     equal_calls: Annotated[
         bool,
@@ -112,7 +112,7 @@ class EvalSystems:
         bool,
         typer.Option(
             "--equal-cost",
-            help="Add them with as many dollars as ultra (tokens if prices are unknown).",
+            help="Add these with as many dollars as ultra (tokens if prices are unknown).",
         ),
     ] = False
 
@@ -159,7 +159,7 @@ class EvalPool:
         bool,
         typer.Option(
             "--simulate",
-            help="For a record: if no answer fits, use another recorded one, marked.",
+            help="For a record: if it lacks a prompt, replay an answer to its question, marked.",
         ),
     ] = False
 

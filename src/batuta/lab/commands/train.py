@@ -385,18 +385,18 @@ def _fit_to_workflows(
 def conductor(options: ConductorTrainingOptions) -> None:
     """Reinforcement learning: the policy writes workflows, which are run and graded.
 
-    With --from-runs (or --store) part of the questions come from stored runs with feedback; each
-    stage of the curriculum keeps its own mix for the rest. --resume reads the store again. With
-    --from, the warmed-up policy is first fitted to the workflows that batuta tune found, instead
-    of rejection sampling; no worker is called for that.
+    With --from-runs (or --store) a share of the questions comes from stored runs with feedback;
+    each stage of the curriculum keeps its own mix for the rest. --resume reads the store again.
+    With --from, the warmed-up policy is first fitted to the workflows that batuta tune found,
+    instead of rejection sampling; no worker is called for that.
 
     With --pool, --tasks and --minutes instead of --config, the settings are chosen and explained.
-    The policy is fitted to workflows from a search before reinforcement, held-out questions pick
-    the best policy, and known problems are watched for.
+    The policy is fitted to workflows from a search before reinforcement learning, held-out
+    questions decide which policy is kept, and known problems of training are detected.
 
-    Exit codes: 0 trained, or --check found nothing missing; 2 the settings cannot be carried out;
-    4 pool.max_usd is spent, a checkpoint is kept and --resume continues with a higher limit;
-    130 interrupted, --resume continues.
+    Exit codes: 0 trained, or --check found nothing missing; 2 something is missing, or the
+    settings cannot be carried out; 4 pool.max_usd is spent, a checkpoint is kept and --resume
+    continues with a higher limit; 130 interrupted, --resume continues.
     """
     began = monotonic()
     if options.config is None:

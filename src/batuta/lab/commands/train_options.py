@@ -49,7 +49,7 @@ class TrainStart:
     checkpoint: Annotated[
         str | None,
         typer.Option(
-            help="With --resume: checkpoint-20, its folder, 20, or best; later ones are forgotten."
+            help="With --resume: checkpoint-20, its folder, 20, or best; later data are deleted."
         ),
     ] = None
     check: Annotated[

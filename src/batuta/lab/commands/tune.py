@@ -39,8 +39,8 @@ EXIT_INTERRUPTED = 130
 CONFIDENCE_FILE = "confidence.json"
 """The file of the fitted confidence model, beside the selectors."""
 RECORD_CALL_WEIGHT = 0.005
-"""Default accuracy that one more call must gain on a record. It is lower than for a pool, because
-further calls of real workers, which agree more often than simulated workers, gain less."""
+"""Default accuracy that one more call must gain on a record. Real workers agree more often than
+simulated workers, so that further calls gain less and fewer are made; dollars count separately."""
 
 
 def show_forecast(loaded: LoadedConfig, questions: TuneQuestions, forecast: dict[str, Any]) -> None:
@@ -65,11 +65,11 @@ def show_forecast(loaded: LoadedConfig, questions: TuneQuestions, forecast: dict
         f"the most expensive single call may cost ${worst:.4f}; it is reserved before it is made"
     )
     if forecast["unpriced"]:
-        console.print(f"without a price, estimated high: {', '.join(forecast['unpriced'])}")
+        console.print(f"workers without a price, estimated high: {', '.join(forecast['unpriced'])}")
 
 
 def show_result(found: dict[str, Any], out: Path, *, pool: str | None) -> None:
-    """Print the result; `pool` names simulated workers, and is None for real ones."""
+    """Print the result; `pool` is the name of a simulated pool, None for real workers."""
     console = open_console(highlight=False, soft_wrap=True)
     for line in found["recommendation"]["why"]:
         console.print(line, soft_wrap=False)
@@ -92,9 +92,9 @@ def show_result(found: dict[str, Any], out: Path, *, pool: str | None) -> None:
 def command(options: TuneOptions) -> None:
     """Find the best way to conduct the pool, and test it on held-out questions.
 
-    Calibrates the workers, searches for workflows, chooses a selector, and compares it with the
-    best single worker. Every call is reserved before it is made and recorded after it, so a
-    restart pays for nothing twice.
+    The command calibrates the workers, searches for workflows, chooses a selector, and compares it
+    with the best single worker. Every call is reserved before it is made and recorded after it, so
+    a restart pays for nothing twice.
 
     Exit codes: 0 done; 2 usage error, too small a budget, or a worker that stopped answering;
     130 interrupted, run it again.
