@@ -35,7 +35,7 @@ from batuta.usage import ZERO_COST
 
 RUN_LIMITS = SandboxLimits(seconds=20.0, memory=512 * MEGABYTE, output=MEGABYTE)
 """The limits of one program."""
-LONGEST = 16_000
+MAX_PRINTED = 16_000
 """Maximum number of characters of a program's output; the middle of longer output is left out."""
 NO_PROGRAM = (
     "There is no complete Python code block in what I may read. Write the program in a block that "
@@ -70,8 +70,8 @@ class PythonWorker:
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
         """Reply with the program's output, or with the reason why there is none.
 
-        Only output is streamed: any other reply may not become the answer, even as the reply of the
-        last step.
+        Only a reply with output or files is streamed: any other reply may not become the answer,
+        even as the reply of the last step.
 
         Raises:
             ProviderUnreachableError: no sandbox works on this machine.
@@ -204,7 +204,7 @@ def limit_text(end: EndReason, limits: SandboxLimits) -> str:
 
 
 def _shorten_text(text: str) -> str:
-    if len(text) <= LONGEST:
+    if len(text) <= MAX_PRINTED:
         return text
-    half = LONGEST // 2
-    return f"{text[:half]}\n[{len(text) - LONGEST} characters are left out]\n{text[-half:]}"
+    half = MAX_PRINTED // 2
+    return f"{text[:half]}\n[{len(text) - MAX_PRINTED} characters are left out]\n{text[-half:]}"

@@ -14,7 +14,7 @@ from batuta.errors import ConfigError
 from batuta.lab.commands.automatic_training import CHOOSING_PANEL
 from batuta.lab.commands.train_settings import with_executor
 
-MOST_CALLS = 200
+_MAX_CALLS = 200
 """Maximum number of real calls of a check; more would amount to a part of a training."""
 
 Config = Annotated[Path, typer.Option("--config", help="The training's TOML file.")]
@@ -62,7 +62,7 @@ class TrainStart:
         int,
         typer.Option(
             min=0,
-            max=MOST_CALLS,
+            max=_MAX_CALLS,
             help="With --check: make this many real calls and estimate the cost from them.",
         ),
     ] = 0

@@ -40,7 +40,8 @@ _LATE_FENCE = re.compile(
 _PROGRAM_LINE = re.compile(r"(?:def|class|import|from|async def) \w|@\w")
 """The beginning of a program that is written among sentences, without a block."""
 _INDENTED_PROGRAM_LINE = re.compile(rf"(?: {{4}}|\t)(?:{_PROGRAM_LINE.pattern})")
-_MOST_PARAGRAPHS = 50
+_MAX_PARAGRAPHS = 50
+"""Maximum number of paragraphs that may be a program among sentences."""
 _UNSEEN = str.maketrans({"\ufeff": "", "\u200b": "", "\u00a0": " ", "\u202f": " "})
 """Characters that are invisible or look like a space, and that Python rejects."""
 _LANGUAGE = re.compile(r"[{.\s]*(?:(?:class|lang|language)\s*[=:]\s*[\"']?)?([\w+#-]*)")
@@ -111,7 +112,7 @@ def _bare_program(shown: str) -> str:
     if first is None:
         return _indented_program(lines) or text
     paragraphs = re.split(r"\n\s*\n", "\n".join(lines[first:]))
-    for last in range(min(len(paragraphs), _MOST_PARAGRAPHS), 0, -1):
+    for last in range(min(len(paragraphs), _MAX_PARAGRAPHS), 0, -1):
         part = "\n\n".join(paragraphs[:last])
         if _parse_source(part) is not None:
             return part

@@ -69,21 +69,21 @@ _WORDS_OF_SCRIPTS = {
 _SIMPLIFIED, _TRADITIONAL = "这们国说为时会对过来个没关发学后", "這們國說為時會對過來個沒關發學後"
 _KANA_EXPECTED = 15
 """A text of at least this many Han characters and without kana is not Japanese."""
-_LEAST_LETTERS = 8
-_LEAST_SHARE = 0.5
-_LEAST_WORDS = 2
+_MIN_LETTERS, _MIN_SHARE, _MIN_WORDS = 8, 0.5, 2
+"""Minimum number of letters of a text, share of its letters in one script, and number of common
+words; below these, the language is unknown."""
 
 
 def find_language(text: str) -> frozenset[str] | None:
     """Return the ISO 639-1 codes of the languages that the text may be in; None if unknown."""
     scripts = Counter(_script_of(letter) for letter in text if letter.isalpha())
     total = sum(scripts.values())
-    if total < _LEAST_LETTERS:
+    if total < _MIN_LETTERS:
         return None
     if scripts["HIRAGANA"] + scripts["KATAKANA"] > 0 and scripts["LATIN"] < total / 2:
         return frozenset({"ja"})
     script, count = scripts.most_common(1)[0]
-    if count < _LEAST_SHARE * total:
+    if count < _MIN_SHARE * total:
         return None
     if script == "LATIN":
         return _latin_language(text)
@@ -123,7 +123,7 @@ def _latin_language(text: str) -> frozenset[str] | None:
 def _most_frequent(words: Counter[str], tables: dict[str, str]) -> frozenset[str] | None:
     found = {code: sum(words[word] for word in common.split()) for code, common in tables.items()}
     first, second = sorted(found.values(), reverse=True)[:2]
-    if first < _LEAST_WORDS or first == second:
+    if first < _MIN_WORDS or first == second:
         return None
     return frozenset({max(found, key=lambda code: found[code])})
 

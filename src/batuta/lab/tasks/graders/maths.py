@@ -140,7 +140,8 @@ _UNSAFE = re.compile(
     r"\b(?:or|not|if|unless|and|maybe|possibly|when|no|wrong|incorrect|false)\b|\\text",
     re.IGNORECASE,
 )
-_LONGEST = 300
+_MAX_LENGTH = 300
+"""Maximum length of an answer with brackets after it, in characters."""
 
 
 def split_parenthetical(text: str) -> tuple[str, str] | None:
@@ -153,7 +154,7 @@ def split_parenthetical(text: str) -> tuple[str, str] | None:
         The answer, and its other form or "" for a remark; None if nothing is in brackets, or if
         their content may be a factor or change the answer.
     """
-    if len(text) > _LONGEST or not text.endswith((")", ")}")):
+    if len(text) > _MAX_LENGTH or not text.endswith((")", ")}")):
         return None
     bare = _TEXT_COMMAND.sub(r" \1 ", text).strip()
     start = _opening_bracket(bare)

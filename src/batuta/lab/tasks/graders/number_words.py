@@ -20,12 +20,13 @@ _OPEN = frozenset({"", "hundred", *_SCALES})
 """Words, or "" for the start, after which another number may begin."""
 _DIGITS = frozenset(list(_SMALL)[1:10])
 HUNDRED = 100
-_LONGEST = 100
+_MAX_LENGTH = 100
+"""Maximum length of a number in words, in characters."""
 
 
 def parse_number_words(text: str) -> Fraction | None:
     """Return a number in English words, such as `two and a half`; None if the text is not one."""
-    if len(text) > _LONGEST:
+    if len(text) > _MAX_LENGTH:
         return None
     words = re.sub(r"[-\s]+", " ", text.strip().casefold()).strip(" .").split(" ")
     if words in (["a", "dozen"], ["one", "dozen"], ["dozen"]):

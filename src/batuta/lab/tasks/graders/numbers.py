@@ -26,7 +26,7 @@ _COMMA = re.compile(r"-?0,\d+")
 """Matches a decimal comma: neither thousands nor a list begins with a lone zero."""
 
 
-_LONGEST = 1000
+_MAX_LENGTH = 1000
 """Maximum length of a text read as a number; Python rejects integers of over 4,300 digits."""
 
 
@@ -36,7 +36,7 @@ def parse_number(text: str) -> Fraction | None:
     The function reads integers with thousands separators, decimals, repeating decimals, fractions,
     mixed numbers, powers of integers, and `3\times10^8`.
     """
-    if len(text) > _LONGEST:
+    if len(text) > _MAX_LENGTH:
         return None
     if _COMMA.fullmatch(text):
         text = text.replace(",", ".")

@@ -14,7 +14,7 @@ from batuta.lab.tasks.recorded.importers.llmrouterbench import import_llmrouterb
 from batuta.lab.tasks.recorded.importers.routerbench import import_routerbench
 from batuta.lab.tasks.recorded.outcome_lines import Importer, OutcomeCollector, parse_outcome_line
 
-MOST_NAMED = 10
+_MAX_NAMED = 10
 """Maximum number of runs that a message lists."""
 _ANSWERS = "answers of closed models are under their providers' terms, questions under their own"
 
@@ -97,8 +97,8 @@ def describe_left_out(collector: OutcomeCollector) -> str:
     names = collector.left_out
     if not names:
         return ""
-    more = f" and {len(names) - MOST_NAMED:,} more" if len(names) > MOST_NAMED else ""
-    listed = ", ".join(names[:MOST_NAMED])
+    more = f" and {len(names) - _MAX_NAMED:,} more" if len(names) > _MAX_NAMED else ""
+    listed = ", ".join(names[:_MAX_NAMED])
     return f"{len(names):,} runs are left out because their score is not a number: {listed}{more}"
 
 
