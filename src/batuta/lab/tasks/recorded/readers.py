@@ -228,7 +228,7 @@ def read_routellm(folder: Path, part: str) -> RecordedOutcomes:
 def _arrange_scores(
     folder: Path, column: str, is_kept: Callable[[str], bool]
 ) -> tuple[OutcomeCube, NDArray[np.float32]]:
-    """Return the scores of the rows that are kept by their value in the column."""
+    """Return the arrangement and the scores of the rows that the value in the column keeps."""
     table = ParquetTable(folder / "outcomes.parquet")
     names = table.names(column)
     rows = np.asarray([is_kept(name) for name in names.values])[names.codes]
