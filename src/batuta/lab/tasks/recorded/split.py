@@ -33,9 +33,11 @@ class QuestionSplit:
     test: Integers
 
 
-def random_split(record: RecordedOutcomes, seed: int) -> QuestionSplit:
-    """Divide the questions at random; the parts have `SHARES` of the questions on average."""
-    bounds = (SHARES[0], SHARES[0] + SHARES[1])
+def random_split(
+    record: RecordedOutcomes, seed: int, shares: tuple[float, float, float] = SHARES
+) -> QuestionSplit:
+    """Divide the questions at random; on average the parts have these shares of the questions."""
+    bounds = (shares[0], shares[0] + shares[1])
     fractions = np.asarray([_random_fraction(seed, text) for text in _common_texts(record)])
     return _to_question_split(np.searchsorted(bounds, fractions, side="right"))
 
