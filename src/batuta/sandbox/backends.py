@@ -38,7 +38,7 @@ class Interpreter:
     executable: str
     """The real file, behind links and copies of virtual environments."""
     home: str
-    """The folder whose `lib` contains the standard library."""
+    """The folder with the `lib` that contains the standard library."""
     packages: tuple[str, ...]
     """Folders of installed packages."""
 
@@ -283,7 +283,7 @@ def _first_order(
         if backend is not SandboxBackend.NONE
         else b""
     )
-    # The kernel counts all processes of a user; the supervisor counts those of a program alone.
+    # The kernel counts all processes of a user; the supervisor counts only the program's.
     counted = backend is SandboxBackend.LANDLOCK and uid is None
     return {
         "tier": backend.value,
@@ -308,7 +308,7 @@ def new_temporary_path() -> str:
 
 
 def _supervisor_command(executable: str, path: str | Path) -> tuple[str, ...]:
-    """Return the supervisor's command; without `site`, whose import takes the longest."""
+    """Return the supervisor's command; without `site`, because its import takes longest."""
     return (executable, "-S", "-s", "-P", "-X", "utf8", "-c", START_SUPERVISOR, str(path))
 
 

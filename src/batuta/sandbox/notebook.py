@@ -162,7 +162,7 @@ def describe_written(files: Sequence[WrittenFile]) -> str:
 
 
 def _read_files(marked: list[str]) -> tuple[dict[str, bytes], tuple[str, ...]]:
-    """Return the files printed after marks, and the names of those beyond the limits."""
+    """Return the files printed after marks, and the names of files beyond the limits."""
     written: dict[str, bytes] = {}
     too_much: list[str] = []
     room = MAX_WRITTEN_BYTES

@@ -55,13 +55,13 @@ class PythonWorker:
         Args:
             limits: limits of one program, which runs in its own sandbox.
             files: the files of a request, which the program can read and add to; None: the
-                program has no files, and those that it writes are dropped.
+                program has no files, and files that it writes are dropped.
         """
         self.limits = limits
         self._files = files
 
     def with_files(self, files: NamedFiles) -> PythonWorker:
-        """Return a worker with these limits for a request with those files."""
+        """Return a worker with the same limits for a request with these files."""
         return PythonWorker(self.limits, files)
 
     def __repr__(self) -> str:

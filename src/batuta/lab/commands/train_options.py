@@ -1,4 +1,4 @@
-"""The options of `batuta train`; those of `train conductor` are grouped by help panel."""
+"""The options of `batuta train`; `train conductor` has its options grouped by help panel."""
 
 from __future__ import annotations
 

@@ -396,7 +396,7 @@ def _refuse_with_record(options: TuneOptions) -> None:
     for option, value in given.items():
         if value:
             raise ConfigError(
-                f"{option} does not apply to a record, whose answers exist already: no worker is "
+                f"{option} does not apply to a record: its answers exist already, and no worker is "
                 "called"
             )
 

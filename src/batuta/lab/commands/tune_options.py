@@ -50,7 +50,7 @@ class TuneQuestionOptions:
         str | None,
         typer.Option(
             "--from-runs",
-            help="A store of served runs: those with feedback are asked too (batuta runs).",
+            help="A store of served runs: its runs with feedback are asked too (batuta runs).",
         ),
     ] = None
     from_sessions: Annotated[

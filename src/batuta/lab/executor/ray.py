@@ -311,7 +311,7 @@ class _ActorDispatcher:
             await self._end(ray)
 
     async def _exchange_once(self, ray: Any) -> None:
-        """Send items for the free slots, and settle those that have ended."""
+        """Send items for the free slots, and settle items that have ended."""
         items = self._work.take(self._slots - len(self._running))
         if not items and not self._running:
             await self._work.wait()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Refer = Callable[[Any], Any]
 
 PLAIN_DTYPE_KINDS = "biufcmMSU"
-"""Kinds of numpy dtypes whose values are plain bytes."""
+"""Kinds of numpy dtypes with values that are plain bytes."""
 
 
 TABLE_KINDS = frozenset({"ps", "pd"})
@@ -125,10 +125,10 @@ NODES: dict[str, Callable[[Any, Refer], list[Any] | None]] = {
 
 
 def dtype_of(name: Any) -> Any:
-    """Return a numpy dtype whose values are plain bytes.
+    """Return the numpy dtype of that name.
 
     Raises:
-        ValueError: the dtype is another.
+        ValueError: its values are not plain bytes.
     """
     found = __import__("numpy").dtype(str(name))
     if found.kind not in PLAIN_DTYPE_KINDS or found.names:

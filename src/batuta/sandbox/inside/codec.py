@@ -205,7 +205,7 @@ class Decoder:
         return found
 
     def fill_pending(self) -> None:
-        """Fill the empty values; those that hash their contents come last."""
+        """Fill the empty values; values that hash their contents come last."""
         late: list[tuple[Any, list[Any]]] = []
         while self.pending:
             shell, node = self.pending.pop()
@@ -243,7 +243,7 @@ class Decoder:
         return NODE_DECODERS[kind](self, node)
 
     def fill(self, shell: Any, node: list[Any]) -> None:
-        """Replace the contents of a value by those of its node."""
+        """Replace the contents of a value by the contents in its node."""
         kind = node[0]
         if kind in {"l", "q", "s", "B"}:
             shell.clear()
@@ -351,7 +351,7 @@ NODE_DECODERS: dict[str, Callable[[Decoder, list[Any]], Any]] = {
     **array_codec.NODE_DECODERS,
 }
 MUTABLE_KINDS = frozenset({*EMPTY_CONTAINERS, *array_codec.TABLE_KINDS, "o", "a"})
-"""Kinds of nodes whose values an answer may change at the end that sent them."""
+"""Kinds of nodes with values that an answer may change at the end that sent them."""
 
 
 def changed_nodes(encoder: Encoder, nodes: list[Any], values: list[Any]) -> dict[str, list[Any]]:

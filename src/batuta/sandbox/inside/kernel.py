@@ -25,7 +25,7 @@ RECEIVE_NOTICE, SEND_VERDICT, CONTINUE = 0xC0502100, 0xC0182101, 1
 PIDFD_GETFD = 438
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
 FILES, ALL_NETWORK, ALL_SCOPES = 0xFFFF, 0b11, 0b11
-"""Landlock: all rights on files; all on TCP; those to use abstract sockets and to send signals
+"""Landlock: all rights on files; all on TCP; the rights to use abstract sockets and to send signals
 outside."""
 READ_FILE, READ, USE_FILE = 0b101, 0b1101, 0b110
 """Landlock: execute and read a file; the same, and list a folder; read and write a file."""

@@ -212,7 +212,7 @@ class PreambleClasses:
         return held
 
     def instance(self, name: str) -> Any:
-        """Return an object whose constructor was not run."""
+        """Return an object of that class without running its constructor."""
         kind = self.namespace[name] if name in self.names else None
         if not isinstance(kind, type):
             raise ValueError(f"there is no class {name}")  # noqa: TRY004 - the message is invalid

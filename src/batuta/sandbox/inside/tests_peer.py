@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 MODULE = "program"
 """The name of the tests' module, equal to the program's so that names of classes agree."""
 TEST_FRAMEWORKS = frozenset({"unittest", "pytest", "_pytest", "inside", "doctest"})
-"""Modules whose exceptions decide how a test ended: a program may not raise them here."""
+"""Modules with exceptions that decide how a test ended: a program may not raise them here."""
 NO_ANSWER_STATUS = 86
 """The exit status of the tests if the program does not answer."""
 CALLABLE_TYPES = ("function", "method", "builtin_function_or_method", "partial")
@@ -144,7 +144,7 @@ INTERPRETER_TYPES = {
     "builtins:function": "FunctionType",
     "builtins:module": "ModuleType",
 }
-"""Built-in types whose objects have no plain form, with their names in `types`."""
+"""Built-in types with objects that have no plain form, and the names of the types in `types`."""
 
 
 class ProgramProxy:

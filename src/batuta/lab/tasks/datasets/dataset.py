@@ -26,7 +26,7 @@ _REFERS_TO_OPTIONS = re.compile(
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class MultipleChoiceQuestion:
-    """A question whose options are not lettered yet; its `repr` does not show the text."""
+    """A question with options that have no letters yet; its `repr` does not show the text."""
 
     id: TaskId
     stem: str

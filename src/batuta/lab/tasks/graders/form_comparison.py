@@ -150,7 +150,7 @@ def _as_matrix(form: SequenceForm, other: SequenceForm) -> SequenceForm:
 
 
 def _has_same_brackets(target: SequenceForm, answer: SequenceForm) -> bool:
-    """Return whether the brackets mean the same; a list may omit those of a point."""
+    """Return whether the brackets mean the same; a list may omit the brackets of a point."""
     pairs = {(target.opening, target.closing), (answer.opening, answer.closing)}
     return len(pairs) == 1 or pairs == {("", ""), ("(", ")")}
 

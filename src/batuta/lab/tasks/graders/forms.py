@@ -34,7 +34,7 @@ def outer_tokens(text: str) -> Iterator[tuple[int, str]]:
 
 
 def split_outside(text: str, separators: AbstractSet[str]) -> list[str]:
-    """Return the parts of `text` between those separators that are outside brackets."""
+    """Return the parts of `text` between the separators that are outside brackets."""
     found = [(at, at + len(token)) for at, token in outer_tokens(text) if token in separators]
     starts = [0, *(end for _, end in found)]
     ends = [*(at for at, _ in found), len(text)]
@@ -271,7 +271,7 @@ def _parse_inequality(text: str) -> Form | None:
 
 
 def _parse_bare_inequality(sign: str, left: str, right: str) -> Form | None:
-    r"""Parse an inequality whose variable is left out: `\ge 5`."""
+    r"""Parse an inequality without its variable: `\ge 5`."""
     if sign == r"\ne":
         return _reals_without(parse_form(right)) if right else None
     if left:

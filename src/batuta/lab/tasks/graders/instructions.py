@@ -106,7 +106,7 @@ def _han_languages(text: str, count: int) -> frozenset[str]:
 
 
 def _likely_languages(text: str, codes: tuple[str, ...]) -> frozenset[str]:
-    """Return the language whose common words are most frequent; all of them if none stands out."""
+    """Return the language with the most frequent common words; all if none is ahead."""
     if len(codes) == 1:
         return frozenset(codes)
     words = Counter(word.strip(".,;:!?،؛؟।()«»\"'") for word in text.casefold().split())
@@ -116,7 +116,7 @@ def _likely_languages(text: str, codes: tuple[str, ...]) -> frozenset[str]:
 
 
 def _latin_language(text: str) -> frozenset[str] | None:
-    """Return the language whose common words are most frequent; None if none stands out."""
+    """Return the language with the most frequent common words; None if none is ahead."""
     return _most_frequent(Counter(re.findall(r"\w+", text.casefold())), _COMMON_WORDS)
 
 

@@ -264,7 +264,7 @@ Importer = Callable[[tuple[Path, ...], OutcomeCollector, str], None]
 
 
 def find_texts(ids: Iterable[str]) -> dict[str, str]:
-    """Return the texts of the questions whose benchmarks are in the data folder, by id.
+    """Return the texts of the questions of benchmarks in the data folder, by id.
 
     Raises:
         SourceError: a file of a benchmark has changed or cannot be read.

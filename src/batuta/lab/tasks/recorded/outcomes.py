@@ -116,7 +116,7 @@ class RecordedOutcomes:
 
     @property
     def unread(self) -> tuple[str, ...]:
-        """The benchmarks of the questions whose texts are missing."""
+        """The benchmarks of the questions with missing texts."""
         ids = (str(task.id) for task in self.tasks if task.question == task.id)
         return tuple(dict.fromkeys(id_.partition("/")[0] for id_ in ids))
 
@@ -142,7 +142,7 @@ class RecordedOutcomes:
     def select(
         self, questions: Integers | Sequence[int] | None = None, models: Iterable[str] | None = None
     ) -> RecordedOutcomes:
-        """Return the record of those questions and models, in the given order.
+        """Return the record of these questions and models, in this order; None keeps all.
 
         Raises:
             SourceError: a model is not in the record.

@@ -36,7 +36,7 @@ class TextColumn:
         return [self.values[code] if code >= 0 else "" for code in self.codes]
 
     def select(self, rows: NDArray[np.bool_]) -> TextColumn:
-        """Return the column of those rows, with only the strings that occur in them."""
+        """Return the column of the rows, with only the strings that occur in these rows."""
         present, codes = np.unique(self.codes[rows], return_inverse=True)
         values = tuple(self.values[int(code)] for code in present.tolist())
         return TextColumn(values, codes.astype(np.int32))

@@ -47,7 +47,7 @@ def unseen_family_split(
 ) -> QuestionSplit:
     """Divide whole task families at random, so that test and calibration have new families.
 
-    If near-duplicates fall into several parts, only those in the test part are kept, or in the
+    If near-duplicates fall into several parts, only the ones in the test part are kept, or in the
     calibration part if the test part has none.
 
     Raises:
