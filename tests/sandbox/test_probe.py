@@ -113,7 +113,7 @@ def test_a_refusal_gives_causes_and_remedies():
     said = opened("auto", no_landlock)
     assert said.startswith("refused: no sandbox works here (bubblewrap: bwrap: ")
     assert "; landlock: this kernel has Landlock 0, 6 is needed (Linux 6.12)): install" in said
-    assert "ask for the tier `none`" in said
+    assert "choose the tier `none`" in said
 
 
 def test_a_missing_bwrap_says_how_to_install_it():

@@ -1,4 +1,4 @@
-"""The tiers of isolation, strongest first, and the command that starts each one's supervisor."""
+"""The tiers of isolation, strongest first, and how a supervisor of each tier is started."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ class Interpreter:
     executable: str
     """The real file, behind links and copies of virtual environments."""
     home: str
-    """The folder whose `lib` contains the standard library."""
+    """The folder with the `lib` that contains the standard library."""
     packages: tuple[str, ...]
     """Folders of installed packages."""
 
     @property
     def roots(self) -> tuple[str, ...]:
-        """The folders that it reads, and the executable itself if it is in none of them."""
+        """The folders that the interpreter reads, and its executable if that is in none of them."""
         folders = (self.home, *self.packages)
         inside = any(Path(self.executable).is_relative_to(folder) for folder in folders)
         return folders if inside else (*folders, self.executable)
@@ -75,7 +75,8 @@ SYSTEM_PATHS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/ld.so
 MIN_LANDLOCK_VERSION = 6
 """The first Landlock version that restricts signals."""
 DEVICES = ("/dev/null", "/dev/random", "/dev/urandom")
-"""/dev/zero is missing because it can be mapped as memory that belongs to no process."""
+"""The devices that programs may use. /dev/zero is missing because it can be mapped as memory that
+belongs to no process."""
 TMP = "/tmp"  # noqa: S108 - the one inside the sandbox
 SHM = "/dev/shm"  # noqa: S108 - same
 
@@ -84,14 +85,14 @@ class SandboxBackend(StrEnum):
     """How strictly programs are isolated from the machine."""
 
     AUTO = "auto"
-    """The strongest that passes its self-test."""
+    """The strongest tier that passes its self-test."""
     BUBBLEWRAP = "bubblewrap"
     """Separate namespaces (files, processes, network) and seccomp."""
     LANDLOCK = "landlock"
     """Landlock and seccomp, for containers that forbid namespaces. Names, sizes and dates of the
     machine's files are visible, their contents are not. Modes and owners of files cannot be
-    changed, a deleted file may not be mapped, and if root starts it, a program cannot start
-    another Python."""
+    changed, a deleted file may not be mapped, and in a sandbox that root starts, a program cannot
+    start another Python."""
     NONE = "none"
     """Limits only, no isolation: for trusted programs."""
 
@@ -107,7 +108,8 @@ class SupervisorLaunch:
     descriptors: tuple[int, ...] = ()
     """Open files that the supervisor inherits; its parent closes them after the start."""
     exit_timeout: float = 10.0
-    """Seconds to wait for it to exit by itself; if killed, it leaves its processes behind."""
+    """Seconds to wait for the supervisor to exit by itself; outside bubblewrap, a killed one leaves
+    its processes behind."""
     folder: str | None = None
     """The scratch folder on the machine, if any; the supervisor creates and removes it."""
 
@@ -115,7 +117,9 @@ class SupervisorLaunch:
 def build_launch(
     backend: SandboxBackend, interpreter: Interpreter, limits: SandboxLimits, uid: int | None
 ) -> SupervisorLaunch:
-    """Return how to start a supervisor of that tier; started by root, it changes to `uid`.
+    """Return how to start a supervisor of that tier.
+
+    `uid` is the user that a supervisor started by root changes to; None if root does not start it.
 
     Raises:
         SandboxError: the machine lacks something that the tier needs.
@@ -191,9 +195,9 @@ def _system_path_options(path: str) -> list[str]:
 
 
 def _bind_options(source: str, path: str) -> list[str]:
-    """Return the options that mount a folder read-only at `path`.
+    """Return the options that mount a file or folder read-only at `path`.
 
-    The parents are created first, because only root could enter those that bwrap creates.
+    The parents are created first, because only root could enter the parents that bwrap creates.
     """
     parents = [str(parent) for parent in reversed(Path(path).parents)][1:]
     made = [word for parent in parents for word in ("--perms", "755", "--dir", parent)]
@@ -220,7 +224,7 @@ def _landlock_launch(
         if uid is None:
             return path
         inside = [root for root in roots if Path(path).is_relative_to(root)]
-        if not inside:  # not readable anyway; the supervisor reports what it misses
+        if not inside:  # the supervisor cannot read it, and reports that
             return path
         root = max(inside, key=len)
         return f"/proc/self/fd/{opened[root]}{path[len(root) :]}"
@@ -279,7 +283,7 @@ def _first_order(
         if backend is not SandboxBackend.NONE
         else b""
     )
-    # The kernel counts all processes of a user; the supervisor counts those of a program alone.
+    # The kernel counts all processes of a user; the supervisor counts only the program's.
     counted = backend is SandboxBackend.LANDLOCK and uid is None
     return {
         "tier": backend.value,
@@ -298,13 +302,13 @@ def _first_order(
 def new_temporary_path() -> str:
     """Return an unused path for a temporary folder.
 
-    The process that will remove the folder creates it, so that none is left behind.
+    The process that will remove the folder also creates it, so that no folder is left behind.
     """
     return str(Path(tempfile.gettempdir()).resolve() / f"batuta-{secrets.token_hex(8)}")
 
 
 def _supervisor_command(executable: str, path: str | Path) -> tuple[str, ...]:
-    """Return the supervisor's command; without `site`, whose import takes the longest."""
+    """Return the supervisor's command; without `site`, because its import takes longest."""
     return (executable, "-S", "-s", "-P", "-X", "utf8", "-c", START_SUPERVISOR, str(path))
 
 

@@ -22,10 +22,11 @@ from batuta.sandbox.sandbox import Sandbox
 MAX_PICTURES = 4
 MAX_PICTURE_BYTES = 512 << 10
 MAX_WRITTEN = 10
+"""Maximum number of a program's files that are kept."""
 MAX_WRITTEN_BYTES = 8_000_000
-"""Total bytes of a program's files that are kept."""
+"""Maximum number of bytes of all files of a program that are kept."""
 _WRITTEN_OUTPUT = 12 * MEGABYTE
-"""Extra bytes of output for those files, which are printed in Base64."""
+"""Extra bytes of output for the kept files, which are printed in Base64."""
 TOO_MUCH = (
     f"{{name}} is not kept: a program may write {MAX_WRITTEN} files of "
     f"{MAX_WRITTEN_BYTES // 1_000_000} MB together."
@@ -38,12 +39,12 @@ class NotebookRun:
     """The result of a program run as in a notebook."""
 
     outcome: ProgramResult
-    """How it ended; its stdout still mixes printed text, pictures and files."""
+    """How the program ended; here `stdout` still mixes printed text, pictures and files."""
     printed: str
     pictures: tuple[str, ...] = ()
-    """The pictures that it drew, as `data:` URLs."""
+    """The pictures that the program drew, as `data:` URLs."""
     written: Mapping[str, bytes]
-    """The files that it wrote, by name."""
+    """The contents of the files that the program wrote, by name."""
     too_much: tuple[str, ...] = ()
     """The names of files that were too large or too many."""
 
@@ -61,10 +62,11 @@ async def run_in_notebook(
 
     Args:
         code: the program.
-        limits: limits for the program and those before it, together.
+        limits: limits for the program and the earlier programs, together.
         before: earlier programs, which run first, with their output discarded.
-        given: files for the program's folder; None: no files, and none that it writes are kept.
-        shows_value: whether to print the value of the program's last line.
+        given: contents of files for the program's folder, by name; None: the program gets no files,
+            and files that it writes are not kept.
+        shows_value: whether to print the value of the program's last line, as a notebook does.
         python: the interpreter.
 
     Raises:
@@ -100,7 +102,7 @@ async def run_in_notebook(
 
 
 async def read_given(files: NamedFiles | None) -> dict[str, bytes] | None:
-    """Return the contents of a request's files by name; None if it cannot have files.
+    """Return the contents of a request's files by name; None if the request cannot have files.
 
     Raises:
         StoreError: the files cannot be read.
@@ -115,7 +117,10 @@ async def read_given(files: NamedFiles | None) -> dict[str, bytes] | None:
 async def keep_written(
     run: NotebookRun, files: NamedFiles | None
 ) -> tuple[tuple[WrittenFile, ...], str]:
-    """Store the files that a program wrote; return them, and why others were not stored."""
+    """Store the files that a program wrote.
+
+    Return the stored files, and a text on why others were not stored; empty if all were.
+    """
     if files is None:
         return (), ""
     kept: list[WrittenFile] = []
@@ -131,9 +136,10 @@ async def keep_written(
 async def keep_pictures(
     run: NotebookRun, files: NamedFiles | None, before: int
 ) -> tuple[WrittenFile, ...]:
-    """Store the pictures that a program drew, under names that its own files do not have.
+    """Store the pictures that a program drew, under names that no file of the program has.
 
-    They are numbered after the `before` pictures of earlier programs.
+    The pictures are numbered after the `before` pictures of earlier programs. The first picture
+    that cannot be stored ends the storing.
     """
     kept: list[WrittenFile] = []
     if files is None:
@@ -143,7 +149,7 @@ async def keep_pictures(
         try:
             kept.append(await files.keep(name, base64.b64decode(url.partition(",")[2])))
         except StoreError:
-            break  # the client still receives it, if its API format has pictures
+            break  # the client still receives the picture, if its API format has pictures
     return tuple(kept)
 
 
@@ -156,7 +162,7 @@ def describe_written(files: Sequence[WrittenFile]) -> str:
 
 
 def _read_files(marked: list[str]) -> tuple[dict[str, bytes], tuple[str, ...]]:
-    """Return the files printed after marks, and the names of those beyond the limits."""
+    """Return the files printed after marks, and the names of files beyond the limits."""
     written: dict[str, bytes] = {}
     too_much: list[str] = []
     room = MAX_WRITTEN_BYTES
@@ -170,7 +176,10 @@ def _read_files(marked: list[str]) -> tuple[dict[str, bytes], tuple[str, ...]]:
 
 
 def _decode_files(marked: list[str]) -> Iterator[tuple[str, bytes | None]]:
-    """Yield names and contents; data that is not Base64 is not the notebook's and is skipped."""
+    """Yield each file's name and content; the content is None for a file beyond the limits.
+
+    Data that is not Base64 was not printed by the notebook and is skipped.
+    """
     for data in marked:
         name, _, content = data.strip().partition(":")
         try:
@@ -182,7 +191,7 @@ def _decode_files(marked: list[str]) -> Iterator[tuple[str, bytes | None]]:
 
 
 def _picture_url(data: str) -> str:
-    """Return a picture's `data:` URL; empty if it is no PNG or too large."""
+    """Return a picture's `data:` URL; empty if it is not a PNG or too large."""
     try:
         picture = base64.b64decode(data.strip(), validate=True)
     except (binascii.Error, ValueError):

@@ -49,7 +49,10 @@ def modules_to_preload(program: Program, test: ProgramTest) -> list[str]:
 
 
 def build_order(program: Program, test: ProgramTest, token: str) -> dict[str, Any]:
-    """Return the order to run a test; `token` proves that a check reached its end."""
+    """Return the order to run a test.
+
+    `token` proves that tests in the program's own process reached their end.
+    """
     if isinstance(test, ScriptTest):
         return {"kind": "script", "source": program.source, "stdin": test.stdin}
     if isinstance(test, CallTest):
@@ -63,7 +66,10 @@ def build_order(program: Program, test: ProgramTest, token: str) -> dict[str, An
 
 
 def trailing_bytes(test: ProgramTest) -> bytes:
-    """Return the bytes after an order, hidden from the program: the text of separate tests."""
+    """Return the text of separate tests, sent after their order so that the program cannot see it.
+
+    It is empty for other tests.
+    """
     if isinstance(test, AssertionTest) and test.separate:
         return test.code.encode("utf-8", "surrogatepass")
     return b""
@@ -117,7 +123,7 @@ def _end_reason(
 
 
 REPLY_TIMEOUT = 60.0
-"""Seconds that a supervisor may take beyond the time of its order, on a busy machine."""
+"""Seconds that a supervisor on a busy machine may take in addition to the time of its order."""
 
 
 @final
@@ -137,7 +143,7 @@ class SandboxProcess:
         self._stderr = process.stderr
 
     async def has_started(self) -> bool:
-        """Return True once the supervisor reports its start; a first order could find it dead."""
+        """Wait for the supervisor's report of its start; return False if none arrives."""
         return await self._exchange(b"", 0) is not None
 
     async def send_order(
@@ -145,7 +151,8 @@ class SandboxProcess:
     ) -> dict[str, Any] | None:
         """Send an order, then `after`, and return the reply.
 
-        None if the supervisor has exited, or does not reply within `seconds` and some more.
+        Return None if the supervisor has exited, or does not reply within `seconds` plus
+        `REPLY_TIMEOUT`.
         """
         data = json.dumps(order).encode()
         self.is_used_up = True  # if cancelled here, its reply would answer the next order
@@ -163,7 +170,10 @@ class SandboxProcess:
             return None
 
     async def last_error_line(self) -> str:
-        """Return the last line on stderr, of the supervisor or of the command that starts it."""
+        """Return the last line that the supervisor or its command wrote to stderr.
+
+        Without such a line, return a sentence that says so.
+        """
         lines: list[str] = []
         with anyio.move_on_after(1):
             async for data in self._stderr:
@@ -192,9 +202,9 @@ class SandboxProcess:
 async def open_sandbox_process(
     launch: SupervisorLaunch, preload: list[str]
 ) -> AsyncGenerator[SandboxProcess]:
-    """Yield a sandbox that is ready for tests and has imported `preload`.
+    """Yield a sandbox that is ready for tests and has imported the modules in `preload`.
 
-    At the end no process or file of it remains.
+    When the block ends, none of its processes or files remains.
 
     Raises:
         SandboxError: the sandbox could not be built, with the cause.
@@ -240,7 +250,7 @@ async def _start_process(launch: SupervisorLaunch) -> Process:
 
 @final
 class LoadedProgram:
-    """A program that is ready for one test after another; each runs it in a fresh process."""
+    """A program that is ready for one test after another; each test runs it in a new process."""
 
     def __init__(
         self, program: Program, limits: SandboxLimits, build_launch: Callable[[], SupervisorLaunch]
@@ -267,7 +277,7 @@ class LoadedProgram:
         )
 
     async def _ready_process(self, test: ProgramTest) -> SandboxProcess:
-        """Return the current sandbox, or a new one if a test left irremovable traces."""
+        """Return the current sandbox, or a new one if there is none or it can run no more tests."""
         if self._process is None or self._process.is_used_up:
             await self.close()
             sandbox = open_sandbox_process(

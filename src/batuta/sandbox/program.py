@@ -27,7 +27,7 @@ def parse_value(text: str) -> JSON:
 
 
 def _parse_integer(digits: str) -> int | Decimal:
-    longest = sys.int_info.default_max_str_digits  # digits that Python reads and writes
+    longest = sys.int_info.default_max_str_digits  # the most digits that Python reads
     return int(digits) if len(digits) <= longest else Decimal(digits)
 
 
@@ -67,8 +67,9 @@ class AssertionTest:
 
     Separate tests run in their own process, which the program can neither read nor change. Names
     that neither the tests nor the preamble define are the program's: calls go over a pipe and
-    return plain values, which the tests compare. An object of the program's own class stays in the
-    program's process: the tests can call its methods, but it equals nothing.
+    return plain values, which the tests compare. An object of a class that the program defines
+    stays in the program's process: the tests can call its methods, but it never equals a plain
+    value.
 
     Tests that are not separate run in the program's process, after it and in its namespace; a
     random token proves that they reached their end. A program that searches its memory finds the
@@ -78,9 +79,9 @@ class AssertionTest:
 
     code: str
     preamble: str = ""
-    """Source that runs before the program and the tests; separate processes each run it."""
+    """Source that runs before the program and before the tests, in the process of each."""
     entry: str = ""
-    """A name that the preamble only sketches and the program must define; empty if none."""
+    """A name that the preamble only declares and the program must define; empty if none."""
     separate: bool = True
 
 
@@ -89,18 +90,18 @@ ProgramTest: TypeAlias = ScriptTest | CallTest | AssertionTest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxLimits:
-    """The limits of one test."""
+    """The limits of one test; all are greater than 0."""
 
     seconds: float = 10.0
     """Wall time."""
     memory: int = 1024 * MEGABYTE
-    """Resident bytes of all its processes; each may reserve four times as much."""
+    """Resident bytes of all processes of the test; each may reserve four times as much."""
     output: int = 8 * MEGABYTE
     """Bytes of standard output, of standard error and of the value, each."""
     processes: int = 32
-    """Processes and threads at the same time."""
+    """Maximum number of processes and threads at the same time."""
     files: int = 64 * MEGABYTE
-    """Bytes in all files written."""
+    """Bytes in all files that the test writes; a small file counts as 16 KiB."""
 
     def __post_init__(self) -> None:
         if min(self.seconds, self.memory, self.output, self.processes, self.files) <= 0:
@@ -119,7 +120,9 @@ class EndReason(StrEnum):
     KILLED = "killed"
     """A signal ended the process; `status` is its number, negative."""
     TIME = "time"
+    """The test exceeded its limit of time; each of the next four names another limit."""
     MEMORY = "memory"
+    """The test exceeded its memory limit, or the program raised MemoryError."""
     OUTPUT = "output"
     PROCESSES = "processes"
     FILES = "files"
@@ -134,10 +137,10 @@ class ProgramResult:
     end: EndReason
     stdout: str = ""
     stderr: str = ""
-    """The last 4,000 characters of its standard error."""
+    """The last 4,000 characters of the standard error."""
     value: JSON = None
     """The value that a `CallTest` returned, if it returned."""
     status: int | None = None
-    """Exit status; None if it is unknown or a limit stopped the test."""
+    """Exit status, or a signal's number, negative; None if unknown or if a limit was exceeded."""
     seconds: float = 0.0
     """Wall time."""

@@ -1,4 +1,4 @@
-"""A worker that runs code, without a model or a price; a program's error is its reply."""
+"""A worker that runs code, without a model or a price; if a program fails, the reply says why."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ from batuta.usage import ZERO_COST
 
 RUN_LIMITS = SandboxLimits(seconds=20.0, memory=512 * MEGABYTE, output=MEGABYTE)
 """The limits of one program."""
-LONGEST = 16_000
-"""The most characters of a reply."""
+MAX_PRINTED = 16_000
+"""Maximum number of characters of a program's output; the middle of longer output is left out."""
 NO_PROGRAM = (
     "There is no complete Python code block in what I may read. Write the program in a block that "
     "begins with ```python and ends with ```."
@@ -55,22 +55,23 @@ class PythonWorker:
         Args:
             limits: limits of one program, which runs in its own sandbox.
             files: the files of a request, which the program can read and add to; None: the
-                program has no files, and those that it writes are dropped.
+                program has no files, and files that it writes are dropped.
         """
         self.limits = limits
         self._files = files
 
     def with_files(self, files: NamedFiles) -> PythonWorker:
-        """Return a worker with these limits for a request with those files."""
+        """Return a worker with the same limits for a request with these files."""
         return PythonWorker(self.limits, files)
 
     def __repr__(self) -> str:
         return "PythonWorker()"
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """Reply with the program's output, or with its error.
+        """Reply with the program's output, or with the reason why there is none.
 
-        An error is not streamed: even as the last step's reply it may not become the answer.
+        Only a reply with output or files is streamed: any other reply may not become the answer,
+        even as the reply of the last step.
 
         Raises:
             ProviderUnreachableError: no sandbox works on this machine.
@@ -118,7 +119,10 @@ class PythonWorker:
 def _program_calls(
     source: str, outcome: ProgramResult, files: tuple[WrittenFile, ...]
 ) -> tuple[ServerCall, ...]:
-    """Return the program as a server tool call if it wrote files: every API format lists those."""
+    """Return the program as a server tool call if it wrote files; empty if it wrote none.
+
+    Every API format lists the files of such a call.
+    """
     if not files:
         return ()
     call = ServerCall(
@@ -200,7 +204,7 @@ def limit_text(end: EndReason, limits: SandboxLimits) -> str:
 
 
 def _shorten_text(text: str) -> str:
-    if len(text) <= LONGEST:
+    if len(text) <= MAX_PRINTED:
         return text
-    half = LONGEST // 2
-    return f"{text[:half]}\n[{len(text) - LONGEST} characters are left out]\n{text[-half:]}"
+    half = MAX_PRINTED // 2
+    return f"{text[:half]}\n[{len(text) - MAX_PRINTED} characters are left out]\n{text[-half:]}"

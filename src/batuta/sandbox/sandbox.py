@@ -34,7 +34,8 @@ from batuta.sandbox.program import (
 )
 
 LIMITS = SandboxLimits(seconds=120.0, processes=4)
-"""Limits of the self-test; generous in time, so that a busy machine gets no weaker tier."""
+"""Limits of the self-test; generous in time, so that a tier does not fail on a busy machine."""
+
 BREAKOUT_PROGRAM = Program("""
 import ctypes, os, socket, time
 
@@ -71,7 +72,7 @@ def multiply():
 """)
 REMEDY = (
     "install bubblewrap 0.8 or later and let it make namespaces (in a container: --security-opt "
-    "seccomp=unconfined), or use Linux 6.12 or later, or ask for the tier `none` to run "
+    "seccomp=unconfined), or use Linux 6.12 or later, or choose the tier `none` to run "
     "programs without isolation"
 )
 
@@ -79,10 +80,13 @@ REMEDY = (
 async def choose_backend(
     backend: SandboxBackend, interpreter: Interpreter, uid: int | None
 ) -> SandboxBackend:
-    """Return that tier, or the strongest for `auto`, once it has passed its self-test.
+    """Return the requested tier, or for `auto` the strongest tier that passes its self-test.
+
+    The tier `none` has no self-test. `uid` is the user that a sandbox started by root changes to.
 
     Raises:
-        SandboxError: the requested tier does not work here; names the cause for each one tried.
+        SandboxError: this is not Linux, or the requested tier does not work here; the message has
+            the cause for each tier that was tried.
     """
     if sys.platform != "linux":
         raise SandboxError(f"programs are run on Linux only, and this is {sys.platform}")
@@ -105,7 +109,7 @@ async def choose_backend(
 
 @asynccontextmanager
 async def _bait_file() -> AsyncGenerator[Path]:
-    """Yield a file in a folder, both open to all users: only the sandbox can protect them.
+    """Yield a file in a folder; all users may write both, so only the sandbox can protect them.
 
     A separate process removes the folder when the block ends, or when this process is killed.
     """
@@ -137,7 +141,8 @@ async def _run_self_test(
     """Run a program that tries to break out.
 
     Raises:
-        SandboxError: the program could do something that it must not, or did not end normally.
+        SandboxError: no sandbox could be started, or the program in it could do something that the
+            tier must prevent, or did not end normally.
     """
     start = lambda: build_launch(backend, interpreter, LIMITS, uid)  # noqa: E731
     async with _bait_file() as secret, open_program(BREAKOUT_PROGRAM, LIMITS, start) as breakout:
@@ -156,12 +161,13 @@ async def _run_self_test(
 
 DEFAULT_LIMITS = SandboxLimits()
 FIRST_UID, UID_COUNT = 20_000, 40_000
-"""User ids of root's sandboxes: below 2^16, because a container may have no more."""
+"""Sandboxes started by root have one of UID_COUNT user ids from FIRST_UID on; all are below 2^16,
+because a container may have no more."""
 
 
 @final
 class Sandbox:
-    """Runs up to a number of programs at once, each in its own sandbox."""
+    """Runs programs, each in its own sandbox, up to a fixed number concurrently."""
 
     def __init__(
         self, backend: SandboxBackend, interpreter: Interpreter, uids: list[int | None]
@@ -180,15 +186,17 @@ class Sandbox:
         slots: int = 2,
         python: str | Path = sys.executable,
     ) -> AsyncGenerator[Sandbox]:
-        """Yield a sandbox of that tier, which has passed its self-test.
+        """Yield a sandbox of that tier; every tier but `none` has passed its self-test.
 
         Args:
             backend: the tier; only `none` runs programs without isolation.
-            slots: how many programs may run at once.
+            slots: maximum number of programs that run concurrently.
             python: the interpreter, with the packages that programs may import.
 
         Raises:
-            SandboxError: the requested tier does not work here; names the causes and a remedy.
+            SandboxError: the interpreter does not run or is too old, or the requested tier does
+                not work here; the message has the causes and a remedy.
+            ValueError: `slots` is below 1.
         """
         if slots < 1:
             raise ValueError("slots must be at least 1")
@@ -216,7 +224,7 @@ class Sandbox:
     async def load(
         self, program: Program, limits: SandboxLimits = DEFAULT_LIMITS
     ) -> AsyncGenerator[LoadedProgram]:
-        """Yield the program, ready for one test after another; waits for a free slot.
+        """Wait for a free slot, and yield the program, ready for one test after another.
 
         When the block ends, cancelled or not, everything the program started has ended.
         """
@@ -231,7 +239,10 @@ class Sandbox:
 
 
 def _slot_uids(slots: int) -> list[int | None]:
-    """Return a user id for each slot, if we are root; at random, to avoid those of others."""
+    """Return a user id for each slot; None for each if this process is not root's.
+
+    The ids are consecutive and begin at random, so that two processes rarely have the same.
+    """
     if os.getuid():
         return [None] * slots
     first = FIRST_UID + secrets.randbelow(UID_COUNT - slots)

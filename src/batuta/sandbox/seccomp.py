@@ -1,7 +1,8 @@
 """The system calls that a program may not make, as a filter for the kernel (seccomp BPF).
 
 The filter lists the denied calls, because Python and its libraries use most others. A call that
-needs a capability is listed only if a user namespace would grant it: no process inside has any.
+needs a capability is listed only if a user namespace would grant that capability, since no process
+in the sandbox has any.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ KERNEL = (
     "bpf perf_event_open userfaultfd io_uring_setup io_uring_enter io_uring_register keyctl "
     "add_key request_key landlock_create_ruleset landlock_add_rule landlock_restrict_self"
 )
-"""Attack surface; io_uring makes calls that no filter sees, a ruleset keeps deleted files."""
+"""Calls that only widen the attack surface of the kernel. io_uring makes calls that no filter sees,
+and a Landlock ruleset keeps deleted files open."""
 OTHER_PROCESSES = (
     "ptrace process_vm_readv process_vm_writev process_madvise kcmp pidfd_open pidfd_getfd "
     "pidfd_send_signal sched_setaffinity sched_setattr sched_setparam sched_setscheduler "
@@ -37,8 +39,9 @@ OWNERSHIP = (
     "removexattr lremovexattr fremovexattr utime utimes futimesat utimensat inotify_init "
     "inotify_init1 fanotify_init sendmsg sendmmsg"
 )
-"""Landlock does not restrict these, and an ordinary user owns more than the sandbox's folder. A
-message in transit could hold a deleted open file, which the watch on open files would not find."""
+"""Calls that Landlock does not restrict; an ordinary user owns more than the sandbox's folder. The
+calls that send messages are listed because a message in transit can hold a deleted open file, which
+the check of open files would not find."""
 
 NUMBERS = {
     "x86_64": {
@@ -99,13 +102,16 @@ LOAD, AND, EQUAL, GREATER, RETURN = 0x20, 0x54, 0x15, 0x25, 0x06
 """BPF: load a word, mask it, jump if equal, jump if greater, return."""
 ALLOW, KILL, ERRNO, NOTIFY = 0x7FFF0000, 0x80000000, 0x00050000, 0x7FC00000
 PROCESS_CREATION = {"x86_64": (56, 57, 58), "aarch64": (220,)}
-"""clone, fork and vfork; clone3 does not exist here."""
+"""The numbers of clone, fork and vfork; aarch64 has clone alone, and the filter refuses clone3."""
 NUMBER_AT, ARCHITECTURE_AT, ARGUMENTS_AT = 0, 4, 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """A call that is allowed if one argument satisfies `argument & mask == value` (or `!=`)."""
+    """A call that is allowed if one argument satisfies `argument & mask == value`.
+
+    With `equal` False it is allowed if they differ.
+    """
 
     name: str
     argument: int
@@ -144,10 +150,11 @@ def seccomp_filter(machine: str | None = None, *, ownership: bool) -> bytes:
 
     Args:
         machine: the architecture, as `platform.machine()` returns it.
-        ownership: whether to allow the calls of `OWNERSHIP`, if the files are isolated otherwise.
+        ownership: whether to allow the calls of `OWNERSHIP`; only if the files are isolated in
+            another way.
 
     Raises:
-        SandboxError: the numbers of this architecture are not known.
+        SandboxError: the system call numbers of this architecture are not known.
     """
     machine = machine or platform.machine()
     if machine not in NUMBERS:

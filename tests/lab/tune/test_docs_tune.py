@@ -47,7 +47,7 @@ def test_the_commands_of_the_page(folder, workers):
     _, answered = workers
     check, tune, cards, limited, _, _, record, ask, other = COMMANDS
     assert "no worker was called" in run(check, folder) and not answered
-    assert "2.5 calls of a question on average" in run(limited, folder) and not answered
+    assert "2.5 calls per question on average" in run(limited, folder) and not answered
     assert "report: runs/tuned/report.html" in run(tune, folder)
     assert len(answered) <= 1600 and len(set(answered)) == len(answered)
     found = json.loads((folder / "runs/tuned/report.json").read_text())

@@ -39,20 +39,21 @@ def train_automatically(
     changes: Sequence[str],
     simulated_questions: bool = False,
 ) -> None:
-    """Choose the settings, print the expected cost, train, and print the results.
+    """Choose the settings, print the maximum cost, train, and print the results.
 
     Args:
-        pool: the pool to conduct.
-        tasks: the questions.
-        minutes: the time for everything, counted from `began`.
-        began: the start by the monotonic clock.
+        pool: the name of the pool to conduct; None if it was left out, which is refused.
+        tasks: the name of the questions; None as for the pool.
+        minutes: the time for everything, counted from `began`; None as for the pool.
+        began: the start of the command, in seconds of the monotonic clock.
         out: the folder to write.
         seed: the seed of all randomness.
         changes: `KEY=VALUE` settings that override chosen ones.
         simulated_questions: whether real models may be asked a simulated world's questions.
 
     Raises:
-        ConfigError: an option is missing, or the training cannot be carried out.
+        ConfigError: an option is missing, the folder already contains a training, or the training
+            cannot be carried out.
     """
     if pool is None or tasks is None or minutes is None:
         raise ConfigError("name the settings with --config, or --pool, --tasks and --minutes")
@@ -82,26 +83,30 @@ def train_automatically(
     console = open_console(stderr=True)
     _print_choice(console, rows, changes)
     console.print("measuring how long a step takes on this machine")
-    held, clock = draw_held_out(settings), StageClock(minutes, began, monotonic)
-    plan = require_time(settings, held, clock)
+    held_out, clock = draw_held_out(settings), StageClock(minutes, began, monotonic)
+    plan = require_time(settings, held_out, clock)
     console.print(
         f"fitting takes {plan.step_seconds:.2f} s a step here with {plan.network.layers} layers of "
         f"{plan.network.hidden}; this is measured again after the search",
         highlight=False,
     )
-    _print_spending(console, settings, held)
+    _print_spending(console, settings, held_out)
     report = train_within(
         settings,
         clock,
         command=sys.argv,
         on_progress=lambda line: console.print(line, highlight=False),
     )
-    _print_report(console, report, held=len(held))
+    _print_report(console, report, questions=len(held_out))
     write_output(f"{report.folder}\n")
 
 
 def _override_chosen(settings: TrainSettings, changes: Sequence[str]) -> TrainSettings:
-    """Return the settings with the changes, some of which need a settings file."""
+    """Return the settings with the changes.
+
+    Raises:
+        ConfigError: a change is invalid, or its setting can only be changed with a settings file.
+    """
     changed = override_settings(settings, changes, "--set")
     for name in ("pool.max_usd", "rejection", "curriculum", "evaluation"):
         section, _, key = name.partition(".")
@@ -123,15 +128,15 @@ def _print_choice(console: Console, rows: Sequence[Choice], changes: Sequence[st
     console.print(table)
 
 
-def _print_spending(console: Console, settings: TrainSettings, held: Sequence[Task]) -> None:
-    """Print the most that the training may cost, before any worker is called."""
+def _print_spending(console: Console, settings: TrainSettings, held_out: Sequence[Task]) -> None:
+    """Print the maximum cost of the training, before any worker is called."""
     from batuta.lab.train.bill import estimate_cost  # noqa: PLC0415 - after the check
     from batuta.lab.train.conductor_training import load_pool  # noqa: PLC0415 - loads torch
     from batuta.lab.train.episodes import make_episodes  # noqa: PLC0415 - same
     from batuta.lab.train.found_workflows import SEARCH_CALLS  # noqa: PLC0415 - same
 
     pool = anyio.run(load_pool, settings)
-    episodes = make_episodes(held, pool, settings.pool, settings.seed)
+    episodes = make_episodes(held_out, pool, settings.pool, settings.seed)
     cost = estimate_cost(settings, episodes, ())
     times = 1 + Decimal(SEARCH_CALLS) / max(1, cost.calls)
     unpriced = [str(worker.id) for worker in pool if worker.price is None]
@@ -141,13 +146,13 @@ def _print_spending(console: Console, settings: TrainSettings, held: Sequence[Ta
     console.print(
         f"at most about {round(cost.calls * times):,} calls of workers and "
         f"${cost.usd * times:,.2f} at list prices{omitted}, if there is time for all of them; "
-        f"{len(held)} questions are held out",
+        f"{len(held_out)} questions are held out",
         highlight=False,
     )
 
 
-def _print_report(console: Console, report: AutoReport, *, held: int) -> None:
-    figures = (f"accuracy on {held} held-out questions", "steps a workflow")
+def _print_report(console: Console, report: AutoReport, *, questions: int) -> None:
+    figures = (f"accuracy on {questions} held-out questions", "steps a workflow")
     table = new_table("policy", *figures, "", right=figures, padding=(0, 1))
     for one in report.judgements:
         kept = "kept" if one is report.best else ""

@@ -27,7 +27,7 @@ from batuta.cli.options import (
 )
 from batuta.environment import data_folder
 from batuta.errors import ConfigError
-from batuta.lab.commands.eval_output import RECORDED_PREFIX
+from batuta.lab.tasks import RECORDED_PREFIX
 
 if TYPE_CHECKING:
     from batuta.lab.evals.matched_budget import EqualResource
@@ -41,11 +41,13 @@ class RecordSplit(StrEnum):
 
     RANDOM = "random"
     UNSEEN = "unseen"
+    """Measures on families of questions that nothing was learned from."""
     ALL = "all"
+    """Measures on all questions and learns nothing."""
 
 
 def _new_folder() -> Path:
-    """Return a new folder for this evaluation."""
+    """Return the path of a new folder for this evaluation."""
     return data_folder() / "evals" / datetime.now().astimezone().strftime("%Y-%m-%d-%H%M%S")
 
 
@@ -64,13 +66,13 @@ class EvalQuestions:
     ] = "rehearsal"
     limit: Annotated[
         int | None,
-        typer.Option(min=1, help="The most questions to ask; default 100, for a record all."),
+        typer.Option(min=1, help="Maximum number of questions; default 100, for a record all."),
     ] = None
     seeds: Annotated[
-        int, typer.Option(min=1, help="Runs of each question; for a record, splits.")
+        int, typer.Option(min=1, help="Runs of each question; for a record, number of splits.")
     ] = 1
     seed: Annotated[
-        int, typer.Option(min=0, help="The first seed: of questions, sampling, splits.")
+        int, typer.Option(min=0, help="The first seed, for questions, sampling and splits.")
     ] = 0
     simulated_questions: SimulatedQuestions = False
     from_file: Annotated[
@@ -97,7 +99,7 @@ class EvalSystems:
     panel: ClassVar = SYSTEMS_PANEL
 
     systems: Annotated[
-        str | None, typer.Option(help="Comma-separated names, or all; an unknown name lists them.")
+        str | None, typer.Option(help="Comma-separated names, or all; an unknown one lists all.")
     ] = None
     equal_calls: Annotated[
         bool,
@@ -110,7 +112,7 @@ class EvalSystems:
         bool,
         typer.Option(
             "--equal-cost",
-            help="Add them with as many dollars as ultra (tokens if prices are unknown).",
+            help="Add these with as many dollars as ultra (tokens if prices are unknown).",
         ),
     ] = False
 
@@ -123,7 +125,7 @@ class EvalSystems:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalPool:
-    """Options for the pool and its changes."""
+    """Options for the pool, and for how a record's pool changes."""
 
     panel: ClassVar = POOL_PANEL
 
@@ -157,14 +159,14 @@ class EvalPool:
         bool,
         typer.Option(
             "--simulate",
-            help="For a record: if no answer fits, use another recorded one, marked.",
+            help="For a record: if it lacks a prompt, replay an answer to its question, marked.",
         ),
     ] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalLimits:
-    """Options for the budget."""
+    """Options for the budget and its estimate."""
 
     panel: ClassVar = LIMITS_PANEL
 
@@ -173,7 +175,7 @@ class EvalLimits:
         typer.Option(
             min=0,
             max=MOST_USD,
-            help="The most dollars, over all commands with --budget and this --out.",
+            help="Maximum dollars, over all commands with --budget and this --out.",
         ),
     ] = None
     check: Annotated[
@@ -186,14 +188,14 @@ class EvalLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalExecution:
-    """Options for where runs are executed, and how many at once."""
+    """Options for where runs are executed, and how many concurrently."""
 
     panel: ClassVar = EXECUTION_PANEL
 
     concurrency: ConcurrentRuns = 64
     jobs: Annotated[
         int | None,
-        typer.Option(min=1, help="Recorded sets measured at once; default: one per core."),
+        typer.Option(min=1, help="Recorded sets measured in parallel; default: one per core."),
     ] = None
     executor: ExecutorName = "local"
     workers: RayProcesses = None

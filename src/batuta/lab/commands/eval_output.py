@@ -1,4 +1,4 @@
-"""The output of `batuta eval`: tables, progress and messages; and the exit of its helpers."""
+"""The output of `batuta eval`: tables, progress and messages; and how its processes end."""
 
 from __future__ import annotations
 
@@ -13,23 +13,21 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from batuta.cli.progress import open_progress_bars
+from batuta.lab.tasks import RECORDED_PREFIX
 from batuta.rendering.console import open_console
 from batuta.rendering.terminal import write_error
 
 if TYPE_CHECKING:
     from batuta.lab.evals import StartProgress
 
-RECORDED_PREFIX = "recorded:"
-"""Prefix of the name of a recorded set."""
-
 
 def recorded_set_folder(tasks: str) -> str:
-    """Return the name of a recorded set's own folder in --out."""
+    """Return the name of the folder that a recorded set has in --out."""
     return tasks.removeprefix(RECORDED_PREFIX).replace("/", "-")
 
 
 def write_set_index(found: Sequence[dict[str, Any]], out: Path, report: Path | None) -> None:
-    """Write the table of all sets into the folder that contains theirs.
+    """Write the table of all sets into the folder that contains the folders of the sets.
 
     Raises:
         ConfigError: a report is requested and jinja2 is not installed.
@@ -43,7 +41,7 @@ def write_set_index(found: Sequence[dict[str, Any]], out: Path, report: Path | N
 
 
 def print_table(report: dict[str, Any]) -> None:
-    """Print the table on stdout."""
+    """Print the report's table and notes to stdout."""
     from batuta.lab.evals.markdown_report import TABLE_HEADS, report_notes, report_title, table_rows  # noqa: PLC0415 - with the rest
 
     console = open_console()
@@ -75,12 +73,12 @@ def has_scores(found: Sequence[dict[str, Any]]) -> bool:
 
 
 def print_message(sentence: str) -> None:
-    """Print the message on stderr."""
+    """Print the sentence to stderr, after `batuta:`."""
     write_error(f"batuta: {sentence}\n")
 
 
 def exit_with_parent() -> None:
-    """Exit as soon as the parent process is gone, even if it was killed."""
+    """Start a thread that ends this process once the parent process has ended, even by a kill."""
     parent = multiprocessing.parent_process()
 
     def wait() -> None:

@@ -16,9 +16,10 @@ from batuta.embedded.policy import is_policy
 from batuta.environment import read_variable
 from batuta.errors import ConfigError
 from batuta.lab.commands.eval_options import EvalCommandOptions, RecordSplit
-from batuta.lab.commands.eval_output import RECORDED_PREFIX, print_message
+from batuta.lab.commands.eval_output import print_message
 from batuta.lab.executor.select import LOCAL
 from batuta.lab.task_sources import REHEARSAL, WORLD2, check_simulated_questions
+from batuta.lab.tasks import RECORDED_PREFIX
 
 if TYPE_CHECKING:
     from batuta.core import Client, Conductor, Worker
@@ -28,17 +29,17 @@ if TYPE_CHECKING:
     from batuta.lab.evals.subject import CallLimit
 
 INSPECT_PREFIX = "inspect:"
-"""Prefix of the name of an inspect_ai task."""
+"""The prefix of the name of an inspect_ai task."""
 DEFAULT_LIMIT = 100
 """Default number of questions, except for a record."""
 PAID_FILE = "paid.db"
 """The file that records the calls paid from the budget."""
 SIMULATED_CALIBRATION = 1000
-"""Questions on which simulated workers, which cost nothing, are compared with each other."""
+"""Number of questions on which simulated workers, which cost nothing, are compared."""
 
 
 def run_inspect(wanted: EvalCommandOptions) -> EvalCommandOptions:
-    """Run an inspect_ai task on every system; return options that evaluate the record of that.
+    """Run an inspect_ai task on every system; return options that evaluate the recorded results.
 
     Raises:
         ConfigError: inspect_ai is missing, or the task or a system cannot be run.
@@ -78,7 +79,7 @@ def run_inspect(wanted: EvalCommandOptions) -> EvalCommandOptions:
 
 
 async def _note_inspected(setup: SubjectSetup, folder: Path) -> tuple[str, str]:
-    """Return the replaced workers as text, for the keys of logs, and a note for the user."""
+    """Return the replaced workers as text, for the keys of logs, and a note; empty if none."""
     async with AsyncExitStack() as stack:
         subject, notes = setup.note_pool(await setup.open_subject(stack), folder)
     return repr(sorted(subject.replaced.items())) if subject.replaced else "", notes
@@ -164,15 +165,15 @@ async def _open_subject(
 
 
 def _refuse_budget(wanted: EvalCommandOptions, reason: str) -> None:
-    """Raise ConfigError if --budget or --check was given."""
+    """Raise `ConfigError` if --budget or --check is used."""
     limits, tasks = wanted.limits, wanted.questions.tasks
-    for name, asked in (("--budget", limits.budget is not None), ("--check", limits.check)):
-        if asked:
+    for name, used in (("--budget", limits.budget is not None), ("--check", limits.check)):
+        if used:
             raise ConfigError(f"{name} cannot be used with --tasks {tasks}: {reason}")
 
 
 def _open_budget(wanted: EvalCommandOptions, subject: Subject, stack: AsyncExitStack) -> CallLimit:
-    """Open the budget, less what earlier commands with this --out have spent."""
+    """Open the budget, without the dollars that earlier commands with this --out have spent."""
     from batuta.clients.cache import warn_if_emptied  # noqa: PLC0415 - few need it
     from batuta.lab.tune.spending import Allowance, BudgetedClient, PaidCalls, TuneBudget  # noqa: PLC0415 - only when wanted
 
@@ -229,7 +230,7 @@ def _open_record(options: EvalCommandOptions) -> tuple[EvalPart, ...]:
         raise ConfigError(
             "--leaves and --joins have no effect with --split all, which learns nothing"
         )
-    if options.execution.executor != "local":
+    if options.execution.executor != LOCAL:
         raise ConfigError(
             "recorded answers are replayed on this machine: leave out --executor, or use --jobs"
         )

@@ -24,7 +24,6 @@ from batuta.cli.options import format_example, with_option_groups
 from batuta.errors import ConfigError, SourceError
 from batuta.lab.commands.eval_options import EvalCommandOptions
 from batuta.lab.commands.eval_output import (
-    RECORDED_PREFIX,
     exit_with_parent,
     has_scores,
     open_progress,
@@ -34,12 +33,13 @@ from batuta.lab.commands.eval_output import (
     write_set_index,
 )
 from batuta.lab.commands.eval_subject import INSPECT_PREFIX, open_eval_subject, run_inspect
+from batuta.lab.tasks import RECORDED_PREFIX
 from batuta.rendering.terminal import write_output
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from batuta.lab.evals import EvalPart, Evaluation
+    from batuta.lab.evals import EvalOptions, EvalPart, Evaluation, ResultLog
     from batuta.lab.evals.forecast import EvalForecast
     from batuta.lab.evals.run_archive import RunArchive
 
@@ -49,9 +49,9 @@ EXIT_UNSCORED = 1
 EXIT_BUDGET = 4
 EXIT_INTERRUPTED = 130
 OUTCOMES_FILE = "outcomes.jsonl"
-"""The scores of each worker alone, if every worker was asked: a history to learn from."""
+"""The scores of each worker alone, written if every worker answered: a history to learn from."""
 ALL_SETS = "all"
-"""Means every recorded set whose files are available."""
+"""The name for every recorded set with files on this machine."""
 
 
 async def estimate_calls(options: EvalCommandOptions) -> None:
@@ -60,7 +60,7 @@ async def estimate_calls(options: EvalCommandOptions) -> None:
     Raises:
         ConfigError: these questions cost nothing, or a system is unknown.
     """
-    from batuta.lab.evals import EvalOptions, ResultLog, forecast_parts  # noqa: PLC0415 - loads numpy
+    from batuta.lab.evals import EvalOptions, ResultLog  # noqa: PLC0415 - loads numpy
     from batuta.lab.evals.result_log import RESULTS_FILE  # noqa: PLC0415 - same
 
     async with AsyncExitStack() as stack:
@@ -73,15 +73,8 @@ async def estimate_calls(options: EvalCommandOptions) -> None:
             sub_pool=options.pool.pools,
             pool_seed=options.questions.seed,
         )
-        found = await forecast_parts(
-            parts,
-            options.system_names,
-            options=terms,
-            result_log=stack.enter_context(ResultLog(folder)),
-            equal=options.systems.equal,
-        )
-    for note in found.notes:
-        print_message(note)
+        log = stack.enter_context(ResultLog(folder))
+        found = await _forecast_calls(options, parts, terms, log)
     if options.output.json:
         every = {**found.systems, "total": found.total}
         print_json({name: asdict(calls) for name, calls in every.items()})
@@ -92,8 +85,22 @@ async def estimate_calls(options: EvalCommandOptions) -> None:
     write_output(f"{found}{over}; no worker was called\n")
 
 
+async def _forecast_calls(
+    options: EvalCommandOptions, parts: Sequence[EvalPart], terms: EvalOptions, log: ResultLog
+) -> EvalForecast:
+    """Return the expected calls and cost; print the notes on them."""
+    from batuta.lab.evals import forecast_parts  # noqa: PLC0415 - loads numpy
+
+    found = await forecast_parts(
+        parts, options.system_names, options=terms, result_log=log, equal=options.systems.equal
+    )
+    for note in found.notes:
+        print_message(note)
+    return found
+
+
 def compare_budget(expected: EvalForecast, budget: float | None) -> str:
-    """Return a clause that warns if the budget may not suffice; else an empty string."""
+    """Return a clause that warns if the expected cost exceeds the budget; else an empty string."""
     if budget is None or expected.total.usd <= Decimal(str(budget)):
         return ""
     return f", more than the budget of ${budget:g}"
@@ -124,25 +131,29 @@ def eval_command(options: EvalCommandOptions) -> None:
 
 
 def _measure_sets(
-    wanted: tuple[EvalCommandOptions, ...], jobs: int | None
+    sets: tuple[EvalCommandOptions, ...], jobs: int | None
 ) -> Iterator[dict[str, Any]]:
-    """Yield the report of each set, in order; several sets are measured in parallel."""
-    if len(wanted) == 1:
-        yield anyio.run(_evaluate_set, wanted[0])
+    """Yield the report of each set, in order.
+
+    Several sets are measured in parallel, and a set that cannot be measured is left out with a
+    message.
+    """
+    if len(sets) == 1:
+        yield anyio.run(_evaluate_set, sets[0])
         return
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(
         jobs or os.cpu_count(), mp_context=spawn, initializer=exit_with_parent
     ) as pool:
-        for asked, found in zip(wanted, pool.map(_measure_one_set, wanted), strict=True):
-            if isinstance(found, str):
-                print_message(f"{asked.questions.tasks} is left out: {found}")
+        for options, report in zip(sets, pool.map(_measure_one_set, sets), strict=True):
+            if isinstance(report, str):
+                print_message(f"{options.questions.tasks} is left out: {report}")
             else:
-                yield found
+                yield report
 
 
 def _measure_one_set(options: EvalCommandOptions) -> dict[str, Any] | str:
-    """Return the report, or why this set cannot be measured."""
+    """Return the report, or the reason why this set cannot be measured."""
     try:
         return anyio.run(_evaluate_set, options)
     except SourceError as error:
@@ -150,7 +161,11 @@ def _measure_one_set(options: EvalCommandOptions) -> dict[str, Any] | str:
 
 
 def _print_outcome(found: list[dict[str, Any]], options: EvalCommandOptions) -> None:
-    """Print where the results are; write an index if there are several sets."""
+    """Print where the results are; write an index for `recorded:all`.
+
+    Raises:
+        typer.Exit: the budget was spent before all questions were asked, or no run has a score.
+    """
     every = options.questions.tasks == RECORDED_PREFIX + ALL_SETS
     if every:
         write_set_index(found, options.output.out, options.output.report)
@@ -219,7 +234,7 @@ def _choose_set(options: EvalCommandOptions, name: str) -> EvalCommandOptions:
 async def _evaluate_set(options: EvalCommandOptions) -> dict[str, Any]:
     """Measure one task set, write its files, and return the report."""
     from batuta.embedded.blas import limit_blas_to_one_thread  # noqa: PLC0415 - loads numpy
-    from batuta.lab.evals import EvalOptions, ResultLog, evaluate_parts, forecast_parts  # noqa: PLC0415 - same
+    from batuta.lab.evals import EvalOptions, ResultLog, evaluate_parts  # noqa: PLC0415 - same
     from batuta.lab.evals.question_page import write_question_page  # noqa: PLC0415 - same
     from batuta.lab.evals.report import build_report  # noqa: PLC0415 - same
     from batuta.lab.evals.report_files import make_report_folder, publish_report, write_report  # noqa: PLC0415 - same
@@ -240,15 +255,7 @@ async def _evaluate_set(options: EvalCommandOptions) -> dict[str, Any]:
             archive=await _open_archive(parts, options.output.out, stack),
         )
         ledger = stack.enter_context(ResultLog(options.output.out))
-        expected = await forecast_parts(
-            parts,
-            options.system_names,
-            options=terms,
-            result_log=ledger,
-            equal=options.systems.equal,
-        )
-        for note in expected.notes:
-            print_message(note)
+        expected = await _forecast_calls(options, parts, terms, ledger)
         if parts[0].subject.has_prices and expected.total.calls:
             print_message(f"{expected}{compare_budget(expected, options.limits.budget)}")
         bar = stack.enter_context(open_progress())
@@ -285,7 +292,7 @@ def _report_other_runs(folder: Path, others: int) -> None:
 async def _open_archive(
     parts: Sequence[EvalPart], folder: Path, stack: AsyncExitStack
 ) -> RunArchive | None:
-    """Open the archive of runs; None for replays of a record, which are not kept."""
+    """Open the archive of runs; return None for replays of a record, which are not kept."""
     from batuta.lab.evals.run_archive import RunArchive  # noqa: PLC0415 - loads the store
 
     if parts[0].subject.replay_pool is not None:
@@ -294,7 +301,7 @@ async def _open_archive(
 
 
 def _load_drawing() -> Callable[[Evaluation, Path], tuple[Path, ...]]:
-    """Return the function that draws the figures, so that a missing library is found early.
+    """Return the function that draws the figures, so that a missing library is reported early.
 
     Raises:
         ConfigError: matplotlib is not installed.

@@ -17,7 +17,7 @@ from batuta.core.suggestions import suggest_names
 from batuta.environment import benchmark_folder
 from batuta.errors import ConfigError, SourceError
 from batuta.lab.task_sources import REHEARSAL
-from batuta.lab.tasks import datasets
+from batuta.lab.tasks import RECORDED_PREFIX, datasets
 from batuta.lab.tasks.datasets import Dataset, HubDataset, reasoning_gym
 from batuta.rendering.console import new_table, open_console, print_table
 from batuta.rendering.terminal import write_error, write_output
@@ -49,7 +49,7 @@ def export_choices(
         Path | None, typer.Option(help="A data file with the same questions rephrased.")
     ] = None,
 ) -> None:
-    """Write which worker a selector or router chooses for each prompt; no model is called.
+    """Write the worker that a selector or router chooses for each prompt; no model is called.
 
     With --rephrased, print the share of rephrased questions with the same choice.
     """
@@ -71,7 +71,11 @@ def export_choices(
 
 
 def _open_chooser(conductor: Path | None, history: Path | None, system: str) -> ChoosesWorkers:
-    """Return the selector or router that chooses workers."""
+    """Open the selector in the folder, or fit a router or selector to the history.
+
+    Raises:
+        ConfigError: neither or both are named, or the system cannot choose by the question.
+    """
     from batuta.conductors.selector import Selector, open_selector  # noqa: PLC0415 - same
     from batuta.lab.baselines import ConductorSolver  # noqa: PLC0415 - loads numpy
     from batuta.lab.baselines.routing.router import Router  # noqa: PLC0415 - same
@@ -136,9 +140,6 @@ def import_results(
         write_error(f"{describe_left_out(collected)}\n")
     write_error(f"Licence: {FORMATS[kind].licence}.\n")
 
-
-RECORDED_PREFIX = "recorded:"
-"""Prefix of the name of a recorded set."""
 
 HIDDEN_TEXT = "[its text is not shown]"
 
@@ -208,7 +209,7 @@ def show_tasks(
 
 
 def _load_tasks(name: str, files: Sequence[Path], *, seed: int, limit: int) -> tuple[Task, ...]:
-    """Return tasks of a source, or those of the rehearsal that `batuta eval` would ask."""
+    """Return tasks of a source; of the rehearsal, the questions that `batuta eval` would ask."""
     if name.partition(":")[0] != REHEARSAL:
         return datasets.load_tasks(name, files=files, seed=seed, size=limit)
     from batuta.lab.evals import open_tasks  # noqa: PLC0415 - loads numpy
@@ -289,7 +290,7 @@ def _generated_json() -> list[dict[str, Any]]:
 
 
 def _recorded_json(folder: Path) -> list[dict[str, Any]]:
-    from batuta.lab.tasks.recorded import PACKAGED_RECORDS, RECORDED_SETS  # noqa: PLC0415 - it loads NumPy
+    from batuta.lab.tasks.recorded import PACKAGED_RECORDS, RECORDED_SETS  # noqa: PLC0415 - loads numpy
 
     packaged = [
         {
@@ -324,7 +325,7 @@ def _has_outcomes(folder: Path) -> bool:
 
 
 def _show_recorded(name: str, *, json: bool) -> None:
-    from batuta.lab.tasks.recorded import load_recorded, reference_scores  # noqa: PLC0415 - it loads NumPy
+    from batuta.lab.tasks.recorded import load_recorded, reference_scores  # noqa: PLC0415 - loads numpy
 
     record = load_recorded(name, with_texts=False)
     found = reference_scores(record)

@@ -236,7 +236,7 @@ def import_model(
         typer.Option(file_okay=False, help="The folder to write; default: in the user's cache."),
     ] = None,
 ) -> None:
-    """Convert a GGUF file to a model folder to train from; done only once."""
+    """Convert a GGUF file to a model folder to train from; an earlier conversion is kept."""
     from batuta.lab.train.gguf_source import find_gguf  # noqa: PLC0415 - only when needed
 
     find_gguf(gguf)
@@ -353,16 +353,27 @@ def distil(
     log.checkpoint_every steps a checkpoint is written.
     """
     settings = load_settings(config, changes, seed, out)
+    steps = settings.distil.steps
+    folder = _fit_to_workflows(settings, drafts, "distilling", steps, resume=resume)
+    write_output(f"{folder}\n")
+
+
+def _fit_to_workflows(
+    settings: TrainSettings, source: Path, title: str, expected: int | None, *, resume: bool = False
+) -> Path:
+    """Fit the policy to workflows that a search has found; return its folder.
+
+    `expected` is the total of the progress bar, before the number of steps is known.
+    """
     from batuta.lab.train.distil_stage import run_distillation  # noqa: PLC0415 - loads torch
 
     with open_progress_bars() as bar:
-        line = bar.add_task("distilling", total=settings.distil.steps, status="")
+        line = bar.add_task(title, total=expected, status="")
 
         def show_progress(step: int, steps: int, loss: float) -> None:
             bar.update(line, completed=step, total=steps, status=f"loss {loss:.3f} nats a token")
 
-        folder = run_distillation(settings, drafts, show_progress, resume=resume)
-    write_output(f"{folder}\n")
+        return run_distillation(settings, source, show_progress, resume=resume)
 
 
 @app.command(
@@ -374,18 +385,18 @@ def distil(
 def conductor(options: ConductorTrainingOptions) -> None:
     """Reinforcement learning: the policy writes workflows, which are run and graded.
 
-    With --from-runs (or --store) part of the questions come from stored runs with feedback; each
-    stage of the curriculum keeps its own mix for the rest. --resume reads the store again. With
-    --from, the warmed-up policy is first fitted to the workflows that batuta tune found, instead
-    of rejection sampling; no worker is called for that.
+    With --from-runs (or --store) a share of the questions comes from stored runs with feedback;
+    each stage of the curriculum keeps its own mix for the rest. --resume reads the store again.
+    With --from, the warmed-up policy is first fitted to the workflows that batuta tune found,
+    instead of rejection sampling; no worker is called for that.
 
     With --pool, --tasks and --minutes instead of --config, the settings are chosen and explained.
-    The policy is fitted to workflows from a search before reinforcement, held-out questions pick
-    the best policy, and known problems are watched for.
+    The policy is fitted to workflows from a search before reinforcement learning, held-out
+    questions decide which policy is kept, and known problems of training are detected.
 
-    Exit codes: 0 trained, or --check found nothing missing; 2 the settings cannot be carried out;
-    4 pool.max_usd is spent, a checkpoint is kept and --resume continues with a higher limit;
-    130 interrupted, --resume continues.
+    Exit codes: 0 trained, or --check found nothing missing; 2 something is missing, or the
+    settings cannot be carried out; 4 pool.max_usd is spent, a checkpoint is kept and --resume
+    continues with a higher limit; 130 interrupted, --resume continues.
     """
     began = monotonic()
     if options.config is None:
@@ -419,13 +430,13 @@ def _train_policy(settings: TrainSettings, options: ConductorTrainingOptions) ->
     """Train the policy; print its evaluation and its folder."""
     from batuta.lab.train.conductor_training import train_conductor  # noqa: PLC0415 - loads torch
     from batuta.lab.train.evaluation import describe_evaluation  # noqa: PLC0415 - same
-    from batuta.lab.train.machine import missing_extras  # noqa: PLC0415
+    from batuta.lab.train.machine import missing_extras  # noqa: PLC0415 - same
 
     for missing in missing_extras(settings):
         raise ConfigError(missing)
     start, tuned = options.start, options.runs.tuned
     if tuned is not None and not start.resume:
-        _distil_workflows(settings, tuned)
+        _fit_to_workflows(settings, tuned, "fitting to workflows", settings.rejection.steps)
     with budget_exit(), open_progress_bars() as bar:
         line = bar.add_task("learning", total=settings.optimiser.steps, status="")
 
@@ -439,19 +450,6 @@ def _train_policy(settings: TrainSettings, options: ConductorTrainingOptions) ->
     if evaluated and os.environ.get("RANK", "0") == "0":
         write_error(f"{evaluated}.\n")
     write_output(f"{folder}\n")
-
-
-def _distil_workflows(settings: TrainSettings, tuned: Path) -> None:
-    """Fit the policy to the workflows that a tuning run found."""
-    from batuta.lab.train.distil_stage import run_distillation  # noqa: PLC0415 - loads torch
-
-    with open_progress_bars() as bar:
-        line = bar.add_task("fitting to workflows", total=settings.rejection.steps, status="")
-
-        def show_progress(step: int, steps: int, loss: float) -> None:
-            bar.update(line, completed=step, total=steps, status=f"loss {loss:.3f} nats a token")
-
-        run_distillation(settings, tuned, show_progress)
 
 
 @app.command(epilog=format_example("batuta train watch runs/mine"))

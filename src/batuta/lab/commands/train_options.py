@@ -1,4 +1,4 @@
-"""The options of `batuta train`; those of `train conductor` are grouped by help panel."""
+"""The options of `batuta train`; `train conductor` has its options grouped by help panel."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from batuta.errors import ConfigError
 from batuta.lab.commands.automatic_training import CHOOSING_PANEL
 from batuta.lab.commands.train_settings import with_executor
 
-MOST_CALLS = 200
-"""The most calls of a check; more would amount to part of a training."""
+_MAX_CALLS = 200
+"""Maximum number of real calls of a check; more would amount to a part of a training."""
 
 Config = Annotated[Path, typer.Option("--config", help="The training's TOML file.")]
 Seed = Annotated[int | None, typer.Option(min=0, help="Overrides the file's seed.")]
@@ -49,7 +49,7 @@ class TrainStart:
     checkpoint: Annotated[
         str | None,
         typer.Option(
-            help="With --resume: checkpoint-20, its folder, 20, or best; later ones are forgotten."
+            help="With --resume: checkpoint-20, its folder, 20, or best; later data are deleted."
         ),
     ] = None
     check: Annotated[
@@ -62,7 +62,7 @@ class TrainStart:
         int,
         typer.Option(
             min=0,
-            max=MOST_CALLS,
+            max=_MAX_CALLS,
             help="With --check: make this many real calls and estimate the cost from them.",
         ),
     ] = 0
@@ -123,7 +123,7 @@ class AutomaticOptions:
         str | None, typer.Option(help="Without --config: a JSONL file of questions.")
     ] = None
     minutes: Annotated[
-        float | None, typer.Option(min=0.2, help="Without --config: the most minutes to take.")
+        float | None, typer.Option(min=0.2, help="Without --config: maximum minutes to take.")
     ] = None
 
 

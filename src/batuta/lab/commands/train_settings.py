@@ -49,19 +49,21 @@ def load_settings(
 
 
 def check_questions(pool: str, names: Iterable[str], *, allowed: bool) -> None:
-    """Raise ConfigError if real models would be asked questions of a simulated world."""
+    """Raise `ConfigError` if real models would be asked questions of a simulated world."""
     simulated = pool.partition(":")[0] in {REHEARSAL, WORLD2}
     check_simulated_questions(names, pool, simulated=simulated, allowed=allowed)
 
 
 def with_executor(changes: list[str] | None, executor: str | None) -> list[str]:
-    """Return the changes, with one for the executor if it was given."""
+    """Return the changes, with another one for the executor if it is not None."""
     named = [] if executor is None else [f"pool.executor={json.dumps(executor)}"]
     return [*(changes or ()), *named]
 
 
 def require_packages() -> None:
-    """Check that the `[train]` extra is installed, silence its libraries, report the loading.
+    """Check that the `[train]` extra is installed, and silence its libraries.
+
+    In a terminal, print that they are being loaded.
 
     Raises:
         ConfigError: a package is missing.
@@ -78,8 +80,8 @@ def require_packages() -> None:
 def budget_exit() -> Generator[None]:
     """Exit with 4 if the budget is spent, or 130 if the training was stopped, with a message.
 
-    Of several processes only that of rank 0 exits with an error: a launcher kills all processes if
-    one fails, and rank 0 may still be writing the checkpoint.
+    Of several processes only the process of rank 0 exits with an error: a launcher kills all
+    processes if one fails, and rank 0 may still be writing the checkpoint.
 
     Raises:
         typer.Exit: the budget is spent, or the training was stopped.
@@ -98,7 +100,7 @@ def budget_exit() -> Generator[None]:
 
 
 def add_run_tasks(settings: TrainSettings, store: str | None, share: float) -> TrainSettings:
-    """Return the settings with part of the questions from served runs; print their number.
+    """Return the settings with a share of the questions from served runs; print how many there are.
 
     Raises:
         ConfigError: nothing can be learned from the runs.
@@ -145,7 +147,7 @@ def _parse_override(change: str) -> dict[str, Any]:
 
 
 def _merge_values(values: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values, recursively overridden by those of `change`."""
+    """Return the values, overridden by the values in `change`, table by table."""
     merged = dict(values)
     for key, value in change.items():
         if isinstance(value, dict):

@@ -20,11 +20,11 @@ from batuta.config.loaded import LoadedConfig
 from batuta.core import WorkerId
 from batuta.core.suggestions import suggest_names
 from batuta.errors import ConfigError
-from batuta.lab.commands.eval_output import RECORDED_PREFIX
+from batuta.lab.commands.eval_output import print_message
 from batuta.lab.commands.tune_options import TuneOptions, TuneQuestionOptions
 from batuta.lab.task_sources import check_simulated_questions
+from batuta.lab.tasks import RECORDED_PREFIX
 from batuta.rendering.console import open_console
-from batuta.rendering.terminal import write_error
 
 if TYPE_CHECKING:
     from batuta.lab.tasks.recorded import RecordedOutcomes
@@ -33,13 +33,14 @@ if TYPE_CHECKING:
     from batuta.lab.tune.parts import QuestionParts
     from batuta.lab.tune.record_tuning import RecordParts
     from batuta.lab.tune.result import TuneResult
+    from batuta.lab.tune.stages import TuneStage
 
 EXIT_INTERRUPTED = 130
 CONFIDENCE_FILE = "confidence.json"
 """The file of the fitted confidence model, beside the selectors."""
 RECORD_CALL_WEIGHT = 0.005
 """Default accuracy that one more call must gain on a record. Real workers agree more often than
-simulated ones, so further calls gain less and fewer are made; dollars count separately."""
+simulated workers, so that further calls gain less and fewer are made; dollars count separately."""
 
 
 def show_forecast(loaded: LoadedConfig, questions: TuneQuestions, forecast: dict[str, Any]) -> None:
@@ -58,17 +59,17 @@ def show_forecast(loaded: LoadedConfig, questions: TuneQuestions, forecast: dict
         usd = "" if most["usd"] is None else f", about ${most['usd']:.4f}"
         console.print(f"  {stage:10} {calls}{usd}")
     if (most := forecast["mean_calls"]) is not None:
-        console.print(f"the nominee for ultra may ask {most:g} calls of a question on average")
+        console.print(f"the nominee for ultra may make {most:g} calls per question on average")
     worst = max(forecast["call_at_most_usd"].values(), default=0.0)
     console.print(
         f"the most expensive single call may cost ${worst:.4f}; it is reserved before it is made"
     )
     if forecast["unpriced"]:
-        console.print(f"without a price, estimated high: {', '.join(forecast['unpriced'])}")
+        console.print(f"workers without a price, estimated high: {', '.join(forecast['unpriced'])}")
 
 
 def show_result(found: dict[str, Any], out: Path, *, pool: str | None) -> None:
-    """Print the result; `pool` names simulated workers, and is None for real ones."""
+    """Print the result; `pool` is the name of a simulated pool, None for real workers."""
     console = open_console(highlight=False, soft_wrap=True)
     for line in found["recommendation"]["why"]:
         console.print(line, soft_wrap=False)
@@ -91,9 +92,9 @@ def show_result(found: dict[str, Any], out: Path, *, pool: str | None) -> None:
 def command(options: TuneOptions) -> None:
     """Find the best way to conduct the pool, and test it on held-out questions.
 
-    Calibrates the workers, searches for workflows, chooses a selector, and compares it with the
-    best single worker. Every call is reserved before it is made and recorded after it, so a
-    restart pays for nothing twice.
+    The command calibrates the workers, searches for workflows, chooses a selector, and compares it
+    with the best single worker. Every call is reserved before it is made and recorded after it, so
+    a restart pays for nothing twice.
 
     Exit codes: 0 done; 2 usage error, too small a budget, or a worker that stopped answering;
     130 interrupted, run it again.
@@ -111,7 +112,7 @@ def command(options: TuneOptions) -> None:
         )
     except KeyboardInterrupt:
         folder = options.output.out
-        _write_notice(f"finished calls are kept; the same command with --out {folder} resumes")
+        print_message(f"finished calls are kept; the same command with --out {folder} resumes")
         raise typer.Exit(EXIT_INTERRUPTED) from None
     if options.output.json:
         print_json(found)
@@ -154,9 +155,9 @@ async def _tune_workflows(options: TuneOptions) -> dict[str, Any]:
 
 
 async def _open_all_questions(wanted: TuneQuestionOptions, otherwise: str | None) -> TuneQuestions:
-    """Return the named questions and those of served runs; without --tasks, the latter alone.
+    """Return the questions of --tasks and of served runs, as far as these are named.
 
-    `otherwise` names the questions if there are neither; None means a general mix.
+    If neither is named, `otherwise` names the questions; None means a general mix.
     """
     from batuta.lab.evals.judged_runs import read_judged_runs  # noqa: PLC0415 - loads numpy
     from batuta.lab.tune.opening import add_served_questions, open_questions  # noqa: PLC0415 - same
@@ -164,7 +165,7 @@ async def _open_all_questions(wanted: TuneQuestionOptions, otherwise: str | None
     if wanted.from_runs is None:
         return open_questions(wanted.tasks or otherwise, wanted.limit, wanted.seed)
     found = await read_judged_runs(wanted.from_runs)
-    _write_notice(str(found))
+    print_message(str(found))
     named = wanted.tasks is not None
     known = open_questions(wanted.tasks, wanted.limit, wanted.seed) if named else None
     return add_served_questions(known, found)
@@ -173,7 +174,6 @@ async def _open_all_questions(wanted: TuneQuestionOptions, otherwise: str | None
 def _tune_settings(
     options: TuneOptions, loaded: LoadedConfig, questions: TuneQuestions
 ) -> TuneSettings:
-    """Return the tuning settings for the options."""
     from batuta.lab.tune.context import TuneSettings  # noqa: PLC0415 - same
     from batuta.lab.tune.opening import is_labelled  # noqa: PLC0415 - loads numpy
     from batuta.lab.tune.rewriting import is_rewriting_installed  # noqa: PLC0415 - same
@@ -184,8 +184,6 @@ def _tune_settings(
     stages = options.execution.stages
     if limits.budget is None and limits.calls is None and limits.minutes is None:
         raise ConfigError("set a limit: --budget DOLLARS, --calls N or --minutes M")
-    order = list(TuneStage)
-    named = order if stages is None else _named_stages(stages, order)
     return TuneSettings(
         allowance=Allowance(
             usd=None if limits.budget is None else Decimal(str(limits.budget)),
@@ -205,17 +203,21 @@ def _tune_settings(
         rewriter=None if search.rewriter is None else WorkerId(search.rewriter),
         max_steps=loaded.limits.steps,
         seed=options.questions.seed,
-        last=named[-1],
+        last=TuneStage.JUDGE if stages is None else _last_stage(stages),
         samples=loaded.confidence and loaded.confidence.samples,
     )
 
 
-def _named_stages(stages: str, order: list[Any]) -> list[Any]:
+def _last_stage(stages: str) -> TuneStage:
+    """Return the last of the comma-separated stages, which must be the first ones in order."""
+    from batuta.lab.tune.stages import TuneStage  # noqa: PLC0415 - loads numpy
+
+    order = list(TuneStage)
     names = [name.strip() for name in stages.split(",") if name.strip()]
     if not names or names != [str(stage) for stage in order[: len(names)]]:
         known = ",".join(order)
         raise ConfigError(f"the stages are {known}: name the first ones, in this order")
-    return order[: len(names)]
+    return order[len(names) - 1]
 
 
 async def _run_tuning(
@@ -264,9 +266,9 @@ async def _run_tuning(
             found = describe_tuning(result, parts, settings, runner.meter)
             written = selectors_of(found, result).values()
             served = {selector.name: system for system, selector in written}
-            sure = await fit_tuned_confidence(context, served)
-    found |= {"confidence": sure.describe()}
-    fitted = sure.text if sure.stored.conductors else ""
+            confidence = await fit_tuned_confidence(context, served)
+    found |= {"confidence": confidence.describe()}
+    fitted = confidence.text if confidence.stored.conductors else ""
     _write_results(options, found, result, parts, fitted=fitted, simulated=loaded.simulated)
     if not options.output.json:
         pool = options.pool if loaded.simulated else None
@@ -283,9 +285,9 @@ def _write_results(
     fitted: str,
     simulated: bool,
 ) -> None:
-    """Write the results; only a pool of real workers gets new settings.
+    """Write the results, and new settings for a pool of real workers.
 
-    `fitted` is the confidence model's file content, empty if nothing could be fitted.
+    `fitted` is the content of the confidence model's file; empty if nothing could be fitted.
     """
     from batuta.lab.evals.report_files import write_files  # noqa: PLC0415 - loads numpy
     from batuta.lab.tune.recommend import with_confidence, write_settings  # noqa: PLC0415 - loads numpy
@@ -310,10 +312,6 @@ def _write_results(
     write_results(options.output.out, found, result=result, tasks=parts.search, settings_text=text)
     if fitted:
         write_files(options.output.out, {CONFIDENCE_FILE: fitted})
-
-
-def _write_notice(sentence: str) -> None:
-    write_error(f"batuta: {sentence}\n")
 
 
 def tune_record(options: TuneOptions) -> dict[str, Any]:
@@ -364,7 +362,7 @@ def tune_record(options: TuneOptions) -> dict[str, Any]:
 def _show_division(
     record: RecordedOutcomes, parts: RecordParts, console: Console
 ) -> dict[str, Any]:
-    """Print and return the questions to learn from and to judge on."""
+    """Print and return how many questions there are to learn from and to judge on."""
     known, judged = parts.known_families(record), parts.judged_families(record)
     held_out = "of held-out families" if parts.has_new_families else "held out at random"
     console.print(
@@ -383,7 +381,7 @@ def _show_division(
 
 
 def _refuse_with_record(options: TuneOptions) -> None:
-    """Raise ConfigError for options that do not apply to a record."""
+    """Raise `ConfigError` for an option that does not apply to a record."""
     given = {
         "--pool": options.pool,
         "--from-runs": options.questions.from_runs,
@@ -398,7 +396,7 @@ def _refuse_with_record(options: TuneOptions) -> None:
     for option, value in given.items():
         if value:
             raise ConfigError(
-                f"{option} does not apply to a record, whose answers exist already: no worker is "
+                f"{option} does not apply to a record: its answers exist already, and no worker is "
                 "called"
             )
 

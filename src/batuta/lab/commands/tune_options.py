@@ -29,7 +29,7 @@ SEARCH_PANEL = "What is searched"
 CALL_WEIGHT = 0.01
 """Default accuracy that one more call must gain."""
 QUESTIONS = 3000
-"""Default limit of the questions that are read."""
+"""Default maximum number of questions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class TuneQuestionOptions:
         str | None,
         typer.Option(
             "--from-runs",
-            help="A store of served runs: those with feedback are asked too (batuta runs).",
+            help="A store of served runs: its runs with feedback are asked too (batuta runs).",
         ),
     ] = None
     from_sessions: Annotated[
@@ -61,7 +61,9 @@ class TuneQuestionOptions:
             "resolved and cost, and which pattern and margin to choose.",
         ),
     ] = None
-    limit: Annotated[int, typer.Option(min=1, help="The most questions to ask.")] = QUESTIONS
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of questions to ask.")] = (
+        QUESTIONS
+    )
     simulated_questions: SimulatedQuestions = False
     seed: Annotated[
         int, typer.Option(min=0, help="Seed of the split, the search and the calls.")
@@ -76,12 +78,12 @@ class TuneLimits:
 
     budget: Annotated[
         float | None,
-        typer.Option(min=0, max=MOST_USD, help="The most dollars in total; never exceeded."),
+        typer.Option(min=0, max=MOST_USD, help="Maximum dollars in total; never exceeded."),
     ] = None
-    calls: Annotated[int | None, typer.Option(min=1, help="The most calls of workers.")] = None
-    minutes: Annotated[float | None, typer.Option(min=0.01, help="The most minutes to take.")] = (
-        None
-    )
+    calls: Annotated[
+        int | None, typer.Option(min=1, help="Maximum number of calls of workers.")
+    ] = None
+    minutes: Annotated[float | None, typer.Option(min=0.01, help="Maximum minutes to take.")] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,8 +146,8 @@ class TuneGoals:
         float | None,
         typer.Option(
             min=1,
-            help="The most calls per question on average: the weight of a call is raised until "
-            "that holds, from --call-weight if it is given.",
+            help="Maximum calls per question on average: the weight of a call is raised from "
+            "--call-weight (default: 0) until that holds.",
         ),
     ] = None
     only_proven: Annotated[
@@ -159,7 +161,7 @@ class TuneGoals:
 
     @property
     def needed_gain(self) -> float:
-        """The least accuracy that a call must gain; 0 if only `mean_calls` is given."""
+        """The accuracy that one more call must gain; 0 if only `mean_calls` is given."""
         if self.call_weight is not None:
             return self.call_weight
         return CALL_WEIGHT if self.mean_calls is None else 0.0

@@ -16,7 +16,7 @@ from batuta.rendering.console import open_console
 
 
 def tune_sessions(options: TuneOptions) -> None:
-    """Print the comparison of patterns and the choices of pattern and margin.
+    """Print a comparison of patterns, and which pattern and margin to choose.
 
     Raises:
         ConfigError: options also name questions, or the store has no sessions.

@@ -10,11 +10,11 @@ from typing import Any, Protocol, TypeVar
 from batuta.errors import ExecutorError
 
 Answer = Callable[[Any], Awaitable[Any]]
-"""Answers a question in the driver's process; its errors are raised in the item that asked."""
+"""Answers a question in the driver's process; errors are raised in the item that asked."""
 
 
 async def refuse_question(question: Any) -> Any:
-    """Raise an error, as `run_all` was given no `answer`.
+    """Raise an error, because `run_all` has no `answer`.
 
     Raises:
         ExecutorError: always.
@@ -31,14 +31,14 @@ async def ask_driver(question: Any) -> Any:
     The question and its answer are pickled if the item is executed in another process.
 
     Raises:
-        ExecutorError: `run_all` was given no `answer`.
+        ExecutorError: `run_all` has no `answer`.
         Exception: raised by `answer`.
     """
     return await _CURRENT.get()(question)
 
 
 def set_answer(answer: Answer | None) -> None:
-    """Set the function that answers this task's items from now on; only for executors.
+    """Set the function that answers the items of this asyncio task; only for executors.
 
     Args:
         answer: answers the questions; None refuses them.
@@ -62,7 +62,7 @@ class ExecutorJob(Protocol[JobItem_contra, JobResult_co]):
     def open(
         self,
     ) -> AbstractAsyncContextManager[Callable[[JobItem_contra], Awaitable[JobResult_co]]]:
-        """Yield the function that runs one item; close everything that it needs with the block."""
+        """Yield the function that runs one item; when the block ends, close what it uses."""
         ...
 
 
@@ -78,7 +78,8 @@ class Executor(Protocol):
        delivered before stay delivered.
     5. No work continues after `run_all` has returned, raised, or been cancelled.
     6. Questions that items ask with `ask_driver` are answered in this process. An answer is
-       finished even if the process that asked has died, as a rerun item may ask the same again.
+       finished even if the process that asked has died, since the item is run again and may ask
+       the same question.
     """
 
     @property
@@ -106,7 +107,8 @@ class Executor(Protocol):
         the items' questions; None if they ask none.
 
         Raises:
-            ExceptionGroup: contains the first error of the job or of `deliver`, or the
+            ExceptionGroup: contains the first error of the job or of `deliver`, or an
                 ExecutorError if the machines were lost.
+            ExecutorError: the job cannot be sent to other processes.
         """
         ...

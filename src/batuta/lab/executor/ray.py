@@ -1,8 +1,9 @@
 """Executes runs by actors of a Ray cluster: many processes, on one machine or on many.
 
 The driver calls one method of an actor at a time, which takes as many items as the actor has free
-slots and returns the finished ones. Ray restarts an actor that dies, wherever there is room, and
-its unfinished items are run again: a call journal keeps finished calls from being paid twice.
+slots and returns finished items. Ray restarts an actor that dies, on any machine with room, and
+the actor's unfinished items are run again: a call journal keeps finished calls from being paid
+twice.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ from batuta.lab.executor.protocol import Answer, ExecutorJob, ItemT, ResultT, re
 from batuta.lab.executor.ray_worker import Exchange, RayWorker, portable_error
 
 BATCH = 64
-"""The most items sent with one call of an actor."""
+"""Maximum number of items sent with one call of an actor."""
 RESTARTS = 4
-"""The most restarts of an actor."""
+"""Maximum number of restarts of an actor."""
 ATTEMPTS = 3
-"""Times that an actor may die while running an item before all work ends."""
+"""Number of times that the process of one item dies before all work ends with an error."""
 CORES_EACH = 0.5
 """Share of a core that an actor requests: large enough to spread the actors over machines, small
 enough to be granted."""
 START_TIMEOUT_S = 120.0
-"""Seconds in which the first actor must have started."""
+"""Seconds in which all actors must have started."""
 STARTS = 3
-"""Attempts to start a cluster: Ray gives its node 30 s, which may not suffice when busy."""
+"""Attempts to start a cluster: Ray waits 30 s for its node, too short on a busy machine."""
 REVIVAL_POLL_S = 0.2
 """Seconds between two checks of an actor that is being restarted."""
 SERVE_POLL_S = 2.0
@@ -51,16 +52,18 @@ _EXTRA = f"the Ray executor needs an extra: {install_hint('ray')}"
 async def open_ray(
     address: str | None = None, workers: int | None = None
 ) -> AsyncGenerator[RayExecutor]:
-    """Open actors in a cluster; they end with the block, as does a cluster started for it.
+    """Yield an executor on the actors of a cluster.
+
+    When the block ends, the actors end, and so does a cluster that was started for them.
 
     Args:
-        address: `local`: a new cluster here; `HOST:PORT`: that one; None: the one that
-            RAY_ADDRESS names or that runs on this machine, else a new one here.
-        workers: actors; None: one for each free core.
+        address: `local`: a new cluster here; `HOST:PORT`: the cluster there; None: the cluster that
+            RAY_ADDRESS names or that runs on this machine, else a new cluster here.
+        workers: number of actors; None: one for each free core.
 
     Raises:
-        ConfigError: the extra is missing, the cluster cannot be reached, or its machines have
-            another version of Batuta.
+        ConfigError: the extra is missing, the cluster cannot be reached or starts no actor, or its
+            machines have another version of Batuta.
     """
     ray = _import_ray()
     started = not ray.is_initialized()
@@ -97,7 +100,7 @@ def _connect_cluster(ray: Any, address: str | None) -> None:
                 configure_logging=False,
                 log_to_driver=False,
             )
-        except Exception as error:  # noqa: BLE001 - Ray raises bare ones if a node does not start
+        except Exception as error:  # noqa: BLE001 - Ray raises a bare Exception if a node does not start
             first = str(error).strip().partition("\n")[0]
             if left and _TOO_SLOW in first:
                 ray.shutdown()
@@ -130,7 +133,7 @@ def _start_actors(ray: Any, workers: int | None) -> RayExecutor:
         wrong = ", ".join(sorted(others))
         raise ConfigError(
             f"the cluster runs another version of Batuta than this one, {package_version()}: "
-            f"{wrong}; install the same on every machine"
+            f"{wrong}; install the same version on every machine"
         )
     return RayExecutor(ray, actors, len({host for host, _ in machines}))
 
@@ -158,8 +161,9 @@ class RayExecutor:
         """Run every item; see `Executor`.
 
         Raises:
-            ExceptionGroup: contains the first error of the job or of `deliver`, or the
+            ExceptionGroup: contains the first error of the job or of `deliver`, or an
                 ExecutorError if all actors were lost.
+            ExecutorError: the job cannot be sent to other processes.
         """
         if not items:
             return
@@ -172,7 +176,7 @@ class RayExecutor:
                 for number, actor in enumerate(used):
                     dispatcher = _ActorDispatcher(work, actor, slots + (number < more), answers)
                     group.start_soon(dispatcher.run)
-            answering.cancel_scope.cancel()  # answers for processes that have died
+            answering.cancel_scope.cancel()  # the rest are for processes that have died
 
     def _send_job(self, job: ExecutorJob[Any, Any]) -> Any:
         """Return a reference to the job, which every actor can read."""
@@ -198,7 +202,7 @@ class _Work:
         self._lost = Counter[int]()
         self._changed = anyio.Event()
         self.dispatchers = 0
-        """Dispatchers whose actor can still run items."""
+        """Number of dispatchers with an actor that can still run items."""
 
     @property
     def done(self) -> bool:
@@ -227,7 +231,7 @@ class _Work:
                 self._notify()
 
     def requeue(self, lost: set[int]) -> None:
-        """Requeue the items that a dead actor was running.
+        """Put the items that a dead actor was running back into the queue.
 
         Raises:
             ExecutorError: an item was lost too often.
@@ -243,7 +247,7 @@ class _Work:
         self._notify()
 
     async def wait(self) -> None:
-        """Wait until items are requeued, or everything is done."""
+        """Wait until items are put back into the queue, or every result was delivered."""
         await self._changed.wait()
 
     def _notify(self) -> None:
@@ -253,7 +257,7 @@ class _Work:
 
 @final
 class _Answering:
-    """Answers the items' questions in separate tasks, which outlive the asking dispatcher."""
+    """Answers the items' questions in separate tasks, which may outlive the items' dispatchers."""
 
     def __init__(self, ray: Any, group: TaskGroup, answer: Answer | None) -> None:
         self._ray = ray
@@ -270,7 +274,7 @@ class _Answering:
             result = await (self._answer or refuse_question)(question)
         except Exception as raised:  # noqa: BLE001 - raised in the item
             error = portable_error(raised)
-        with suppress(self._ray.exceptions.RayActorError):  # a rerun item asks again
+        with suppress(self._ray.exceptions.RayActorError):  # the item is run again, and asks again
             await actor.answer.remote(token, number, result, error)
 
 
@@ -288,7 +292,7 @@ class _ActorDispatcher:
         work.dispatchers += 1
 
     async def run(self) -> None:
-        """Run until everything is done or the actor is permanently lost.
+        """Run until every result was delivered, or the actor is permanently lost.
 
         Raises:
             ExecutorError: no actor is left.
@@ -307,7 +311,7 @@ class _ActorDispatcher:
             await self._end(ray)
 
     async def _exchange_once(self, ray: Any) -> None:
-        """Send items for the free slots, and settle those that have ended."""
+        """Send items for the free slots, and settle items that have ended."""
         items = self._work.take(self._slots - len(self._running))
         if not items and not self._running:
             await self._work.wait()
@@ -332,7 +336,7 @@ class _ActorDispatcher:
             self._work.settle(index, result, error)
 
     async def _revive(self, ray: Any) -> None:
-        """Wait until the actor runs, and have it open the job."""
+        """Wait until the actor runs, and make it open the job."""
         while True:
             try:
                 await self._actor.describe.remote()
@@ -351,7 +355,7 @@ class _ActorDispatcher:
                 await self._actor.end.remote(self._token)
 
     async def _open_job(self, ray: Any) -> None:
-        """Have the actor open the job; its calls may overtake each other, so wait for it."""
+        """Make the actor open the job; wait for that, because its calls may overtake each other."""
         self._token = uuid4().hex
         serving = self._actor.serve.remote(self._token, self._work.job)
         while not await self._actor.is_serving.remote(self._token, SERVE_POLL_S):

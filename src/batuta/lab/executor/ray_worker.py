@@ -19,7 +19,7 @@ LINGER = 0.005
 """Seconds to wait for further results, which are then sent in one message."""
 
 Ended = tuple[int, Any, Exception | None]
-"""An item's index, its result, and the error if it failed; index -1 is an error of the job."""
+"""An item's index, its result, and its error or None; the index -1 stands for the job itself."""
 
 
 class Exchange(NamedTuple):
@@ -32,7 +32,7 @@ class Exchange(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class _Answer:
-    """An awaited answer."""
+    """An answer of the driver that an item awaits."""
 
     arrived: anyio.Event = field(default_factory=anyio.Event)
     result: Any = None
@@ -44,17 +44,17 @@ class _Session:
     """The state of one driver's `run_all`."""
 
     token: str
-    inbox: deque[tuple[int, Any]]
-    outbox: list[Ended]
-    arrived: anyio.Event
+    inbox: deque[tuple[int, Any]] = field(default_factory=deque[tuple[int, Any]])
+    outbox: list[Ended] = field(default_factory=list[Ended])
+    arrived: anyio.Event = field(default_factory=anyio.Event)
     """Set when the inbox has items, or is closed."""
-    ended: anyio.Event
+    ended: anyio.Event = field(default_factory=anyio.Event)
     """Set when the outbox has results, or a question is asked."""
-    finished: anyio.Event
+    finished: anyio.Event = field(default_factory=anyio.Event)
     """Set when no item is running any more and the job is closed."""
     closed: bool = False
     asked: list[tuple[int, Any]] = field(default_factory=list[tuple[int, Any]])
-    """The questions that were not sent to the driver yet."""
+    """The questions that have not been sent to the driver."""
     answers: dict[int, _Answer] = field(default_factory=dict[int, "_Answer"])
     """The awaited answers, by the question's number."""
     questions: int = 0
@@ -85,8 +85,8 @@ class _Session:
 class RayWorker:
     """An actor: runs the items that its driver sends and returns their results.
 
-    `serve` holds the job open for as long as the driver works on it; meanwhile `exchange` is called
-    repeatedly. After a restart `exchange` returns None, as no job is open.
+    `serve` holds the job open for as long as the driver works on it; during that time the driver
+    calls `exchange` repeatedly. After a restart `exchange` returns None, since no job is open.
     """
 
     def __init__(self) -> None:
@@ -104,15 +104,7 @@ class RayWorker:
         """
         if self._session is not None:
             self._session.close()
-        session = _Session(
-            token=token,
-            inbox=deque(),
-            outbox=[],
-            arrived=anyio.Event(),
-            ended=anyio.Event(),
-            finished=anyio.Event(),
-        )
-        self._session = session
+        session = self._session = _Session(token=token)
         self._arrived.set()
         self._arrived = anyio.Event()
         try:
@@ -137,7 +129,7 @@ class RayWorker:
             session.finished.set()
 
     async def is_serving(self, token: str, within: float) -> bool:
-        """Return True if the session is served here, now or within `within` seconds."""
+        """Return whether the session is served here; wait up to `within` seconds until it is."""
         with anyio.move_on_after(within):
             while self._session is None or self._session.token != token:
                 await self._arrived.wait()
@@ -146,7 +138,7 @@ class RayWorker:
     async def exchange(
         self, token: str, items: Sequence[tuple[int, Any]], *, more: bool
     ) -> Exchange | None:
-        """Take these items, and wait until an item ends or asks a question.
+        """Take these items; wait until an item ends or asks a question, unless `more` items follow.
 
         Returns:
             The results and questions since the last call; None if the session is not served here.

@@ -51,12 +51,12 @@ RAY = "ray"
 
 @asynccontextmanager
 async def open_executor(name: str = LOCAL, workers: int | None = None) -> AsyncGenerator[Executor]:
-    """Yield the executor of that name, closed with the block.
+    """Yield the executor of that name, and close it when the block ends.
 
     Args:
         name: `local`; `ray`: the cluster that RAY_ADDRESS names or that runs on this machine,
-            else a new one here; `ray:local`: a new one here; `ray:HOST:PORT`: that cluster.
-        workers: processes that run items, only for Ray; None: one for each free core.
+            else a new cluster here; `ray:local`: a new cluster here; `ray:HOST:PORT`: that cluster.
+        workers: number of processes that run items, only for Ray; None: one for each free core.
 
     Raises:
         ConfigError: there is no such executor, its extra is missing, or the cluster cannot be

@@ -8,7 +8,7 @@ import warnings
 from typing import Any, Final
 
 UNREADABLE: Final = object()
-"""Returned for text that is neither."""
+"""Returned for text that is neither JSON nor a Python literal."""
 
 
 def read_json_or_literal(text: str) -> Any:

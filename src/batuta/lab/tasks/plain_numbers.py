@@ -11,7 +11,9 @@ import unicodedata
 from fractions import Fraction
 
 MAX_LENGTH = 1000
+"""Maximum number of characters of a number."""
 MAX_EXPONENT = 5000
+"""Maximum absolute value of an exponent."""
 
 _SIGNS = str.maketrans(
     {
@@ -36,10 +38,14 @@ _NUMBER = re.compile(
 
 def plain_digits(text: str) -> str:
     """Return the text with digits, minus signs, points and spaces of all scripts as ASCII."""
+    return text if text.isascii() else ascii_digits(text.translate(_SIGNS))
+
+
+def ascii_digits(text: str) -> str:
+    """Return the text with the digits of all scripts as ASCII."""
     if text.isascii():
         return text
-    plain = text.translate(_SIGNS)
-    return "".join(str(unicodedata.decimal(sign)) if sign.isdecimal() else sign for sign in plain)
+    return "".join(str(unicodedata.decimal(sign)) if sign.isdecimal() else sign for sign in text)
 
 
 def read_plain_number(text: str) -> Fraction | None:

@@ -1,6 +1,6 @@
 """Values of numpy and pandas as plain data: numbers and names, never pickled objects."""
 
-# Values of any type: what is known of them is found out as the program runs.
+# Values have any type, which is known only at run time.
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 # pyright: reportUnnecessaryIsInstance=false, reportUnknownParameterType=false
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Refer = Callable[[Any], Any]
 
 PLAIN_DTYPE_KINDS = "biufcmMSU"
-"""Kinds of numpy dtypes whose values are plain bytes."""
+"""Kinds of numpy dtypes with values that are plain bytes."""
 
 
 TABLE_KINDS = frozenset({"ps", "pd"})
@@ -58,13 +58,16 @@ def scalar_atom(value: Any) -> Any:
 
 
 def container_node(value: Any, refer: Refer) -> list[Any] | None:
-    """Return the node of an array or a table; None for other values, or without a plain form."""
+    """Return the node of an array or a table; None for other values, or if it has no plain form."""
     write = NODES.get(qualified_class_name(value))
     return None if write is None else write(value, refer)
 
 
 def array_node(value: Any, refer: Refer) -> list[Any] | None:
-    """Return the node of an array: numbers as bytes, objects as references."""
+    """Return the node of an array: numbers as bytes, objects as references.
+
+    Return None for an array of another class, with named fields, or with masked items.
+    """
     if type(value).__name__ == "MaskedArray":
         value = None if value.mask.any() else value.data
     if value is None or type(value).__name__ != "ndarray" or value.dtype.names:
@@ -75,7 +78,7 @@ def array_node(value: Any, refer: Refer) -> list[Any] | None:
     return ["a", "O", shape, *map(refer, value.ravel().tolist())]
 
 
-def index_node(value: Any, refer: Refer) -> list[Any] | None:
+def index_node(value: Any, refer: Refer) -> list[Any]:
     """Return the node of a pandas index."""
     kind, name = type(value).__name__, refer(value.name)
     if kind == "RangeIndex":
@@ -83,8 +86,6 @@ def index_node(value: Any, refer: Refer) -> list[Any] | None:
     if kind == "MultiIndex":
         names, rows = refer(list(value.names)), refer(list(map(tuple, value.tolist())))
         return ["pi", kind, names, rows]
-    if kind not in {"Index", "DatetimeIndex"}:
-        return None
     frequency = getattr(value, "freqstr", None)
     return ["pi", kind, name, frequency, *column_parts(value, refer)]
 
@@ -100,12 +101,12 @@ def column_parts(value: Any, refer: Refer) -> list[Any]:
     return [str(dtype), refer(value.tolist())]
 
 
-def series_node(value: Any, refer: Refer) -> list[Any] | None:
+def series_node(value: Any, refer: Refer) -> list[Any]:
     """Return the node of a pandas series."""
     return ["ps", refer(value.name), refer(value.index), *column_parts(value, refer)]
 
 
-def frame_node(value: Any, refer: Refer) -> list[Any] | None:
+def frame_node(value: Any, refer: Refer) -> list[Any]:
     """Return the node of a pandas data frame."""
     parts = [one for n in range(value.shape[1]) for one in column_parts(value.iloc[:, n], refer)]
     return ["pd", refer(value.index), refer(value.columns), *parts]
@@ -124,10 +125,10 @@ NODES: dict[str, Callable[[Any, Refer], list[Any] | None]] = {
 
 
 def dtype_of(name: Any) -> Any:
-    """Return a numpy dtype whose values are plain bytes.
+    """Return the numpy dtype of that name.
 
     Raises:
-        ValueError: the dtype is another.
+        ValueError: its values are not plain bytes.
     """
     found = __import__("numpy").dtype(str(name))
     if found.kind not in PLAIN_DTYPE_KINDS or found.names:

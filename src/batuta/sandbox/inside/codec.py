@@ -1,12 +1,13 @@
-"""Values as data, which one process sends another without either running the other's code.
+"""Values as data, which one process sends to another so that neither runs the other's code.
 
 A value becomes an atom (the value itself if JSON has it, else a list that begins with a tag) or a
-reference `["@", n]` into a table of nodes, which preserves shared and circular values. `Decoder`
-returns only exact plain types: a subclass of `int`, `str` or `list` is sent as its plain value. A
-value without a plain form stays in its process, and the other gets a handle from the `Peer`.
+reference `["@", n]` into a table of nodes, which preserves shared and circular values. An
+object of a subclass of `int`, `str` or `list` is sent as its plain value, and `Decoder` returns
+only plain values. A value without a plain form stays in its process; the other process gets a
+handle from the `Peer`.
 """
 
-# Values of any type: what is known of them is found out as the program runs.
+# Values have any type, which is known only at run time.
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 # pyright: reportUnnecessaryIsInstance=false, reportUnknownParameterType=false
@@ -23,13 +24,13 @@ if TYPE_CHECKING:
 MAX_PLAIN_INTEGER = 1 << 53
 """Integers below it are JSON numbers; larger ones are written in base 16, of any length."""
 HASHING_KINDS = frozenset("sdDCO")
-"""Kinds of nodes that hash their contents: filled last, when those are complete."""
+"""Kinds of nodes that hash their contents; they are filled last, when the contents are complete."""
 FACTORIES = {kind.__name__: kind for kind in (int, float, str, list, dict, set, tuple, bool)}
 BUILTIN_TYPES = FACTORIES | {k.__name__: k for k in (bytes, complex, frozenset, object, bytearray)}
 
 
 class Encoder:
-    """Encodes the values of one message; `known` has those of the message that it answers."""
+    """Encodes the values of one message; `known` has the values of the message that it answers."""
 
     def __init__(self, peer: Any, known: list[Any] | None = None) -> None:
         self.peer = peer
@@ -37,7 +38,7 @@ class Encoder:
         """The value of each node; kept, so that no other value gets the same `id`."""
         self.base = len(self.values)
         self.nodes: list[Any] = []
-        """The nodes from `base` on."""
+        """The nodes of the values from index `base` on."""
         self.seen = {id(value): n for n, value in enumerate(self.values) if value is not None}
         self.pending: list[tuple[int, Any]] = []
 
@@ -144,7 +145,7 @@ LAZY_ATOMS: dict[str, Callable[[Any], Any]] = {
 
 
 def lazy_atom(value: Any, kind: type) -> Any:
-    """Return the atom of a value of one of these types; None for others."""
+    """Return the atom of a value of a type in `LAZY_ATOMS`; None for other types."""
     write = LAZY_ATOMS.get(f"{kind.__module__}:{kind.__qualname__}")
     return write and write(value)
 
@@ -183,7 +184,7 @@ SUBCLASSES: tuple[tuple[type, Callable[[Encoder, Any], list[Any]]], ...] = (
 
 
 class Decoder:
-    """Decodes the values of one message; `known` has those of the message that it answers.
+    """Decodes the values of one message; `known` has the values of the message that it answers.
 
     Raises:
         ValueError, TypeError, KeyError, IndexError: the message is invalid.
@@ -204,7 +205,7 @@ class Decoder:
         return found
 
     def fill_pending(self) -> None:
-        """Fill the empty values; those that hash their contents come last."""
+        """Fill the empty values; values that hash their contents come last."""
         late: list[tuple[Any, list[Any]]] = []
         while self.pending:
             shell, node = self.pending.pop()
@@ -242,7 +243,7 @@ class Decoder:
         return NODE_DECODERS[kind](self, node)
 
     def fill(self, shell: Any, node: list[Any]) -> None:
-        """Replace the contents of a value by those of its node."""
+        """Replace the contents of a value by the contents in its node."""
         kind = node[0]
         if kind in {"l", "q", "s", "B"}:
             shell.clear()
@@ -350,11 +351,11 @@ NODE_DECODERS: dict[str, Callable[[Decoder, list[Any]], Any]] = {
     **array_codec.NODE_DECODERS,
 }
 MUTABLE_KINDS = frozenset({*EMPTY_CONTAINERS, *array_codec.TABLE_KINDS, "o", "a"})
-"""Kinds of nodes whose values an answer may change at the end that sent them."""
+"""Kinds of nodes with values that an answer may change at the end that sent them."""
 
 
 def changed_nodes(encoder: Encoder, nodes: list[Any], values: list[Any]) -> dict[str, list[Any]]:
-    """Return the new nodes, by number, of a message's values that changed since it was read."""
+    """Return the new nodes, by number, of values that changed since their message was read."""
     found: dict[str, list[Any]] = {}
     for number, (before, value) in enumerate(zip(nodes, values, strict=True)):
         if before[0] in MUTABLE_KINDS:

@@ -25,9 +25,10 @@ RECEIVE_NOTICE, SEND_VERDICT, CONTINUE = 0xC0502100, 0xC0182101, 1
 PIDFD_GETFD = 438
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
 FILES, ALL_NETWORK, ALL_SCOPES = 0xFFFF, 0b11, 0b11
-"""Landlock: all rights on files and TCP, and on abstract sockets and signals outside."""
+"""Landlock: all rights on files; all on TCP; the rights to use abstract sockets and to send signals
+outside."""
 READ_FILE, READ, USE_FILE = 0b101, 0b1101, 0b110
-"""Landlock: execute and read; folders as well; read and write."""
+"""Landlock: execute and read a file; the same, and list a folder; read and write a file."""
 MAKE_DEVICES = 1 << 6 | 1 << 11
 """Landlock: make character and block devices."""
 
@@ -142,7 +143,7 @@ def decide_call(listener: int, allowed: Callable[[], bool]) -> None:
 
 
 def lower_limit(kind: int, most: int, *, hard: bool) -> None:
-    """Set a limit of this process, at most to its hard limit."""
+    """Set a limit of this process, and with `hard` also its hard limit, which is never raised."""
     ceiling = resource.getrlimit(kind)[1]
     most = most if ceiling == resource.RLIM_INFINITY else min(most, ceiling)
     resource.setrlimit(kind, (most, most if hard else ceiling))

@@ -1,4 +1,4 @@
-"""Messages between the supervisor and the server: JSON after a length of four bytes."""
+"""Messages between the supervisor and the process that started it: JSON after its length."""
 
 from __future__ import annotations
 
@@ -42,5 +42,5 @@ def pack_message(message: dict[str, Any]) -> bytes:
 
 
 def close_orders(*_: object) -> None:
-    """Signal handler: make standard input end, and with it the supervisor."""
+    """Handle a signal by ending standard input; the supervisor then exits."""
     os.dup2(os.open("/dev/null", os.O_RDONLY), 0)

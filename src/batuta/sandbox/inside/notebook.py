@@ -1,7 +1,8 @@
 """The notebook around a model's programs, which the sandbox runs as a script.
 
-It reads the earlier programs, the new one and files from its input, and discards the output of the
-earlier ones. After a mark it prints each picture that the new one drew and each file that it wrote.
+It reads the earlier programs, the new program and files from its input, and discards the output of
+the earlier programs. Then it prints a mark before each picture that the new program drew and before
+each file that the new program wrote.
 """
 # ruff: noqa: PTH113, PTH114, PTH118, PTH119, PTH123, PTH109 - no pathlib, see the package
 
@@ -22,7 +23,10 @@ _OURS = {(lambda: None).__code__.co_filename, ast.__file__}
 
 
 def run_code(code: str, name: str, space: dict[str, Any], *, shows: bool) -> None:
-    """Run a program in the namespace; the value of its last line is printed, as in a notebook."""
+    """Run a program in the namespace.
+
+    With `shows`, print the value of its last line unless that is None, as a notebook does.
+    """
     linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
     tree = ast.parse(code, name)
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
@@ -53,7 +57,10 @@ def put_files(folder: str, given: dict[str, str]) -> None:
 
 
 def list_files(folder: str) -> dict[str, str]:
-    """Return the paths of the files below the folder, with their SHA-256 digests."""
+    """Return the paths of the files below the folder, with their SHA-256 digests.
+
+    Links, hidden files, and folders with names that begin with `.` or `__` are left out.
+    """
     found: dict[str, str] = {}
     for parent, inner, names in os.walk(folder):
         inner[:] = [one for one in inner if not one.startswith((".", "__"))]
@@ -67,7 +74,11 @@ def list_files(folder: str) -> dict[str, str]:
 
 
 def write_files(mark: str, new: list[str], most: int, room: int) -> None:
-    """Print the files after marks; for files beyond the limits, print only the names."""
+    """Print a mark and the name and content of each file, both in Base64.
+
+    The content is `-` after `most` files, and for a file that would exceed `room` bytes in total;
+    after twice as many files nothing more is printed.
+    """
     for number, path in enumerate(new[: 2 * most]):
         name = base64.b64encode(os.path.basename(path).encode("utf-8", "replace"))
         content = "-"

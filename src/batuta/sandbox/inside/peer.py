@@ -4,7 +4,7 @@ What each end lets the other do is defined by the subclasses, `ProgramPeer` and 
 program may take over its end and write anything; only plain values and handles reach the tests.
 """
 
-# Values of any type, which are known only at run time.
+# Values have any type, which is known only at run time.
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 # pyright: reportUnnecessaryIsInstance=false, reportUnknownParameterType=false
@@ -84,7 +84,7 @@ class Peer:
         return value
 
     def answer(self, message: dict[str, Any]) -> None:
-        """Carry out a request, and send its result and the arguments that it changed."""
+        """Carry out a request; send its result or exception, and the arguments that it changed."""
         output, failed = io.StringIO(), False
         decoder = Decoder(self, message["n"])
         try:
@@ -212,7 +212,7 @@ class PreambleClasses:
         return held
 
     def instance(self, name: str) -> Any:
-        """Return an object whose constructor was not run."""
+        """Return an object of that class without running its constructor."""
         kind = self.namespace[name] if name in self.names else None
         if not isinstance(kind, type):
             raise ValueError(f"there is no class {name}")  # noqa: TRY004 - the message is invalid
@@ -229,7 +229,7 @@ class PreambleClasses:
 
 
 def defined_classes(namespace: dict[str, Any], module: str) -> set[str]:
-    """Return the names of a module's classes without exceptions and built-in types' subclasses."""
+    """Return the names of a module's classes that are based on no exception or built-in type."""
     return {
         name
         for name, value in namespace.items()

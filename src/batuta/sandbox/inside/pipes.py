@@ -27,7 +27,7 @@ def close_descriptors(*descriptors: int) -> None:
 
 
 class RunningTest:
-    """A test that a child runs: its stdin and the pipes for its output."""
+    """A test that a child runs: its standard input, and pipes for stdout, stderr and its report."""
 
     def __init__(self, order: dict[str, Any]) -> None:
         self.order = order
@@ -53,6 +53,6 @@ class RunningTest:
         return bool(data)
 
     def texts(self) -> dict[str, str]:
-        """Return the received texts."""
+        """Return the received texts by name: stdout, stderr and result."""
         texts = (bytes(data).decode("utf-8", "replace") for data in self.received.values())
         return dict(zip(("stdout", "stderr", "result"), texts, strict=True))

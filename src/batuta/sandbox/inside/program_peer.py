@@ -1,6 +1,6 @@
 """The program's end of the pipes: it serves the tests, in the process of the program itself."""
 
-# Values of any type: what is known of them is found out as the program runs.
+# Values have any type, which is known only at run time.
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 # pyright: reportUnnecessaryIsInstance=false, reportUnknownParameterType=false
@@ -69,7 +69,7 @@ class ProgramPeer(Peer):
         return found
 
     def exception_class(self, names: list[str]) -> type[BaseException]:
-        """Return the first of the classes that is loaded here, else `Exception`."""
+        """Return the first named exception class that is loaded here, else `Exception`."""
         for one in names:
             module, _, name = one.partition(":")
             found = getattr(sys.modules.get(module), name, None)
@@ -114,7 +114,7 @@ ProgramPeer.remote = TestsProxy
 
 
 def call_if_loaded(_: ProgramPeer, module: str, name: str, arguments: Any, named: Any) -> None:
-    """Call a function that resets a module, if it is loaded: its random numbers, its figures."""
+    """Call a function that resets a module, such as its random seed; skip a module not loaded."""
     if module in sys.modules:
         getattr(sys.modules[module], name)(*arguments, **named)
 

@@ -74,14 +74,14 @@ class Supervisor:
         self.scratch: list[str] = order["scratch"]
         self.filter = bytes.fromhex(order["filter"])
         self.count = bytes.fromhex(order["count"])
-        """The filter that asks the supervisor about new processes; empty if the kernel decides."""
+        """The filter that asks this process about new ones; empty if the kernel limits them."""
         self.listeners: list[int] = []
         self.ruleset = -1
         """The Landlock ruleset for the children; -1 if none."""
         self.test_pid = 0
-        """The process of the current test; 0 if none."""
+        """The process id of the current test; 0 if none."""
         self.program_pid = 0
-        """The process of a program whose tests run separately; 0 if none."""
+        """The process id of the program if its tests run separately; 0 if they do not."""
         if order["folder"] is not None:  # created here: a killed host would leave it behind
             os.mkdir(order["folder"], 0o700)
             if order["uid"] is not None:
@@ -121,7 +121,7 @@ class Supervisor:
     def apply_landlock(self, readable: list[int], devices: list[int]) -> None:
         """Confine signals to this process and its children; prepare the children's ruleset.
 
-        Without a process namespace, only this limits `kill(-1)`, the supervisor's and a test's.
+        Without a process namespace, only this limits `kill(-1)`, of the supervisor and of a test.
         """
         outer = new_ruleset(0, 0, ALL_SCOPES)
         restrict_self(outer)
@@ -246,13 +246,16 @@ class Supervisor:
         return ended
 
     def handle_ready(self, test: RunningTest, descriptor: int) -> bool:
-        """Handle what a descriptor offers; return True if it is at its end."""
+        """Decide a pending call, or read a stream; return True at the end of the stream."""
         if descriptor in self.listeners:
             decide_call(descriptor, self.has_room)
         return descriptor in test.received and not test.read_available(descriptor)
 
     def has_room(self) -> bool:
-        """Return True if one more process or thread may start; the first too many ends the test."""
+        """Return True if one more process or thread may start; the first beyond the limit also may.
+
+        Then `exceeded_limit` ends the test.
+        """
         threads = sum(len(thread_folders(process)) for process in descendant_processes(os.getpid()))
         return threads <= self.limits["processes"] + (self.program_pid > 0)
 
@@ -297,7 +300,7 @@ class Supervisor:
         return status
 
     def kill(self) -> None:
-        """Kill all in one call, so that none can fork meanwhile; without isolation, one by one."""
+        """Kill all in one call, so that none can fork first; without isolation, kill one by one."""
         for target in descendant_processes(os.getpid()) if self.backend == "none" else [-1]:
             with suppress(ProcessLookupError):
                 os.kill(target, signal.SIGKILL)

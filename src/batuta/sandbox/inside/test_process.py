@@ -1,4 +1,4 @@
-"""Runs in the child process of a test: executes the program or its tests, reports the end."""
+"""Executes a program or its tests, in the child process of a test, and reports how it ended."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EXITED, RAISED, OUT_OF_MEMORY = (
 
 
 def run_and_report(run: Callable[[], dict[str, Any]], result: int) -> int:
-    """Run the test, report how it ended and return the exit status."""
+    """Run the test, write to `result` how it ended, and return the exit status."""
     process = os.getpid()
     status, report = 1, OUT_OF_MEMORY
     try:
@@ -63,7 +63,7 @@ def plain_value(value: Any) -> Any:
 
 
 def run_program(order: dict[str, Any]) -> dict[str, Any]:
-    """Run the program and the test, and return their results."""
+    """Run the program and the test; return the fields that a call or test adds to the report."""
     name = "__main__" if order["kind"] == "script" else "program"
     module = sys.modules[name] = type(sys)(name)
     namespace = module.__dict__

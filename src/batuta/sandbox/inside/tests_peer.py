@@ -1,10 +1,10 @@
 """The tests' end of the pipes: names of the program give plain values, or proxies of its objects.
 
 The tests' comparisons run here. A proxy never equals a plain value, whatever the program claims,
-and order comparisons and arithmetic between the two raise.
+and order comparisons and arithmetic between the two raise. The program compares two proxies.
 """
 
-# Values of any type: what is known of them is found out as the program runs.
+# Values have any type, which is known only at run time.
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 # pyright: reportUnnecessaryIsInstance=false, reportUnknownParameterType=false
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 MODULE = "program"
 """The name of the tests' module, equal to the program's so that names of classes agree."""
 TEST_FRAMEWORKS = frozenset({"unittest", "pytest", "_pytest", "inside", "doctest"})
-"""Modules whose exceptions decide how a test ended: a program may not raise them here."""
+"""Modules with exceptions that decide how a test ended: a program may not raise them here."""
 NO_ANSWER_STATUS = 86
 """The exit status of the tests if the program does not answer."""
 CALLABLE_TYPES = ("function", "method", "builtin_function_or_method", "partial")
@@ -46,7 +46,7 @@ class TestsPeer(Peer):
     def start(self, entry: str) -> str:
         """Start the program, once it can no longer change what is imported here.
 
-        Return how it ended if it did not load; else an empty string.
+        Return how it ended if it did not load, else an empty string. Exit if it does not answer.
         """
         try:
             self.send({"entry": entry})
@@ -56,7 +56,7 @@ class TestsPeer(Peer):
         return "" if reason == "ready" else reason if reason in {"raised", "memory"} else "exited"
 
     def request(self, *parts: Any) -> Any:
-        """Return the program's answer; exit if there is none: a test could expect an exception."""
+        """Return the program's answer; exit if there is none, as a test may expect an exception."""
         try:
             return super().request(*parts)
         except PeerDisconnected as error:
@@ -64,7 +64,11 @@ class TestsPeer(Peer):
             os._exit(NO_ANSWER_STATUS)
 
     def do(self, operation: str, *parts: Any) -> Any:
-        """Carry out what the program may do with a value of the tests: call, read, list it."""
+        """Carry out what the program may do with a value of the tests: call, read or list it.
+
+        Raises:
+            TypeError: the tests do not allow it.
+        """
         value = self.handles[int(parts[0])]
         ours = type(value).__module__ in {MODULE, "_io"}
         if operation == "call" and (ours or type(value).__name__ in CALLABLE_TYPES):
@@ -100,9 +104,13 @@ class TestsPeer(Peer):
         raise ValueError(f"{module}.{name} cannot be named by the program")
 
     def exception_class(self, names: list[str]) -> type[BaseException]:
-        """Return the nearest class that is loaded here, or a new subclass of it.
+        """Return the exception class that `names` begins with.
 
-        A class that is not loaded here, such as the program's own, gets a subclass.
+        If it is not loaded here, as a class of the program's own, return a new subclass of the
+        nearest of its bases that is loaded.
+
+        Raises:
+            ValueError: none of the names is that of an exception class.
         """
         first = str(names[0])
         if first in self.known_exceptions:
@@ -110,7 +118,7 @@ class TestsPeer(Peer):
         known = (known_exception(str(one)) for one in names)
         found = next((one for one in known if one is not None), None)
         if found is None:
-            raise ValueError("the class is no exception")
+            raise ValueError("the class is not an exception")
         if known_exception(first) is None:
             name = first.rpartition(":")[2].rpartition(".")[2]
             found = self.known_exceptions[first] = type(name, (found,), {"__module__": MODULE})
@@ -118,7 +126,7 @@ class TestsPeer(Peer):
 
 
 def known_exception(name: str) -> type[BaseException] | None:
-    """Return an exception class that is loaded here; None for others and for test frameworks."""
+    """Return an exception class that is loaded here; None for others and for a test framework's."""
     module, _, name = name.partition(":")
     if module.partition(".")[0] in TEST_FRAMEWORKS or module == MODULE:
         return None
@@ -136,7 +144,7 @@ INTERPRETER_TYPES = {
     "builtins:function": "FunctionType",
     "builtins:module": "ModuleType",
 }
-"""Built-in types whose objects have no plain form, with their names in `types`."""
+"""Built-in types with objects that have no plain form, and the names of the types in `types`."""
 
 
 class ProgramProxy:
@@ -163,7 +171,7 @@ class ProgramProxy:
 
     @property
     def __class__(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride] - nobody sets it
-        """The class that the program reports, if it belongs to a library loaded here."""
+        """The class that the program reports if a library loaded here has it, else the proxy's."""
         for name in self._batuta[2]:
             module, _, qualified = name.partition(":")
             found = getattr(sys.modules.get(module), qualified, None)
@@ -263,7 +271,7 @@ for _name in ("add", "sub", "mul", "truediv", "matmul", "and_", "or_"):
 
 
 class TestNamespace(dict):  # pyright: ignore[reportMissingTypeArgument] - no `Any` at run time
-    """The tests' globals; a name that neither the tests nor Python define is the program's."""
+    """The tests' globals, and the program's for `entry` and for names that are not defined here."""
 
     peer: TestsPeer | None = None
     entry = ""
@@ -332,7 +340,10 @@ def _share_function(peer: TestsPeer, module: str, name: str, original: Callable[
 def run_tests(
     pipes: tuple[int, int, int], order: dict[str, Any], code: str, execute: Any
 ) -> dict[str, Any]:
-    """Run tests against the program at the other end; raise if one fails."""
+    """Run tests against the program at the other end; raise if one fails.
+
+    Return the fields to add to the report: how the program ended, if it did not load.
+    """
     module = sys.modules[MODULE] = type(sys)(MODULE)
     execute(order["preamble"], "preamble.py", module.__dict__)
     preload_imports(code)

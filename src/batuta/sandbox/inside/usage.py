@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 MIN_ENTRY_BYTES = 16384
-"""Least bytes per entry: more than an empty folder takes, as removing it takes time too."""
+"""Minimum bytes that a file or folder counts, because removing one takes time too."""
 UNBOUNDED = 1 << 62
+"""The size of what cannot be measured."""
 
 
 def thread_folders(process: int) -> list[str]:
@@ -38,7 +39,7 @@ def descendant_processes(parent: int) -> list[int]:
 
 
 def threads_and_memory(processes: list[int]) -> tuple[int, int]:
-    """Return threads and resident bytes of these processes."""
+    """Return the number of threads and the resident bytes of these processes."""
     threads = pages = 0
     for process in processes:
         found = thread_folders(process)
@@ -60,7 +61,8 @@ def resident_pages(task: str) -> int:
 def stored_bytes(folder: str) -> int:
     """Return the bytes in a folder, at least `MIN_ENTRY_BYTES` per entry.
 
-    `UNBOUNDED` if something cannot be measured: a path too long to open, an unreadable folder.
+    The result is at least `UNBOUNDED` if something cannot be measured: a path too long to open, an
+    unreadable folder.
     """
     total = 0
     try:
@@ -78,8 +80,8 @@ def stored_bytes(folder: str) -> int:
 def deleted_open_bytes(processes: Iterable[int], folder: str) -> int:
     """Return the bytes of the folder's deleted files that these processes keep open.
 
-    `UNBOUNDED` if they cannot be measured: a process with an unreadable executable, or one that
-    maps a deleted file.
+    The result is at least `UNBOUNDED` if they cannot be measured: a process has an unreadable
+    executable, or maps a deleted file.
     """
     sizes: dict[tuple[int, int], int] = {}
     for process in processes:
@@ -129,7 +131,7 @@ def remove_tree(path: str) -> None:
     """Remove a file, or a folder with its contents.
 
     Raises:
-        OSError, RecursionError: the program created something that cannot be removed so.
+        OSError, RecursionError: the program created something that cannot be removed in this way.
     """
     if os.path.isdir(path) and not os.path.islink(path):
         with os.scandir(path) as entries:

@@ -74,7 +74,7 @@ def test_rows_of_a_file_beside_it_with_columns_of_its_own(tmp_path):
         ("tasks: [{question: a}]", "task 1 of"),
         ("examples: 3\ntasks: [{question: a, answer: b}]", "are not a list"),
         ("examples: [{question: a}]\ntasks: [{question: a, answer: b}]", "example 1"),
-        ("shots: 2\ntasks: [{question: a, answer: b}]", "2 shots of 0"),
+        ("shots: 2\ntasks: [{question: a, answer: b}]", "write a number from 0 to 0"),
         ("example_template: x\ntasks: [{question: a, answer: b}]", "needs {question} and {answer}"),
         ("file: none.csv", "there is no file"),
         ("file: rows.csv\nfields: {question: missing}", "has no missing; it has text, gold"),

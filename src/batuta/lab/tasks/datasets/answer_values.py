@@ -14,12 +14,12 @@ from batuta.lab.tasks.plain_numbers import read_plain_number
 _EXACT_FLOATS = 2.0**53
 """Floats of at least this size may have lost digits of an integer."""
 _SURE_DIGITS = 15
-"""The number of digits that a float certainly keeps."""
+"""Number of decimal digits that a float certainly keeps."""
 _LEADING_ZERO = re.compile(r"[+-]?0\d+", re.ASCII)
 _LETTERED_LINE = re.compile(r"\(?([A-Za-z])\s?[.):]\s+(\S.*)")
 _LETTER_WITHIN = re.compile(r"(?:(?<=[\s,;])|\A)\(?([A-Za-z])\s?[.):]\s*(?=\S)")
 _TAG_SEPARATOR = re.compile("[,;|]")
-_LEAST_OPTIONS = 2
+_MIN_OPTIONS = 2
 
 
 def is_missing(value: Any) -> bool:
@@ -33,7 +33,7 @@ def answer_text(value: Any) -> str:
     """Return an answer as text; `5.0`, as tables write an integer, becomes `5`.
 
     Raises:
-        ValueError: it is neither text nor number, or a float that may have lost digits.
+        ValueError: the value is neither text nor a number, or is a float that may have lost digits.
     """
     is_infinite = isinstance(value, float | Decimal) and not math.isfinite(value)
     if value is None or isinstance(value, bool) or is_infinite:
@@ -136,11 +136,11 @@ def _letter_at(index: int) -> str:
 
 def _parse_options_text(text: str) -> Any:
     found = read_json_or_literal(text) if text.strip()[:1] in set("[{(") else UNREADABLE
-    if isinstance(found, list | tuple | dict) and len(cast("Any", found)) >= _LEAST_OPTIONS:
+    if isinstance(found, list | tuple | dict) and len(cast("Any", found)) >= _MIN_OPTIONS:
         return cast("Any", found)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     for parts in (_lettered_parts(lines, text), lines, *(text.split(sign) for sign in "|;")):
-        if len(parts) >= _LEAST_OPTIONS:
+        if len(parts) >= _MIN_OPTIONS:
             return [part.strip() for part in parts]
     raise ValueError(
         "its options are one string: write a list, or one option per line, or separate them by |"
@@ -148,10 +148,13 @@ def _parse_options_text(text: str) -> Any:
 
 
 def _lettered_parts(lines: Sequence[str], text: str) -> list[str]:
-    """Return the texts after the letters A, B, C …, each on its own line or all on one."""
+    """Return the texts after the letters A, B, C …, each on its own line or all on one line.
+
+    The list is empty if the letters are not in this order.
+    """
     found = [_LETTERED_LINE.fullmatch(line) for line in lines]
     pairs = [(one[1], one[2]) for one in found if one is not None]
-    if len(pairs) < max(len(lines), _LEAST_OPTIONS):
+    if len(pairs) < max(len(lines), _MIN_OPTIONS):
         marks = list(_LETTER_WITHIN.finditer(text.strip()))
         ends = [*(mark.start() for mark in marks[1:]), len(text)]
         pairs = [

@@ -1,7 +1,7 @@
 """The table of data sets: licence, splits, files, and repository on the hub.
 
 SHA256SUMS, beside this file, has the checksums of local files. Each revision is a commit that
-public evaluation code pins; a fetch gets exactly that commit or fails.
+public evaluation code pins; a fetch gets that commit or fails, unless another revision is named.
 """
 
 from __future__ import annotations
@@ -32,17 +32,9 @@ def _parquet_files(split: str, *folders: str) -> tuple[str, ...]:
     return tuple(f"{folder}/{split}-00000-of-00001.parquet" for folder in folders)
 
 
-def _is_outside_math_500(row: Row) -> bool:
-    return not row["in_math500"]
-
-
-def _is_of_2024(row: Row) -> bool:
-    return str(row["year"]) == "2024"
-
-
 _RLPR_FILES = ("rlpr_train.parquet",)
 _RLPR_PARTS = 100
-"""RLPR has no test split, so one in this many parts of it is held out."""
+"""RLPR has no test split, so one of this many parts of its questions is held out."""
 
 
 def _is_held_out_of_rlpr(row: Row) -> bool:
@@ -76,7 +68,9 @@ MATHS = (
                 _parquet_files("train", *_MATH_SUBJECTS), ("bench/math/train.jsonl.gz",)
             ),
             "train-12k": DatasetSplit(
-                (), ("bench/math/train.jsonl.gz", "bench/math/test.jsonl.gz"), _is_outside_math_500
+                (),
+                ("bench/math/train.jsonl.gz", "bench/math/test.jsonl.gz"),
+                lambda row: not row["in_math500"],
             ),
         },
         origin=HubDataset("EleutherAI/hendrycks_math", "21a5633873b6a120296cce3e2df9d5550074f4a3"),
@@ -98,7 +92,7 @@ MATHS = (
             "test": DatasetSplit(
                 _parquet_files("train", "data"),
                 ("recorded/matharena_aime25/queries.jsonl.zst",),
-                _is_of_2024,
+                lambda row: str(row["year"]) == "2024",
             )
         },
         origin=HubDataset("HuggingFaceH4/aime_2024", "2fe88a2f1091d5048c0f36abc874fb997b3dd99a"),

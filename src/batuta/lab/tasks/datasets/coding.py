@@ -43,7 +43,7 @@ assert _result.wasSuccessful() and not _result.expectedFailures, "a test case fa
 
 
 def convert_human_eval(row: Row) -> Task:
-    """Convert a function of HumanEval to complete."""
+    """Convert a problem of HumanEval: a function that is to be completed."""
     start = row["prompt"].rstrip()
     question = f"Complete this function.\n\n```python\n{start}\n```\n\n{CODE_BLOCK_INSTRUCTION}"
     tests = f"{row['test']}\ncheck({row['entry_point']})\n"
@@ -63,7 +63,7 @@ def convert_mbpp(row: Row) -> Task:
 
 
 def _called_function(row: Row) -> str:
-    """Return the function that the first test calls, or ""; builtins are skipped."""
+    """Return the first function of the reference program that the first test names; "" if none."""
     defined = re.findall(r"^def[ \t]+(\w+)", row.get("code") or "", re.MULTILINE)
     called: list[str] = re.findall(r"\w+", row["test_list"][0])
     return next((name for name in called if name in defined), "")
@@ -79,7 +79,7 @@ def convert_big_code_bench(row: Row) -> Task:
     id_ = f"bigcodebench/{row['task_id'].rpartition('/')[2]}"
     tags = tuple(f"library:{library}" for library in libraries)
     question, tests = f"{asked.strip()}\n\n{CODE_BLOCK_INSTRUCTION}", row["test"] + _RUN_UNITTEST
-    # the tests use what the sketch imports
+    # the tests use what the prompt imports
     sketch = (row.get("prompt") or row.get("complete_prompt") or "") + _import_lines(row["test"])
     entry = row.get("entry_point", "task_func")
     return _assertion_task(id_, question, tests, preamble=sketch, entry=entry, tags=tags)
@@ -110,7 +110,7 @@ def convert_leet_code(row: Row) -> Task:
 
 
 def convert_crux_eval(row: Row) -> Task:
-    """Convert a function of CRUXEval whose output is to be predicted."""
+    """Convert a problem of CRUXEval: to predict what a function returns."""
     call = f"{row['code']}\n\nf({row['input']})"
     instruction = "What does this call return? End with a line such as `Answer: [1, 2]`."
     question = f"```python\n{call}\n```\n\n{instruction}"

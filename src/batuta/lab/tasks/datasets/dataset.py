@@ -6,7 +6,8 @@ import hashlib
 import json
 import random
 import re
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +26,7 @@ _REFERS_TO_OPTIONS = re.compile(
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class MultipleChoiceQuestion:
-    """A question whose options are not lettered yet; its `repr` does not show the text."""
+    """A question with options that have no letters yet; its `repr` does not show the text."""
 
     id: TaskId
     stem: str
@@ -80,7 +81,7 @@ class HubDataset:
 
     repo: str
     revision: str
-    """The commit that public evaluation code pins."""
+    """The commit, as public evaluation code pins it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,7 @@ class DatasetSplit:
     hub: tuple[str, ...] = ()
     """Files in the hub's repository."""
     local: tuple[str, ...] = ()
-    """Files in the data folder, which are looked up first."""
+    """Files in the data folder, which are looked for before the files from the hub."""
     keep: Callable[[Row], bool] | None = None
     """Returns whether a row belongs to the split; None keeps all rows."""
 
@@ -108,11 +109,19 @@ class Dataset:
     origin: HubDataset | str
     """The data set on the hub, or the address where users get their own copy."""
     redistributable: bool = False
-    """Whether the licence allows its rows in a public repository."""
+    """Whether the licence allows the rows in a public repository."""
+
+
+def distinct_ids(ids: Iterable[str]) -> Iterator[str]:
+    """Yield the ids in order; the second occurrence of an id becomes `ID#2`, and so on."""
+    seen = Counter[str]()
+    for id_ in ids:
+        seen[id_] += 1
+        yield id_ if seen[id_] == 1 else f"{id_}#{seen[id_]}"
 
 
 def text_digest(*texts: str) -> str:
-    """Return twelve characters that depend only on the texts, not on their white space."""
+    """Return twelve hexadecimal digits that depend on the texts, but not on their white space."""
     joined = "\0".join(" ".join(text.split()) for text in texts)
     return hashlib.blake2b(joined.encode(), digest_size=6).hexdigest()
 

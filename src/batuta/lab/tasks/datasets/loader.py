@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import pickle
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
@@ -21,15 +20,16 @@ from batuta.lab.tasks.datasets import reasoning_gym
 from batuta.lab.tasks.datasets.catalog import DATASETS
 from batuta.lab.tasks.datasets.dataset import (
     Dataset,
-    DatasetSplit,
     HubDataset,
     MultipleChoiceQuestion,
+    distinct_ids,
 )
 from batuta.lab.tasks.datasets.rows import ROW_FAULTS, Row, file_sha256, read_rows
 from batuta.lab.tasks.datasets.task_files import SUITE_ENDINGS, read_task_file, read_task_suite
 
 SUMS_FILE = "SHA256SUMS"
-"""The name of files with checksums in the form of `sha256sum`, here and in fetched folders."""
+"""The name of the files of checksums, in the format of `sha256sum`: beside this file, and in each
+folder of files from the hub."""
 
 
 def load_tasks(
@@ -43,12 +43,13 @@ def load_tasks(
     """Load the tasks of a source.
 
     The name is a benchmark (`gsm8k`, `gsm8k:train`), a generator (`reasoning-gym:FAMILY`) or the
-    path of a user's file. `files`, in a benchmark's own format, are read instead of its files.
-    The seed shuffles the options (None keeps the published order) and seeds a generator, which
-    makes `size` tasks.
+    path of a user's file. `files`, in a benchmark's own format, are read instead of the files in
+    `folder` (None: the data folder). The seed shuffles the options (None keeps the published order)
+    and seeds a generator, which makes `size` tasks; other sources return all their tasks.
 
     Raises:
-        SourceError: there is no such source, or its files are missing or have changed.
+        SourceError: there is no such source, its files are missing, have changed or cannot be read,
+            or `files` are given for another source than a benchmark.
     """
     generated = name.startswith(f"{reasoning_gym.NAME}:")
     if files and (generated or is_task_file(name)):
@@ -61,7 +62,9 @@ def load_tasks(
         return reasoning_gym.generate_tasks(name.partition(":")[2], size, seed or 0)
     source, split = find_split(name)
     paths = tuple(files) or _verified_files(source, split, folder or benchmark_folder())
-    return _with_distinct_ids(_convert_rows(source, split, paths, seed))
+    tasks = tuple(_convert_rows(source, split, paths, seed))
+    ids = map(TaskId, distinct_ids(task.id for task in tasks))
+    return tuple(replace(task, id=id_) for task, id_ in zip(tasks, ids, strict=True))
 
 
 def is_task_file(name: str) -> bool:
@@ -108,7 +111,9 @@ def _verified_files(source: Dataset, split: str, folder: Path) -> tuple[Path, ..
         raise SourceError(
             f"{source.name}:{split} is not in {folder}; {_remedy_text(source, split)}"
         )
-    sums = {**_known_sums(folder), **_fetched_sums(hub_folder(source, folder))}
+    fetched = hub_folder(source, folder)
+    sums = {folder / path: total for path, total in _packaged_sums().items()}
+    sums |= {fetched / path: total for path, total in _listed_sums(fetched).items()}
     for path in paths:
         if sums.get(path, "") not in {"", file_sha256(path)}:
             raise SourceError(
@@ -129,18 +134,14 @@ def _remedy_text(source: Dataset, split: str) -> str:
 
 
 @cache
-def _packaged_sums() -> str:
-    return (package_files("batuta.lab.tasks.datasets") / SUMS_FILE).read_text(encoding="utf-8")
+def _packaged_sums() -> dict[str, str]:
+    listing = package_files("batuta.lab.tasks.datasets") / SUMS_FILE
+    return parse_sums(listing.read_text(encoding="utf-8"))
 
 
-def _known_sums(folder: Path) -> dict[Path, str]:
-    return {folder / path: total for path, total in parse_sums(_packaged_sums()).items()}
-
-
-def _fetched_sums(folder: Path) -> dict[Path, str]:
+def _listed_sums(folder: Path) -> dict[str, str]:
     listing = folder / SUMS_FILE
-    text = listing.read_text(encoding="utf-8") if listing.is_file() else ""
-    return {folder / path: total for path, total in parse_sums(text).items()}
+    return parse_sums(listing.read_text(encoding="utf-8")) if listing.is_file() else {}
 
 
 def parse_sums(text: str) -> dict[str, str]:
@@ -152,21 +153,16 @@ def parse_sums(text: str) -> dict[str, str]:
 def _convert_rows(
     source: Dataset, split: str, paths: Iterable[Path], seed: int | None
 ) -> Iterator[Task]:
+    keep = source.splits[split].keep
     for path in paths:
         for row in read_rows(path):
+            known = {**row, "file": str(path)}
             try:
-                item = _read_item(source, source.splits[split], {**row, "file": str(path)})
+                item = source.convert(known) if keep is None or keep(known) else None
             except (*ROW_FAULTS, pickle.PickleError) as error:
                 raise SourceError(_misfit_message(source, path, row, error)) from None
             if item is not None:
                 yield item.to_task(seed) if isinstance(item, MultipleChoiceQuestion) else item
-
-
-def _read_item(
-    source: Dataset, split: DatasetSplit, row: Row
-) -> Task | MultipleChoiceQuestion | None:
-    """Convert a row; return None if it belongs to another split or is unusable."""
-    return source.convert(row) if split.keep is None or split.keep(row) else None
 
 
 def _misfit_message(source: Dataset, path: Path, row: Row, error: Exception) -> str:
@@ -175,17 +171,6 @@ def _misfit_message(source: Dataset, path: Path, row: Row, error: Exception) -> 
         return f"{path} lacks the column {error} of {source.name}; its columns are {has}"
     cause = error if isinstance(error, ValueError) else repr(error)
     return f"a row of {path} is not in the format of {source.name}: {cause}"
-
-
-def _with_distinct_ids(tasks: Iterable[Task]) -> tuple[Task, ...]:
-    """Return the tasks with distinct ids: the second task with an id gets `ID#2`."""
-    seen = Counter[TaskId]()
-    distinct: list[Task] = []
-    for task in tasks:
-        seen[task.id] += 1
-        again = seen[task.id]
-        distinct.append(task if again == 1 else replace(task, id=TaskId(f"{task.id}#{again}")))
-    return tuple(distinct)
 
 
 _HUB_TIMEOUT = 10.0
@@ -200,7 +185,7 @@ def fetch_split(
     revision: str | None = None,
     on_file: Callable[[Path], None] | None = None,
 ) -> tuple[Path, ...]:
-    """Download the files of a split below `folder`, and record their SHA-256 beside them.
+    """Download the files of a split into a folder in `folder`, and write their SHA-256 beside them.
 
     `revision` replaces the pinned commit; `on_file` is called with each downloaded file.
 
@@ -249,11 +234,10 @@ def _hub_error_text(origin: HubDataset, revision: str, error: Exception) -> str:
 
 
 def _record_sums(target: Path, paths: list[Path], commit: str) -> None:
-    listing = target / SUMS_FILE
-    known = parse_sums(listing.read_text(encoding="utf-8")) if listing.is_file() else {}
+    known = _listed_sums(target)
     known |= {path.relative_to(target).as_posix(): file_sha256(path) for path in paths}
     lines = (f"{total}  {name}\n" for name, total in sorted(known.items()))
-    listing.write_text(f"# {commit}\n" + "".join(lines), encoding="utf-8")
+    (target / SUMS_FILE).write_text(f"# {commit}\n" + "".join(lines), encoding="utf-8")
 
 
 def _import_hub() -> Any:

@@ -19,7 +19,7 @@ _AIME_PROBLEMS = 15
 
 
 def boxed_solution(text: str) -> str:
-    r"""Return the content of the last `\boxed{}` of a solution; "" if that is incomplete."""
+    r"""Return the content of the last `\boxed{}` of a solution; "" if none or incomplete."""
     found = list(_BOX.finditer(text))
     if not found:
         return ""
@@ -35,7 +35,7 @@ def boxed_solution(text: str) -> str:
 
 
 def convert_math(row: Row) -> Task | None:
-    """Convert a problem of MATH; the few without an answer are dropped."""
+    """Convert a problem of MATH; return None for the few without an answer."""
     answer = row["answer"] if "answer" in row else boxed_solution(row["solution"])
     if is_missing(answer):
         return None
@@ -143,16 +143,16 @@ _THEOREM_FORMS = {
     "bool": ("freeform", f"Answer True or False. {BOX_INSTRUCTION}"),
     "option": ("choice", "Answer with the letter of one option."),
 }
-"""The grader and the instruction on the answer's form, by kind of answer."""
+"""The grader, and the instruction on the form of the answer, by kind of answer."""
 
 
 def convert_theorem_qa(row: Row) -> Task | None:
-    """Convert a question of TheoremQA; questions with a picture are dropped."""
+    """Convert a question of TheoremQA; return None for a question with a picture."""
     if row.get("picture") or row.get("Picture"):
         return None
     question = row["question"] if "question" in row else row["Question"]
     found: Any = row["answer"] if "answer" in row else row["Answer"]
-    answer = str(found)  # a float keeps its decimals, as in a measured value
+    answer = str(found)  # `5.0` keeps its decimal, as a measured value does
     kind = row["answer_type"] if "answer_type" in row else row["Answer_type"]
     form = ("math", f"The answer is a list such as [1, 2]. {BOX_INSTRUCTION}")
     grader, instruction = _THEOREM_FORMS.get(kind, form)

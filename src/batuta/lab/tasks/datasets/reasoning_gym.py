@@ -36,8 +36,8 @@ _EVALUATES_ANSWERS = frozenset(
         "string_insertion",
     }
 )
-"""Generators whose scorers evaluate the answer as Python, so a model could execute code or hang the
-process."""
+"""Generators with scorers that evaluate the answer as Python, so that a model could execute code or
+hang the process."""
 
 EXCLUDED_GENERATORS = _NOT_SERIALIZABLE | _EVALUATES_ANSWERS
 
@@ -51,13 +51,13 @@ UNREPEATABLE_GENERATORS = frozenset(
         "word_ladder",
     }
 )
-"""Generators that draw from sets of strings, so the same seed gives other questions in another
+"""Generators that draw from sets of strings, so that the same seed gives other questions in another
 process; an id still identifies one question."""
 
 
 _STRIDE = 1_000_003
-"""Distance between our seeds. In the package, question n of seed s is question 0 of seed s + n, so
-adjacent seeds would share questions."""
+"""Distance between Batuta's seeds. In the package, question n of seed s is question 0 of seed
+s + n, so that adjacent seeds would share questions."""
 
 
 def is_installed() -> bool:
@@ -101,7 +101,7 @@ def generate_tasks(
 
 
 def score_answer(task: Task, answer: str) -> Grade:
-    """Return the generator's score, in [0, 1], for an extracted answer.
+    """Return the generator's score, in [0, 1], for an extracted answer; 0 if the scorer fails.
 
     Raises:
         SourceError: the package is not installed.

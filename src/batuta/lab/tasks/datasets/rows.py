@@ -30,8 +30,8 @@ MAX_ROW_BYTES = 128 << 20
 """Maximum unpacked bytes of one row, or of one entry of an archive."""
 _ALWAYS_ALLOWED_BYTES = 1 << 30
 _MAX_RATIO = 100
-"""Maximum ratio of unpacked to packed bytes, above `_ALWAYS_ALLOWED_BYTES`. Model replies shrink to
-a tenth, and a decompression bomb to a thousandth."""
+"""Maximum ratio of unpacked to packed bytes, for more than `_ALWAYS_ALLOWED_BYTES`. Packing shrinks
+model replies to a tenth, and a decompression bomb to a thousandth."""
 
 
 @final
@@ -97,11 +97,12 @@ _LONG_NUMBER = b"0" * 19
 """A run of 19 digits may be an integer beyond 64 bits, which orjson reads as a float. All digits
 are first mapped to zeros and then searched for this; a regular expression took a third of the time
 of reading a record."""
-_LONGEST_FIELD = 1 << 28
+_MAX_FIELD = 1 << 28
+"""Maximum number of characters of a field of a table."""
 
 _PIECE_BYTES = 1 << 16
 _BATCH = 64
-"""Rows of a Parquet file that are decoded at once."""
+"""Number of rows of a Parquet file that are decoded together."""
 
 
 def import_arrow(module: str = "pyarrow") -> Any:
@@ -127,23 +128,18 @@ def read_rows(path: Path) -> Iterator[Row]:
     """
     if not path.is_file():
         raise SourceError(f"there is no file {path}")
-    if path.suffix == ".parquet":
-        return _checked_rows(path, _read_parquet(path))
-    if path.suffix == ".csv":
-        return _checked_rows(path, _read_csv(path))
-    if path.suffix == ".tsv":
-        return _checked_rows(path, _read_question_table(path))
-    if path.suffix == ".json":
-        return _checked_rows(path, _read_json(path))
-    if ".jsonl" in path.suffixes[-2:]:
-        return _checked_rows(path, _read_json_lines(path))
-    raise SourceError(
-        f"{path} has an unknown format; use .jsonl (.gz, .zst), .json, .csv, .tsv, .parquet"
-    )
+    reader = _READERS.get(path.suffix)
+    if reader is None and ".jsonl" in path.suffixes[-2:]:
+        reader = _read_json_lines
+    if reader is None:
+        raise SourceError(
+            f"{path} has an unknown format; use .jsonl (.gz, .zst), .json, .csv, .tsv, .parquet"
+        )
+    return _checked_rows(path, reader(path))
 
 
 def _checked_rows(path: Path, rows: Iterator[Any]) -> Iterator[Row]:
-    """Yield the rows if each is an object; raise SourceError with the path for any fault."""
+    """Yield the rows; raise `SourceError` if the file cannot be read or a row is not an object."""
     try:
         for number, row in enumerate(rows, 1):
             if not isinstance(row, Mapping):
@@ -160,7 +156,8 @@ def _checked_rows(path: Path, rows: Iterator[Any]) -> Iterator[Row]:
 def parse_json(data: bytes) -> Any:
     """Parse JSON in any Unicode encoding.
 
-    Integers keep all their digits, and NaN, which Python writes, is a float.
+    Integers keep all their digits (as text if Python refuses to read so many), and NaN, which
+    Python writes, is a float.
 
     Raises:
         ValueError: the text is not JSON.
@@ -211,7 +208,7 @@ def _read_json_lines(path: Path) -> Iterator[Row]:
 
 
 def _bounded_lines(path: Path, stream: IO[_Text]) -> Iterator[_Text]:
-    """Yield the lines; raise SourceError for a line longer than a row may be."""
+    """Yield the lines; raise `SourceError` for a line that is longer than a row may be."""
     number = 1
     while line := stream.readline(MAX_ROW_BYTES + 1):
         if len(line) > MAX_ROW_BYTES:
@@ -247,11 +244,11 @@ def _parse_row(line: bytes, where: str) -> Row:
 
 @contextmanager
 def _open_table(path: Path) -> Generator[IO[str]]:
-    """Open a text file of rows in its Unicode encoding."""
+    """Open a table as text, in its Unicode encoding."""
     with path.open("rb") as stream:
         encoding = _detect_encoding(stream)
         with io.TextIOWrapper(stream, encoding, newline="") as text:
-            csv.field_size_limit(_LONGEST_FIELD)
+            csv.field_size_limit(_MAX_FIELD)
             yield text
 
 
@@ -276,3 +273,12 @@ def _read_parquet(path: Path) -> Iterator[Row]:
             plain = column.dictionary_decode() if hasattr(column, "dictionary") else column
             limit.add(plain.nbytes)
         yield from batch.to_pylist()
+
+
+_READERS = {
+    ".parquet": _read_parquet,
+    ".csv": _read_csv,
+    ".tsv": _read_question_table,
+    ".json": _read_json,
+}
+"""The readers of the formats by suffix, apart from JSON lines, which may be compressed."""

@@ -63,7 +63,7 @@ _TOPIC = re.compile(r"""['"]topic['"]\s*:\s*['"]([^'"]+)['"]""")
 
 
 def convert_rlpr(row: Row) -> Task | None:
-    """Convert a question of RLPR's training set, without its chat template."""
+    """Convert a question of RLPR's training set, without its chat template; drop an empty one."""
     prompt = "\n".join(turn["content"] for turn in row["prompt"] if turn["role"] == "user")
     wrapped = _CHAT.search(prompt)
     question = (wrapped[1] if wrapped else prompt).strip()
@@ -102,7 +102,7 @@ def convert_bbh(row: Row) -> Task:
 
 
 def convert_simple_qa(row: Row) -> Task:
-    """Convert a question of SimpleQA; answers that no rule decides need a judge."""
+    """Convert a question of SimpleQA; an answer that no rule can grade needs a judge."""
     question, tags = str(row["problem"]).strip(), ("simpleqa", *_find_topic(row.get("metadata")))
     return Task(
         id=TaskId(f"simpleqa/{text_digest(question)}"),

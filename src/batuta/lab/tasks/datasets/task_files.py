@@ -44,7 +44,7 @@ _FIELDS = {"id", "question", "answer", "options", "grader", "tags", "difficulty"
 
 
 def read_task_file(path: Path, seed: int | None = 0) -> tuple[Task, ...]:
-    """Read the tasks of a file with a JSON object per line.
+    """Read the tasks of a file with a JSON object per line; the seed shuffles options, unless None.
 
     A line has `question` and `answer`, and may have `id`, `options` (see `read_options`; the answer
     is then a letter), `grader` (default: choice with options, integer for an integer, else exact),
@@ -111,7 +111,7 @@ def _make_task(row: Row, seed: int | None) -> Task:
 
 
 def _grader_and_target(grader: str | None, answer: str) -> tuple[str, str]:
-    """Return the grader, `integer` for an integer if none is named, and the target."""
+    """Return the named grader, or `integer` for an integer, or `exact`; and the target."""
     if grader not in {None, "integer"}:
         return cast("str", grader), answer
     digits = whole_number(answer)
@@ -119,7 +119,7 @@ def _grader_and_target(grader: str | None, answer: str) -> tuple[str, str]:
 
 
 def _check_fields(row: Row, given: Row) -> None:
-    """Raise ValueError for an unknown field, or if neither answer nor data is given."""
+    """Raise `ValueError` for an unknown field, or if there is neither an answer nor data."""
     if unknown := sorted(set(map(str, row)) - _FIELDS):
         raise ValueError(f"it has the unknown field {unknown[0]!r}")
     if "answer" not in given and "data" not in given:
@@ -167,7 +167,7 @@ _SHOWN_TEMPLATE = "{examples}\n\n{question}"
 def read_task_suite(path: Path, seed: int | None = 0) -> tuple[Task, ...]:
     """Read the tasks of a YAML file.
 
-    Without a seed the options keep their order.
+    The seed shuffles the options; None keeps their order.
 
     Raises:
         SourceError: the file cannot be read, or it has an invalid part, which the message names.
@@ -223,7 +223,9 @@ def _render_examples(suite: Mapping[str, Any], path: Path) -> str:
         raise SourceError(f"the example_template of {path} needs {{question}} and {{answer}}")
     shots: Any = suite.get("shots", len(listed))
     if not isinstance(shots, int) or not 0 <= shots <= len(listed):
-        raise SourceError(f"{path} asks for {shots} shots of {len(listed)} examples: lower `shots`")
+        raise SourceError(
+            f"`shots` of {path} is {shots}: write a number from 0 to {len(listed)} (all examples)"
+        )
     shown: list[str] = []
     for number, example in enumerate(listed[:shots], 1):
         if not isinstance(example, Mapping) or not {"question", "answer"} <= set(

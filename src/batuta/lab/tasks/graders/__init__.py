@@ -1,4 +1,4 @@
-"""Graders of answers. A grade is both reward and score; an undecided grade is None, not 0."""
+"""Graders of answers. A grade's score is also the reward; if undecided it is None, not 0."""
 
 from batuta.lab.tasks.graders.choice import ChoiceGrader
 from batuta.lab.tasks.graders.code import CodeGrader

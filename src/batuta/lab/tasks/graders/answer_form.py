@@ -1,7 +1,7 @@
 """A canonical form of an answer: answers with the same meaning mostly have the same form.
 
-It serves to compare answers with each other while the correct one is unknown, as in a vote or a
-cascade. Graders do not use it.
+The form serves to compare answers with each other while the correct answer is unknown, as in a vote
+or a cascade. Graders do not use it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import unicodedata
 from batuta.lab.tasks.plain_numbers import plain_digits
 
 _MAX_CHARACTERS = 2000
-"""Longer answers are programs and essays; in them only white space is normalised."""
+"""Longer answers are programs and essays; in these only case and white space are normalised."""
 _MAX_ROUNDS = 10
 _NO_ANSWERS = frozenset({"", "nan", "n/a"})
 _BOX = re.compile(r"\\boxed\s*\{(.*)\}", re.DOTALL)

@@ -32,7 +32,7 @@ MAX_LABELLED_LINE = 100
 """Maximum length of a line read as an option's letter and text, if the texts are unknown."""
 
 UNCLEAR = ("?", "??")
-"""Letters of a statement that does not choose a single option."""
+"""The letters of a statement that does not choose a single option."""
 
 _MARKS = re.compile(
     r"\\(?:text(?:bf|rm|it)?|math(?:bf|rm)|bf|rm)(?![a-z])\s*|\\[()\[\]]|[*`${}\x00]"
@@ -65,15 +65,18 @@ _WORD_BEHIND = re.compile(r"\s+(?!(?:or|and|is|are|both|may|might|could|too|as|i
 
 @final
 class ChoiceGrader:
-    """Judges the letter in a box, in `<answer>`, in JSON, after the last "the answer is", or alone.
+    """Scores 1 if the letter to which an answer commits itself is the target, else 0.
+
+    The letter is in JSON, in a box, in `<answer>`, after `####` or the last "the answer is", or
+    alone.
 
     Letters of other scripts and statements in other languages are read. Two letters, a negated
     letter, a letter beside another option's text, a retracted letter and an unmarked letter do not
-    count as an answer: the grader never guesses. The score is 1 or 0.
+    count as an answer: the grader never guesses.
     """
 
     def __init__(self, options: Sequence[str] = ()) -> None:
-        """Take the options' texts in the order of their letters; without them, any letter counts."""
+        """Take the options' texts in the order of the letters; without texts, any letter counts."""
         self._circled = not any("\u2460" <= sign <= "\u2469" for sign in "".join(options))
         self._options = tuple(
             _normalize_option(_strip_markup(as_latin(option))) for option in options
@@ -203,7 +206,7 @@ class ChoiceGrader:
                 yield found.start(), found.end() + 1, self._letters_beside(letter, sentence[1:])
 
     def _foreign_declarations(self, text: str) -> list[tuple[int, int, tuple[str, ...]]]:
-        """Return statements like "B is right" in other languages; different letters are unclear."""
+        """Return statements like "B is correct" in other languages; several letters are unclear."""
         found = [
             (match.start(), match.end(), self._declared_letters(match, text))
             for match in _last_matches(declarations.RIGHT_LETTER, text)
@@ -215,7 +218,7 @@ class ChoiceGrader:
         return [one for one in found if one[2]]
 
     def _declared_letters(self, match: re.Match[str], text: str) -> tuple[str, ...]:
-        """Return the letter that is called right, with its rivals; empty if the text doubts it."""
+        """Return the letter judged correct, with its rivals; empty if the text doubts it."""
         before = text[max(0, match.start() - MAX_SENTENCE) : match.start()]
         clause = declarations.CLAUSE_END.split(before)[-1]
         after = statements.first_sentence(text[match.end() : match.end() + MAX_SENTENCE])
@@ -272,11 +275,9 @@ class ChoiceGrader:
         """Return the letter with its rivals and other options' letters; unclear if it is denied."""
         if statements.DENIAL_AFTER.match(rest) or rest.lstrip(" )").startswith("?"):
             return UNCLEAR
-        own = self._letter_of_option_text(rest)
-        if own:
+        if own := self._letter_of_option_text(rest):
             return tuple(sorted({letter, *own}))
-        beside = rest.lstrip(".):")
-        beside = statements.first_sentence(beside)
+        beside = statements.first_sentence(rest.lstrip(".):"))
         if statements.CONDITION.search(beside):
             return UNCLEAR
         if rivals := set(self._rival_letters(letter, beside)):
@@ -335,7 +336,7 @@ class ChoiceGrader:
         return letters
 
     def _is_label(self, letter: str, rest: str, whole: str) -> bool:
-        """Return whether a line is an option's letter and text, if the options' texts are unknown."""
+        """Return whether a line is an option's letter and text, without knowing the texts."""
         if self._options or len(rest) > MAX_LABELLED_LINE or not _MARK.match(rest):
             return False
         if any(found[1].upper() != letter for found in _LABEL.finditer(whole)):

@@ -59,7 +59,7 @@ class CodeRunner(Protocol):
     def load(
         self, program: Program, limits: SandboxLimits
     ) -> AbstractAsyncContextManager[RunnableProgram]:
-        """Return the program, ready for tests one by one; its processes end with the block."""
+        """Yield the program, ready for one test after another; its processes end with the block."""
         ...
 
 
@@ -76,9 +76,9 @@ class CodeCase:
 
 @final
 class CodeGrader:
-    """Judges the last program of an answer: 1 if it passes every case, 0 at the first failed one.
+    """Scores 1 if the last program of an answer passes every case, else 0.
 
-    The grade is undecided (None) if the sandbox is lost.
+    The cases after a failed case are not run. The grade is undecided (None) if the sandbox is lost.
     """
 
     def __init__(self, runner: CodeRunner, cases: Iterable[CodeCase], preamble: str = "") -> None:
@@ -123,7 +123,7 @@ class CodeGrader:
 
 
 def case_fault(case: CodeCase, outcome: ProgramResult) -> str:
-    """Return why the outcome fails the case; empty if it passes."""
+    """Return the reason why the outcome fails the case; empty if it passes."""
     if outcome.end is not EndReason.RETURNED:
         last = outcome.stderr.strip().rpartition("\n")[2]
         return f"{outcome.end}: {last}"[:MAX_SHOWN] if last else str(outcome.end)
@@ -139,7 +139,7 @@ def case_fault(case: CodeCase, outcome: ProgramResult) -> str:
 
 
 def is_same_output(expected: str, printed: str, tolerance: float = 0.0) -> bool:
-    """Compare two outputs line by line: as stripped strings, else as numbers.
+    """Return whether two outputs have the same lines, as stripped strings or as numbers.
 
     A number with decimals may be off by the tolerance, relatively or absolutely.
     """
@@ -193,7 +193,7 @@ def script_cases(data: Any) -> tuple[CodeCase, ...]:
 
 
 def call_cases(data: Any) -> tuple[CodeCase, ...]:
-    """Return the cases of a function: as `script_cases`, with `"entry"` and an argument per line."""
+    """Return the cases of a function: as `script_cases`, with `entry` and an argument per line."""
     allowed = read_tolerance(data)
     return tuple(
         CodeCase(
@@ -209,7 +209,7 @@ def read_tolerance(data: Any) -> float:
     """Return the error that a task allows numbers with decimals; 0 if it states none.
 
     Raises:
-        ValueError: it is not a number from 0 to below 1.
+        ValueError: the error is not a number from 0 to below 1.
     """
     allowed = data.get("tolerance") or 0.0
     if isinstance(allowed, bool) or not isinstance(allowed, int | float) or not 0 <= allowed < 1:

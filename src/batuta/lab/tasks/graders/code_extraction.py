@@ -40,7 +40,8 @@ _LATE_FENCE = re.compile(
 _PROGRAM_LINE = re.compile(r"(?:def|class|import|from|async def) \w|@\w")
 """The beginning of a program that is written among sentences, without a block."""
 _INDENTED_PROGRAM_LINE = re.compile(rf"(?: {{4}}|\t)(?:{_PROGRAM_LINE.pattern})")
-_MOST_PARAGRAPHS = 50
+_MAX_PARAGRAPHS = 50
+"""Maximum number of paragraphs that may be a program among sentences."""
 _UNSEEN = str.maketrans({"\ufeff": "", "\u200b": "", "\u00a0": " ", "\u202f": " "})
 """Characters that are invisible or look like a space, and that Python rejects."""
 _LANGUAGE = re.compile(r"[{.\s]*(?:(?:class|lang|language)\s*[=:]\s*[\"']?)?([\w+#-]*)")
@@ -111,7 +112,7 @@ def _bare_program(shown: str) -> str:
     if first is None:
         return _indented_program(lines) or text
     paragraphs = re.split(r"\n\s*\n", "\n".join(lines[first:]))
-    for last in range(min(len(paragraphs), _MOST_PARAGRAPHS), 0, -1):
+    for last in range(min(len(paragraphs), _MAX_PARAGRAPHS), 0, -1):
         part = "\n\n".join(paragraphs[:last])
         if _parse_source(part) is not None:
             return part
@@ -161,7 +162,7 @@ def _code_blocks(text: str) -> Iterator[CodeBlock | None]:
 
 
 def _opening_fence(line: str) -> tuple[int, str, str] | None:
-    """Return the width before an opening fence, the fence and its info string; None: none."""
+    """Return the width before an opening fence, the fence and its info string; None if no fence."""
     if found := _FENCE.fullmatch(line):
         is_inline = found["fence"][0] == "`" and "`" in found["info"]
         return None if is_inline else (len(found["before"]), found["fence"], found["info"])
@@ -198,8 +199,9 @@ def _join_sources(sources: list[_Source]) -> str:
     """Return the last program, with the earlier blocks that it needs.
 
     Trailing blocks that only show usage or output of earlier blocks are left out. An earlier block
-    that defines needed names is put first, unless it has side effects and a later block redefines
-    its functions, or if a later block changes a part of it. An earlier block that calls the last block's functions is put after it.
+    is put first if it defines needed names, unless it has side effects and a later block redefines
+    its functions. So is a block that only defines names, if later blocks redefine some, but not
+    all, of its functions. An earlier block that calls the last block's functions is put after it.
     """
     while len(sources) > 1 and sources[-1].only_demonstrates(sources[:-1]):
         sources = sources[:-1]
@@ -234,7 +236,7 @@ class _Source:
         self.used = {one.id for one in names if isinstance(one.ctx, ast.Load)}
         self.functions: set[str] = set()
         self.defined: set[str] = set()
-        """The global names that it sets."""
+        """The global names that the source sets."""
         for node in self.tree.body if self.tree else ():
             self._define(node)
         self.free = self.used - self.defined
@@ -250,25 +252,25 @@ class _Source:
             self.defined |= {one.id for one in names if isinstance(one.ctx, ast.Store)}
 
     def is_code(self) -> bool:
-        """Return whether it is more than bare values, and not an interactive session."""
+        """Return whether the source is more than bare values, and not an interactive session."""
         body = self.tree.body if self.tree and not _PROMPT.search(self.text) else []
         return any(not isinstance(n, ast.Expr) or isinstance(n.value, ast.Call) for n in body)
 
     def has_effects(self) -> bool:
-        """Return whether it calls, defines, imports or loops."""
+        """Return whether the source is code that calls, defines, imports or loops."""
         return self.is_code() and bool(self.kinds & _ACTIVE_NODES)
 
     def is_inert(self) -> bool:
-        """Return whether running it only defines or imports names."""
+        """Return whether running the source only defines or imports names."""
         return all(isinstance(n, _PASSIVE_NODES) for n in self.tree.body) if self.tree else False
 
     def is_changed_in_part(self, redefined: set[str]) -> bool:
-        """Return whether it only defines names, and some but not all functions are redefined."""
+        """Return whether the source only defines names, of which some, not all, are redefined."""
         again = self.functions & redefined
         return bool(again) and bool(self.functions - redefined) and self.is_inert()
 
     def only_demonstrates(self, before: list[_Source]) -> bool:
-        """Return whether it only shows output or usage of earlier sources."""
+        """Return whether the source only shows output or usage of earlier sources."""
         if not any(one.is_code() for one in before):
             return False
         if _PROMPT.search(self.text) or (self.tree and not self.is_code()):
@@ -280,12 +282,12 @@ class _Source:
         return not self.functions and bool((self.used | self.defined) & known) and not reads
 
     def _only_tests(self, known: set[str]) -> bool:
-        """Return whether everything that it defines tests known functions."""
+        """Return whether everything that the source defines tests known functions."""
         defined = [n for n in (self.tree.body if self.tree else ()) if isinstance(n, _DEFINITIONS)]
         return bool(defined) and bool(self.used & known) and all(map(_is_test, defined))
 
     def _only_signatures(self, known: set[str]) -> bool:
-        """Return whether it repeats the signatures of known functions, without their bodies."""
+        """Return whether the source repeats signatures of known functions, without their bodies."""
         body = [n for n in (self.tree.body if self.tree else ()) if not isinstance(n, _IMPORTS)]
         return bool(body) and all(
             isinstance(node, _FUNCTIONS) and node.name in known and _is_empty(node) for node in body

@@ -13,10 +13,10 @@ from batuta.offload import ProcessDiedError, ProcessFailedError, ProcessPool, Pr
 
 
 def require_extra(extra: str, *modules: str) -> None:
-    """Check that those modules are installed.
+    """Check that these modules of an extra are installed.
 
     Raises:
-        ConfigError: one is missing; the message says how to install it.
+        ConfigError: a module is missing; the message says how to install the extra.
     """
     missing = [name for name in modules if find_spec(name) is None]
     if missing:
@@ -34,6 +34,7 @@ class ComparisonResult(StrEnum):
     DIFFERENT = "different"
     TIMED_OUT = "the comparison took too long"
     OUT_OF_MEMORY = "the comparison needed too much memory"
+    """Also the result if an expression is nested too deeply, or if the process died."""
 
 
 UNDECIDED = frozenset({ComparisonResult.TIMED_OUT, ComparisonResult.OUT_OF_MEMORY})
@@ -62,18 +63,21 @@ class MathsPool:
         self.close()
 
     def close(self) -> None:
-        """End the processes, including those that are still comparing."""
+        """End the processes, even if they are still comparing."""
         self._pool.close()
 
     @property
     def process_ids(self) -> frozenset[int]:
-        """The ids of the processes that compare or wait for work."""
+        """The ids of the processes that are comparing or idle."""
         return self._pool.process_ids
 
     async def compare(self, target: str, answer: str, near: float = 0.0) -> ComparisonResult:
         """Compare two answers in the form that `normalize_latex` returns.
 
         `near` is the relative error up to which two numbers count as the same.
+
+        Raises:
+            ProcessFailedError: the comparison raised an error other than one of memory or nesting.
         """
         try:
             same = await self._pool.call(

@@ -1,4 +1,4 @@
-"""Runs in a process of the pool, under limits that hold even if the main process has died."""
+"""Compares two answers in a process of the pool, under limits that the kernel enforces."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import sys
 from functools import cache
 
 MEMORY_LIMIT = 4 << 30
-"""Bytes of address space."""
+"""Maximum bytes of address space."""
 
 CPU_SECONDS = 3
-"""Processor seconds of one comparison. The kernel enforces the limit, whatever the machine's load,
-and even if the calling process has died."""
+"""Maximum processor seconds of one comparison. The kernel enforces the limit, whatever the
+load of the machine, and even if the calling process has died."""
 
 WARM_UP_SECONDS = 60
-"""Processor seconds of a process's first call, which loads sympy and pint."""
+"""Maximum processor seconds of the first call of a process, which loads sympy and pint."""
 
 WARM_UP = (
     (r"\frac{1}{\sqrt{3}}", r"\frac{\sqrt{3}}{3}"),
@@ -46,6 +46,8 @@ def _prepare_process() -> None:
 
 def compare_answers(target: str, answer: str, near: float) -> bool:
     """Return whether two answers, in the form that `normalize_latex` returns, are the same.
+
+    `near` is the relative error up to which two numbers count as the same.
 
     Raises:
         MemoryError: out of memory.

@@ -79,7 +79,7 @@ WRONG_AFTER = re.compile(
     ),
     re.IGNORECASE,
 )
-"""Words that call another letter wrong in the same sentence."""
+"""Words after another letter that say it is wrong."""
 QUESTION = re.compile(r"[^.!?؟\n]*[?؟]")
 CLAUSE_END = re.compile("[.,;:!?\n،؛؟।]")
 SENTENCE_END = re.compile(r"[.!?\n؟।。]")

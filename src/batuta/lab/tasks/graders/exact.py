@@ -41,12 +41,12 @@ _FORMULA = re.compile(r"\s*\$([^$]+)\$\s*")
 
 @final
 class ExactGrader:
-    """Judges the marked answer or the last line; white space and case do not count.
+    """Scores 1 if the marked answer or the last line is the target, else 0.
 
-    If the target is a number, the answer must be that number in any notation; if it is a Python
-    literal, the answer must have its value: `[1,2]` for `[1, 2]`, but not `'A'` for `'a'`.
-    Markdown around an answer and a final full stop are ignored; other marks count.
-    The score is 1 or 0.
+    White space and case do not count. If the target is a number, the answer must be that number in
+    any notation, also with a dollar sign; if it is a Python literal, the answer must have its
+    value: `[1,2]` for `[1, 2]`, but not `'A'` for `'a'`. Markdown around an answer and a final full
+    stop are ignored; other marks count.
     """
 
     async def grade(self, answer: str, target: str) -> Grade:
@@ -79,7 +79,7 @@ def _is_same_answer(found: str, target: str) -> bool:
 
 
 def _read_price(text: str) -> tuple[str, Fraction] | None:
-    """Return the currency and the amount of a price such as `-$1,234.50`; None if not a price."""
+    """Return the currency and the amount of a price such as `-$1,234.50`; None for other texts."""
     found = _PRICE.fullmatch(text)
     amount = None if found is None else read_plain_number(found[3])
     return None if found is None or amount is None else (found[2], -amount if found[1] else amount)

@@ -63,12 +63,7 @@ def is_same_form(target: Form, answer: Form, equal: ValueComparison) -> bool:
         return equal(target, answer)
     if isinstance(target, ValueForm) != isinstance(answer, ValueForm):
         return _is_same_shape(target, answer, equal)
-    target, answer = _split_thousands(target), _split_thousands(answer)
-    return (
-        isinstance(target, SequenceForm)
-        and isinstance(answer, SequenceForm)
-        and _is_same_row(target, answer, equal)
-    )
+    return _is_same_row(target, answer, equal)
 
 
 def without_order(form: SequenceForm) -> SequenceForm:
@@ -78,7 +73,11 @@ def without_order(form: SequenceForm) -> SequenceForm:
 
 
 def _is_same_shape(target: Form, answer: Form, equal: ValueComparison) -> bool:
-    """Return whether a value equals a ratio, all of several forms, or a pair of numbers."""
+    """Return whether a value and another form are the same.
+
+    The other form is a ratio, a list of forms that all equal the value, or the numbers that the
+    value has between its commas.
+    """
     if not isinstance(answer, ValueForm) and isinstance(target, ValueForm):
         items = answer.items if isinstance(answer, SequenceForm) and answer.opening == "" else ()
         if len(items) > 1 and all(is_same_form(target, item, equal) for item in items):
@@ -88,12 +87,7 @@ def _is_same_shape(target: Form, answer: Form, equal: ValueComparison) -> bool:
         quotient, number = ratio_quotient(ratio), parse_number(value.text)
         is_number = number is not None and quotient is not None
         return is_number and not may_be_time(ratio) and number == quotient
-    target, answer = _split_thousands(target), _split_thousands(answer)
-    return (
-        isinstance(target, SequenceForm)
-        and isinstance(answer, SequenceForm)
-        and _is_same_row(target, answer, equal)
-    )
+    return _is_same_row(target, answer, equal)
 
 
 def _flatten_form(form: Form) -> Form:
@@ -125,7 +119,10 @@ def _is_same_equation(target: Form, answer: Form, equal: ValueComparison) -> boo
     return equal(ValueForm(target.text), ValueForm(answer.text))
 
 
-def _is_same_row(target: SequenceForm, answer: SequenceForm, equal: ValueComparison) -> bool:
+def _is_same_row(target: Form, answer: Form, equal: ValueComparison) -> bool:
+    target, answer = _split_thousands(target), _split_thousands(answer)
+    if not isinstance(target, SequenceForm) or not isinstance(answer, SequenceForm):
+        return False
     if len(target.items) != len(answer.items):
         return False
     if not target.is_ordered and not answer.is_ordered:
@@ -153,7 +150,7 @@ def _as_matrix(form: SequenceForm, other: SequenceForm) -> SequenceForm:
 
 
 def _has_same_brackets(target: SequenceForm, answer: SequenceForm) -> bool:
-    """Return whether the brackets mean the same; a list may omit those of a point."""
+    """Return whether the brackets mean the same; a list may omit the brackets of a point."""
     pairs = {(target.opening, target.closing), (answer.opening, answer.closing)}
     return len(pairs) == 1 or pairs == {("", ""), ("(", ")")}
 
@@ -171,7 +168,7 @@ def _match_unordered(
 
 
 def _unwrap_single(form: Form) -> Form:
-    """Return the element of a list or set of one."""
+    """Return the item of a list or set with one item; other forms are returned unchanged."""
     while isinstance(form, SequenceForm) and not form.is_ordered and len(form.items) == 1:
         if form.items[0] == EMPTY:
             return form
@@ -180,6 +177,6 @@ def _unwrap_single(form: Form) -> Form:
 
 
 def _split_thousands(form: Form) -> Form:
-    """Return numbers that were read as one with thousands separators, such as `45,135`, as a list."""
+    """Return a number with thousands separators, such as `45,135`, as a list; else the form."""
     parts = form.text.split(",") if isinstance(form, ValueForm) else []
     return SequenceForm(tuple(map(ValueForm, parts))) if len(parts) > 1 else form

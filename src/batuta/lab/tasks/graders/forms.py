@@ -34,7 +34,7 @@ def outer_tokens(text: str) -> Iterator[tuple[int, str]]:
 
 
 def split_outside(text: str, separators: AbstractSet[str]) -> list[str]:
-    """Return the parts of `text` between those separators that are outside brackets."""
+    """Return the parts of `text` between the separators that are outside brackets."""
     found = [(at, at + len(token)) for at, token in outer_tokens(text) if token in separators]
     starts = [0, *(end for _, end in found)]
     ends = [*(at for at, _ in found), len(text)]
@@ -50,7 +50,7 @@ class ValueForm:
 
 @dataclass(frozen=True, slots=True)
 class SequenceForm:
-    """Several forms; without brackets or in braces, their order does not count."""
+    """Several forms; their order does not count without brackets and in braces."""
 
     items: tuple[Form, ...]
     opening: str = ""
@@ -65,7 +65,7 @@ class SequenceForm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EquationForm:
-    """Two sides; a name on the left makes it a named value."""
+    """An equation; with a name on the left it is a named value."""
 
     left: str
     right: Form
@@ -271,7 +271,7 @@ def _parse_inequality(text: str) -> Form | None:
 
 
 def _parse_bare_inequality(sign: str, left: str, right: str) -> Form | None:
-    r"""Parse an inequality whose variable is left out: `\ge 5`."""
+    r"""Parse an inequality without its variable: `\ge 5`."""
     if sign == r"\ne":
         return _reals_without(parse_form(right)) if right else None
     if left:

@@ -1,7 +1,8 @@
 """Grades short answers in words, numbers or formulas; a different wording is left undecided.
 
-A judge, if there is one, decides the undecided answers. An answer is wrong only if it differs as a
-number, as a yes or no, or as an expression, since other words may mean the same.
+A judge, if there is one, decides the undecided answers. An answer is wrong only if it is missing,
+is too long or too deeply nested, or differs as a number, as a yes or no, as an expression or as a
+JSON object, since other words may mean the same.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ TOLERANCE = 0.01
 """The relative tolerance for a target with decimals, which was measured or rounded."""
 
 FAR = 10
-"""A quantity is wrong, and not just rounded differently, if it is this many tolerances off."""
+"""A quantity that is off by more than this many tolerances is wrong, and not only rounded."""
 
 ROUNDING_TOLERANCE = 5e-5
 """The relative tolerance for a decimal where the target is an exact expression."""
@@ -113,9 +114,10 @@ _ITEM = re.compile(r" ?(?:[,;] ?(?:and\b ?)?|\band\b ?)")
 
 @final
 class FreeFormGrader:
-    """Judges the marked answer or the last line as words, yes or no, a number, or a formula.
+    """Scores the marked answer or the last line, as words, yes or no, a number, or a formula.
 
-    The score is 1 if right, 0 if wrong, undecided (None) if other words might mean the same.
+    The score is 1 if it is correct, 0 if it is wrong, and undecided (None) if other words might
+    mean the same, or if a comparison took too long or too much memory.
     """
 
     def __init__(self, pool: MathsPool) -> None:
@@ -147,7 +149,7 @@ class FreeFormGrader:
         return Grade(float(right), found, "right" if right else f"expected {target}")
 
     async def _grade_as_maths(self, found: str, wanted: str, given: str) -> Grade:
-        """Return the grade of an expression; wrong only if both are numbers or have one unknown."""
+        """Return the grade of an expression, wrong only if both are numbers or have one unknown."""
         if "%" in given and "%" not in wanted and parse_number(wanted) is not None:
             return Grade(None, found, OTHER_WORDS)
         near = TOLERANCE if parse_number(wanted) is not None and "." in wanted else 0.0
@@ -187,7 +189,7 @@ def find_short_answer(text: str) -> str | None:
 
 
 def compare_short_answers(found: str, target: str) -> bool | None:
-    """Compare in plain spelling, as yes or no, and as a rounded number; None if it is unclear."""
+    """Return whether the answer is the target, as words, yes or no, or number; None if unclear."""
     if "." in target and _DECIMAL_COMMA.fullmatch(found):
         found = found.replace(",", ".")
     found = _ABOUT.sub("", found.strip())
@@ -240,13 +242,13 @@ def _differs_in_case(found: str, target: str) -> bool:
 
 
 def _shares_currency(found: str, target: str) -> bool:
-    """Return whether two texts name a common currency, or one of them names none."""
+    """Return whether two texts name a common currency, or at least one of them names none."""
     one, other = ({sign for sign in _CURRENCIES if sign.search(text)} for text in (found, target))
     return not one or not other or bool(one & other)
 
 
 def _compare_truth(found: str, *, is_true: bool) -> bool | None:
-    """Compare an answer with the wanted yes or no; None if it says both or hedges."""
+    """Return whether an answer says yes or no, as wanted; None if it says both or hedges."""
     match = _TRUTH.fullmatch(" ".join(found.casefold().split()).strip(" *_`.!\"'"))
     if match is None:
         return None
@@ -271,7 +273,10 @@ def _parse_quantity(text: str) -> tuple[Fraction, str] | None:
 
 
 def _is_same_quantity(found: str, target: str) -> bool | None:
-    """Compare two numbers with units, with rounding if the target has decimals or a unit."""
+    """Return whether two quantities are the same; None if unclear.
+
+    A target with decimals or a unit may be rounded.
+    """
     measures = [parse_measure(normalize_latex(text)) for text in (target, found)]
     if any(one and one[2] > 1 for one in measures):
         return len({one and one[:2] for one in measures}) == 1 or None
@@ -350,7 +355,7 @@ def _is_numeric(form: forms.Form) -> bool:
 
 
 def _is_other_expression(found: str, target: str) -> bool:
-    """Return whether two expressions have one common unknown, so that algebra can tell them apart."""
+    """Return whether two expressions have the same one unknown, so that algebra decides."""
     wanted, given = _find_unknowns(target), _find_unknowns(found)
     if wanted is None or _PROSE.search(found + target):
         return False

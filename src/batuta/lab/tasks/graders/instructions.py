@@ -69,21 +69,21 @@ _WORDS_OF_SCRIPTS = {
 _SIMPLIFIED, _TRADITIONAL = "这们国说为时会对过来个没关发学后", "這們國說為時會對過來個沒關發學後"
 _KANA_EXPECTED = 15
 """A text of at least this many Han characters and without kana is not Japanese."""
-_LEAST_LETTERS = 8
-_LEAST_SHARE = 0.5
-_LEAST_WORDS = 2
+_MIN_LETTERS, _MIN_SHARE, _MIN_WORDS = 8, 0.5, 2
+"""Minimum number of letters of a text, share of its letters in one script, and number of common
+words; below these, the language is unknown."""
 
 
 def find_language(text: str) -> frozenset[str] | None:
     """Return the ISO 639-1 codes of the languages that the text may be in; None if unknown."""
     scripts = Counter(_script_of(letter) for letter in text if letter.isalpha())
     total = sum(scripts.values())
-    if total < _LEAST_LETTERS:
+    if total < _MIN_LETTERS:
         return None
     if scripts["HIRAGANA"] + scripts["KATAKANA"] > 0 and scripts["LATIN"] < total / 2:
         return frozenset({"ja"})
     script, count = scripts.most_common(1)[0]
-    if count < _LEAST_SHARE * total:
+    if count < _MIN_SHARE * total:
         return None
     if script == "LATIN":
         return _latin_language(text)
@@ -98,7 +98,7 @@ def _script_of(letter: str) -> str:
 
 
 def _han_languages(text: str, count: int) -> frozenset[str]:
-    """Return Chinese, simplified or traditional; also Japanese if the text is short."""
+    """Return Chinese with the regions that fit the text; also Japanese if the text is short."""
     simple, old = (sum(map(text.count, signs)) for signs in (_SIMPLIFIED, _TRADITIONAL))
     regions = {"zh-cn": not (old and not simple), "zh-tw": not (simple and not old)}
     found = {"zh", *(code for code, fits in regions.items() if fits)}
@@ -106,7 +106,7 @@ def _han_languages(text: str, count: int) -> frozenset[str]:
 
 
 def _likely_languages(text: str, codes: tuple[str, ...]) -> frozenset[str]:
-    """Return the language whose common words are most frequent; all of them if none stands out."""
+    """Return the language with the most frequent common words; all if none is ahead."""
     if len(codes) == 1:
         return frozenset(codes)
     words = Counter(word.strip(".,;:!?،؛؟।()«»\"'") for word in text.casefold().split())
@@ -116,20 +116,20 @@ def _likely_languages(text: str, codes: tuple[str, ...]) -> frozenset[str]:
 
 
 def _latin_language(text: str) -> frozenset[str] | None:
-    """Return the language whose common words are most frequent; None if none stands out."""
+    """Return the language with the most frequent common words; None if none is ahead."""
     return _most_frequent(Counter(re.findall(r"\w+", text.casefold())), _COMMON_WORDS)
 
 
 def _most_frequent(words: Counter[str], tables: dict[str, str]) -> frozenset[str] | None:
     found = {code: sum(words[word] for word in common.split()) for code, common in tables.items()}
     first, second = sorted(found.values(), reverse=True)[:2]
-    if first < _LEAST_WORDS or first == second:
+    if first < _MIN_WORDS or first == second:
         return None
     return frozenset({max(found, key=lambda code: found[code])})
 
 
 KNOWN_LANGUAGES = frozenset(_COMMON_WORDS).union(*_SCRIPT_LANGUAGES.values())
-"""ISO 639-1 codes of the languages that can be detected."""
+"""ISO 639-1 codes of the languages that can be detected, with `zh-cn` and `zh-tw`."""
 
 
 MAX_LENGTH = 100_000
@@ -154,7 +154,7 @@ _STATED = ("My answer is yes.", "My answer is no.", "My answer is maybe.")
 
 @final
 class InstructionsGrader:
-    """Scores 1 if an answer follows every instruction, and 0 if it breaks one."""
+    """Scores 1 if an answer follows every instruction, 0 if it breaks one, None if undecided."""
 
     def __init__(self, instructions: Sequence[tuple[str, Arguments]]) -> None:
         """Take the instructions, each with its id, such as `length_constraints:number_words`.
@@ -173,7 +173,7 @@ class InstructionsGrader:
         self._instructions = tuple(instructions)
 
     async def grade(self, answer: str, target: str) -> Grade:
-        """Return the grade of `answer`; the instructions are the target."""
+        """Return the grade of `answer`; the target is ignored, since the instructions decide."""
         shown = answer_extraction.visible_text(answer, MAX_LENGTH).strip()
         if not shown:
             return Grade(0.0, None, "no answer")
@@ -188,7 +188,7 @@ class InstructionsGrader:
 
 
 def _check_relations(name: str, arguments: Arguments) -> None:
-    """Check that the instruction's comparisons are known."""
+    """Raise `SourceError` if the instruction names an unknown comparison."""
     for argument, value in arguments.items():
         if argument.endswith("relation") and value not in _RELATIONS:
             known = ", ".join(_RELATIONS)
@@ -233,10 +233,15 @@ def _is_in_language(text: str, arguments: Arguments) -> bool | None:
     return None if rivals - {wanted} else True
 
 
+def _divided_parts(text: str, divider: str) -> list[str]:
+    """Return the parts between dividers, without an empty first or last part."""
+    parts = [part.strip() for part in re.split(divider, text)]
+    return [part for index, part in enumerate(parts) if part or 0 < index < len(parts) - 1]
+
+
 def _has_divided_paragraphs(text: str, arguments: Arguments) -> bool:
-    parts = [part.strip() for part in re.split(r"\s?\*\*\*\s?", text)]
-    inner = [part for index, part in enumerate(parts) if part or 0 < index < len(parts) - 1]
-    return all(inner) and len(inner) == int(arguments["num_paragraphs"])
+    parts = _divided_parts(text, r"\s?\*\*\*\s?")
+    return all(parts) and len(parts) == int(arguments["num_paragraphs"])
 
 
 def _has_first_word(text: str, arguments: Arguments) -> bool:
@@ -269,9 +274,8 @@ def _has_title(text: str, _: Arguments) -> bool:
 
 
 def _is_two_answers(text: str, _: Arguments) -> bool:
-    parts = [part.strip() for part in text.split("******")]
-    inner = [part for index, part in enumerate(parts) if part or 0 < index < len(parts) - 1]
-    return len(inner) == 2 and all(inner) and inner[0] != inner[1]  # noqa: PLR2004 - two answers
+    parts = _divided_parts(text, r"\*{6}")
+    return len(parts) == 2 and all(parts) and parts[0] != parts[1]  # noqa: PLR2004 - two answers
 
 
 RULES: Mapping[str, Rule] = {

@@ -32,9 +32,10 @@ _DENIED = re.compile(
 
 @final
 class IntegerGrader:
-    """Judges the last box, `<answer>`, `####` line, "the answer is", or the last line; 1 or 0.
+    """Scores 1 if the marked answer or the last line is the target integer, else 0.
 
-    A sentence counts if it has one integer, alone or after its last equals sign.
+    An answer is marked by a box, `<answer>`, `####` or "the answer is". A sentence counts if it
+    has one integer, alone or after its last equals sign.
     """
 
     async def grade(self, answer: str, target: str) -> Grade:
@@ -52,7 +53,7 @@ class IntegerGrader:
 def _is_denied(text: str) -> bool:
     """Return whether the text denies its only number, or ends in doubt.
 
-    A text with several numbers may deny one and state another.
+    A text with several numbers may deny one of them and state another.
     """
     if ends_in_doubt(text):
         return True
@@ -60,7 +61,7 @@ def _is_denied(text: str) -> bool:
 
 
 def parse_integer(text: str) -> int | None:
-    """Return the integer in `text`, such as `1,000`, `x = 18`, `$18 a day`; None if not one."""
+    """Return the integer in `text`, such as `1,000`, `x = 18`, `$18 a day`; None if none."""
     if len(text) > MAX_SHOWN:
         return None
     if (plain := read_plain_number(text.strip(_MARKS))) is not None:
@@ -76,7 +77,7 @@ def parse_integer(text: str) -> int | None:
 
 
 def _integer_in_sentence(text: str) -> int | None:
-    """Return the only integer of a sentence's first clause, or of what follows its last `=`."""
+    """Return the only integer in a sentence's first clause, or after its last `=`; else None."""
     text = answer_extraction.without_emphasis(plain_digits(text)).replace("*", "")
     text = _CALCULATOR.sub("", text)
     clause = _REASON.split(text)[0] if _AMOUNT.match(text) else text

@@ -60,7 +60,8 @@ _SAMPLING = Sampling(temperature=0.0)
 class JudgeGrader:
     """Asks a model for the grade of an answer to one question.
 
-    The grade is undecided (None) if the model is unsure, fails, or writes no grade.
+    The grade is undecided (None) if the model is unsure, fails, or writes no grade from 0 to 1. An
+    empty answer gets 0, without a call.
     """
 
     def __init__(self, client: Client, question: str, rubric: str = RUBRIC) -> None:
@@ -106,7 +107,7 @@ class JudgeFallbackGrader:
         self._judge = judge
 
     async def grade(self, answer: str, target: str) -> Grade:
-        """Return the grader's grade, or the judge's if that is undecided."""
+        """Return the grader's grade, or the judge's grade if the grader is undecided."""
         grade = await self._grader.grade(answer, target)
         return grade if grade.score is not None else await self._judge.grade(answer, target)
 

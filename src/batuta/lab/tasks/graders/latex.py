@@ -6,6 +6,7 @@ import re
 import unicodedata
 
 from batuta.lab.tasks.graders.letters import without_invisible
+from batuta.lab.tasks.plain_numbers import ascii_digits
 from batuta.language.answer_extraction import closing_brace
 
 _SIGNS = {
@@ -131,19 +132,12 @@ _SPACES = re.compile(r"(?<=(\S))\s+(?=(\S))")
 def normalize_latex(text: str) -> str:
     """Return `text` in one notation, without insignificant spaces."""
     text = _SUPERSCRIPT_RUN.sub(lambda found: f"^{{{_nfkc_text(found[0])}}}", text)
-    text = " ".join(_with_ascii_digits(without_invisible(text)).translate(_TRANSLATION).split())
+    text = " ".join(ascii_digits(without_invisible(text)).translate(_TRANSLATION).split())
     for pattern, replacement in _RULES:
         text = pattern.sub(replacement, text)
     text = _OVER.sub(_rewrite_infix, _rewrite_roots(text))
     text = _SPACES.sub(_kept_space, _add_braces(text)).strip()
     return strip_outer_braces(_PLUS.sub("", text).rstrip(".,;"))
-
-
-def _with_ascii_digits(text: str) -> str:
-    """Return `text` with the digits of every script as those of ASCII."""
-    if text.isascii():
-        return text
-    return "".join(str(unicodedata.decimal(sign)) if sign.isdecimal() else sign for sign in text)
 
 
 def strip_outer_braces(text: str) -> str:

@@ -53,10 +53,8 @@ def without_invisible(text: str) -> str:
 def as_latin(text: str, *, circled: bool = True) -> str:
     """Return `text` with letters of other scripts, circled and squared ones as plain Latin letters.
 
-    The Cyrillic letter that looks like B is read as B only in Latin text. Elsewhere it may be the
-    third option, so it is left unchanged. Struck-out text is removed.
-
-    If `circled`, ② is read as B.
+    The Cyrillic letter that looks like B is read as B only in Latin text; elsewhere it may be the
+    third option, and is left unchanged. Struck-out text is removed. With `circled`, ② is read as B.
     """
     text = _STRUCK_OUT.sub(" ", without_invisible(text))
     if circled:

@@ -20,7 +20,7 @@ _DIGITS = re.compile(rf"\d{{{MAX_DIGITS + 1}}}")
 
 
 def limit_violation(text: str) -> str:
-    """Return which limit `text` exceeds; empty if none."""
+    """Return which limit `text` exceeds, in words; empty if none."""
     if len(text) > MAX_LENGTH:
         return f"longer than {MAX_LENGTH} characters"
     if _DIGITS.search(text):

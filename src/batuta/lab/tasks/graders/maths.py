@@ -1,4 +1,4 @@
-r"""Grades mathematical answers: compares them as text, as numbers, in form, and symbolically."""
+"""Grades mathematical answers: compares them as text, as numbers, in form, and symbolically."""
 
 from __future__ import annotations
 
@@ -140,7 +140,8 @@ _UNSAFE = re.compile(
     r"\b(?:or|not|if|unless|and|maybe|possibly|when|no|wrong|incorrect|false)\b|\\text",
     re.IGNORECASE,
 )
-_LONGEST = 300
+_MAX_LENGTH = 300
+"""Maximum length of an answer with brackets after it, in characters."""
 
 
 def split_parenthetical(text: str) -> tuple[str, str] | None:
@@ -153,7 +154,7 @@ def split_parenthetical(text: str) -> tuple[str, str] | None:
         The answer, and its other form or "" for a remark; None if nothing is in brackets, or if
         their content may be a factor or change the answer.
     """
-    if len(text) > _LONGEST or not text.endswith((")", ")}")):
+    if len(text) > _MAX_LENGTH or not text.endswith((")", ")}")):
         return None
     bare = _TEXT_COMMAND.sub(r" \1 ", text).strip()
     start = _opening_bracket(bare)
@@ -196,17 +197,17 @@ _LETTER = re.compile(r"\(?(?:\\text\{)?\s*\(?[A-J]\)?\s*\}?\)?")
 
 
 class _NeedsAlgebraError(Exception):
-    """Two values can only be compared symbolically."""
+    """Raised if two values can only be compared symbolically."""
 
 
 @final
 class MathsGrader:
-    r"""Judges the expression in the last `\boxed{}`, or an answer that is nothing else.
+    r"""Scores the expression in the last `\boxed{}`: 1 for the target in any form, else 0.
 
-    The score is 1 for the target in any form, 0 for anything else, and undecided (None) if the
-    comparison took too long or too much memory. Without a box, only a value announced as the
-    answer, or concluded by the last sentence, is read, unless it is hedged or retracted. If the
-    last box is incomplete, the answer is wrong.
+    The score is undecided (None) if the comparison took too long or too much memory. Without a box,
+    the answer is read from JSON, `<answer>` or `####`, or is a value that is announced as the
+    answer or concluded by the last sentence and neither hedged nor retracted, or it is the whole
+    text. If the last box is incomplete, the answer is wrong.
     """
 
     def __init__(self, pool: MathsPool, question: str = "") -> None:
@@ -245,7 +246,7 @@ class MathsGrader:
 
 
 def find_maths_answer(text: str) -> str | None:
-    """Return the answer that `text` gives; None if it is unclear."""
+    """Return the answer that `text` gives; None if there is none, or if it is unclear."""
     shown = without_decorations(answer_extraction.visible_text(text))
     data = structured_answer(shown)
     if data is not NO_OBJECT:
@@ -264,7 +265,7 @@ def find_maths_answer(text: str) -> str | None:
 
 
 def compare_without_algebra(target: str, answer: str) -> bool | None:
-    """Return whether the answer is the target by text, numbers and form; None if algebra must decide."""
+    """Return whether the answer is the target as text, number or form; None if it needs algebra."""
     if target == answer:
         return True
     if (timed := is_same_time(target, answer)) is not None:

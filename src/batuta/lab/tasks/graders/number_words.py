@@ -5,39 +5,13 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-_SMALL = {
-    word: value
-    for value, word in enumerate(
-        [
-            "zero",
-            "one",
-            "two",
-            "three",
-            "four",
-            "five",
-            "six",
-            "seven",
-            "eight",
-            "nine",
-            "ten",
-            "eleven",
-            "twelve",
-            "thirteen",
-            "fourteen",
-            "fifteen",
-            "sixteen",
-            "seventeen",
-            "eighteen",
-            "nineteen",
-        ]
-    )
-}
-_TENS = {
-    word: 10 * (index + 2)
-    for index, word in enumerate(
-        ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
-    )
-}
+_SMALL_WORDS = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
+    "sixteen seventeen eighteen nineteen"
+)
+_SMALL = {word: value for value, word in enumerate(_SMALL_WORDS.split())}
+_TEN_WORDS = "twenty thirty forty fifty sixty seventy eighty ninety"
+_TENS = {word: 10 * value for value, word in enumerate(_TEN_WORDS.split(), start=2)}
 _SCALES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 _PARTS = {"half": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "sixth": 6, "eighth": 8,
           "tenth": 10}  # fmt: skip
@@ -46,12 +20,13 @@ _OPEN = frozenset({"", "hundred", *_SCALES})
 """Words, or "" for the start, after which another number may begin."""
 _DIGITS = frozenset(list(_SMALL)[1:10])
 HUNDRED = 100
-_LONGEST = 100
+_MAX_LENGTH = 100
+"""Maximum length of a number in words, in characters."""
 
 
 def parse_number_words(text: str) -> Fraction | None:
     """Return a number in English words, such as `two and a half`; None if the text is not one."""
-    if len(text) > _LONGEST:
+    if len(text) > _MAX_LENGTH:
         return None
     words = re.sub(r"[-\s]+", " ", text.strip().casefold()).strip(" .").split(" ")
     if words in (["a", "dozen"], ["one", "dozen"], ["dozen"]):

@@ -9,6 +9,7 @@ ROUNDING_DISTANCE = Fraction(1, 10**6)
 """Relative error of a number that is rounded to six digits."""
 
 MAX_EXPONENT = 400
+"""Maximum absolute value of an exponent."""
 
 _DECIMAL = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d{1,2}(?:,\d{2})+,\d{3}(?!\d)|\d+)(?:\.\d*)?|\.\d+"
 _NUMBER = re.compile(
@@ -25,17 +26,17 @@ _COMMA = re.compile(r"-?0,\d+")
 """Matches a decimal comma: neither thousands nor a list begins with a lone zero."""
 
 
-_LONGEST = 1000
+_MAX_LENGTH = 1000
 """Maximum length of a text read as a number; Python rejects integers of over 4,300 digits."""
 
 
 def parse_number(text: str) -> Fraction | None:
     r"""Read `text`, in the form that `normalize_latex` returns, as a number; None if it is not one.
 
-    The function reads integers with thousands, decimals, repeating decimals, fractions, mixed numbers, powers
-    of integers, and `3\times10^8`.
+    The function reads integers with thousands separators, decimals, repeating decimals, fractions,
+    mixed numbers, powers of integers, and `3\times10^8`.
     """
-    if len(text) > _LONGEST:
+    if len(text) > _MAX_LENGTH:
         return None
     if _COMMA.fullmatch(text):
         text = text.replace(",", ".")
@@ -97,7 +98,10 @@ def _repeating_decimal(head: str, cycle: str) -> Fraction:
 
 
 def is_same_number(target: Fraction, answer: Fraction) -> bool:
-    """Return whether the answer is the target; to six digits, if only one is a finite decimal."""
+    """Return whether the answer is the target.
+
+    If only one of the two is a finite decimal, it may round the other to six digits.
+    """
     if target == answer:
         return True
     if is_terminating(target) == is_terminating(answer):

@@ -28,7 +28,7 @@ class QuestionTests:
     """The tests of a question."""
 
     code: str
-    """Source that raises an error if one of them fails."""
+    """Source that raises an error if a test fails."""
     imports: str
     """Import lines that the question also shows."""
 
@@ -54,7 +54,7 @@ def _is_assertion(line: str) -> bool:
 
 
 def _example_assertions(question: str) -> Iterator[str]:
-    """Yield each example whose result is a literal, as an assertion.
+    """Yield each example with a literal as its result, as an assertion.
 
     `doctest` rejects a whole text if one example is indented inconsistently, as in many prompts.
     """
@@ -66,7 +66,7 @@ def _example_assertions(question: str) -> Iterator[str]:
             ast.literal_eval(want)
         except (SyntaxError, ValueError):
             continue
-        if not called.startswith("print("):  # it returns None, whatever it prints
+        if not called.startswith("print("):  # `print` returns None, whatever it prints
             yield f"assert ({called}) == ({want})"
 
 
@@ -85,7 +85,10 @@ class QuestionTestRunner:
     """Runs the programs: a sandbox."""
 
     async def __call__(self, question: str, answer: str) -> bool | None:
-        """Return whether the program in the answer passes; None if that is unknown."""
+        """Return whether the program in the answer passes.
+
+        Return None if the question shows no tests, or if no sandbox could run them.
+        """
         tests = find_question_tests(question)
         if tests is None:
             return None

@@ -35,7 +35,7 @@ from batuta.lab.tasks.graders.schema import JsonSchemaGrader
 async def grade_answer(
     grade: Callable[[Task, str], Awaitable[Grade]], task: Task, answer: str
 ) -> Grade:
-    """Return the grade; it is undecided, with the reason, if the grader fails.
+    """Return the grade of `grade`; if that fails, return an undecided grade with the reason.
 
     Cancellation and an exit requested by a signal pass through; a `SystemExit` raised by a library
     does not.
@@ -107,7 +107,8 @@ class GraderRegistry:
         """Return the grader that the task names, with the task's data.
 
         Raises:
-            ConfigError: it is unknown, or needs an extra, a sandbox or a judge that is missing.
+            ConfigError: the grader is unknown, or needs an extra, a sandbox or a judge that is
+                missing.
             SourceError: the task's data do not fit the grader.
         """
         make = self._makers.get(task.grader)

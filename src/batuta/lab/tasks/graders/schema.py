@@ -17,13 +17,13 @@ MAX_LENGTH = 100_000
 
 @final
 class JsonSchemaGrader:
-    """Judges whether the answer, alone or in one code block, is JSON that fits a schema; 1 or 0."""
+    """Scores 1 if the answer, alone or in one code block, is JSON that fits a schema, else 0."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
         """Take the schema; its references to other documents are not fetched.
 
         Raises:
-            SourceError: it is not a JSON schema, is too large to be checked, or takes too long.
+            SourceError: the schema is not a JSON schema, is too large, or takes too long to check.
         """
         try:
             self._validator = JsonValidator(schema)
@@ -32,7 +32,7 @@ class JsonSchemaGrader:
             raise SourceError(f"the JSON schema cannot be used: {error}") from None
 
     async def grade(self, answer: str, target: str) -> Grade:
-        """Return the grade of `answer`; the schema is the target.
+        """Return the grade of `answer`; the target is ignored, since the schema decides.
 
         Raises:
             SourceError: checking the answer takes too long.

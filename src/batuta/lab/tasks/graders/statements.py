@@ -75,7 +75,7 @@ WORD_CONTINUATION = re.compile(
     "(?!です|だ|で|になる|とな|と|を|が|は|か|また|项|項|是|正|或|和|与"
     "|입|이|번|예|가|로|을|를|또|와|및)"
 )
-"""A word of a script without spaces that continues after a letter: 答えはB型."""
+"""Matches where a word of a script without spaces continues after a letter: 答えはB型."""
 
 _DENIAL = (
     r"(?:not\b(?!\s+\(?[A-Z]\b)|wrong|incorrect|false|too|excluded|eliminated|invalid|impossible|ruled"

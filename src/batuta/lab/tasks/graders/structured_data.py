@@ -11,10 +11,10 @@ from batuta.lab.tasks.literals import read_json_or_literal
 from batuta.sandbox.program import JSON
 
 MAX_LENGTH = 20_000
-"""Maximum length of a text that is read as data."""
+"""Maximum length of a text that is read as data, in characters."""
 
 NO_OBJECT: Final = object()
-"""Returned for a text that is not an object."""
+"""Returned for a text without a JSON object."""
 
 _CODE_BLOCK = re.compile(
     r"```(?:json|python|yaml)?[ \t]*\n(.*?)\n[ \t]*```", re.DOTALL | re.IGNORECASE
@@ -81,7 +81,7 @@ def is_same_value(expected: JSON, value: JSON, tolerance: float = 0.0) -> bool:
 
 
 def is_within(expected: float, value: float, tolerance: float) -> bool:
-    """Return whether two numbers are equal, or one is a float and they are within the tolerance."""
+    """Return whether two numbers are equal, or within the tolerance if one of them is a float."""
     if expected == value or not (isinstance(expected, float) or isinstance(value, float)):
         return expected == value
     try:
@@ -92,9 +92,7 @@ def is_within(expected: float, value: float, tolerance: float) -> bool:
 
 
 def as_text(value: Any) -> str | None:
-    """Return a value as text; None if it is not a string, number, boolean or list of them."""
-    if isinstance(value, bool):
-        return str(value)
+    """Return a string, number or boolean, or a list of these, as text; None for other values."""
     if isinstance(value, str | int | float):
         return str(value)
     if isinstance(value, list):
@@ -119,7 +117,10 @@ def _parse_object(text: str) -> Any:
 
 
 def _answer_in(value: Any, keys: re.Pattern[str], depth: int) -> Any:
-    """Return the value under the answer's key; a list of one item counts as the item."""
+    """Return the value under the answer's key; a list of one item counts as the item.
+
+    Return None if no key, or several with different values, may be that of the answer.
+    """
     if depth > _MAX_DEPTH:
         return None
     if isinstance(value, list):

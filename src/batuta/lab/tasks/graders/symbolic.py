@@ -33,8 +33,8 @@ POINTS = 3
 
 EXACT_DIGITS = 15
 WORKING_DIGITS = 400
-"""The correct digits required of a value, and the maximum digits of the computation. A value that
-is still below the rounding error at that precision counts as zero."""
+"""The number of correct digits required of a value, and the maximum number of digits of the
+computation. A value that is still below the rounding error with so many digits counts as zero."""
 
 SUBTRACTION_ERROR = 1e-9
 """The relative error of the difference of two nearly equal values of fifteen digits."""
@@ -61,7 +61,10 @@ _EXTRACTION_CONFIG = LatexExtractionConfig(
 
 
 def is_same_expression(target: str, answer: str, near: float = 0.0) -> bool:
-    """Return whether two LaTeX expressions are the same; False if one cannot be read."""
+    """Return whether two LaTeX expressions are the same; False if one cannot be read.
+
+    With `near`, two numbers are the same up to this relative distance.
+    """
     expected, given = _parse_latex(target), _parse_latex(answer)
     if expected is None or given is None or not _is_comparable_in_size(expected, given):
         return False
@@ -123,7 +126,7 @@ def _with_exact_power(power: Any) -> Any:
 
 
 def _is_comparable_in_size(expected: Any, given: Any) -> bool:
-    """Return whether the answer's numbers are small enough to compute, or as large as the target's."""
+    """Return whether the answer's numbers can be computed, or are as large as the target's."""
     return _count_digits(given) <= MAX_DIGITS or _count_digits(given) == _count_digits(expected)
 
 
@@ -192,7 +195,7 @@ def _number_at(expression: Any, point: dict[Any, Any]) -> Any:
 
 
 def _is_only_near(expected: Any, given: Any) -> bool:
-    """Return whether two relations, sets or tuples differ by what math-verify takes for rounding."""
+    """Return whether two relations, sets or tuples differ only by what math-verify rounds off."""
     if _has_float(expected) or _has_float(given):
         return False
     if isinstance(expected, Relational) and isinstance(given, Relational):
@@ -212,7 +215,7 @@ def _items_in(expression: Any) -> list[Any]:
 
 
 def _has_near_sides(expected: Any, given: Any) -> bool:
-    """Return whether one relation is almost, but not exactly, a multiple of the other at all points."""
+    """Return whether one relation is nearly, but not exactly, a multiple of the other."""
     one, other = expected.lhs - expected.rhs, given.lhs - given.rhs
     try:
         points = [_point_for(one, other, number=number) for number in range(POINTS)]

@@ -29,19 +29,26 @@ _CLOCK = re.compile(
     r"(\d{1,2})(?:[:.h]\s*([0-5]\d))?\s*(?:\\text\{)?\s*(?:([ap])\.?\s?m\b\.?|h\b|hours)?\s*\}?",
     re.IGNORECASE,
 )
-_LONGEST = 100
+_MAX_LENGTH = 100
+"""Maximum length of a quantity or a time, in characters."""
 _HALF_DAY = 12
 
 
 def several_units(text: str) -> tuple[str, Fraction] | None:
-    """Return the kind and the size, in the smallest unit, of a quantity such as `2 h 30 min`."""
+    """Return the kind and the size, in the smallest unit, of a quantity such as `2 h 30 min`.
+
+    Return None for a text that is not a quantity in several units.
+    """
     found = parse_measure(text)
     return found[:2] if found and found[2] > 1 else None
 
 
 def parse_measure(text: str) -> tuple[str, Fraction, int] | None:
-    """Return the kind, the size in the smallest unit, and the number of parts of a quantity."""
-    if len(text) > _LONGEST:
+    """Return the kind, the size in the smallest unit, and the number of parts of a quantity.
+
+    Return None if the text is not a quantity in these units.
+    """
+    if len(text) > _MAX_LENGTH:
         return None
     if colon := _COLON.fullmatch(text):
         return "time", Fraction(int(colon[1]) * 3600 + int(colon[2]) * 60), 2
@@ -68,10 +75,10 @@ def _part_amount(part: re.Match[str]) -> Fraction:
 
 def is_same_time(target: str, answer: str) -> bool | None:
     """Return whether two times of day are the same; None unless the target is a definite time."""
-    wanted = _CLOCK.fullmatch(target.strip()) if len(target) <= _LONGEST else None
+    wanted = _CLOCK.fullmatch(target.strip()) if len(target) <= _MAX_LENGTH else None
     if wanted is None or not wanted[3]:
         return _is_same_in_halves(wanted, answer) if wanted and wanted[2] else None
-    given = _CLOCK.fullmatch(answer.strip(" .")) if len(answer) <= _LONGEST else None
+    given = _CLOCK.fullmatch(answer.strip(" .")) if len(answer) <= _MAX_LENGTH else None
     if given is None or (not given[3] and not given[2]):
         return False
     if given[3]:
@@ -83,7 +90,7 @@ def is_same_time(target: str, answer: str) -> bool | None:
 
 def _is_same_in_halves(wanted: re.Match[str], answer: str) -> bool | None:
     """Return whether `4:45 PM` is 16:45; None if the target may also be in the morning."""
-    given = _CLOCK.fullmatch(answer.strip(" .")) if len(answer) <= _LONGEST else None
+    given = _CLOCK.fullmatch(answer.strip(" .")) if len(answer) <= _MAX_LENGTH else None
     hour = int(wanted[1])
     if given is None or not given[3] or 0 < hour <= _HALF_DAY:
         return None

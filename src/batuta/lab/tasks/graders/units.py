@@ -70,7 +70,7 @@ def split_unit(text: str) -> tuple[str, str]:
 
 
 def is_same_unit_name(unit: str, other: str) -> bool:
-    """Return whether two units that cannot be converted have the same name, or one a part of it."""
+    """Return whether the words in the name of one unit include the words in the other's name."""
     one, another = _unit_words(unit), _unit_words(other)
     return bool(one & another) and (one <= another or another <= one)
 
@@ -88,7 +88,7 @@ def pint_spelling(unit: str) -> str:
 
 
 def is_known_unit(unit: str) -> bool:
-    """Return whether pint knows the unit; the name of counted things is not one."""
+    """Return whether pint knows the unit; it does not know the names of things that are counted."""
     return _parse_unit(unit) is not None if unit else False
 
 

@@ -13,8 +13,8 @@ from batuta.lab.tasks.graders.numbers import is_same_number, is_terminating, par
 from batuta.lab.tasks.graders.times import parse_measure
 
 SymbolicComparison = Callable[[str, str, float], bool]
-"""Returns whether the LaTeX expressions of target and answer are the same, or are numbers within the
-relative distance in the third argument."""
+"""Returns whether the LaTeX expressions of target and answer are the same, or are numbers within
+the relative distance in the third argument."""
 
 _WORD = re.compile(r"\(?\\text\{[^{}]*\}\)?|(?=.*[a-zA-Z]{4})[a-zA-Z]+(?:[ ,.']+[a-zA-Z]+)*")
 _CONSTANT = re.compile(r"\+(?:[cKk]|[cC]_1)\Z")
@@ -24,8 +24,8 @@ _RADIAN = re.compile(r"(?:\\text\{)?\s*rad(?:ians?)?\s*\}?")
 _DECIMAL = re.compile(r"-?\d*\.(\d+)")
 _SHORT_NUMBERS = frozenset({"one", "two", "six", "ten"})
 MIN_ROUNDED_FROM_EXACT, MIN_ROUNDED_FROM_DECIMAL = 3, 6
-"""Minimum length of a decimal that counts as a rounded exact number, in characters, or as a rounded
-longer decimal, in digits."""
+"""Minimum number of characters of a decimal that counts as a rounded exact number, and of digits
+of a decimal that counts as a rounded longer decimal."""
 _WHOLE = re.compile(r"-?\d[\d,]*")
 _OTHER_KIND = re.compile(
     r"[<>?€£]|\\(?:le|ge|ne|infty)(?![a-zA-Z])|dots|(?<!_)\d \d"
@@ -120,7 +120,7 @@ def _letters_only(text: str) -> str:
 
 
 def _is_same_based(target: str, answer: str) -> bool:
-    """Compare digits with a base as their index; an answer may omit the target's base."""
+    """Return whether digits with a base as index are the same; an answer may omit the base."""
     wanted, given = _BASED_DIGITS.fullmatch(target), _BASED_DIGITS.fullmatch(answer)
     if wanted is None:
         return False
@@ -167,14 +167,17 @@ def _is_same_kind(target: str, answer: str) -> bool:
 
 
 def _is_same_written(target: str, answer: str, wanted: Fraction, given: Fraction) -> bool:
-    """Return whether two numbers are the same, or one rounds the other; a whole number never does."""
+    """Return whether two numbers are the same, or one rounds the other; an integer never does."""
     if _WHOLE.fullmatch(target) or _WHOLE.fullmatch(answer):
         return wanted == given
     return is_same_number(wanted, given)
 
 
 def _is_same_share(target: str, unit: str, answer: str, other: str) -> bool:
-    """Compare percentages: the sign may be omitted, but not added to a number below one."""
+    """Return whether percentages are the same.
+
+    The sign may be omitted, but not added to a number of at most 1.
+    """
     wanted, given = parse_number(target), parse_number(answer)
     if wanted is None or given is None or (unit == other):
         return target == answer or (None not in (wanted, given) and wanted == given)
@@ -186,7 +189,7 @@ def _is_same_share(target: str, unit: str, answer: str, other: str) -> bool:
 def _is_same_quantity(
     wanted: str, unit: str, given: str, other: str, *, symbolic: SymbolicComparison
 ) -> bool:
-    """Compare values of two units by conversion, or by name if they cannot be converted."""
+    """Return whether two values are the same after conversion; unknown units go by name."""
     try:
         amount = units.convert_value(1, other, unit)
     except units.OtherKindError:

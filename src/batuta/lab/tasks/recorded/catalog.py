@@ -24,7 +24,7 @@ class RecordedSet:
     """A set of recorded answers."""
 
     folder: str
-    """The set's folder below `recorded` in the data folder."""
+    """The name of the set's folder, which is in the folder `recorded` of the data folder."""
     parts: tuple[str, ...]
     licence: str
     read: Callable[[Path, str], RecordedOutcomes]
@@ -102,9 +102,13 @@ def load_recorded(
 ) -> RecordedOutcomes:
     """Load a recorded set.
 
-    The name is a set such as `reasoning_gym/hard`, a packaged record, or the path of an outcomes
-    file. From the latter two, only the questions that every worker answered are used. `with_texts`
-    also loads the replies, which are large. Without `models` all models are loaded.
+    Args:
+        name: a set such as `reasoning_gym/hard`, a packaged record, or the path of an outcomes
+            file. From a packaged record and a file, only the questions that every worker answered
+            are used.
+        folder: the data folder; None: the configured one.
+        with_texts: whether to load the replies too, which are large.
+        models: the models to load; empty: all.
 
     Raises:
         SourceError: there is no such set or model, or its files are missing or malformed.

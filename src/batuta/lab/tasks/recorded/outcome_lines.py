@@ -51,7 +51,7 @@ class WorkerOutcome:
     replies: tuple[str | None, ...] = ()
     """Replies of the runs; empty if none is known."""
     usd: tuple[float, ...] = ()
-    """Dollars of each run. Here and in the next three fields, NaN is unknown; empty if all are."""
+    """Dollars of each run. Here and below, NaN means unknown, and an empty tuple that all are."""
     input_tokens: tuple[float, ...] = ()
     output_tokens: tuple[float, ...] = ()
     seconds: tuple[float, ...] = ()
@@ -59,16 +59,16 @@ class WorkerOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutcomeLine:
-    """A question, and each worker's outcome on it."""
+    """A question, and the runs of each worker on it."""
 
     question: str
-    """The question's text; empty if the line leaves it out."""
+    """The question's text; empty while it is not read from the data folder."""
     workers: Mapping[str, WorkerOutcome]
     id: str = ""
     family: str = ""
     target: str = ""
     is_named_by_id: bool = False
-    """Whether the line has no text; `question` is then read from the data folder, or the id."""
+    """Whether the line has no text; then `question` is read from the data folder, or is the id."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -76,21 +76,22 @@ class OutcomeCollector:
     """Collects runs in any order and groups them by question."""
 
     facts: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])
+    """The fields of each question, by its id, or by its text without an id."""
     runs: dict[str, dict[str, list[dict[str, Any]]]] = field(
         default_factory=dict[str, dict[str, list[dict[str, Any]]]]
     )
-
+    """The runs of each worker, by the key of the question as in `facts`."""
     differing: int = 0
-    """Runs whose question's text differs from that of an earlier question with the same id."""
+    """Number of runs on a question with another text than an earlier question with the same id."""
     left_out: list[str] = field(default_factory=list[str])
-    """Runs whose score is NaN or infinite, which is not a grade."""
+    """Descriptions of the runs with a score of NaN or infinity, which is not a grade."""
 
     def add_run(self, question: Mapping[str, str], worker: str, run: Mapping[str, Any]) -> None:
         """Add a run of a worker.
 
-        A question has `id`, `question`, and optionally `family` and `target`; of questions with the
-        same id, the first is kept. A run has `score`, and optionally `answer`, `reply`, `usd`,
-        `input_tokens`, `output_tokens`, `seconds`.
+        A question has `question`, and may have `id`, `family` and `target`; of questions with the
+        same id, the first is kept. A run may have `score`, `answer`, `reply`, `usd`,
+        `input_tokens`, `output_tokens`, `seconds`. A run with a NaN or infinite score is left out.
         """
         key = question.get("id") or question["question"]
         score = run.get("score")
@@ -106,12 +107,12 @@ class OutcomeCollector:
     def rows(self) -> list[dict[str, Any]]:
         """Return a row for each question, in the order of their first runs."""
         return [
-            {**{k: v for k, v in facts.items() if v}, "workers": self._workers(key)}
+            {
+                **{name: text for name, text in facts.items() if text},
+                "workers": {one: _joined_runs(runs) for one, runs in self.runs[key].items()},
+            }
             for key, facts in self.facts.items()
         ]
-
-    def _workers(self, key: str) -> dict[str, Any]:
-        return {worker: _joined_runs(runs) for worker, runs in self.runs[key].items()}
 
 
 def _is_nan(value: Any) -> bool:
@@ -128,7 +129,7 @@ def _joined_runs(runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def write_outcome_rows(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
-    """Write a file that `read_outcome_lines` reads."""
+    """Write the rows to a file that `read_outcome_lines` reads."""
     lines = b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows)
     with report_unwritable(path):
         path.write_bytes(lines)
@@ -167,7 +168,7 @@ def parse_outcome_line(row: Row) -> OutcomeLine:
     """Parse the JSON object of a line.
 
     Raises:
-        KeyError: it has no question or id, no workers, or one of them has no score.
+        KeyError: the line has neither question nor id, it has no workers, or a worker has no score.
         TypeError: a field has another form.
         ValueError: a score is not in [0, 1], or lists are of different lengths.
     """
@@ -259,28 +260,28 @@ def _read_score(value: Any) -> float:
 
 
 Importer = Callable[[tuple[Path, ...], OutcomeCollector, str], None]
-"""Reads another program's files into the collector; the string names the worker if they do not."""
+"""Reads another program's files into the collector; the text is the worker if no file names one."""
 
 
 def find_texts(ids: Iterable[str]) -> dict[str, str]:
-    """Return the texts of the questions whose benchmarks are in the data folder, by id.
+    """Return the texts of the questions of benchmarks in the data folder, by id.
 
     Raises:
-        SourceError: a file of a benchmark has changed.
+        SourceError: a file of a benchmark has changed or cannot be read.
     """
     wanted: dict[str, set[str]] = {}
     for id_ in ids:
         wanted.setdefault(id_.partition("/")[0], set()).add(id_)
     found: dict[str, str] = {}
-    for name, its_ids in wanted.items():
+    for name, wanted_ids in wanted.items():
         for split in _local_splits(name):
-            if not its_ids - found.keys():
+            if not wanted_ids - found.keys():
                 break
             tasks = load_tasks(f"{name}:{split}")
             found |= {
                 str(task.id): task.question
                 for task in tasks
-                if task.id in its_ids and not task.private
+                if task.id in wanted_ids and not task.private
             }
     return found
 

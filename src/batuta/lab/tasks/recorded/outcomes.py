@@ -1,8 +1,8 @@
 """Recorded answers of real models, as arrays over questions, models and samples.
 
-Also computes the reference scores: best single model, plurality vote, oracle. The credit of an
-answer, in [0, 1], is its score, or 1 or 0 by a threshold on the score. Axes: q questions, m models,
-s samples.
+This module also computes the reference scores: best single model, plurality vote, oracle. The
+credit of an answer, in [0, 1], is its score, or 1 or 0 by a threshold on the score. The letters at
+the end of an array's name are its axes: q questions, m models, s samples.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from batuta.core import Grade, Pool, Price, Task, TaskId, Worker, WorkerId
+from batuta.core import Grade, Pool, Task, TaskId, Worker, WorkerId
 from batuta.errors import SourceError
 
 Floats = NDArray[np.floating[Any]]
@@ -38,10 +38,10 @@ class ReplyTexts:
     blob: bytes
     starts_qms: Integers
     ends_qms: Integers
-    """The end of each reply; equal to its start if there is none."""
+    """The end of each reply in `blob`; equal to the start if there is no reply."""
 
     def at(self, index: SampleIndex) -> str | None:
-        """Return the reply at question, model and sample, or None."""
+        """Return the reply at question, model and sample; None if there is none."""
         start, end = int(self.starts_qms[index]), int(self.ends_qms[index])
         return self.blob[start:end].decode() if end > start else None
 
@@ -85,20 +85,20 @@ class RecordedOutcomes:
     scores_qms: NDArray[np.float32]
     """Scores in [0, 1]; NaN if no answer was recorded."""
     solved_from: float | None = None
-    """The score from which an answer's credit is 1, below it 0; None if the score is the credit."""
+    """The score from which the credit is 1, and below which 0; None if the score is the credit."""
     answers_qms: NDArray[np.int32] | None = None
-    """Extracted answers as indices into `answers`, -1 for none; None if the set has no answers."""
+    """Extracted answers as indices into `answers`, -1 for none; None if there are no answers."""
     answers: tuple[str, ...] = ()
     texts: ReplyTexts | None = None
     usage: RecordedUsage | None = None
     version: str = ""
-    """A digest of a user's file; empty for a set that does not change."""
+    """A digest of a user's file; empty for a published record, which does not change."""
     incomplete: int = 0
-    """Questions that were left out because not every model answered them."""
+    """Number of questions that were left out because not every model answered them."""
     is_drawn_by_id: bool = False
-    """Whether splits depend on the ids instead of the texts, since texts may be missing."""
+    """Whether splits depend on the ids instead of the texts, because texts may be missing."""
     positions: Mapping[str, tuple[int, ...]] = field(init=False)
-    """Indices of the questions by text; several if the set repeats a question."""
+    """Indices of the questions by text; several if the record repeats a question."""
 
     def __post_init__(self) -> None:
         shape = (len(self.tasks), len(self.models))
@@ -116,7 +116,7 @@ class RecordedOutcomes:
 
     @property
     def unread(self) -> tuple[str, ...]:
-        """The benchmarks of the questions whose texts are missing."""
+        """The benchmarks of the questions with missing texts."""
         ids = (str(task.id) for task in self.tasks if task.question == task.id)
         return tuple(dict.fromkeys(id_.partition("/")[0] for id_ in ids))
 
@@ -129,7 +129,7 @@ class RecordedOutcomes:
         return np.where(np.isnan(self.scores_qms), np.float32(np.nan), solved)
 
     def credit_qm(self, sample: int | None = 0) -> NDArray[np.float32]:
-        """Return the credit of one sample of each model, or the mean over samples if None.
+        """Return the credit of one sample of each model; with None, the mean over samples.
 
         A missing answer has credit 0; the mean is over the recorded answers.
         """
@@ -142,7 +142,7 @@ class RecordedOutcomes:
     def select(
         self, questions: Integers | Sequence[int] | None = None, models: Iterable[str] | None = None
     ) -> RecordedOutcomes:
-        """Return the record of those questions and models, in the given order.
+        """Return the record of these questions and models, in this order; None keeps all.
 
         Raises:
             SourceError: a model is not in the record.
@@ -166,14 +166,16 @@ class RecordedOutcomes:
         )
 
     def answered_share(self) -> float:
-        """Return the share of runs with credit whose answer is known; 1 if there are none.
+        """Return the share of the runs with credit that have a known answer, in [0, 1].
 
-        Runs without credit do not count, since they may have given no answer.
+        It is 0 if the record has no answers, else 1 if no run has credit. Runs without credit do
+        not count, since they may have given no answer.
         """
         if self.answers_qms is None:
             return 0.0
-        right = np.nan_to_num(self.credit_qms) > 0
-        return float((self.answers_qms[right] >= 0).mean()) if right.any() else 1.0
+        with_credit = np.nan_to_num(self.credit_qms) > 0
+        known = self.answers_qms[with_credit] >= 0
+        return float(known.mean()) if with_credit.any() else 1.0
 
     def drop_incomplete(self) -> RecordedOutcomes:
         """Return the record of the questions for which every model has a first sample."""
@@ -196,15 +198,11 @@ class RecordedOutcomes:
             ends[q, m, sample] = len(blob)
         return replace(self, texts=ReplyTexts(bytes(blob), starts, ends))
 
-    def pool(
-        self,
-        prices: Mapping[str, Price] | None = None,
-        calibration: Integers | Sequence[int] | None = None,
-    ) -> Pool:
-        """Return the models as workers.
+    def pool(self, calibration: Integers | Sequence[int] | None = None) -> Pool:
+        """Return the models as workers of unknown price.
 
-        Prices that are not given are unknown, and so is a worker's strength unless `calibration`
-        names the questions by which it is measured.
+        Their strengths are the mean credits on the questions at the indices in `calibration`; None
+        leaves the strengths unknown.
         """
         measured = None if calibration is None else self.credit_qm(None)[calibration].mean(axis=0)
         return Pool(
@@ -213,7 +211,6 @@ class RecordedOutcomes:
                     id=WorkerId(model),
                     model=model,
                     tags=("recorded",),
-                    price=(prices or {}).get(model),
                     strength=None if measured is None else float(measured[m]),
                 )
                 for m, model in enumerate(self.models)
@@ -226,7 +223,7 @@ class RecordedOutcomes:
         return [s for s, score in enumerate(scores) if not math.isnan(score)]
 
     def answer(self, index: SampleIndex) -> str | None:
-        """Return the extracted answer at question, model and sample, or None."""
+        """Return the extracted answer at question, model and sample; None if there is none."""
         if self.answers_qms is None:
             return None
         code = int(self.answers_qms[index])
@@ -235,8 +232,8 @@ class RecordedOutcomes:
     def reply(self, index: SampleIndex) -> str:
         """Return the reply at question, model and sample, or a description if its text is missing.
 
-        After a conversation with tools, equal last messages may have different credits. A prefix
-        then makes the replies differ, so that `grade` finds the credit.
+        Equal replies may have different credits, as after a conversation with tools. A prefix then
+        makes the replies differ, so that `grade` finds the credit of each.
         """
         text = self.plain_reply(index)
         credit = self.credit_at(index)
@@ -246,7 +243,7 @@ class RecordedOutcomes:
         return f"[{self._sample_name(index)}]\n{text}"
 
     def plain_reply(self, index: SampleIndex) -> str:
-        """Return the reply as recorded; an equal reply may have another credit."""
+        """Return the reply without a prefix; an equal reply may have another credit."""
         text = self.texts.at(index) if self.texts else None
         if text and text.strip():
             return text
@@ -268,7 +265,10 @@ class RecordedOutcomes:
         return Grade(None, None, "this text is not a recorded answer to this question")
 
     def credit_at(self, index: SampleIndex) -> float:
-        """Return the credit of the answer at question, model and sample."""
+        """Return the credit of the answer at question, model and sample.
+
+        Without a recorded answer it is NaN, or 0 if the record has a threshold.
+        """
         score = float(self.scores_qms[index])
         return score if self.solved_from is None else float(score >= self.solved_from)
 
@@ -296,19 +296,22 @@ def _first_credits(record: RecordedOutcomes, q: int) -> dict[int, float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceScores:
-    """Mean credits, in [0, 1]."""
+    """The number of questions and models, and mean credits in [0, 1]."""
 
     questions: int
     models: int
     best_model: str
     best: float
     vote: float | None
-    """None if the record has no answers to count."""
+    """The plurality vote; None if the record has no answers to count."""
     oracle: float
 
 
 def reference_scores(record: RecordedOutcomes, sample: int | None = 0) -> ReferenceScores:
-    """Compute the scores of one sample per model, or of the mean over samples."""
+    """Compute the scores of one sample per model; with None, of the mean over samples.
+
+    The vote always counts one sample, with None the first.
+    """
     credit_qm = record.credit_qm(sample)
     by_model = credit_qm.mean(axis=0)
     best = int(by_model.argmax())
@@ -326,7 +329,7 @@ def reference_scores(record: RecordedOutcomes, sample: int | None = 0) -> Refere
 
 
 def rank_models(record: RecordedOutcomes) -> tuple[int, ...]:
-    """Return the indices of the models by decreasing credit."""
+    """Return the indices of the models by decreasing mean credit."""
     by_model = record.credit_qm(None).mean(axis=0)
     return tuple(int(m) for m in np.argsort(-by_model, kind="stable"))
 
@@ -334,8 +337,11 @@ def rank_models(record: RecordedOutcomes) -> tuple[int, ...]:
 def plurality_credit(record: RecordedOutcomes, sample: int = 0) -> NDArray[np.float32]:
     """Return the credit of the answer that most models give to each question.
 
-    Answers are compared as they were recorded. Ties go to the answer of the model with the most
-    credit in this record.
+    Answers are compared as they were recorded. Ties go to the answer of the model with the highest
+    mean credit in this record; a question without answers has credit 0.
+
+    Raises:
+        ValueError: the record has no answers.
     """
     order = list(rank_models(record))
     if record.answers_qms is None:
@@ -344,5 +350,5 @@ def plurality_credit(record: RecordedOutcomes, sample: int = 0) -> NDArray[np.fl
     credit_qm = record.credit_qm(sample)[:, order]
     same_qmm = (answers_qm[:, :, None] == answers_qm[:, None, :]) & (answers_qm >= 0)[:, :, None]
     chosen = same_qmm.sum(axis=2).argmax(axis=1)
-    right = np.take_along_axis(credit_qm, chosen[:, None], axis=1)[:, 0]
-    return np.where((answers_qm >= 0).any(axis=1), right, np.float32(0))
+    credit_q = np.take_along_axis(credit_qm, chosen[:, None], axis=1)[:, 0]
+    return np.where((answers_qm >= 0).any(axis=1), credit_q, np.float32(0))

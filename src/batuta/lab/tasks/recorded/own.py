@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 
 from batuta.core import Task, TaskId
 from batuta.errors import SourceError
-from batuta.lab.tasks.datasets.dataset import text_digest
+from batuta.lab.tasks.datasets.dataset import distinct_ids, text_digest
 from batuta.lab.tasks.recorded.outcome_lines import OutcomeLine, read_outcome_lines
 from batuta.lab.tasks.recorded.outcomes import GRADER, RecordedOutcomes, RecordedUsage, ReplyRow
 
@@ -25,7 +24,7 @@ PACKAGED_RECORDS = {"real-benchmarks": "real_benchmarks.jsonl.gz"}
 
 
 def find_outcomes_file(name: str) -> Path | None:
-    """Return the file of a packaged record, or the path if the name is one, or None."""
+    """Return the file of a packaged record, or the path that the name is; None for another name."""
     if name in PACKAGED_RECORDS:
         return Path(__file__).parent / PACKAGED_RECORDS[name]
     return Path(name) if SUFFIX in Path(name).suffixes[-2:] else None
@@ -41,7 +40,8 @@ def read_own_record(path: Path, *, with_texts: bool = True) -> RecordedOutcomes:
     models = tuple(dict.fromkeys(name for line in lines for name in line.workers))
     depth = max(len(one.scores) for line in lines for one in line.workers.values())
     shape = (len(lines), len(models), depth)
-    ids = _distinct_ids(lines)
+    named = (line.id or f"own/{text_digest(line.question)}" for line in lines)
+    ids = list(distinct_ids(named))
     texts, codes_qms = _code_answers(lines, models, shape)
     record = RecordedOutcomes(
         name=path.name,
@@ -58,7 +58,6 @@ def read_own_record(path: Path, *, with_texts: bool = True) -> RecordedOutcomes:
         families=tuple(line.family or "all" for line in lines),
         models=models,
         scores_qms=_field_values(lines, models, shape, "scores").astype(np.float32),
-        solved_from=None,
         answers_qms=codes_qms if texts else None,
         answers=texts,
         usage=_recorded_usage(lines, models, shape),
@@ -67,16 +66,6 @@ def read_own_record(path: Path, *, with_texts: bool = True) -> RecordedOutcomes:
     )
     replies = _reply_rows(lines, ids)
     return record.with_texts(replies) if with_texts and replies else record
-
-
-def _distinct_ids(lines: tuple[OutcomeLine, ...]) -> list[str]:
-    seen = Counter[str]()
-    found: list[str] = []
-    for line in lines:
-        id_ = line.id or f"own/{text_digest(line.question)}"
-        seen[id_] += 1
-        found.append(id_ if seen[id_] == 1 else f"{id_}#{seen[id_]}")
-    return found
 
 
 def _code_answers(
@@ -96,7 +85,7 @@ def _code_answers(
 def _field_values(
     lines: tuple[OutcomeLine, ...], models: tuple[str, ...], shape: tuple[int, int, int], name: str
 ) -> NDArray[np.float64]:
-    """Return that field of every run; NaN if it is unknown."""
+    """Return the field `name` of every run, by question, worker and run; NaN if it is unknown."""
     found = np.full(shape, np.nan)
     for q, line in enumerate(lines):
         for worker, outcome in line.workers.items():
@@ -137,10 +126,10 @@ def _reply_rows(lines: tuple[OutcomeLine, ...], ids: list[str]) -> list[ReplyRow
 
 
 def complete_record(record: RecordedOutcomes) -> RecordedOutcomes:
-    """Keep the questions that every model answered, and count the others.
+    """Return the record of the questions that every model answered, with the number of the others.
 
     Raises:
-        SourceError: there is no such question.
+        SourceError: no question was answered by every model.
     """
     kept = record.drop_incomplete()
     if not kept.tasks:

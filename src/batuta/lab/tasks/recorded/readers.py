@@ -1,8 +1,8 @@
-"""Reads recorded sets: one function per set for the scores, and one for replies that it has."""
+"""Reads recorded sets: one function per set for the scores, and one for replies if it has any."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ class TextColumn:
         return [self.values[code] if code >= 0 else "" for code in self.codes]
 
     def select(self, rows: NDArray[np.bool_]) -> TextColumn:
-        """Return the column of those rows, with only the strings that occur in them."""
+        """Return the column of the rows, with only the strings that occur in these rows."""
         present, codes = np.unique(self.codes[rows], return_inverse=True)
         values = tuple(self.values[int(code)] for code in present.tolist())
         return TextColumn(values, codes.astype(np.int32))
@@ -48,7 +48,7 @@ class ParquetTable:
     def __init__(self, path: Path, keep: Sequence[tuple[str, str, Any]] | None = None) -> None:
         """Read the file.
 
-        `keep` are conditions such as `("split", "==", "test")` for the rows to keep.
+        `keep` are conditions such as `("split", "==", "test")` for rows to keep; None keeps all.
         """
         self._table = import_arrow("pyarrow.parquet").read_table(path, filters=keep)
 
@@ -71,10 +71,7 @@ class ParquetTable:
 
 
 class OutcomeCube:
-    """Arranges the rows of a table by question, model and sample.
-
-    Of rows with the same three, the first is used.
-    """
+    """Arranges the rows of a table by question, model and sample."""
 
     def __init__(
         self, questions: TextColumn, models: TextColumn, samples: Integers | None = None
@@ -89,13 +86,16 @@ class OutcomeCube:
         self._all = flat
 
     def arrange(self, values: NDArray[Any], missing: float, dtype: type[Any]) -> NDArray[Any]:
-        """Return a column's values as an array over questions, models and samples."""
+        """Return a column's values as an array over questions, models and samples.
+
+        Of rows with the same three, the first is used.
+        """
         cube = np.full(self._shape, missing, dtype)
         cube.reshape(-1)[self._flat] = np.nan_to_num(values[self._first], nan=missing)
         return cube
 
     def mean(self, values: NDArray[np.float64]) -> NDArray[np.float32]:
-        """Return the mean over rows with the same indices; NaN where there is none."""
+        """Return means of rows with the same question, model and sample; NaN if there are none."""
         size = int(np.prod(self._shape))
         total = np.bincount(self._all, values, size)
         count = np.bincount(self._all, minlength=size)
@@ -111,11 +111,11 @@ MMLU_PRO_SEVEN_MODELS = (
 """A pool of seven model families without the model that is far ahead of the others."""
 
 _REASONING_GYM_THRESHOLD = 0.99
-"""The score from which the record counts an answer as correct; its scorers give partial credit."""
+"""The score from which an answer counts as correct, since scorers also give partial credit."""
 
 
 def read_reasoning_gym(folder: Path, part: str) -> RecordedOutcomes:
-    """Read `easy` (three samples of most models) or `hard`; all models answered its questions."""
+    """Read `easy` (three samples of most models) or `hard`, as far as all models answered."""
     table = ParquetTable(folder / "outcomes.parquet")
     questions = table.names("query_id")
     is_of_part = [name.startswith(f"{part}/") for name in questions.values]
@@ -142,7 +142,7 @@ def read_reasoning_gym(folder: Path, part: str) -> RecordedOutcomes:
 
 
 def read_mmlu_pro(folder: Path, part: str) -> RecordedOutcomes:
-    """Read `seven` models or `all` 32, on questions that all were asked in the same words."""
+    """Read `seven` or `all` 32 models, on questions that all got in the same words and answered."""
     table = ParquetTable(folder / "outcomes.parquet", [("same_question", "==", 1)])
     cube = OutcomeCube(table.names("query_id"), table.names("model"))
     answers = table.names("answer")
@@ -152,7 +152,9 @@ def read_mmlu_pro(folder: Path, part: str) -> RecordedOutcomes:
         tasks=tuple(
             _make_task(
                 f"mmlu-pro/{id_}",
-                _append_lettered_options(facts[id_]["question"], facts[id_]["options"]),
+                _append_options(
+                    facts[id_]["question"], dict(zip(LETTERS, facts[id_]["options"], strict=False))
+                ),
                 facts[id_]["answer"],
                 (facts[id_]["category"],),
             )
@@ -161,7 +163,6 @@ def read_mmlu_pro(folder: Path, part: str) -> RecordedOutcomes:
         families=tuple(facts[id_]["category"] for id_ in cube.questions),
         models=cube.models,
         scores_qms=cube.arrange(table.numbers("correct"), np.nan, np.float32),
-        solved_from=None,
         answers_qms=cube.arrange(_answer_codes(answers), -1, np.int32),
         answers=answers.values,
     )
@@ -203,21 +204,15 @@ def read_medagentsbench(folder: Path, part: str) -> RecordedOutcomes:
         families=tuple(facts[id_]["dataset"] for id_ in cube.questions),
         models=cube.models,
         scores_qms=cube.arrange(table.numbers("correct"), np.nan, np.float32),
-        solved_from=None,
         answers_qms=cube.arrange(_answer_codes(answers), -1, np.int32),
         answers=answers.values,
-        texts=None,
         usage=spent,
     )
 
 
 def read_routellm(folder: Path, part: str) -> RecordedOutcomes:
     """Read `mmlu` or `gsm8k` with two models; only GSM8K has the answers' texts."""
-    table = ParquetTable(folder / "outcomes.parquet")
-    tasks = table.names("task")
-    rows = np.asarray([name.startswith(part) for name in tasks.values])[tasks.codes]
-    questions, models = table.names("query_id").select(rows), table.names("model").select(rows)
-    cube = OutcomeCube(questions, models)
+    cube, scores = _arrange_scores(folder, "task", lambda task: task.startswith(part))
     facts = _read_questions(folder)
     return RecordedOutcomes(
         name=f"routellm/{part}",
@@ -226,8 +221,19 @@ def read_routellm(folder: Path, part: str) -> RecordedOutcomes:
         ),
         families=tuple(id_.partition("/")[0] for id_ in cube.questions),
         models=cube.models,
-        scores_qms=cube.arrange(table.numbers("score")[rows], np.nan, np.float32),
+        scores_qms=scores,
     )
+
+
+def _arrange_scores(
+    folder: Path, column: str, is_kept: Callable[[str], bool]
+) -> tuple[OutcomeCube, NDArray[np.float32]]:
+    """Return the arrangement and the scores of the rows that the value in the column keeps."""
+    table = ParquetTable(folder / "outcomes.parquet")
+    names = table.names(column)
+    rows = np.asarray([is_kept(name) for name in names.values])[names.codes]
+    cube = OutcomeCube(table.names("query_id").select(rows), table.names("model").select(rows))
+    return cube, cube.arrange(table.numbers("score")[rows], np.nan, np.float32)
 
 
 def _make_task(id_: str, question: str, target: object, tags: Sequence[str] = ()) -> Task:
@@ -247,17 +253,13 @@ def _answer_codes(answers: TextColumn) -> NDArray[np.float64]:
     return np.where(np.asarray(blank)[answers.codes], -1, answers.codes).astype(np.float64)
 
 
-def _append_lettered_options(question: str, options: list[str]) -> str:
-    return _append_options(question, dict(zip(LETTERS, options, strict=False)))
-
-
 def _append_options(question: str, options: dict[str, str]) -> str:
     lines = "\n".join(f"{letter}. {option}" for letter, option in options.items())
     return f"{question.strip()}\n\n{lines}"
 
 
 def reasoning_gym_replies(folder: Path, part: str) -> Iterator[ReplyRow]:
-    """Yield all visible texts; hidden reasoning was not recorded."""
+    """Yield the visible texts of all replies; hidden reasoning was not recorded."""
     for row in read_rows(folder / "responses.jsonl.zst"):
         if row["query_id"].startswith(f"{part}/"):
             yield row["query_id"], row["model"], row["sample"], row["response"]
@@ -278,14 +280,14 @@ def routellm_replies(folder: Path, _: str) -> Iterator[ReplyRow]:
 
 
 def livecodebench_replies(folder: Path, part: str) -> Iterator[ReplyRow]:
-    """Yield programs of o1-mini and o1-preview, which belong to the part `v5`."""
+    """Yield programs of o1-mini and o1-preview, for the part `v5` only."""
     if part == "v5":
         for row in read_rows(folder / "responses_o1.jsonl.zst"):
             yield f"livecodebench/{row['query_id']}", row["model"], 0, row["outputs"][0]
 
 
 _SCENARIOS = {"2024": "codegen_2024_8ed5690", "v5": "codegen_v5", "v6": "codegen_v6"}
-"""Names in the file, for the parts that have another name here."""
+"""The scenarios of the file by part, where their names differ."""
 
 _PERCENT = 100
 
@@ -320,27 +322,22 @@ def read_routerdc(folder: Path, part: str) -> RecordedOutcomes:
     A score is the mean of ten samples or, for multiple choice and MATH, the probability of the
     model's answer if that is correct. RouterDC's own evaluation counts any score above 0 as 1.
     """
-    table = ParquetTable(folder / "outcomes.parquet")
+    is_training = part == "train"
     return _read_split(
-        f"routerdc/{part}",
-        table,
-        [name.endswith("train") == (part == "train") for name in table.names("split").values],
-        folder,
+        f"routerdc/{part}", folder, lambda split: split.endswith("train") == is_training
     )
 
 
 def read_llmrouter(folder: Path, part: str) -> RecordedOutcomes:
     """Read `train` or `test`; a family is a cluster of questions if the record has one."""
-    table = ParquetTable(folder / "outcomes.parquet")
-    names = table.names("split").values
-    return _read_split(f"llmrouter/{part}", table, [name == part for name in names], folder)
+    return _read_split(f"llmrouter/{part}", folder, lambda split: split == part)
 
 
 def read_matharena(folder: Path, part: str) -> RecordedOutcomes:
     """Read `aime25`: the models that were asked all 30 problems, with up to four samples each.
 
-    The record says how many of a model's samples solved a problem, but not which: their order is
-    drawn once with a fixed seed. Tokens and dollars of a call are the model's means.
+    The record says how many of a model's samples solved a problem, but not which samples: their
+    order is drawn with a fixed seed. Tokens and dollars of a call are the model's means.
     """
     table = ParquetTable(folder / "outcomes.parquet")
     questions, models = table.names("query_id"), table.names("model")
@@ -392,20 +389,15 @@ def _mean_usage(folder: Path, models: tuple[str, ...], shape: tuple[int, ...]) -
     )
 
 
-def _read_split(
-    name: str, table: ParquetTable, parts: list[bool], folder: Path
-) -> RecordedOutcomes:
-    splits = table.names("split")
-    rows = np.asarray(parts)[splits.codes]
-    questions, models = table.names("query_id").select(rows), table.names("model").select(rows)
-    cube = OutcomeCube(questions, models)
-    facts = {str(row["query_id"]): row for row in read_rows(folder / "queries.jsonl.zst")}
+def _read_split(name: str, folder: Path, is_kept: Callable[[str], bool]) -> RecordedOutcomes:
+    cube, scores = _arrange_scores(folder, "split", is_kept)
+    facts = _read_questions(folder)
     return RecordedOutcomes(
         name=name,
         tasks=tuple(_make_task(id_, facts[id_]["question"], "") for id_ in cube.questions),
         families=tuple(_cluster_name(facts[id_]) for id_ in cube.questions),
         models=cube.models,
-        scores_qms=cube.arrange(table.numbers("score")[rows], np.nan, np.float32),
+        scores_qms=scores,
     )
 
 
@@ -417,7 +409,7 @@ def _cluster_name(fact: Row) -> str:
 
 
 def _first_of(keys: TextColumn, values: TextColumn) -> dict[str, str]:
-    """Return the value in each key's first row, or ""."""
+    """Return the value in the first row of each key; "" where it is missing."""
     _, first = np.unique(keys.codes, return_index=True)
     codes = values.codes[first]
     return {

@@ -17,7 +17,7 @@ from batuta.lab.tasks.recorded.outcomes import RecordedOutcomes, SampleIndex
 from batuta.usage import usage_cost
 
 SIMULATED_PREFIX = "simulated/"
-"""Prefix of the model's name in a simulated reply, which the record does not have."""
+"""The prefix of the model's name in a reply that the record does not have for that prompt."""
 
 
 @final
@@ -27,9 +27,9 @@ class ReplayPool:
     def __init__(self, record: RecordedOutcomes, *, simulate: bool = False) -> None:
         """Index the questions.
 
-        With `simulate`, a call that the record cannot contain (a check, a repair, a question in
-        other words) gets one of the model's recorded answers to that question, and the name of the
-        reply's model gets `SIMULATED_PREFIX`. Otherwise such a call is an error.
+        With `simulate`, the reply to a prompt that contains a recorded question among other lines,
+        such as a check or a repair, is a recorded answer of the model to that question, and the
+        model's name in the reply gets `SIMULATED_PREFIX`. Without it, such a call is an error.
         """
         self.record = record
         self.simulate = simulate
@@ -46,7 +46,7 @@ class ReplayPool:
         return {WorkerId(model): RecordedModelClient(self, m) for m, model in models}
 
     def locate_question(self, request: Request) -> tuple[int | None, bool]:
-        """Return the question's index, if found, and whether the request is just the question."""
+        """Return the question's index or None, and whether the request is the question alone."""
         users = [m.text.strip() for m in request.messages if m.role is Role.USER]
         text = users[-1] if users else ""
         if len(request.messages) == 1 and text in self.record.positions:
@@ -69,9 +69,9 @@ class ReplayPool:
 class RecordedModelClient:
     """A client that replays a model of a record.
 
-    Requests for a question with equal seeds get the same sample, and with different seeds never.
-    The seed modulo the number of samples selects the sample, or the next unused one. When all
-    recorded answers are used, a request with a new seed is an error.
+    Requests for a question with equal seeds get the same sample; requests with different seeds, or
+    without a seed, never do. The seed modulo the number of samples selects the sample, or the next
+    unused sample. When all recorded answers are used, a request with a new seed is an error.
     """
 
     def __init__(self, pool: ReplayPool, model: int) -> None:
@@ -89,7 +89,7 @@ class RecordedModelClient:
         Missing tokens are estimated and marked as such; a call without dollars is unpriced.
 
         Raises:
-            NotRecordedError: the question is not in the record, or all its answers were used.
+            NotRecordedError: the question is not in the record, or all answers to it were used.
         """
         await anyio.lowlevel.checkpoint()
         question, bare = self._pool.locate_question(request)

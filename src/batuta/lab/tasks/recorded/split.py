@@ -18,7 +18,7 @@ from batuta.lab.tasks.question_keys import text_key
 from batuta.lab.tasks.recorded.outcomes import Integers, RecordedOutcomes
 
 SHARES = (0.6, 0.2, 0.2)
-"""Shares of training, calibration and test."""
+"""The shares of the questions in training, calibration and test."""
 
 _PARTS = 3
 _LEFT_OUT = -1
@@ -36,7 +36,7 @@ class QuestionSplit:
 def random_split(
     record: RecordedOutcomes, seed: int, shares: tuple[float, float, float] = SHARES
 ) -> QuestionSplit:
-    """Divide the questions at random; the shares are met on average."""
+    """Divide the questions at random; on average the parts have these shares of the questions."""
     bounds = (shares[0], shares[0] + shares[1])
     fractions = np.asarray([_random_fraction(seed, text) for text in _common_texts(record)])
     return _to_question_split(np.searchsorted(bounds, fractions, side="right"))
@@ -47,7 +47,7 @@ def unseen_family_split(
 ) -> QuestionSplit:
     """Divide whole task families at random, so that test and calibration have new families.
 
-    If near-duplicates fall into several parts, only those in the test part are kept, or in the
+    If near-duplicates fall into several parts, only the ones in the test part are kept, or in the
     calibration part if the test part has none.
 
     Raises:
@@ -75,7 +75,8 @@ def _question_keys(record: RecordedOutcomes) -> list[str]:
 def _drawn_texts(record: RecordedOutcomes) -> list[str]:
     """Return the texts that decide the parts of the questions.
 
-    They are the ids if texts may be missing, so that the split is the same with and without texts.
+    If texts may be missing, these are the ids, so that the split is the same with and without
+    texts.
     """
     tasks = record.tasks
     return [str(task.id) if record.is_drawn_by_id else task.question for task in tasks]

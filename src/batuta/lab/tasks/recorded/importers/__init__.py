@@ -14,7 +14,7 @@ from batuta.lab.tasks.recorded.importers.llmrouterbench import import_llmrouterb
 from batuta.lab.tasks.recorded.importers.routerbench import import_routerbench
 from batuta.lab.tasks.recorded.outcome_lines import Importer, OutcomeCollector, parse_outcome_line
 
-MOST_NAMED = 10
+_MAX_NAMED = 10
 """Maximum number of runs that a message lists."""
 _ANSWERS = "answers of closed models are under their providers' terms, questions under their own"
 
@@ -26,7 +26,7 @@ class OutcomeFormat:
     read: Importer
     about: str
     licence: str
-    """Conditions for passing the outcomes on."""
+    """The conditions under which the outcomes may be passed on."""
     endings: tuple[str, ...]
     """The endings of the files that are read from a folder."""
 
@@ -62,10 +62,11 @@ FORMATS: Mapping[str, OutcomeFormat] = {
 def import_outcomes(kind: str, paths: Sequence[Path], worker: str = "") -> OutcomeCollector:
     """Return the runs in another program's files.
 
-    Folders are searched for files; `worker` is the model that answered, if they do not name it.
+    Folders are searched for files; `worker` is the model that answered, if the files name none.
 
     Raises:
-        SourceError: the format is unknown, a file cannot be read, or the files contain no run.
+        SourceError: the format is unknown, a file cannot be read, a run cannot be used, or the
+            files contain no run.
     """
     if kind not in FORMATS:
         raise SourceError(f"there is no format {kind!r}; choose among: {', '.join(FORMATS)}")
@@ -92,12 +93,12 @@ def import_outcomes(kind: str, paths: Sequence[Path], worker: str = "") -> Outco
 
 
 def describe_left_out(collector: OutcomeCollector) -> str:
-    """Return a sentence on the runs that were left out; empty if none was."""
+    """Return a clause on the runs that were left out; empty if none was."""
     names = collector.left_out
     if not names:
         return ""
-    more = f" and {len(names) - MOST_NAMED:,} more" if len(names) > MOST_NAMED else ""
-    listed = ", ".join(names[:MOST_NAMED])
+    more = f" and {len(names) - _MAX_NAMED:,} more" if len(names) > _MAX_NAMED else ""
+    listed = ", ".join(names[:_MAX_NAMED])
     return f"{len(names):,} runs are left out because their score is not a number: {listed}{more}"
 
 

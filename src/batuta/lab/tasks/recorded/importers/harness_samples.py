@@ -1,8 +1,9 @@
 """Samples of lm-evaluation-harness: `samples_TASK_TIME.jsonl` in a folder named after the model.
 
 A line has `doc_id`, `doc`, `target`, `arguments`, `resps`, `filtered_resps`, `filter`, `metrics`
-and each metric's value. Only its first metric and the first of several filters are used. If
-continuations were compared by their likelihood, the answer is the index of the most likely one.
+and each metric's value. Only the first metric with a number and the first filter of a document are
+used. If continuations were compared by their likelihood, the answer is the index of the most likely
+one.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from batuta.lab.tasks.recorded.outcome_lines import OutcomeCollector
 
 _NAME = re.compile(r"samples_(.+?)(?:_\d{4}-\d\d-\d\dT[\d.:-]+)?")
 METRICS = ("exact_match", "acc", "acc_norm", "pass@1", "pass_at_1", "f1", "mcc_score")
-"""Read in this order if a line does not name its metrics."""
+"""The metrics that are looked for, in this order, if a line does not name its metrics."""
 
 
 def import_harness_samples(
@@ -28,8 +29,11 @@ def import_harness_samples(
 ) -> None:
     """Add every sample of every file.
 
+    Files with other names are skipped. `worker` is the model that answered; empty: the folder's
+    name.
+
     Raises:
-        SourceError: a line is not a sample.
+        SourceError: a file cannot be read, or a line is not a sample.
     """
     for path in paths:
         named = _NAME.fullmatch(path.stem.removesuffix(".jsonl"))
@@ -81,7 +85,7 @@ def _first_text(found: Any) -> str | None:
 
 
 def _doc_question(row: Row) -> str:
-    """Return the question without examples and template, which differ by model; empty if none."""
+    """Return the question without examples and template; empty if the document has none."""
     doc = cast("Row", row.get("doc") or {})
     options: Any = doc.get("choices") or doc.get("options")
     asked = doc.get("question") or doc.get("problem")
@@ -109,7 +113,7 @@ def _continuation_likelihoods(row: Row) -> list[float]:
     found: list[float] = []
     for each in cast("list[Any]", row.get("filtered_resps") or []):
         pair = cast("list[Any]", each) if isinstance(each, list) else []
-        if len(pair) != 2 or str(pair[1]) not in {"True", "False"}:  # noqa: PLR2004 - and greedy
+        if len(pair) != 2 or str(pair[1]) not in {"True", "False"}:  # noqa: PLR2004 - likelihood, greedy
             return []
         found.append(float(pair[0]))
     return found

@@ -1,8 +1,8 @@
 """Logs of inspect_ai: `.json`, or `.eval`, an archive with one JSON file per sample.
 
 The first scorer's value is the score: C is 1, P is 0.5, I and N are 0, and a number in [0, 1] is
-kept. Samples that have a NaN score or ended in an error are left out; any other value is ungraded.
-Epochs count as samples.
+kept. Samples that have a NaN or infinite score, or that ended in an error, are left out; a sample
+with any other value is ungraded. The epochs of a question are its runs.
 """
 
 from __future__ import annotations
@@ -42,10 +42,11 @@ _GRADES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
 
 
 def import_inspect_logs(paths: tuple[Path, ...], collector: OutcomeCollector, worker: str) -> None:
-    """Add every sample of every log.
+    """Add every sample that did not end in an error, of every log.
 
     Raises:
-        SourceError: a file is not a log of inspect_ai, or an archive has an unknown compression.
+        SourceError: a file is not a log of inspect_ai, or an archive is damaged, too large, or
+            packed in an unknown way.
     """
     for path in paths:
         if path.suffix != ".eval":
@@ -89,7 +90,7 @@ def _unreadable_error(path: Path, error: Exception) -> SourceError:
 
 @final
 class _LogArchive:
-    """The entries of a log, each read on demand, after a check of their sizes."""
+    """The entries of a log; after a check of their sizes, each is read on demand."""
 
     def __init__(self, path: Path, archive: zipfile.ZipFile) -> None:
         self._path = path
@@ -121,7 +122,7 @@ class _LogArchive:
             name = f"{entry.filename} in {self._path}"
             raise SourceError(f"{name} is larger than {MAX_ROW_BYTES >> 20} MiB")
         try:
-            # Neither way reads more than the checked size, whatever the archive contains.
+            # Both ways read at most the size in the header, whatever the archive contains.
             is_zstd = entry.compress_type == _ZSTD
             data = self._unpack_zstd(entry) if is_zstd else self._archive.read(entry)
             return cast("Row", parse_json(data))
@@ -129,7 +130,7 @@ class _LogArchive:
             raise _unreadable_error(self._path, error) from None
 
     def _unpack_zstd(self, entry: zipfile.ZipInfo) -> bytes:
-        """Unpack an entry, which zipfile itself can do only from Python 3.14."""
+        """Unpack an entry packed by zstd, which zipfile can do from Python 3.14 on."""
         stream = self._archive.fp
         if stream is None:
             raise OSError(f"{entry.filename} is closed")

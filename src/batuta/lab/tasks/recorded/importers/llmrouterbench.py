@@ -2,8 +2,8 @@
 
 `dataset_name`, `split`, `model_name`, `records`: `index`, `origin_query`, `prompt`, `score`,
 `prediction`, `ground_truth`, `raw_output`, `prompt_tokens`, `completion_tokens`, `cost`. Among
-files with the same data set, split and model, the last by name is used, since names end in the
-time.
+files with the same data set, split and model, the last by name is used, because a name ends in the
+time of the run.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def import_llmrouterbench(
     """Add every run of the latest files; trial runs (`demo`) are left out.
 
     Raises:
-        SourceError: a file is not JSON, or a run has no question.
+        SourceError: a file is not JSON, or a record cannot be used.
     """
     latest: dict[tuple[str, str, str], tuple[Path, Row]] = {}
     for path in sorted(paths, key=lambda path: path.name):
@@ -49,7 +49,7 @@ def read_json_object(path: Path) -> Row:
     """Return the JSON object in that file.
 
     Raises:
-        SourceError: there is none, or the file cannot be read.
+        SourceError: the file has no JSON object, or cannot be read.
     """
     try:
         data = parse_json(path.read_bytes())

@@ -6,12 +6,12 @@ and `MODEL|total_cost` (dollars).
 
 from __future__ import annotations
 
-import ast
 from pathlib import Path
 from typing import Any, cast
 
 from batuta.errors import SourceError
 from batuta.lab.tasks.datasets.rows import ROW_FAULTS, Row, read_rows
+from batuta.lab.tasks.literals import read_literal
 from batuta.lab.tasks.recorded.outcome_lines import OutcomeCollector
 
 _COST = "|total_cost"
@@ -22,8 +22,8 @@ def import_routerbench(paths: tuple[Path, ...], collector: OutcomeCollector, _: 
     """Add every model's run on every question.
 
     Raises:
-        SourceError: a file is a pickle, which may run programs when it is read, or lacks the
-            columns.
+        SourceError: a file is a pickle, which can run programs when it is read, or lacks the
+            columns, or a row cannot be used.
     """
     for path in paths:
         if path.suffix == ".pkl":
@@ -67,10 +67,7 @@ def unwrap_text(value: Any) -> str:
     """Return the text, or its parts joined if a cell contains their printed list."""
     text = str(value)
     if text.startswith("[") and text.endswith("]"):
-        try:
-            found: Any = ast.literal_eval(text)
-        except (ValueError, SyntaxError, MemoryError, RecursionError):
-            return text
+        found = read_literal(text)
         parts = cast("list[Any]", found) if isinstance(found, list) else []
         if parts and all(isinstance(part, str) for part in parts):
             return "\n".join(map(str, parts))
