@@ -266,6 +266,15 @@ def test_a_dead_pool_fails_with_one_sentence(batuta, tmp_path):
     assert checked.returncode == 1 and "127.0.0.1:9: no connection" in checked.stdout
 
 
+def test_a_question_that_a_policy_refuses_has_no_answer(batuta, tmp_path):
+    (tmp_path / "batuta.toml").write_text(
+        "[[workers]]\nid='a'\nmodel='m'\nbase_url='http://127.0.0.1:9/v1'\n"
+        "[[policies]]\nname='short'\nkind='size'\non=['input']\naction='block'\nmax_characters=5"
+    )
+    done = batuta("ask", "Longer than that.", "--conductor", "best")
+    assert done.returncode == 1 and not done.stdout and "short" in done.stderr.splitlines()[-1]
+
+
 TOOLS_DOWN = """
 [[workers]]
 id = "search"

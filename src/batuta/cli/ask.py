@@ -49,7 +49,12 @@ from batuta.language.plan_rules import read_tag
 from batuta.rendering.console import open_console
 from batuta.rendering.terminal import write_error, write_output
 
-EXIT_CODES = {Outcome.FAILED: 1, Outcome.CANCELLED: 130, Outcome.DECLINED: 3}
+EXIT_CODES = {
+    Outcome.FAILED: 1,
+    Outcome.REFUSED: 1,
+    Outcome.DECLINED: 3,
+    Outcome.CANCELLED: 130,
+}
 EXIT_LIMIT = 4
 STORE_SECONDS = 5.0
 """Maximum number of seconds for storing an interrupted run."""
