@@ -21,10 +21,10 @@ class StepClaim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedReply:
-    """The parts of another worker's reply that can be parsed."""
+    """What can be parsed from another worker's reply."""
 
     steps: dict[tuple[str, str], StepClaim]
-    """The claimed result by step phrase and value before the step."""
+    """The claimed result by the step's phrase and the value before the step."""
     facts: dict[tuple[str, str], str]
     """The stated object by relation and subject."""
     plan: tuple[ProblemStep, ...] | None
@@ -37,7 +37,7 @@ class ParsedPrompt:
 
     question: str
     instruction: str | None
-    """None: a bare question."""
+    """None if the prompt is a bare question, empty if a prompt of a step has no subtask."""
     replies: tuple[ParsedReply, ...]
     is_last_step: bool
     """True if the reply goes to the user."""
@@ -57,7 +57,7 @@ _ANSWER = re.compile(r"^Answer: (.+)$", re.MULTILINE)
 
 
 def parse_prompt(request: Request) -> ParsedPrompt:
-    """Parse the last user message of the request."""
+    """Parse the last user message of the request, or its last message if the user wrote none."""
     spoken = [message for message in request.messages if message.role is Role.USER]
     text = (spoken or request.messages)[-1].text
     task = _TASK.search(text)

@@ -48,7 +48,7 @@ def world2_clients(
 
 
 def worker_price(traits: WorkerTraits) -> Price:
-    """Return the dollars per million tokens, rounded to cents."""
+    """Return the price, in dollars per million tokens rounded to cents."""
     return Price(
         input=Decimal(f"{max(0.01, traits.price * PRICE_SHARE_IN):.2f}"),
         output=Decimal(f"{max(0.01, traits.price):.2f}"),
@@ -56,7 +56,7 @@ def worker_price(traits: WorkerTraits) -> Price:
 
 
 def _measure_worker(traits: WorkerTraits) -> Worker:
-    """Return the worker with its card: its accuracy on questions that it was actually asked."""
+    """Return the worker with its card: its accuracy on questions that it really answered."""
     skills = tuple(
         Skill(
             family=family,
@@ -65,16 +65,16 @@ def _measure_worker(traits: WorkerTraits) -> Worker:
         )
         for family in KINDS
     )
-    settled = mean_share(
+    checks = mean_share(
         [_settles_correctly(traits, _card_questions(f)[n]) for f, n in _spread_over_families()]
     )
-    planned = mean_share(
+    plans = mean_share(
         [_plans_correctly(traits, _card_questions(f)[n]) for f, n in _spread_over_families()]
     )
     return Worker(
         id=WorkerId(traits.name),
         model=f"world2/{traits.name}",
-        description=f"Checks {settled:.0%}, plans {planned:.0%}.",
+        description=f"Checks {checks:.0%}, plans {plans:.0%}.",
         tags=("world2", "simulated", "local"),
         context_window=32_768,
         price=worker_price(traits),
@@ -114,8 +114,8 @@ def _plans_correctly(traits: WorkerTraits, question: World2Question) -> bool:
 
 
 def _settles_correctly(traits: WorkerTraits, question: World2Question) -> bool:
-    """Return whether it settles on the right answer, given a right or wrong one at random."""
+    """Return whether the worker decides for the correct answer when it reads a random claim."""
     wrong = make_wrong_answer(question, uniform_number("world 2 card", question.text))
-    shown = uniform_number("world 2 shown", question.text) < 0.5  # noqa: PLR2004 - a coin
-    claim = question.answer if shown else wrong
+    is_correct = uniform_number("world 2 shown", question.text) < 0.5  # noqa: PLR2004 - a coin
+    claim = question.answer if is_correct else wrong
     return _bare_worker(traits, question).settle_on(claim) == question.answer
