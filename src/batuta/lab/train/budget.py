@@ -1,8 +1,8 @@
 """The dollar limit of a training, `pool.max_usd`, which also holds across resumptions.
 
-The highest cost of a call is reserved before the call. Each process has an equal part of the
-remaining money, and a file of the calls that it has paid. A refused call is no evidence about its
-workflow, so the policy does not learn from that batch and the training ends.
+The maximum cost of a call is reserved before the call. Each process has an equal part of the
+remaining money, and a file of the calls that it has paid. A refused call says nothing about the
+quality of its workflow, so the policy does not learn from that batch and the training ends.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ REFUSED = "the training's budget does not suffice for another call"
 
 
 class CallRefusedError(ClientError):
-    """A call that the training's budget forbids."""
+    """The training's budget forbids a call."""
 
     code: ClassVar[str] = "budget_spent"
 
@@ -42,10 +42,10 @@ class TrainingBudget:
     """One process's part of a training's budget, less what earlier runs in the folder spent."""
 
     def __init__(self, settings: TrainSettings, folder: Path) -> None:
-        """Read what was paid so far.
+        """Read what all processes have paid so far.
 
         Raises:
-            ConfigError: the calls are not journaled, so a repeated one would be paid twice.
+            ConfigError: the settings do not allow a budget, as `budget_problem` says.
             StoreError: a list of paid calls cannot be read.
         """
         most = settings.pool.max_usd
@@ -64,7 +64,7 @@ class TrainingBudget:
 
     @property
     def usd(self) -> Decimal:
-        """Dollars counted as spent, without what other processes have spent since the start."""
+        """Dollars spent by this process, and by the others before this object was created."""
         return self._budget.usd + self._others
 
     def limit_client(self, client: Client, worker: Worker) -> Client:
@@ -104,7 +104,7 @@ class _LimitedClient:
 
 
 def budget_problem(settings: TrainSettings) -> str | None:
-    """Return a sentence that says why the budget could not be kept, or None."""
+    """Return a sentence that says why the budget cannot be enforced, or None."""
     pool = settings.pool
     if pool.max_usd is None:
         return None
@@ -141,11 +141,11 @@ def _paid_file(folder: Path, rank: int | str) -> Path:
 
 
 class Rollout(Protocol):
-    """The result of a workflow that was run, as far as the budget needs it."""
+    """The part of an executed workflow's result that the budget reads."""
 
     @property
     def refused(self) -> bool:
-        """True if the budget refused one of its calls."""
+        """True if the budget refused a call of the workflow."""
         ...
 
 
@@ -158,10 +158,10 @@ def is_refused(run: Run, grade: Grade | None) -> bool:
 
 
 def require_budget(rollouts: Iterable[Rollout], budget: TrainingBudget | None) -> None:
-    """Raise an error if the budget refused a call of these workflows.
+    """Check that the budget refused no call of these workflows; None means there is no budget.
 
     Raises:
-        BudgetSpentError: the budget refused one.
+        BudgetSpentError: the budget refused a call.
     """
     if budget is not None and any(each.refused for each in rollouts):
         raise BudgetSpentError(

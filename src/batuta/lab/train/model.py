@@ -20,6 +20,7 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
+from batuta.embedded import CHAT_TEMPLATE
 from batuta.embedded.adapters import is_adapter
 from batuta.embedded.model_files import read_json
 from batuta.embedded.policy import ConductorCard, is_policy
@@ -37,21 +38,18 @@ SPLIT_PATTERN = (
     r'(?:"?\]\n)?(?:model_id|subtasks|access_list) = \[+"?'
     r"| ?\d| ?[A-Za-z]+| ?[^\sA-Za-z\d]+(?: [^\sA-Za-z\d]+)*|\s+"
 )
-"""Each match may become one token: the frame of the lists, a digit, a word, a run of symbols."""
+"""Matches the parts of a text that may become one token: the frame of the lists, a digit, a word, a
+run of symbols, or white space."""
 
 PAD, END = "<|pad|>", "<|end|>"
 ROLES = ("<|system|>", "<|user|>", "<|assistant|>")
-
-CHAT_TEMPLATE = (
-    "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}{% endfor %}"
-    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
-)
+"""The special tokens of a tokenizer made from scratch: padding, end, and the roles of messages."""
 
 
 def make_tokenizer(texts: Iterable[str], size: int = 1024) -> PreTrainedTokenizerFast:
-    """Train a byte-level BPE tokenizer of `size` tokens, which can encode any text.
+    """Train a byte-level BPE tokenizer of at most `size` tokens, which can encode any text.
 
-    The size is at least 256 + 5.
+    `size` is at least 256 bytes and 5 special tokens.
     """
     tokenizer = Tokenizer(models.BPE())
     split = pre_tokenizers.Split(Regex(SPLIT_PATTERN), "isolated")
@@ -76,10 +74,10 @@ def make_tokenizer(texts: Iterable[str], size: int = 1024) -> PreTrainedTokenize
 
 
 LOGPROB_TOLERANCE = 1e-2
-"""The most nats by which a token's log-probability may differ from that of transformers."""
+"""Maximum difference, in nats, of a token's log-probability from the one of transformers."""
 _GENERIC_TOKENIZERS = ("TokenizersBackend", "PreTrainedTokenizerFast")
-"""Names, in this and older transformers, of the class of tokenizers defined by tokenizer.json
-alone."""
+"""The class of tokenizers defined by tokenizer.json alone, as this transformers and older ones name
+it."""
 
 
 def make_model(
@@ -111,8 +109,12 @@ def make_model(
     return Qwen2ForCausalLM(config)
 
 
-def make_policy(tokenizer: Any, network: NetworkSettings) -> Any:
-    """Return a network of that size with random weights, on the training device."""
+def make_policy(texts: Iterable[tuple[str, str]], network: NetworkSettings) -> tuple[Any, Any]:
+    """Return a network with random weights, on the training device, and its tokenizer.
+
+    The tokenizer is trained on the texts, pairs of a prompt and a draft.
+    """
+    tokenizer = make_tokenizer((text for pair in texts for text in pair), network.vocabulary)
     model = make_model(
         tokenizer,
         hidden=network.hidden,
@@ -122,31 +124,28 @@ def make_policy(tokenizer: Any, network: NetworkSettings) -> Any:
         inner=network.inner,
         positions=network.positions,
     )
-    return place_model(model)
+    return place_model(model), tokenizer
 
 
 def load_policy(start: str, revision: str | None) -> tuple[Any, Any]:
     """Load the model in fp32, with adapters merged, and the tokenizer of a folder or hub id.
 
     Raises:
-        ConfigError: they cannot be loaded, weights are missing, the tokenizer belongs to another
-            model or has no chat template, or the weights do not fit in memory.
+        ConfigError: the files cannot be loaded, weights are missing, the tokenizer belongs to
+            another model or has no usable chat template, or the weights do not fit in memory.
     """
-    model, tokenizer = _load_checked(start, revision, None)
+    model, tokenizer = load_to_adapt(start, revision, None)
     return (merge_adapters(model) if isinstance(model, PeftModel) else model), tokenizer
 
 
-def load_to_adapt(start: str, revision: str | None, lora: LoraSettings) -> tuple[Any, Any]:
-    """Load a policy as `load_policy` does, but keep its adapters separate, to train them further.
+def load_to_adapt(start: str, revision: str | None, lora: LoraSettings | None) -> tuple[Any, Any]:
+    """Load a policy as `load_policy` does, but keep its adapters separate from its weights.
+
+    With `lora` the adapters can be trained further.
 
     Raises:
-        ConfigError: as `load_policy`, or the adapters differ from `lora`.
+        ConfigError: as for `load_policy`, or the adapters differ from `lora`.
     """
-    return _load_checked(start, revision, lora)
-
-
-def _load_checked(start: str, revision: str | None, lora: LoraSettings | None) -> tuple[Any, Any]:
-    """Load model and tokenizer, with the adapters of `start`, and check that they fit together."""
     _check_room(start, revision)
     model, tokenizer = _read_policy(start, revision, lora)
     if len(tokenizer) > model.config.vocab_size:
@@ -177,9 +176,9 @@ def _read_policy(start: str, revision: str | None, lora: LoraSettings | None) ->
         require_all_weights(report, base)
         return (attach_adapters(model, saved, lora) if saved else model), tokenizer
     except (OSError, ValueError):
-        stands = f", adapters of {base!r}" if saved else ""
+        adapted = f", adapters of {base!r}" if saved else ""
         raise ConfigError(
-            f"no policy can be loaded from {start!r}{stands}; set policy.start to a folder with a "
+            f"no policy can be loaded from {start!r}{adapted}; set policy.start to a folder with a "
             "model and its tokenizer, or to a hub id that can be downloaded"
         ) from None
     except DAMAGE as error:
@@ -199,7 +198,13 @@ def first_line(error: Exception) -> str:
 
 
 def require_all_weights(report: Mapping[str, Any], source: object) -> None:
-    """Raise an error if weights are missing, as transformers fills them with random numbers."""
+    """Check that no weights are missing: transformers would fill them with random numbers.
+
+    `report` is what transformers reports about loading.
+
+    Raises:
+        ConfigError: weights are missing.
+    """
     if missing := sorted(report["missing_keys"]):
         raise ConfigError(
             f"{source} lacks {len(missing)} of its model's weights, for example {missing[0]}; "
@@ -254,7 +259,8 @@ def load_trainable(start: str, settings: TrainSettings) -> tuple[Any, Any]:
     on the GPU if there is one.
 
     Raises:
-        ConfigError: the policy does not exist, is damaged, or does not fit in memory.
+        ConfigError: the policy does not exist, is damaged, does not fit in memory, or has an
+            architecture that these stages do not support.
     """
     model, tokenizer = load_policy(start, settings.policy.revision)
     check_shared_prompts(model, start)
@@ -267,10 +273,10 @@ def load_trainable(start: str, settings: TrainSettings) -> tuple[Any, Any]:
 
 
 def check_own_sampler(model: Any, start: str) -> None:
-    """Check that our own sampler supports the model.
+    """Check that our own sampler supports the model, which was loaded from `start`.
 
     Raises:
-        ConfigError: it does not.
+        ConfigError: the sampler does not support it.
     """
     if problem := own_sampler_problem(model):
         raise ConfigError(
@@ -282,21 +288,21 @@ def check_own_sampler(model: Any, start: str) -> None:
 def check_shared_prompts(model: Any, start: str) -> None:
     """Check that the single-process stages compute the model's loss correctly.
 
-    They read a prompt once for its drafts and multiply the last state by the output matrix; some
-    models transform the logits further, or cache something other than keys and values.
+    The stages read a prompt once for its drafts and multiply the last state by the output matrix;
+    some models transform the logits further, or cache something other than keys and values.
 
     Raises:
-        ConfigError: their loss would be wrong.
+        ConfigError: the loss would be wrong.
     """
     bare = without_adapters(model)
     ids = (torch.arange(20, device=bare.device) * 7919 + 3).view(2, 10) % bare.config.vocab_size
     ids[1, :6] = ids[0, :6]
     with torch.inference_mode(), eval_mode(bare):
         theirs = torch.log_softmax(bare(ids, use_cache=False).logits.float(), -1)[:, 5:-1]
-        wanted = theirs.gather(-1, ids[:, 6:, None]).squeeze(-1)
+        expected = theirs.gather(-1, ids[:, 6:, None]).squeeze(-1)
         try:
             found, _ = completion_logprobs(bare, ids, torch.ones_like(ids), 4)
-            same = bool((found - wanted).abs().max() < LOGPROB_TOLERANCE)
+            same = bool((found - expected).abs().max() < LOGPROB_TOLERANCE)
         except (AttributeError, LookupError, RuntimeError, TypeError, ValueError):
             same = False
     if not same:
@@ -308,13 +314,15 @@ def check_shared_prompts(model: Any, start: str) -> None:
 
 
 def read_tokenizer(start: str, revision: str | None = None) -> Any:
-    """Load the tokenizer of a folder or hub id as it was saved, or that of its base model.
+    """Load the tokenizer of a folder or hub id as it was saved.
 
-    `AutoTokenizer` splits text as Qwen2 does for every folder of a Qwen2 model, whatever its
-    tokenizer.json says, and a small policy was not trained on those tokens.
+    Adapters without a tokenizer have the tokenizer of their base model. `AutoTokenizer` splits text
+    as Qwen2 does for every folder of a Qwen2 model, whatever its tokenizer.json says; a small
+    policy was not trained on such tokens.
 
     Raises:
-        ConfigError: tokenizer_config.json is not a JSON object.
+        ConfigError: tokenizer_config.json is not a JSON object, or the adapters do not name their
+            base model.
         OSError, ValueError: there is no tokenizer.
     """
     kind: Any = PreTrainedTokenizerFast if _is_generic_tokenizer(Path(start)) else AutoTokenizer
@@ -337,14 +345,15 @@ STAGES = ("warmup", "distilled", "rejection", "conductor")
 
 
 def find_policy_start(settings: TrainSettings, stage: str = "conductor") -> str | None:
-    """Return the folder or hub id that a stage starts from: the result of the last stage before it.
+    """Return the folder or hub id that a stage starts from.
 
     Args:
-        settings: the training, which names a model or has the folders of earlier stages.
+        settings: the training, whose output folder may have results of earlier stages.
         stage: one of `STAGES`.
 
     Returns:
-        None if no earlier stage has run and no model is named.
+        The result of the latest earlier stage that has run, else the model that the settings name;
+        None if there is neither. Rejection sampling counts only if it is configured.
     """
     for name in reversed(STAGES[: STAGES.index(stage)]):
         if name == "rejection" and not settings.rejection.rounds:
@@ -373,7 +382,7 @@ def save_stage(model: Any, tokenizer: Any, settings: TrainSettings, stage: str) 
     """Write the resulting policy of a stage before reinforcement learning.
 
     Raises:
-        StoreError: it cannot be written.
+        StoreError: the policy cannot be written.
     """
     folder = settings.output / stage
     if isinstance(model, PeftModel):  # the next stage adds new adapters
@@ -399,7 +408,9 @@ def merge_policy(adapters: Path, out: Path) -> Path:
     """Merge a policy's adapters into its model and write it in fp32, with its card if it has one.
 
     Raises:
-        ConfigError: the folder has no adapters, or they or their model cannot be loaded.
+        ConfigError: the folder has no adapters or is `out` itself, or the adapters or their model
+            cannot be loaded.
+        StoreError: the policy cannot be written.
     """
     if not is_adapter(adapters):
         raise ConfigError(
