@@ -13,25 +13,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any
 
 import torch
 from transformers import TrainerCallback
 
 from batuta.errors import report_unwritable
 from batuta.lab.train.shared_prompt import pad_rows
-
-
-class WrittenFor(Protocol):
-    """The part of a batch that the queue reads."""
-
-    @property
-    def step(self) -> int:
-        """The step that learns from the batch."""
-        ...
-
-
-BatchT = TypeVar("BatchT", bound=WrittenFor)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,14 +36,16 @@ class WrittenBatch:
     """Log-probability of each completion token, in nats; None if they were not computed."""
 
 
-class AheadQueue(Generic[BatchT]):
+class AheadQueue:
     """Decides when the batch of each step is written.
 
     Invariant: the batch of step t is written by weights of a version with
     t - staleness <= version <= t. Each batch is written once and in order, also after `restore`.
     """
 
-    def __init__(self, staleness: int, steps: int, write: Callable[[int, int], BatchT]) -> None:
+    def __init__(
+        self, staleness: int, steps: int, write: Callable[[int, int], WrittenBatch]
+    ) -> None:
         """Create an empty queue.
 
         A batch is written at most `staleness` steps before it is learned from, and never for a step
@@ -65,9 +55,9 @@ class AheadQueue(Generic[BatchT]):
         self._staleness = staleness
         self._steps = steps
         self._write = write
-        self._ready: deque[BatchT] = deque()
+        self._ready: deque[WrittenBatch] = deque()
 
-    def take(self, step: int) -> BatchT:
+    def take(self, step: int) -> WrittenBatch:
         """Write all batches that may be written now, and return the batch of that step."""
         while self._ready and self._ready[0].step < step:
             self._ready.popleft()
@@ -76,11 +66,11 @@ class AheadQueue(Generic[BatchT]):
             self._ready.append(self._write(later, step))
         return self._ready.popleft()
 
-    def pending(self) -> tuple[BatchT, ...]:
+    def pending(self) -> tuple[WrittenBatch, ...]:
         """Return the batches that are written but not yet learned from, in order."""
         return tuple(self._ready)
 
-    def restore(self, batches: Iterable[BatchT]) -> None:
+    def restore(self, batches: Iterable[WrittenBatch]) -> None:
         """Replace the queue by the pending batches of an interrupted run, in the order of steps."""
         self._ready = deque(batches)
 

@@ -8,10 +8,9 @@ quality of its workflow, so the policy does not learn from that batch and the tr
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from decimal import Decimal
 from pathlib import Path
-from typing import ClassVar, Protocol, final
+from typing import ClassVar, final
 
 from batuta.clients.providers import Identity, client_identity
 from batuta.core import CallListener, Client, Failure, Grade, Reply, Request, Run, Worker
@@ -140,34 +139,12 @@ def _paid_file(folder: Path, rank: int | str) -> Path:
     return folder / f"paid-{rank}.db"
 
 
-class Rollout(Protocol):
-    """The part of an executed workflow's result that the budget reads."""
-
-    @property
-    def refused(self) -> bool:
-        """True if the budget refused a call of the workflow."""
-        ...
-
-
 def is_refused(run: Run, grade: Grade | None) -> bool:
     """Return whether the budget refused a call of the run, or the judge's call about its answer."""
     if grade is not None and grade.reason == REFUSED:
         return True
     results = (step.result for step in run.steps)
     return any(isinstance(r, Failure) and r.code == CallRefusedError.code for r in results)
-
-
-def require_budget(rollouts: Iterable[Rollout], budget: TrainingBudget | None) -> None:
-    """Check that the budget refused no call of these workflows; None means there is no budget.
-
-    Raises:
-        BudgetSpentError: the budget refused a call.
-    """
-    if budget is not None and any(each.refused for each in rollouts):
-        raise BudgetSpentError(
-            f"{describe_spending(budget)}; finished calls are kept: raise pool.max_usd and run the "
-            "same command again, which does not pay them twice"
-        )
 
 
 def describe_spending(budget: TrainingBudget) -> str:

@@ -121,8 +121,8 @@ def read_architecture(start: str, revision: str | None = None) -> PreTrainedConf
     return found
 
 
-def new_architecture(network: NetworkSettings) -> PreTrainedConfig:
-    """Return the architecture of a network made from scratch."""
+def new_architecture(network: NetworkSettings, **tokens: int | None) -> Qwen2Config:
+    """Return the architecture of a network made from scratch, with the ids of special tokens."""
     return Qwen2Config(
         vocab_size=network.vocabulary,
         hidden_size=network.hidden,
@@ -132,6 +132,7 @@ def new_architecture(network: NetworkSettings) -> PreTrainedConfig:
         num_key_value_heads=network.kv_heads,
         max_position_embeddings=network.positions,
         tie_word_embeddings=True,
+        **tokens,
     )
 
 

@@ -16,7 +16,6 @@ from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
     PreTrainedTokenizerFast,
-    Qwen2Config,
     Qwen2ForCausalLM,
 )
 
@@ -29,7 +28,13 @@ from batuta.errors import ConfigError, StoreError
 from batuta.lab.train.adapters import add_adapters, attach_adapters, find_adapters, merge_adapters
 from batuta.lab.train.device import choose_attention, place_model, without_adapters
 from batuta.lab.train.hub import find_reachable
-from batuta.lab.train.machine import FP32, GIB, count_parameters, read_architecture
+from batuta.lab.train.machine import (
+    FP32,
+    GIB,
+    count_parameters,
+    new_architecture,
+    read_architecture,
+)
 from batuta.lab.train.sampler import eval_mode, own_sampler_problem
 from batuta.lab.train.settings import LoraSettings, NetworkSettings, TrainSettings
 from batuta.lab.train.shared_prompt import completion_logprobs
@@ -80,33 +85,14 @@ _GENERIC_TOKENIZERS = ("TokenizersBackend", "PreTrainedTokenizerFast")
 it."""
 
 
-def make_model(
-    tokenizer: Any,
-    *,
-    hidden: int = 128,
-    layers: int = 3,
-    heads: int = 4,
-    kv_heads: int = 2,
-    inner: int = 256,
-    positions: int = 1024,
-) -> Qwen2ForCausalLM:
-    """Return a Qwen2 with random fp32 weights and tied embeddings."""
-    config = Qwen2Config(
-        vocab_size=len(tokenizer),
-        hidden_size=hidden,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        num_key_value_heads=kv_heads,
-        intermediate_size=inner,
-        max_position_embeddings=positions,
-        tie_word_embeddings=True,
-        pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        bos_token_id=None,
-        use_cache=True,
-        initializer_range=0.02,
-    )
-    return Qwen2ForCausalLM(config)
+def make_model(tokenizer: Any, **sizes: int) -> Qwen2ForCausalLM:
+    """Return a Qwen2 with random fp32 weights, tied embeddings and the tokenizer's vocabulary.
+
+    `sizes` are other fields of `NetworkSettings`.
+    """
+    network = NetworkSettings(vocabulary=len(tokenizer), **sizes)
+    ends = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
+    return Qwen2ForCausalLM(new_architecture(network, bos_token_id=None, **ends))
 
 
 def make_policy(texts: Iterable[tuple[str, str]], network: NetworkSettings) -> tuple[Any, Any]:
@@ -115,15 +101,7 @@ def make_policy(texts: Iterable[tuple[str, str]], network: NetworkSettings) -> t
     The tokenizer is trained on the texts, pairs of a prompt and a draft.
     """
     tokenizer = make_tokenizer((text for pair in texts for text in pair), network.vocabulary)
-    model = make_model(
-        tokenizer,
-        hidden=network.hidden,
-        layers=network.layers,
-        heads=network.heads,
-        kv_heads=network.kv_heads,
-        inner=network.inner,
-        positions=network.positions,
-    )
+    model = make_model(tokenizer, **network.model_dump(exclude={"vocabulary"}))
     return place_model(model), tokenizer
 
 

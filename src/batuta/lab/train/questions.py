@@ -23,8 +23,8 @@ _KEPT_BACK_SEED = 5_000_011
 """Added to the seed of held-out questions; a stage of the curriculum adds its first step."""
 _SPARE = 4
 """Questions drawn for each held-out question, as some are drawn twice."""
-_MOST_DRAWS = 16
-"""Maximum number of questions drawn for each requested one, to find some that are not held out."""
+_DRAW_FACTORS = (1, 2, 4, 8, 16)
+"""Questions drawn for each requested question, until enough of them are not held out."""
 FILE_LIMIT = 1_000_000
 """Maximum number of questions read from a file."""
 
@@ -98,13 +98,12 @@ def draw_others(name: str, count: int, seed: int, without: frozenset[str]) -> li
         ConfigError: the source does not exist or has no other question.
         SourceError: a benchmark or a file cannot be used.
     """
-    drawn = draw_from_source(name, count, seed)
-    kept = [task for task in drawn if text_key(task.question) not in without]
-    more = count
-    while len(kept) < count and more < _MOST_DRAWS * count:
-        more *= 2
-        drawn = draw_from_source(name, more, seed)
+    kept: list[Task] = []
+    for factor in _DRAW_FACTORS:
+        drawn = draw_from_source(name, factor * count, seed)
         kept = [task for task in drawn if text_key(task.question) not in without]
+        if len(kept) >= count:
+            break
     if count and not kept:
         raise ConfigError(
             f"{name} has no question left to learn from: all are held out; lower "

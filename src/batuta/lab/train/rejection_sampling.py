@@ -22,7 +22,7 @@ from batuta.core import Pool, Round, Workflow
 from batuta.errors import ConfigError, WorkflowError
 from batuta.lab.learners.random_workflows import random_workflow
 from batuta.lab.train.allocator import retain_freed_memory
-from batuta.lab.train.budget import TrainingBudget, require_budget
+from batuta.lab.train.budget import BudgetSpentError, TrainingBudget, describe_spending
 from batuta.lab.train.conductor_training import load_pool
 from batuta.lab.train.device import bf16_autocast, set_threads, without_adapters
 from batuta.lab.train.episodes import Episode, make_episodes, render_chat_prompt
@@ -151,7 +151,7 @@ async def _sample_round(
         rollouts = await runner.run_drafts(
             pairs, [one.seed_of(row) for one, row in asked], step=_FULL_COST_STEP
         )
-        require_budget(rollouts, context.budget)
+        _check_budget(rollouts, context.budget)
         all_rollouts += rollouts
         kept += keep_right_drafts(prompts, rollouts, group, context.settings.rejection.shorter)
         figures = rollout_metrics(all_rollouts) | {"kept": float(len(kept))}
@@ -173,12 +173,21 @@ async def _continue_groups(
     drafts = await asyncio.to_thread(_write_drafts, context, some, prompts, 1, number=number)
     pairs = [(one.episode, draft) for one, draft in zip(some, drafts, strict=True)]
     rollouts = await runner.run_drafts(pairs, [one.seed_of(0) for one in some], _FULL_COST_STEP)
-    require_budget(rollouts, context.budget)
+    _check_budget(rollouts, context.budget)
     found = list(part)
     for at, each in zip(chosen, rollouts, strict=True):
         if is_continuable(each):
             found[at] = replace(part[at], root=each.draft, rounds=each.run.rounds)
     return found
+
+
+def _check_budget(rollouts: Sequence[GradedRollout], budget: TrainingBudget | None) -> None:
+    """Check that the budget, if there is one, refused no call."""
+    if budget is not None and any(each.refused for each in rollouts):
+        raise BudgetSpentError(
+            f"{describe_spending(budget)}; finished calls are kept: raise pool.max_usd and run the "
+            "same command again, which does not pay them twice"
+        )
 
 
 def keep_right_drafts(

@@ -139,7 +139,7 @@ class OpenedDraftRunner:
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[Callable[[DraftOrder], Awaitable[Executions]]]:
         """Yield a function that executes an order; the runner stays open."""
-        yield self._run_in_slot if self.slots else self.runner.run_order
+        yield self._run_in_slot
 
     async def _run_in_slot(self, order: DraftOrder) -> Executions:
         async with self.slots or nullcontext():

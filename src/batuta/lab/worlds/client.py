@@ -157,19 +157,15 @@ def _write_check(worker: WorkerModel) -> str:
 def _write_repair(worker: WorkerModel) -> str:
     if not _has_working(worker.prompt):
         return "There is no solution here that I could repair."
-    return (
-        f"I went over the working once "
-        f"more.\n{format_solution(worker.solve_in_mode(InstructionKind.REPAIR))}"
-    )
+    solution = format_solution(worker.solve_in_mode(InstructionKind.REPAIR))
+    return f"I went over the working once more.\n{solution}"
 
 
 def _write_decision(worker: WorkerModel) -> str:
     if not _has_working(worker.prompt):
         return "There is nothing here to compare."
-    return (
-        f"I laid the solutions side by "
-        f"side.\n{format_solution(worker.solve_in_mode(InstructionKind.COMPARE))}"
-    )
+    solution = format_solution(worker.solve_in_mode(InstructionKind.COMPARE))
+    return f"I laid the solutions side by side.\n{solution}"
 
 
 def _write_final_answer(worker: WorkerModel) -> str:

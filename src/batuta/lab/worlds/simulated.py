@@ -42,21 +42,19 @@ def rehearsal_config(
     """
     if world not in WORLD_PROFILES:
         return drawn_config(f"{REHEARSAL_POOL}:{world}", conductor, time_scale)
-    worker_clients = rehearsal_clients(
-        time_scale=1.0 if time_scale is None else time_scale, world=world
-    )
+    scale = 1.0 if time_scale is None else time_scale
+    worker_clients = rehearsal_clients(scale, world)
     workers = rehearsal_pool(world)
     if conductor is None:
         chosen: Conductor = open_trained(shipped_policy_folder())
     elif conductor == HAND_WRITTEN_CONDUCTOR:
-        model = HandWrittenClient() if time_scale is None else HandWrittenClient(time_scale)
+        model = HandWrittenClient(scale)
         chosen = LLMConductor(name="rehearsal/hand-written", client=model, worker=CONDUCTOR_WORKER)
     else:
         chosen = ConductorOpener(pool=workers, clients=worker_clients).named(conductor)
     after = " after the shift" if world else ""
-    source = f"the rehearsal{after} (simulated workers)"
     return LoadedConfig(
-        source=source,
+        source=f"the rehearsal{after} (simulated workers)",
         pool=workers,
         clients=worker_clients,
         conductor=chosen,
