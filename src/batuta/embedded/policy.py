@@ -113,20 +113,14 @@ class ConductorCard:
 
 def card_path(policy_path: Path) -> Path:
     """Return the path of the card: in a policy's folder, or beside a GGUF file with its name."""
-    return (
-        policy_path.with_suffix(".json")
-        if policy_path.suffix == SUFFIX
-        else policy_path / CARD_FILE
-    )
+    if policy_path.suffix == SUFFIX:
+        return policy_path.with_suffix(".json")
+    return policy_path / CARD_FILE
 
 
 def is_policy(policy_path: Path) -> bool:
     """Return True if the path is a trained conductor: a folder with a card, or a GGUF file."""
-    return (
-        policy_path.is_file()
-        if policy_path.suffix == SUFFIX
-        else (policy_path / CARD_FILE).is_file()
-    )
+    return (policy_path if policy_path.suffix == SUFFIX else policy_path / CARD_FILE).is_file()
 
 
 def open_policy(policy_path: Path) -> tuple[Client, ConductorCard, str]:
@@ -141,11 +135,8 @@ def open_policy(policy_path: Path) -> tuple[Client, ConductorCard, str]:
 
         model, weights, kind = GgufClient.open(policy_path), [policy_path], "llama.cpp"
     else:
-        model, weights, kind = (
-            EmbeddedClient.open(policy_path),
-            _weight_files(policy_path),
-            "embedded",
-        )
+        model, kind = EmbeddedClient.open(policy_path), "embedded"
+        weights = _weight_files(policy_path)
     version = hashlib.sha256()
     for each in weights:
         with each.open("rb") as file:

@@ -137,11 +137,9 @@ def estimate_cost(
     o = settings.optimiser
     workflows = o.steps * o.questions * o.group * settings.reward.executions
     basis = [line for line in lines if line.get("steps")]
-    return (
-        _measured_cost(workflows, basis)
-        if basis
-        else _priced_cost(workflows, episodes, settings.seed)
-    )
+    if basis:
+        return _measured_cost(workflows, basis)
+    return _priced_cost(workflows, episodes, settings.seed)
 
 
 def _measured_cost(workflows: int, lines: Sequence[dict[str, Any]]) -> CostEstimate:

@@ -194,9 +194,5 @@ def describe_evaluation(folder: Path, metric: str) -> str | None:
     start = next((line for line in lines if not line["step"]), None)
     if start is None:
         return f"{kept}; this figure chose the policy, so it is slightly optimistic"
-    sentence = f"{kept}; before training it was {start[metric]:.3f}"
-    return (
-        sentence
-        if start[metric] < best[metric]
-        else f"{sentence}: no step is better than the start"
-    )
+    worse = "" if start[metric] < best[metric] else ": no step is better than the start"
+    return f"{kept}; before training it was {start[metric]:.3f}{worse}"

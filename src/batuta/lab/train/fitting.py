@@ -195,7 +195,7 @@ def _add_rows(model: Any, rows: Sequence[_Row], pad: int, whole: float) -> float
 def _pad_rows(
     rows: Sequence[_Row], pad: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return padded token ids and more.
+    """Pad the rows on the right to the longest.
 
     Returns:
         Token ids (B, T); the weight of each next token and whether it is learned text, both

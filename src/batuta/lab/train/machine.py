@@ -198,7 +198,7 @@ def estimate_memory(
         working_copy=_working_copy_bytes(
             settings,
             numbers,
-            layers=int(_config_value(config, "num_hidden_layers")),
+            layers=_config_size(config, "num_hidden_layers"),
             devices=devices,
         ),
         activations=_activation_bytes(settings, config, prompt_tokens, devices),
@@ -235,22 +235,19 @@ def _activation_bytes(
 ) -> int:
     """Return the bytes that the forward pass of one micro-batch keeps for its backward pass."""
     o = settings.optimiser
-    hidden, layers = (
-        int(_config_value(config, "hidden_size")),
-        int(_config_value(config, "num_hidden_layers")),
-    )
+    hidden, layers = _config_size(config, "hidden_size"), _config_size(config, "num_hidden_layers")
     shared = o.shares_prompts
     groups = max(1, o.micro_batch // o.group)
     tokens = (groups if shared else o.micro_batch) * prompt_tokens + o.micro_batch * o.completion
     wide = BF16 if settings.policy.bf16 else FP32
-    inside = 4 * int(_config_value(config, "intermediate_size")) + 2 * kv_width(config)
+    inside = 4 * _config_size(config, "intermediate_size") + 2 * kv_width(config)
     layer = 8 * FP32 * hidden + wide * inside
     if o.gradient_checkpointing:
         stream = wide if devices.sharded else FP32  # autocast computes the residual stream in fp32
         return tokens * (layers * stream * hidden + layer)
     if not shared:
         return tokens * layers * layer
-    logits = 2 * FP32 * int(_config_value(config, "vocab_size")) * o.micro_batch * o.completion
+    logits = 2 * FP32 * _config_size(config, "vocab_size") * o.micro_batch * o.completion
     # each completion attends to its own copy of the shared prompt's keys and values
     spread = 2 * wide * hidden * layers * o.micro_batch * prompt_tokens
     return tokens * layers * layer + logits + spread
@@ -273,25 +270,23 @@ def _generation_bytes(
     questions = o.questions / processes
     prompts = questions if o.sampler == "own" else questions * o.group
     tokens = prompts * prompt_tokens + questions * o.group * o.completion
-    layers = int(_config_value(config, "num_hidden_layers"))
+    layers = _config_size(config, "num_hidden_layers")
     wide = BF16 if settings.policy.bf16 else FP32
-    reading = 3 * wide * int(_config_value(config, "intermediate_size")) * prompts * prompt_tokens
+    reading = 3 * wide * _config_size(config, "intermediate_size") * prompts * prompt_tokens
     return int(2 * FP32 * layers * kv_width(config) * tokens + reading)
 
 
 def kv_width(config: PreTrainedConfig) -> int:
     """Return how many numbers a token's keys have in one layer, and its values as well."""
-    heads = int(_config_value(config, "num_attention_heads"))
+    heads = _config_size(config, "num_attention_heads")
     kept = int(getattr(config, "num_key_value_heads", None) or heads)
-    width = int(
-        getattr(config, "head_dim", None) or int(_config_value(config, "hidden_size")) // heads
-    )
+    width = int(getattr(config, "head_dim", None) or _config_size(config, "hidden_size") // heads)
     return kept * width
 
 
-def _config_value(config: PreTrainedConfig, name: str) -> Any:
+def _config_size(config: PreTrainedConfig, name: str) -> int:
     text: Any = config.get_text_config()
-    return getattr(text, name)
+    return int(getattr(text, name))
 
 
 def read_devices(environ: Mapping[str, str]) -> Devices:

@@ -174,7 +174,6 @@ class RolloutRunnerFactory:
         executor = await self._stack.enter_async_context(
             open_executor(pool.executor, pool.processes)
         )
-        local = isinstance(executor, LocalExecutor)
         journal = self._setup.journal
         if executor.machines > 1 and journal is not None and not is_shared(journal):
             raise ConfigError(
@@ -183,7 +182,7 @@ class RolloutRunnerFactory:
             )
         ranks = int(os.environ.get("WORLD_SIZE", "1"))
         job = replace(self._setup, processes=ranks * executor.processes)
-        if local:
+        if isinstance(executor, LocalExecutor):
             slots = anyio.Semaphore(pool.concurrency, fast_acquire=True)
             if pool.max_usd is not None:
                 self.budget = TrainingBudget(self._settings, self._folder)

@@ -6,7 +6,10 @@ Such a pool is named `WORLD[:SEED[:COUNT]]`.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from typing import TypeVar
 
+_Drawn = TypeVar("_Drawn")
 DEFAULT_SEED, DEFAULT_COUNT = 1, 7
 MOST_WORKERS = 2000
 MOST_DIGITS = 18
@@ -32,6 +35,15 @@ def parse_drawn_source(source: str) -> tuple[int, int] | None:
 def draw_name(rng: random.Random) -> str:
     """Return a random name of two meaningless syllables."""
     return "".join(rng.choice(_ONSETS) + rng.choice(_VOWELS) for _ in range(2))
+
+
+def draw_named(rng: random.Random, count: int, draw: Callable[[str], _Drawn]) -> tuple[_Drawn, ...]:
+    """Return `count` workers with different names, drawn one after another by `draw`."""
+    found: dict[str, _Drawn] = {}
+    while len(found) < count:
+        name = draw_name(rng)
+        found.setdefault(name, draw(name))
+    return tuple(found.values())
 
 
 def mean_share(outcomes: list[bool] | list[float]) -> float:

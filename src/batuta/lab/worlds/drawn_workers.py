@@ -17,7 +17,7 @@ from batuta.lab.worlds.drawn_pools import (
     CARD_SEED,
     DEFAULT_COUNT,
     DEFAULT_SEED,
-    draw_name,
+    draw_named,
     mean_share,
 )
 from batuta.lab.worlds.families import FACTS_FAMILY
@@ -70,12 +70,9 @@ def draw_profiles(seed: int, count: int) -> tuple[WorkerProfile, ...]:
     def draw(trait: Callable[[WorkerProfile], _Trait]) -> _Trait:
         return trait(rng.choice(PROFILES))
 
-    found: list[WorkerProfile] = []
-    names: set[str] = set()
-    while len(found) < count:
-        name = draw_name(rng)
+    def draw_profile(name: str) -> WorkerProfile:
         refuses = {kind: draw(lambda p, k=kind: p.refuses.get(k, 0.0)) for kind in _REFUSED}
-        drawn = WorkerProfile(
+        return WorkerProfile(
             name=name,
             description="",
             skill={area: draw(lambda p, a=area: p.skill[a]) for area in PROFILES[0].skill},
@@ -93,10 +90,8 @@ def draw_profiles(seed: int, count: int) -> tuple[WorkerProfile, ...]:
             invents=draw(lambda p: p.invents),
             opening=draw(lambda p: p.opening),
         )
-        if name not in names:
-            names.add(name)
-            found.append(drawn)
-    return tuple(found)
+
+    return draw_named(rng, count, draw_profile)
 
 
 def _measure_worker(profile: WorkerProfile) -> Worker:

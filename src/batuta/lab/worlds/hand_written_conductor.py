@@ -147,16 +147,11 @@ def compose_workflow(prompt: ConductorPrompt) -> tuple[DraftedStep, ...]:
         return (DraftedStep(0, SOLVE),)
     if prompt.answers is not None:
         return _correction_steps(prompt, problem)
-    moves = (
-        _steps_with_facts(prompt, problem)
-        if _count_hops(problem)
-        else _steps_without_facts(prompt, problem)
-    )
-    return (
-        moves
-        if len(moves) <= prompt.max_steps
-        else (DraftedStep(_rank_for_problem(prompt, problem)[0], SOLVE),)
-    )
+    compose = _steps_with_facts if _count_hops(problem) else _steps_without_facts
+    moves = compose(prompt, problem)
+    if len(moves) <= prompt.max_steps:
+        return moves
+    return (DraftedStep(_rank_for_problem(prompt, problem)[0], SOLVE),)
 
 
 def _rank_for_problem(prompt: ConductorPrompt, problem: Problem) -> list[int]:
@@ -221,9 +216,8 @@ def _correction_steps(prompt: ConductorPrompt, problem: Problem) -> tuple[Drafte
     best = _rank_for_problem(prompt, problem)
     judge = rank_workers(prompt, "checking", question_families()[problem.family].skill)[0]
     other = next((number for number in best[1:] if number != judge), best[-1])
-    return (DraftedStep(other, SECOND_OPINION), DraftedStep(judge, COMPARE, None))[
-        -prompt.max_steps :
-    ]
+    steps = DraftedStep(other, SECOND_OPINION), DraftedStep(judge, COMPARE, None)
+    return steps[-prompt.max_steps :]
 
 
 def write_draft(prompt: ConductorPrompt) -> str:

@@ -80,7 +80,7 @@ class SimulatedStepResult(NamedTuple):
     """The result of an attempt at a step; its value is None if the step cannot be done."""
 
     value: StepValue | None
-    guess: bool
+    guess: bool = False
 
 
 @lru_cache(maxsize=16_384)
@@ -236,18 +236,14 @@ class WorkerModel:
             return self._follow_relation(index, op, value)
         right = apply_step(op, value)
         if right is None:
-            return SimulatedStepResult(None, guess=False)
+            return SimulatedStepResult(None)
         if self._makes_systematic_error(index, op, self._load, share):
-            return SimulatedStepResult(
-                misread_step(op, value, self._systematic_numbers[(index + 8) % NUMBERS_PER_DIGEST]),
-                guess=False,
-            )
+            pick = self._systematic_numbers[(index + 8) % NUMBERS_PER_DIGEST]
+            return SimulatedStepResult(misread_step(op, value, pick))
         if self._makes_random_error(index, op):
-            return SimulatedStepResult(
-                perturb_value(right, self._random_numbers[(index + 8) % NUMBERS_PER_DIGEST]),
-                guess=False,
-            )
-        return SimulatedStepResult(right, guess=False)
+            pick = self._random_numbers[(index + 8) % NUMBERS_PER_DIGEST]
+            return SimulatedStepResult(perturb_value(right, pick))
+        return SimulatedStepResult(right)
 
     def _hazard(self, op: ProblemStep) -> float:
         return 1 - self.profile.skill[step_kinds()[op.kind].skill]
@@ -271,7 +267,7 @@ class WorkerModel:
         """
         subject = str(value)
         if RELATIONS[op.kind].subject != KINDS_OF.get(subject):
-            return SimulatedStepResult(None, guess=False)
+            return SimulatedStepResult(None)
         votes: Counter[str] = Counter()
         own = believed_fact(self.profile.name, self.profile.knows, op.kind, subject)
         if own is not None:
@@ -289,11 +285,9 @@ class WorkerModel:
             pick = uniform_number("guess", self.profile.name, op.kind, subject)
             return SimulatedStepResult(mistaken_fact(op.kind, subject, pick), guess=True)
         if self._makes_systematic_error(index, op, load) or self._makes_random_error(index, op):
-            return SimulatedStepResult(
-                mistaken_fact(op.kind, subject, self._systematic_numbers[index % 8 + 8]),
-                guess=False,
-            )
-        return SimulatedStepResult(read_value(votes.most_common(1)[0][0]), guess=False)
+            pick = self._systematic_numbers[index % 8 + 8]
+            return SimulatedStepResult(mistaken_fact(op.kind, subject, pick))
+        return SimulatedStepResult(read_value(votes.most_common(1)[0][0]))
 
     def _reconcile(
         self,
@@ -320,8 +314,8 @@ class WorkerModel:
             votes[mine] += 1
         (best, count), *others = votes.most_common(2)
         if not others or (count > others[0][1]):
-            return SimulatedStepResult(read_value(best), guess=False), best != claims[-1]
-        accepted = SimulatedStepResult(read_value(claims[-1]), guess=False)
+            return SimulatedStepResult(read_value(best)), best != claims[-1]
+        accepted = SimulatedStepResult(read_value(claims[-1]))
         skims = self._random_numbers[(index + 4) % 8 + 8] < SKIM_RATE * (1 - self.profile.care)
         if skims and mode is InstructionKind.VERIFY:
             return accepted, False
@@ -352,10 +346,10 @@ class WorkerModel:
         if self._load > MAX_LOAD_TO_RETRY:
             return None
         if not self._makes_systematic_error(index, op, LOAD_LEFT_ON_RETRY * self._load):
-            return SimulatedStepResult(apply_step(op, value), guess=False)
+            return SimulatedStepResult(apply_step(op, value))
         sees = uniform_number("sees", self.profile.name, self.prompt.question, index)
         if sees < self.profile.checking:
-            return SimulatedStepResult(apply_step(op, value), guess=False)
+            return SimulatedStepResult(apply_step(op, value))
         return own if sees >= 1 - STUBBORN_SHARE * (1 - self.profile.checking) else None
 
 

@@ -19,7 +19,7 @@ import anyio.lowlevel
 from batuta.core import CallListener, Delta, Finish, Price, Reply, Request
 from batuta.core.conductor import NULL_LISTENER
 from batuta.lab.worlds.client import make_reply, split_fragments
-from batuta.lab.worlds.drawn_pools import draw_name
+from batuta.lab.worlds.drawn_pools import draw_named
 from batuta.lab.worlds.prompt_parser import ParsedPrompt, parse_prompt
 from batuta.lab.worlds.seeded_random import seeded_generator, uniform_number, uniform_numbers
 from batuta.lab.worlds.world2.questions import (
@@ -85,12 +85,10 @@ def normal_number(*parts: object) -> float:
 def draw_traits(seed: int, count: int) -> tuple[WorkerTraits, ...]:
     """Return `count` workers; a larger count only adds workers at the end."""
     rng = seeded_generator("world 2 workers", seed)
-    found: list[WorkerTraits] = []
-    names: set[str] = set()
-    while len(found) < count:
-        name = draw_name(rng)
+
+    def draw(name: str) -> WorkerTraits:
         ability = rng.gauss(0, ABILITY_SPREAD)
-        drawn = WorkerTraits(
+        return WorkerTraits(
             name=name,
             ability=ability,
             tastes=tuple((family, rng.gauss(0, TASTE_SPREAD)) for family in KINDS),
@@ -99,10 +97,8 @@ def draw_traits(seed: int, count: int) -> tuple[WorkerTraits, ...]:
             discernment=rng.uniform(*DISCERNMENT_RANGE),
             price=PRICE_BASE * math.exp(rng.gauss(0, PRICE_SPREAD) + PRICE_BY_ABILITY * ability),
         )
-        if name not in names:
-            names.add(name)
-            found.append(drawn)
-    return tuple(found)
+
+    return draw_named(rng, count, draw)
 
 
 PLAN_GAIN = 0.125
