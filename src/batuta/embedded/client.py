@@ -205,13 +205,12 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
 """The only chat template that `format_chat_prompt` supports."""
-ROLE_NAMES = {
+_ROLES = {
     Role.SYSTEM: "system",
     Role.DEVELOPER: "system",
     Role.USER: "user",
     Role.ASSISTANT: "assistant",
 }
-"""The name of each supported role in a chat template."""
 
 
 def format_chat_prompt(request: Request) -> str:
@@ -227,17 +226,20 @@ def format_chat_prompt(request: Request) -> str:
         raise BadRequestError(
             "the embedded model supports neither tools nor response formats: leave both out"
         )
-    turns = "".join(map(_format_turn, request.messages))
-    return f"{turns}<|assistant|>{request.prefill}"
+    turns = [f"<|{role_name(m, 'the embedded model')}|>{m.text}" for m in request.messages]
+    return f"{''.join(turns)}<|assistant|>{request.prefill}"
 
 
-def _format_turn(message: Message) -> str:
-    role = ROLE_NAMES.get(message.role)
+def role_name(message: Message, model: str) -> str:
+    """Return the name of the message's role in a chat template.
+
+    Raises:
+        BadRequestError: `model` cannot read the message, as it has another role or is not text.
+    """
+    role = _ROLES.get(message.role)
     if role is None or not all(isinstance(part, Text) for part in message.parts):
-        raise BadRequestError(
-            "the embedded model reads only texts of the roles system, user and assistant"
-        )
-    return f"<|{role}|>{message.text}"
+        raise BadRequestError(f"{model} reads only texts of the roles system, user and assistant")
+    return role
 
 
 def check_template(folder: Path) -> None:

@@ -27,12 +27,11 @@ from batuta.core import (
     Message,
     Reply,
     Request,
-    Text,
     Usage,
 )
 from batuta.core.conductor import NULL_LISTENER
 from batuta.distribution import install_hint
-from batuta.embedded.client import DEFAULT_SAMPLING, ROLE_NAMES
+from batuta.embedded.client import DEFAULT_SAMPLING, role_name
 from batuta.errors import BadRequestError, ConfigError, InvalidReplyError
 
 _SHARED = r"""
@@ -222,9 +221,4 @@ def _set_parameters(params: Any, path: Path) -> Any:
 
 
 def _render_message(message: Message) -> dict[str, str]:
-    role = ROLE_NAMES.get(message.role)
-    if role is None or not all(isinstance(part, Text) for part in message.parts):
-        raise BadRequestError(
-            "a conductor's GGUF file reads only texts of the roles system, user and assistant"
-        )
-    return {"role": role, "content": message.text}
+    return {"role": role_name(message, "a conductor's GGUF file"), "content": message.text}

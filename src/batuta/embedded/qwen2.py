@@ -241,7 +241,6 @@ def _fold_norm(norm: Floats, matrix: Floats) -> Floats:
 
 
 def _load_layer(shape: Qwen2Config, tensors: Tensors, index: int) -> _Layer:
-    """Return the matrices of one layer."""
     d, e, f = shape.hidden, shape.head, shape.inner
     sizes = {"q": shape.heads * e, "k": shape.key_heads * e, "v": shape.key_heads * e}
 

@@ -250,7 +250,6 @@ def _outcome_json(history: History, q: int, m: int) -> dict[str, Any]:
 
 
 def _first_answers(samples: RunSamples) -> tuple[tuple[str | None, ...], ...]:
-    """Return the answer of each first run, by question and worker."""
     stated: tuple[str | None, ...] = (*samples.answers, None)  # -1 is the last index
     codes: list[list[int]] = samples.answers_qms[:, :, 0].tolist()
     return tuple(tuple(stated[code] for code in row) for row in codes)

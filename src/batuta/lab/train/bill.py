@@ -389,7 +389,6 @@ def _add_budget(settings: TrainSettings, cost: CostEstimate, found: Preflight) -
 
 
 def _add_evaluation(settings: TrainSettings, cost: CostEstimate, found: Preflight) -> None:
-    """Add the calls and dollars of the evaluations during training, if there are any."""
     e, steps = settings.evaluation, settings.optimiser.steps
     if not e.every:
         return

@@ -20,7 +20,6 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from batuta.clients import HttpTransport
 from batuta.config.load import load_config
 from batuta.core import Pool
-from batuta.embedded.policy import ConductorCard
 from batuta.errors import ConfigError
 from batuta.lab.train.allocator import retain_freed_memory
 from batuta.lab.train.budget import (
@@ -33,6 +32,7 @@ from batuta.lab.train.checkpoint_files import checkpoint_damage, report_unsaved
 from batuta.lab.train.episodes import make_episodes
 from batuta.lab.train.evaluation import Supervision, TrainingEvaluation, load_best
 from batuta.lab.train.hub import require_hub, upload_policy
+from batuta.lab.train.model import policy_card
 from batuta.lab.train.questions import draw_held_out, draw_questions
 from batuta.lab.train.reward_function import RewardFunction
 from batuta.lab.train.rollout_setup import RolloutRunnerFactory
@@ -159,7 +159,6 @@ def _begin_run(
 
 
 def _make_supervision(settings: TrainSettings, folder: RunFolder) -> Supervision:
-    """Return the supervision that the settings ask for."""
     if not settings.evaluation.every:
         return Supervision(settings)
     return TrainingEvaluation(settings, draw_held_out(settings), folder)
@@ -171,16 +170,6 @@ def wandb_environment(
     """Return the environment variables that name the run in Weights & Biases to transformers."""
     run = folder.keep_wandb_id(settings.log.wandb_id, resume=resume)
     return {"WANDB_RUN_ID": run, "WANDB_RESUME": "allow"}
-
-
-def policy_card(settings: TrainSettings) -> ConductorCard:
-    """Return the card that says how the policy is prompted when it serves."""
-    return ConductorCard(
-        name=settings.name,
-        rendering=settings.prompt.rendering(),
-        max_tokens=settings.optimiser.completion,
-        rounds=settings.recursion.rounds,
-    )
 
 
 def _keep_policy(

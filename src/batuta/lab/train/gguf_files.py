@@ -81,7 +81,6 @@ def import_gguf(source: str, folder: Path | None = None) -> Path:
 
 
 def _check_memory(path: Path) -> None:
-    """Check that there is enough memory to convert the file."""
     from gguf import GGUFReader  # noqa: PLC0415 - an extra
 
     try:

@@ -205,7 +205,6 @@ def describe_time(lines: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _sample_texts(view: TrainingView) -> list[RenderableType]:
-    """Return the workflows of the step that was sampled last."""
     if not view.samples:
         return []
     parts: list[RenderableType] = [Text(f"\nsampled at step {view.samples[0]['step']}", "bold")]
@@ -220,7 +219,6 @@ def _sample_texts(view: TrainingView) -> list[RenderableType]:
 
 
 def _last_line(answer: str | None) -> str:
-    """Return the end of an answer's last line."""
     lines = (answer or "").strip().splitlines() or ["no answer"]
     return lines[-1][-MAX_ANSWER_CHARACTERS:]
 

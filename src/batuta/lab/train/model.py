@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +139,6 @@ def load_to_adapt(start: str, revision: str | None, lora: LoraSettings | None) -
 
 
 def _read_policy(start: str, revision: str | None, lora: LoraSettings | None) -> tuple[Any, Any]:
-    """Load model and tokenizer, with adapters attached if there are any."""
     saved, base = None, start
     try:
         source, wanted = find_reachable(start, revision)
@@ -191,7 +191,6 @@ def require_all_weights(report: Mapping[str, Any], source: object) -> None:
 
 
 def _check_chat_template(tokenizer: Any, start: str) -> None:
-    """Check that the tokenizer can render a prompt."""
     if not tokenizer.chat_template:
         raise ConfigError(
             f"the tokenizer in {start} has no chat template, so the model cannot be prompted; "
@@ -356,6 +355,16 @@ def require_policy_start(settings: TrainSettings, stage: str = "conductor") -> s
     return start
 
 
+def policy_card(settings: TrainSettings) -> ConductorCard:
+    """Return the card that says how the policy is prompted when it serves."""
+    return ConductorCard(
+        name=settings.name,
+        rendering=settings.prompt.rendering(),
+        max_tokens=settings.optimiser.completion,
+        rounds=settings.recursion.rounds,
+    )
+
+
 def save_stage(model: Any, tokenizer: Any, settings: TrainSettings, stage: str) -> Path:
     """Write the resulting policy of a stage before reinforcement learning.
 
@@ -368,15 +377,8 @@ def save_stage(model: Any, tokenizer: Any, settings: TrainSettings, stage: str) 
     try:
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-        rendering, most = settings.prompt.rendering(), settings.optimiser.completion
-        rounds = settings.recursion.rounds
-        ConductorCard(
-            name=f"{settings.name}-{stage}",
-            rendering=rendering,
-            temperature=1.0,
-            max_tokens=most,
-            rounds=rounds,
-        ).write(folder)
+        card = replace(policy_card(settings), name=f"{settings.name}-{stage}", temperature=1.0)
+        card.write(folder)
     except OSError as error:
         raise StoreError(f"the policy cannot be written to {folder}: {error.strerror}") from None
     return folder

@@ -105,7 +105,6 @@ def _save_panel(panel: Panel, runs: Sequence[Sequence[Mapping[str, Any]]], path:
 def _draw_curve(
     axes: Axes, series: Sequence[Sequence[Point]], name: str, colour: str, *, width: float
 ) -> None:
-    """Draw one curve of all runs."""
     means = [running_mean(points) for points in series]
     if len(series) == 1:
         axes.plot(*zip(*series[0], strict=True), color=colour, linewidth=0.8, alpha=0.35)

@@ -240,7 +240,6 @@ def _write_drafts(
     *,
     number: int,
 ) -> list[PolicyDraft]:
-    """Sample `group` drafts of the policy for each prompt."""
     settings, tokenizer = context.settings, context.tokenizer
     ids: list[list[int]] = tokenizer(list(prompts), add_special_tokens=False)["input_ids"]
     chance = (settings.seed * 977 + number) * 1_000_003 + part[0].episode.number

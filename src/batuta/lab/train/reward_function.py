@@ -146,7 +146,6 @@ class RewardFunction:
         read: Sequence[int],
         roots: Sequence[FirstRound | None],
     ) -> list[tuple[Episode, PolicyDraft]]:
-        """Return the episode and the draft of each row."""
         return [
             (
                 self._episodes[number],

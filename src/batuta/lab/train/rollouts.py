@@ -108,7 +108,7 @@ class DraftRunner:
         return [await self._run_draft(order, seed) for seed in seeds]
 
     async def _run_draft(self, order: DraftOrder, seed: int) -> tuple[Run, Grade | None]:
-        """Execute the draft once, if it is a second round after its first round, with one seed."""
+        """Execute the draft once, after its first round if it is a second round, with that seed."""
         draft = order.draft
         conductor = LLMConductor(name="policy", client=DraftClient(draft), rendering=self.rendering)
         first = draft.root and LLMConductor(

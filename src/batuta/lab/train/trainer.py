@@ -153,18 +153,14 @@ def make_dataset(settings: TrainSettings) -> Dataset:
         raise ConfigError("recursion.share needs at least two optimiser.questions a step")
     if problem := question_problem(settings, processes):
         raise ConfigError(problem)
-    numbers, rounds = [], []
-    for step in range(o.steps):
-        for at in range(first):
-            episode = step * o.questions + at
-            for which in (0, 1) if at < second else (0,):
-                numbers.append(episode)
-                rounds.append(which)
     prompts = [
-        [{"role": "user", "content": "", "episode": episode, "round": which}]
-        for episode, which in zip(numbers, rounds, strict=True)
+        [{"role": "user", "content": "", "episode": step * o.questions + at, "round": which}]
+        for step in range(o.steps)
+        for at in range(first)
+        for which in ((0, 1) if at < second else (0,))
     ]
-    return Dataset.from_dict({"prompt": prompts, "episode": numbers})
+    episodes = [message["episode"] for (message,) in prompts]
+    return Dataset.from_dict({"prompt": prompts, "episode": episodes})
 
 
 def grpo_config(settings: TrainSettings, folder: RunFolder) -> GRPOConfig:
@@ -207,7 +203,6 @@ def grpo_config(settings: TrainSettings, folder: RunFolder) -> GRPOConfig:
 
 
 def _generation_options(o: OptimiserSettings) -> dict[str, Any]:
-    """Return TRL's options of generation."""
     return {
         "num_generations": o.group,
         "num_iterations": 1,
@@ -224,7 +219,6 @@ def _generation_options(o: OptimiserSettings) -> dict[str, Any]:
 
 
 def _descent_options(o: OptimiserSettings) -> dict[str, Any]:
-    """Return TRL's options of the loss and the optimiser."""
     return {
         "beta": o.kl,
         "epsilon": o.clip,

@@ -156,7 +156,6 @@ def apply_role_assignment(flow: Workflow, number: int, pool: Pool) -> Workflow:
 
 
 def _sample_workers(pool: Pool, rng: Random) -> Pool:
-    """Return a random part of the pool in random order."""
     return Pool(tuple(rng.sample(pool.workers, rng.randint(1, len(pool)))))
 
 
@@ -316,7 +315,6 @@ def _draw_questions(settings: TrainSettings) -> list[Task]:
 
 
 def _hide_words(asked: Sequence[Task], settings: TrainSettings) -> list[Task]:
-    """Return the questions with `prompt.hidden` of their words hidden."""
     rng, hidden = Random(f"veil {settings.seed}"), settings.prompt.hidden
     return [
         replace(task, question=apply_word_dropout(task.question, hidden, rng)) for task in asked

@@ -135,7 +135,6 @@ def _ask_worker(
         question=task.question,
         instruction=instruction,
         replies=(parse_reply(working),) if working else (),
-        is_last_step=True,
         read_chars=len(working),
         text=f"{task.question}\n{working}",
     )

@@ -162,7 +162,6 @@ def _build_problem(
 
 
 def _leading_hops(ops: Sequence[ProblemStep]) -> int:
-    """Return the number of steps at the beginning that are relations."""
     for index, op in enumerate(ops):
         if op.kind not in RELATIONS:
             return index

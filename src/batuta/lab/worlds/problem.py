@@ -80,19 +80,17 @@ _RELATION_VERBS = ("find", "look for", "go to", "ask for", "move on to")
 
 
 def _relation_kind(name: str) -> StepKind:
-    same = [
-        other.name
-        for other in RELATIONS.values()
-        if other != RELATIONS[name]
-        and (other.subject, other.object) == (RELATIONS[name].subject, RELATIONS[name].object)
-    ]
-    phrases = tuple(f"{verb} the {name}" for verb in _RELATION_VERBS)
+    own = RELATIONS[name]
     return StepKind(
         name=name,
         skill="facts",
-        phrases=phrases,
+        phrases=tuple(f"{verb} the {name}" for verb in _RELATION_VERBS),
         apply=lambda value, _: FACTS[name, str(value)],
-        confusable_with=tuple(same),
+        confusable_with=tuple(
+            other.name
+            for other in RELATIONS.values()
+            if other != own and (other.subject, other.object) == (own.subject, own.object)
+        ),
     )
 
 

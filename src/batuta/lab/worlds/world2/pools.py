@@ -94,14 +94,7 @@ def _spread_over_families() -> list[tuple[str, int]]:
 
 
 def _bare_worker(traits: WorkerTraits, question: World2Question) -> World2Worker:
-    prompt = ParsedPrompt(
-        question=question.text,
-        instruction=None,
-        replies=(),
-        is_last_step=True,
-        read_chars=0,
-        text=question.text,
-    )
+    prompt = ParsedPrompt(question=question.text, text=question.text)
     return World2Worker(traits, question, prompt, seed=0)
 
 
