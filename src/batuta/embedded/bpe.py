@@ -220,11 +220,8 @@ class Tokenizer:
     def _encode_plain(self, text: str) -> list[int]:
         tokens: list[int] = []
         for piece in self._split.pieces(text):
-            tokens += (
-                self._cached_merge(piece)
-                if len(piece) <= _MAX_CACHED_LENGTH
-                else self._merge_piece(piece)
-            )
+            merge = self._cached_merge if len(piece) <= _MAX_CACHED_LENGTH else self._merge_piece
+            tokens += merge(piece)
         return tokens
 
     def _merge_piece(self, piece: str) -> list[int]:

@@ -297,17 +297,9 @@ class TrainingDraws:
 
     def fit_weights(self, form: PosteriorForm, prior: AgreementPrior) -> Floats:
         """Return the weights of the answers by number of draws, fitted on all questions: (k, f)."""
-        return np.stack(
-            [
-                _fit_weights(
-                    self.draws.posterior_inputs(count, named=form.named),
-                    self.credit_nk,
-                    form,
-                    prior,
-                )
-                for count in _draw_counts(self.credit_nk.shape[1])
-            ]
-        )
+        counts = _draw_counts(self.credit_nk.shape[1])
+        inputs = (self.draws.posterior_inputs(count, named=form.named) for count in counts)
+        return np.stack([_fit_weights(each, self.credit_nk, form, prior) for each in inputs])
 
 
 @dataclass(frozen=True, slots=True, eq=False)

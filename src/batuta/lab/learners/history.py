@@ -217,17 +217,14 @@ def _build_history(lines: Sequence[OutcomeLine]) -> History:
             credit_qms[q, m, : len(recorded)] = outcome.scores[: len(recorded)]
             answers_qms[q, m, : len(recorded)] = [codes.get(answer, -1) for answer in recorded]
     samples = _joined_samples(credit_qms, answers_qms, tuple(texts)) if depth else None
-    families = tuple(line.family for line in lines)
-    questions = tuple(line.question for line in lines)
-    answers = samples and _first_answers(samples)
     return History(
-        questions=questions,
+        questions=tuple(line.question for line in lines),
         workers=workers,
         scores_qm=scores_qm,
         usd_qm=usd_qm,
         runs_qm=runs_qm,
-        families=families,
-        answers=answers,
+        families=tuple(line.family for line in lines),
+        answers=samples and _first_answers(samples),
         samples=samples,
     )
 

@@ -1,6 +1,6 @@
 """Estimates the calls, tokens, dollars and time that a training will take.
 
-The best basis are the metrics of an earlier run in the same folder with the same policy, pool and
+The best basis is the metrics of an earlier run in the same folder with the same policy, pool and
 optimiser settings. Without such a run, random workflows over the training's own questions are
 priced, and real calls can correct the result. Each figure names its assumptions.
 """

@@ -123,7 +123,7 @@ def make_tuned_examples(
 
 
 def digest_source(source: Path) -> str:
-    """Return the SHA-256 digest of the training data, by which a resumed stage recognises them.
+    """Return the SHA-256 digest of the training data, by which a resumed stage recognises its data.
 
     Raises:
         ConfigError: the file cannot be read.

@@ -64,7 +64,7 @@ def fit_examples(
     batches: Iterator[Sequence[Example]],
     steps: int,
     learning_rate: float,
-    on_step: Callable[[int, FitLoss], None],
+    on_step: Callable[[int, FitLoss], None] = lambda _step, _loss: None,
     *,
     prompt_weight: float = 0.0,
     autocast: AbstractContextManager[Any] | None = None,

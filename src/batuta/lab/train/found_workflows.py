@@ -25,7 +25,7 @@ from batuta.lab.tasks.question_keys import text_key
 from batuta.lab.train.device import choose_attention, place_model
 from batuta.lab.train.distil_stage import draw_groups, make_tuned_examples
 from batuta.lab.train.episodes import make_episodes, render_user_prompt
-from batuta.lab.train.fitting import Example, TrainingExample, fit_examples
+from batuta.lab.train.fitting import TrainingExample, fit_examples
 from batuta.lab.train.model import load_policy, make_policy, save_stage
 from batuta.lab.train.sampler import open_sampler
 from batuta.lab.train.settings import NetworkSettings, TrainSettings
@@ -332,9 +332,8 @@ def fit_lessons(
     model, tokenizer = open_new_policy(settings, network, lesson_texts(settings, pool, lessons))
     rate = _START_RATE if settings.policy.start else _RATES.get(network.hidden, _RATES[64])
     groups = make_tuned_examples(settings, tokenizer, pool, lessons)
-    _fit_groups(
-        model, tokenizer, groups, seed=settings.seed, steps=steps, rate=rate, is_over=is_over
-    )
+    batches = draw_groups(groups, BATCH, Random(f"teach {settings.seed}"))
+    fit_examples(model, tokenizer, batches, steps, rate, is_over=is_over)
     return save_stage(model, tokenizer, settings, "distilled")
 
 
@@ -342,27 +341,6 @@ def add_random_lessons(lessons: Sequence[Lesson], pool: Pool, seed: int) -> list
     """Return the lessons, and random workflows for every ninth of their questions."""
     some = [task for task, _ in lessons[::_RANDOM_EVERY]]
     return [*lessons, *random_lessons(some, pool, seed)]
-
-
-def _fit_groups(
-    model: Any,
-    tokenizer: Any,
-    groups: Sequence[Sequence[Example]],
-    *,
-    seed: int,
-    steps: int,
-    rate: float,
-    is_over: Callable[[float], bool],
-) -> None:
-    fit_examples(
-        model,
-        tokenizer,
-        batches=draw_groups(groups, BATCH, Random(f"teach {seed}")),
-        steps=steps,
-        learning_rate=rate,
-        on_step=lambda _step, _loss: None,
-        is_over=is_over,
-    )
 
 
 def fit_single_worker(
@@ -382,15 +360,9 @@ def fit_single_worker(
     """
     model, tokenizer = load_policy(str(folder), None)
     place_model(model)
-    _fit_groups(
-        model,
-        tokenizer,
-        make_tuned_examples(settings, tokenizer, pool, lessons),
-        seed=settings.seed,
-        steps=_SINGLE_STEPS,
-        rate=_SINGLE_RATE,
-        is_over=is_over,
-    )
+    groups = make_tuned_examples(settings, tokenizer, pool, lessons)
+    batches = draw_groups(groups, BATCH, Random(f"teach {settings.seed}"))
+    fit_examples(model, tokenizer, batches, _SINGLE_STEPS, _SINGLE_RATE, is_over=is_over)
     (_, flow), *_ = lessons
     texts = lesson_texts(settings, pool, [(task, flow) for task in held])
     prompts = [render_user_prompt(tokenizer, prompt) for prompt, _ in texts]

@@ -195,19 +195,10 @@ def estimate_memory(
         weights=weights,
         gradients=gradients,
         moments=moments,
-        working_copy=_working_copy_bytes(
-            settings,
-            numbers,
-            layers=_config_size(config, "num_hidden_layers"),
-            devices=devices,
-        ),
+        working_copy=_working_copy_bytes(settings, config, numbers, devices),
         activations=_activation_bytes(settings, config, prompt_tokens, devices),
         generation=_generation_bytes(
-            settings,
-            config,
-            prompt_tokens=prompt_tokens,
-            processes=devices.processes,
-            device_bytes=device_bytes,
+            settings, config, prompt_tokens, devices, device_bytes=device_bytes
         ),
         generation_stays=settings.optimiser.sampler == "vllm-colocate",
         host=sum(held) if devices.offloaded else 0,
@@ -215,7 +206,7 @@ def estimate_memory(
 
 
 def _working_copy_bytes(
-    settings: TrainSettings, numbers: ParameterCount, *, layers: int, devices: Devices
+    settings: TrainSettings, config: PreTrainedConfig, numbers: ParameterCount, devices: Devices
 ) -> int:
     """Return the bytes of the bf16 copy of the weights, beside the fp32 weights.
 
@@ -226,7 +217,7 @@ def _working_copy_bytes(
     if not settings.policy.bf16:
         return 0
     if devices.sharded:
-        return 2 * BF16 * numbers.total // layers
+        return 2 * BF16 * numbers.total // _config_size(config, "num_hidden_layers")
     return BF16 * (numbers.total if settings.policy.lora is None else numbers.trained)
 
 
@@ -257,7 +248,7 @@ def _generation_bytes(
     settings: TrainSettings,
     config: PreTrainedConfig,
     prompt_tokens: int,
-    processes: int,
+    devices: Devices,
     *,
     device_bytes: int | None,
 ) -> int:
@@ -267,7 +258,7 @@ def _generation_bytes(
         return 0
     if o.sampler == "vllm-colocate":
         return int(o.vllm_memory * (device_bytes or 0))
-    questions = o.questions / processes
+    questions = o.questions / devices.processes
     prompts = questions if o.sampler == "own" else questions * o.group
     tokens = prompts * prompt_tokens + questions * o.group * o.completion
     layers = _config_size(config, "num_hidden_layers")
@@ -357,7 +348,7 @@ def divisibility_problems(settings: TrainSettings, processes: int) -> list[str]:
 
 
 def question_problem(settings: TrainSettings, processes: int) -> str | None:
-    """Return a sentence if the questions of a step cannot be divided among the processes."""
+    """Return a sentence if a step's questions cannot be divided among the processes, else None."""
     questions = settings.optimiser.questions
     second_rounds = settings.recursion.count_second_rounds(questions)
     if not questions % processes and not (second_rounds and (questions // processes) % 2):
@@ -367,7 +358,7 @@ def question_problem(settings: TrainSettings, processes: int) -> str | None:
 
 
 def completion_problem(settings: TrainSettings, processes: int) -> str | None:
-    """Return a sentence if the completions of a step cannot be divided into micro-batches."""
+    """Return a sentence if a step's completions cannot be divided into micro-batches, else None."""
     o = settings.optimiser
     if not (o.questions * o.group) % (o.micro_batch * processes):
         return None

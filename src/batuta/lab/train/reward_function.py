@@ -213,7 +213,7 @@ class RewardFunction:
 def share_without_spread(groups: Sequence[Hashable], rewards: Sequence[float | None]) -> float:
     """Return the share of groups in which all rewards are equal, those of None left out.
 
-    Such groups have no gradient. TRL's own figure (`frac_reward_zero_std`) is the same only if
+    Advantages in such groups are 0. TRL's own figure (`frac_reward_zero_std`) is the same only if
     advantages are divided by the spread of their group.
     """
     earned: dict[Hashable, set[float | None]] = {}

@@ -141,12 +141,7 @@ class PromptSettings(_Section):
 
     def rendering(self) -> PromptOptions:
         """Return the settings as `PromptOptions`."""
-        return PromptOptions(
-            descriptions=self.descriptions,
-            prices=self.prices,
-            examples=self.examples,
-            compact=self.compact,
-        )
+        return PromptOptions(**self.model_dump(exclude={"hidden"}))
 
 
 class RewardSettings(_Section):

@@ -130,9 +130,8 @@ def _make_drill(pool: Pool, rendering: PromptOptions, rng: Random) -> tuple[str,
         number = rng.randrange(ROLE_ASSIGNMENTS)
         flow = apply_role_assignment(flow, number, pool)
         disclosed = f"Custom {number}."
-    return _conductor_prompt(
-        PlanningContext(question=Question.of(disclosed), pool=among), rendering
-    ), render_workflow(flow, among, names=rendering.compact)
+    context = PlanningContext(question=Question.of(disclosed), pool=among)
+    return _text_pair(context, flow, rendering)
 
 
 def apply_role_assignment(flow: Workflow, number: int, pool: Pool) -> Workflow:
@@ -172,9 +171,7 @@ def _make_first_round(
             f"{question} {describe_steps(flow) if whole else ' '.join(draw_hints(flow, rng))}"
         )
     context = PlanningContext(question=Question.of(question), pool=among, max_steps=step_limit)
-    return _conductor_prompt(context, rendering), render_workflow(
-        flow, among, names=rendering.compact
-    )
+    return _text_pair(context, flow, rendering)
 
 
 def _make_revision(
@@ -185,14 +182,18 @@ def _make_revision(
     )
     if rng.random() < _ACCEPT_SHARE:
         return _conductor_prompt(context, rendering), ACCEPTED
-    flow = random_workflow(rng, pool, MAX_STEPS, revise=True)
-    return _conductor_prompt(context, rendering), render_workflow(
-        flow, pool, names=rendering.compact
-    )
+    return _text_pair(context, random_workflow(rng, pool, revise=True), rendering)
 
 
 def _conductor_prompt(context: PlanningContext, rendering: PromptOptions) -> str:
     return conductor_request(context, rendering, Sampling()).messages[0].text
+
+
+def _text_pair(
+    context: PlanningContext, flow: Workflow, rendering: PromptOptions
+) -> tuple[str, str]:
+    draft = render_workflow(flow, context.pool, names=rendering.compact)
+    return _conductor_prompt(context, rendering), draft
 
 
 def describe_steps(flow: Workflow) -> str:

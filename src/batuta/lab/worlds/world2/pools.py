@@ -65,12 +65,10 @@ def _measure_worker(traits: WorkerTraits) -> Worker:
         )
         for family in KINDS
     )
-    checks = mean_share(
-        [_settles_correctly(traits, _card_questions(f)[n]) for f, n in _spread_over_families()]
-    )
-    plans = mean_share(
-        [_plans_correctly(traits, _card_questions(f)[n]) for f, n in _spread_over_families()]
-    )
+    names = list(KINDS)
+    mixture = [_card_questions(names[n % len(names)])[n] for n in range(CARD_QUESTIONS)]
+    checks = mean_share([_settles_correctly(traits, question) for question in mixture])
+    plans = mean_share([_plans_correctly(traits, question) for question in mixture])
     return Worker(
         id=WorkerId(traits.name),
         model=f"world2/{traits.name}",
@@ -86,11 +84,6 @@ def _measure_worker(traits: WorkerTraits) -> Worker:
 @lru_cache(maxsize=64)
 def _card_questions(family: str) -> tuple[World2Question, ...]:
     return tuple(draw_world2_question(family, (CARD_SEED, n)) for n in range(CARD_QUESTIONS))
-
-
-def _spread_over_families() -> list[tuple[str, int]]:
-    names = list(KINDS)
-    return [(names[n % len(names)], n) for n in range(CARD_QUESTIONS)]
 
 
 def _bare_worker(traits: WorkerTraits, question: World2Question) -> World2Worker:
