@@ -24,7 +24,6 @@ from batuta.core import (
     CallListener,
     Delta,
     Finish,
-    Message,
     Reply,
     Request,
     Usage,
@@ -160,7 +159,10 @@ class GgufClient:
             )
         sampling = request.sampling.with_defaults(DEFAULT_SAMPLING)
         body: dict[str, Any] = {
-            "messages": [_render_message(message) for message in request.messages],
+            "messages": [
+                {"role": role_name(message, "a conductor's GGUF file"), "content": message.text}
+                for message in request.messages
+            ],
             "temperature": sampling.temperature,
             "max_tokens": sampling.max_tokens,
             "seed": sampling.seed or 0,
@@ -218,7 +220,3 @@ def _set_parameters(params: Any, path: Path) -> Any:
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
     params.n_gpu_layers, params.warmup, params.verbosity = 0, False, 0
     return params
-
-
-def _render_message(message: Message) -> dict[str, str]:
-    return {"role": role_name(message, "a conductor's GGUF file"), "content": message.text}

@@ -162,10 +162,7 @@ def _build_problem(
 
 
 def _leading_hops(ops: Sequence[ProblemStep]) -> int:
-    for index, op in enumerate(ops):
-        if op.kind not in RELATIONS:
-            return index
-    return len(ops)
+    return next((at for at, op in enumerate(ops) if op.kind not in RELATIONS), len(ops))
 
 
 def _nest_hops(start: str, hops: Sequence[ProblemStep], nesting: HopNesting) -> str:
