@@ -323,7 +323,7 @@ class EmbeddedClient:
 
         Raises:
             BadRequestError: the request has tools, a response format, messages that the model
-                cannot read, or no room for tokens.
+                cannot read, or `max_tokens` below 1.
             ContextLengthError: the prompt leaves no position for a reply.
         """
         generation = await to_thread.run_sync(
