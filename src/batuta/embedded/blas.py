@@ -22,7 +22,7 @@ compute."""
 
 @contextmanager
 def single_blas_thread() -> Generator[None]:
-    """Limit matrix products to one thread within the block, which one thread at a time may enter."""
+    """Limit matrix products to one thread within the block, which one thread enters at a time."""
     with _SETTING_LOCK, _blas_controller().limit(limits=1):
         yield
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -44,7 +44,7 @@ ReadSlots = Callable[[Slots], "tuple[tuple[str, ...], str] | None"]
 """Returns a question's elements and answer from its slots; None if they cannot be read."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionKind:
     """A family of world 2."""
 
@@ -54,7 +54,6 @@ class QuestionKind:
     grader: str
     draw: Callable[[Random, int], Slots]
     read: ReadSlots
-    _: KW_ONLY
     is_planned: bool = True
     """True if a plan helps to answer."""
     is_looked_up: bool = False
@@ -253,22 +252,33 @@ def _read_shift(slots: Slots) -> tuple[tuple[str, ...], str] | None:
 KINDS: Mapping[str, QuestionKind] = {
     kind.name: kind
     for kind in (
-        QuestionKind("bills", 0.3, "integer", _draw_bill, _read_bill),
-        QuestionKind("clock", 0.1, "exact", _draw_clock, _read_clock),
-        QuestionKind("letters", 0.0, "exact", _draw_letters, _read_letters),
+        QuestionKind(name="bills", base=0.3, grader="integer", draw=_draw_bill, read=_read_bill),
+        QuestionKind(name="clock", base=0.1, grader="exact", draw=_draw_clock, read=_read_clock),
         QuestionKind(
-            "almanac",
-            -0.3,
-            "integer",
-            _draw_almanac,
-            _read_almanac,
+            name="letters", base=0.0, grader="exact", draw=_draw_letters, read=_read_letters
+        ),
+        QuestionKind(
+            name="almanac",
+            base=-0.3,
+            grader="integer",
+            draw=_draw_almanac,
+            read=_read_almanac,
             is_planned=False,
             is_looked_up=True,
         ),
-        QuestionKind("walks", 0.1, "integer", _draw_walk, _read_walk),
-        QuestionKind("ranks", 0.2, "exact", _draw_ranks, _read_ranks, is_planned=False),
-        QuestionKind("mixtures", 0.1, "integer", _draw_mixture, _read_mixture),
-        QuestionKind("shifts", -0.1, "exact", _draw_shift, _read_shift),
+        QuestionKind(name="walks", base=0.1, grader="integer", draw=_draw_walk, read=_read_walk),
+        QuestionKind(
+            name="ranks",
+            base=0.2,
+            grader="exact",
+            draw=_draw_ranks,
+            read=_read_ranks,
+            is_planned=False,
+        ),
+        QuestionKind(
+            name="mixtures", base=0.1, grader="integer", draw=_draw_mixture, read=_read_mixture
+        ),
+        QuestionKind(name="shifts", base=-0.1, grader="exact", draw=_draw_shift, read=_read_shift),
     )
 }
 """Every family."""
