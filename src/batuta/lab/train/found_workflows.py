@@ -333,7 +333,7 @@ def fit_lessons(
     rate = _START_RATE if settings.policy.start else _RATES.get(network.hidden, _RATES[64])
     groups = make_tuned_examples(settings, tokenizer, pool, lessons)
     batches = draw_groups(groups, BATCH, Random(f"teach {settings.seed}"))
-    fit_examples(model, tokenizer, batches, steps, rate, is_over=is_over)
+    fit_examples(model, tokenizer, batches, steps, learning_rate=rate, is_over=is_over)
     return save_stage(model, tokenizer, settings, "distilled")
 
 
@@ -362,7 +362,9 @@ def fit_single_worker(
     place_model(model)
     groups = make_tuned_examples(settings, tokenizer, pool, lessons)
     batches = draw_groups(groups, BATCH, Random(f"teach {settings.seed}"))
-    fit_examples(model, tokenizer, batches, _SINGLE_STEPS, _SINGLE_RATE, is_over=is_over)
+    fit_examples(
+        model, tokenizer, batches, _SINGLE_STEPS, learning_rate=_SINGLE_RATE, is_over=is_over
+    )
     (_, flow), *_ = lessons
     texts = lesson_texts(settings, pool, [(task, flow) for task in held])
     prompts = [render_user_prompt(tokenizer, prompt) for prompt, _ in texts]
