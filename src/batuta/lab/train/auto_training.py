@@ -84,8 +84,8 @@ def count_held_out(source: str) -> int:
     different = {text_key(task.question) for task in open_tasks(source, FILE_LIMIT, 0).tasks}
     if len(different) < LEAST_QUESTIONS:
         raise ConfigError(
-            f"{source} has too few different questions, {len(different)}: a training needs at least "
-            f"{LEAST_QUESTIONS}, as some are held out; add questions, preferably to 300 or more"
+            f"{source} has too few different questions, {len(different)}: a training needs "
+            f"{LEAST_QUESTIONS}, as some are held out; add some, preferably up to 300 or more"
         )
     return min(MOST_HELD, round(HELD_SHARE * len(different)))
 
