@@ -102,7 +102,7 @@ class CostEstimate:
     tokens: int
     """Tokens of the workers, input and output."""
     usd: Decimal
-    """Dollars for the calls whose price is known."""
+    """Dollars for the calls with a known price."""
     unpriced_calls: int | None
     """Calls without a known price; None if the earlier run did not count them."""
     depth: float | None

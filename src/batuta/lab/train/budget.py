@@ -67,7 +67,7 @@ class TrainingBudget:
         return self._budget.usd + self._others
 
     def limit_client(self, client: Client, worker: Worker) -> Client:
-        """Return a client whose calls count against the budget."""
+        """Return a client that counts its calls against the budget."""
         return _LimitedClient(BudgetedClient(client, worker, self._budget))
 
     def close(self) -> None:

@@ -263,7 +263,7 @@ def last_checkpoint(folder: RunFolder) -> Path | None:
 class _KeepStepStart(TrainerCallback):
     """Stores the random state and token count before a step samples its drafts.
 
-    A resumed training then samples the same drafts, whose finished calls are in the journal.
+    A resumed training then samples the same drafts, and the journal has their finished calls.
     """
 
     def __init__(self) -> None:

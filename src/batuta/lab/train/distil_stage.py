@@ -43,7 +43,7 @@ def read_found_workflows(
 ) -> list[tuple[Task, Workflow]]:
     """Read the questions of a tuning run and the workflow that it chose for each.
 
-    Questions whose `text_key` is in `without` are left out.
+    Questions with a `text_key` in `without` are left out.
 
     Raises:
         ConfigError: there are no workflows, all their questions are left out, or a workflow calls a
@@ -66,7 +66,7 @@ def read_found_workflows(
 
 
 def _report_left_out(path: Path, many: int, *, any_kept: bool) -> None:
-    """Report workflows whose questions are held out; raise ConfigError if no other is kept."""
+    """Report workflows of held-out questions; raise ConfigError if no other is kept."""
     if many and not any_kept:
         raise ConfigError(
             f"{path} has nothing left to learn from: all its questions are held out; lower "
@@ -149,7 +149,7 @@ def read_examples(
     A row is a draft or a drill, with a `weight` if it is not 1. A draft has a `question`, a `draft`
     and the listed workers: `pool` (ids of workers of `pool`) or `workers` (each with an `id` and a
     card's `description` and `shares`, accuracy in [0, 1] by family). A drill has `drill`, a list of
-    texts that are alternately given and learned. Drafts of questions whose `text_key` is in
+    texts that are alternately given and learned. Drafts of questions with a `text_key` in
     `without` are left out.
 
     Raises:

@@ -132,7 +132,7 @@ class StalePolicyTrainer(GRPOTrainer):
 
 
 class SharedPromptTrainer(StalePolicyTrainer):
-    """A `GRPOTrainer` whose forward pass reads each distinct prompt once.
+    """A `GRPOTrainer` that reads each distinct prompt once in a forward pass.
 
     A group's completions share their prompt, which is more than half of the tokens, so the prompt's
     keys and values are computed once and used by every completion, with gradients. The results are
@@ -162,7 +162,7 @@ class SharedPromptTrainer(StalePolicyTrainer):
         """Return TRL's inputs, regrouped so that each prompt occurs in as few passes as possible.
 
         TRL shuffles the rows, so every pass would read nearly every prompt. All passes of a batch
-        belong to one step, whose gradient does not depend on their order.
+        belong to one step, and their order does not change its gradient.
         """
         before: Any = self._buffered_inputs
         inputs: Any = super()._prepare_inputs(generation_batch)

@@ -325,7 +325,7 @@ def find_policy_start(settings: TrainSettings, stage: str = "conductor") -> str 
     """Return the folder or hub id that a stage starts from.
 
     Args:
-        settings: the training, whose output folder may have results of earlier stages.
+        settings: the training; its output folder may have results of earlier stages.
         stage: one of `STAGES`.
 
     Returns:

@@ -69,7 +69,7 @@ class GradedRollout:
 
 @dataclass(frozen=True, slots=True)
 class DraftClient:
-    """A client whose reply is a draft that the policy has already written."""
+    """A client that replies with a draft that the policy has already written."""
 
     draft: PolicyDraft
 

@@ -3,8 +3,8 @@
 Generation dominates training, above all on a CPU. A group's completions continue the same prompt,
 so its keys and values are computed once and shared: attention scores against them are one matrix
 product per question, and only the completions' own keys are stored per row. Rows get copies of the
-prompt's keys only after other rows have ended. The sampler supports Qwen2 and Llama, whose layers
-are the same; other architectures are sampled by transformers.
+prompt's keys only after other rows have ended. The sampler supports Qwen2 and Llama, which have
+the same layers; other architectures are sampled by transformers.
 
 Axes: Q prompts, P tokens of a prompt, B rows (completions), T tokens of a completion, D hidden.
 """

@@ -1,4 +1,4 @@
-"""Common parts of pools whose workers are drawn from a seed.
+"""Common parts of pools with workers that are drawn from a seed.
 
 Such a pool is named `WORLD[:SEED[:COUNT]]`.
 """

@@ -1,4 +1,4 @@
-"""Task sources of worlds whose questions are drawn from a seed."""
+"""Task sources of worlds that draw their questions from a seed."""
 
 from __future__ import annotations
 

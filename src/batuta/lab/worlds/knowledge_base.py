@@ -1,4 +1,4 @@
-"""The chronicle: a small invented country whose facts some workers know and others do not."""
+"""The chronicle: an invented country with facts that some workers know and others do not."""
 
 from __future__ import annotations
 

@@ -220,7 +220,7 @@ def register_steps(
 ) -> tuple[StepKind, ...]:
     """Register kinds of steps of one skill, on values of type `takes`, and return them.
 
-    No step may follow a kind whose name is in `final`.
+    No step may follow a kind that `final` names.
     """
     kinds = tuple(
         StepKind(
