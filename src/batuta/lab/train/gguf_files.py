@@ -44,8 +44,8 @@ LLAMA = "llama"
 EXPORTED = {LLAMA: "LLAMA", "qwen2": "QWEN2"}
 """Architectures that can be exported, as config.json names them, with gguf's name for each."""
 _ROTATED = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}
-"""Llama's projections with rows that GGUF stores in another order, and the config key of their number
-of heads. Qwen2's rows keep their order."""
+"""Llama's projections with rows that GGUF stores in another order, and the config key of the number
+of heads of each. Qwen2's rows keep their order."""
 
 
 def import_gguf(source: str, folder: Path | None = None) -> Path:
